@@ -1,0 +1,1 @@
+"""Producers and consumers: what applications use to send and receive messages."""

@@ -1,0 +1,1 @@
+"""Agreement through ZooKeeper: the tree, sessions, routes, allocation, consumer groups."""

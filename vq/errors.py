@@ -1,0 +1,292 @@
+"""Every error of vq: one tree, one registry of wire statuses.
+
+    VqError
+    ├── InvalidArgument        the caller passed something unusable (also a ValueError)
+    ├── InvalidState           the object cannot do this now: closed, forked, not started
+    ├── Refused                done? No, certainly not. Safe to try again as it stands.
+    │   ├── (one class per status, below)
+    ├── OutcomeUnknown         done? Perhaps. Only a resend with the same sequence, or a look, tells.
+    │   ├── TimedOut, ConnectionCut, StorageFailed, InternalError
+    ├── CorruptData            bytes that fail their checksum or cannot be parsed
+    ├── ProtocolError          the peer broke the wire protocol
+    └── CoordinationError      ZooKeeper: unreachable, session ended, or the tree says otherwise
+
+An outcome has three values: done, ``Refused``, ``OutcomeUnknown``. A caller never matches text: the
+class attributes say what can be done. A status number on the wire maps to exactly one class here
+(``error_from_status``), and a test keeps the numbers unique.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar, Final
+
+STATUS_OK: Final = 0
+
+
+class VqError(Exception):
+    """Base of every error raised by vq.
+
+    Attributes:
+        status: The number this class has on the wire, or None for errors that never travel.
+        retriable: Trying the same thing again later may succeed.
+        refresh_routes: The caller's picture of the cluster is old; read it again before retrying.
+        hint: What to do, in one sentence; shown by the command line beside the message.
+        details: Machine-readable facts, such as the valid range of an offset.
+    """
+
+    status: ClassVar[int | None] = None
+    retriable: ClassVar[bool] = False
+    refresh_routes: ClassVar[bool] = False
+    hint: ClassVar[str] = ""
+
+    def __init__(
+        self, message: str = "", *, details: Mapping[str, int | str] | None = None
+    ) -> None:
+        super().__init__(message or self.hint or type(self).__name__)
+        self.details: dict[str, int | str] = dict(details or {})
+
+
+class InvalidArgument(VqError, ValueError):
+    """An argument or setting is unusable; the message shows the value and the bound."""
+
+
+class InvalidState(VqError):
+    """The object cannot do this now: it is closed, was not started, or the process was forked."""
+
+
+class CorruptData(VqError):
+    """Bytes fail their checksum or cannot be parsed as what they claim to be."""
+
+
+class CoordinationError(VqError):
+    """ZooKeeper cannot be reached, the session ended, or the tree does not hold what it should."""
+
+    retriable = True
+    hint = "check that ZooKeeper runs at the configured address: `vq doctor`"
+
+
+class DirectoryRefused(VqError):
+    """A data directory must not be used: locked, foreign, damaged identity or newer format."""
+
+
+# Refused: certainly not done ------------------------------------------------------------------
+class Refused(VqError):
+    """The request was certainly not carried out."""
+
+
+class UnsupportedVersion(Refused):
+    status = 3
+    hint = "use a client and a broker whose protocol version ranges overlap"
+
+
+class UnknownCommand(Refused):
+    status = 4
+    hint = "the broker is older than this client; upgrade the broker"
+
+
+class FrameTooLarge(Refused):
+    status = 5
+    hint = "send smaller batches; before HELLO a frame has at most 4 KiB"
+
+
+class HelloRequired(Refused):
+    status = 6
+    hint = "the first command of a connection is HELLO"
+
+
+class AuthenticationFailed(Refused):
+    status = 7
+    hint = "check the user and the secret"
+
+
+class InvalidRequest(Refused):
+    status = 8
+    hint = "the request is malformed or misses a field; see docs/protocol.md"
+
+
+class BadChecksum(Refused):
+    status = 9
+    retriable = True
+    hint = "bytes were damaged on the way; send them again"
+
+
+class MessageTooLarge(Refused):
+    status = 10
+    hint = "send a smaller message or raise the topic's max_message_bytes (at most 1 MiB)"
+
+
+class BatchTooLarge(Refused):
+    status = 11
+    hint = "send fewer or smaller messages in one batch"
+
+
+class UnknownTopic(Refused):
+    status = 20
+    refresh_routes = True
+    hint = "create it: `vq topic create NAME --partitions N`"
+
+
+class UnknownPartition(Refused):
+    status = 21
+    retriable = True
+    refresh_routes = True
+    hint = "partitions are numbered from 0; `vq topic describe NAME` lists them"
+
+
+class NotMaster(Refused):
+    status = 22
+    retriable = True
+    refresh_routes = True
+    hint = "another node leads this partition now; read the routes again"
+
+
+class PartitionReadOnly(Refused):
+    status = 23
+    retriable = True
+    refresh_routes = True
+    hint = "the partition is being moved or was closed; read the routes again"
+
+
+class PartitionFailed(Refused):
+    status = 24
+    hint = "an I/O error ended writing here; check the disk, then restart the broker"
+
+
+class DiskFull(Refused):
+    status = 26
+    retriable = True
+    hint = "free disk space or shorten retention; the broker resumes by itself"
+
+
+class Busy(Refused):
+    status = 27
+    retriable = True
+    hint = "too many requests are waiting; slow down and try again"
+
+
+class OffsetOutOfRange(Refused):
+    status = 28
+    hint = "the error carries the valid range; choose earliest, latest or an offset inside it"
+
+
+class OffsetNotBoundary(Refused):
+    status = 29
+    hint = "an offset must be the start of a record; the error carries the next valid one"
+
+
+class PartitionQuarantined(Refused):
+    status = 30
+    hint = (
+        "damage inside the log was found and nothing was cut; see `vq doctor` and the broker's log"
+    )
+
+
+class StaleEpoch(Refused):
+    status = 31
+    retriable = True
+    refresh_routes = True
+    hint = "the reader knows a newer master than this broker; read the routes again"
+
+
+class PartitionRangeElsewhere(Refused):
+    status = 32
+    retriable = True
+    refresh_routes = True
+    hint = "this range of the partition lives on another broker group; read the routes again"
+
+
+class SequenceGap(Refused):
+    status = 40
+    hint = "a batch of this producer is missing before this one; send it first"
+
+
+class SequenceStale(Refused):
+    status = 41
+    hint = (
+        "the batch is older than the ones remembered; whether it was stored can no longer be told"
+    )
+
+
+class ProducerFenced(Refused):
+    status = 42
+    hint = "a newer epoch of this producer id writes here; close this producer"
+
+
+class UnknownProducer(Refused):
+    status = 43
+    hint = "the log no longer remembers this producer; start a new producer epoch"
+
+
+class GenerationStale(Refused):
+    status = 44
+    hint = "the partition belongs to another member now; nothing was committed"
+
+
+class ShuttingDown(Refused):
+    status = 45
+    retriable = True
+    refresh_routes = True
+    hint = "the broker is stopping; another try reaches its successor"
+
+
+class PermissionRefused(Refused):
+    status = 46
+    hint = "the topic's permissions do not allow this"
+
+
+class TransactionRefused(Refused):
+    status = 47
+    hint = "the transaction is unknown here or already ended"
+
+
+# Outcome unknown: perhaps done ----------------------------------------------------------------
+class OutcomeUnknown(VqError):
+    """Whether the request was carried out cannot be told. Never to be reported as failed."""
+
+
+class InternalError(OutcomeUnknown):
+    status = 1
+    hint = "an unexpected error inside the broker; its log has the trace"
+
+
+class StorageFailed(OutcomeUnknown):
+    status = 25
+    hint = "an I/O error struck while the batch was being made durable; check the disk"
+
+
+class TimedOut(OutcomeUnknown):
+    status = 48
+    hint = "no answer within the deadline; the message may or may not be stored"
+
+
+class ConnectionCut(OutcomeUnknown):
+    hint = "the connection ended before the answer; the message may or may not be stored"
+
+
+# The peer's fault -----------------------------------------------------------------------------
+class ProtocolError(VqError):
+    """The peer sent bytes that are no frame of this protocol; the connection is closed."""
+
+    status = 2
+    hint = "is this really a vq peer? see docs/protocol.md"
+
+
+def _classes(root: type[VqError]) -> list[type[VqError]]:
+    found = [root]
+    for sub in root.__subclasses__():
+        found += _classes(sub)
+    return found
+
+
+#: Wire status → class. Closed: a number not in here is reported as ``InternalError``.
+STATUSES: Final[Mapping[int, type[VqError]]] = {
+    cls.status: cls for cls in _classes(VqError) if cls.status is not None
+}
+
+
+def error_from_status(
+    status: int, message: str, *, details: Mapping[str, int | str] | None = None
+) -> VqError:
+    """Return the error for a wire status; an unknown status becomes ``InternalError``."""
+    cls = STATUSES.get(status, InternalError)
+    text = message if status in STATUSES else f"status {status} (unknown to this client): {message}"
+    return cls(text, details=details)

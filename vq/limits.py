@@ -1,0 +1,88 @@
+"""Every bound of vq that more than one part must agree on, in one place.
+
+A bound belongs here when two packages rely on it (a client refuses what the broker would refuse).
+A bound that only one module knows stays in that module. Derived bounds are computed, and their
+relations are asserted when this module is imported, so that a careless edit cannot start a broker.
+"""
+
+import re
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+
+# Messages and batches -------------------------------------------------------------------------
+#: Largest message payload before compression; a topic may set a smaller bound, never a larger one.
+MESSAGE_BYTES_MAX: Final = 1 * MIB
+#: Largest tag, in UTF-8 bytes. Tags are compared on the broker, so they stay short.
+TAG_BYTES_MAX: Final = 255
+#: Largest encoded properties (key, headers and the like) of one record.
+PROPERTIES_BYTES_MAX: Final = 32 * KIB
+#: Room a record needs beside its payload: fixed header, two length fields, tag, properties.
+RECORD_OVERHEAD_BYTES_MAX: Final = 20 + 4 + TAG_BYTES_MAX + 4 + PROPERTIES_BYTES_MAX
+#: Largest sum of records in one batch (the control record in front of it not counted).
+BATCH_BYTES_MAX: Final = 4 * MIB
+#: Most records in one batch; bounds the work behind one acknowledgement.
+BATCH_RECORDS_MAX: Final = 20_000
+
+# Frames ---------------------------------------------------------------------------------------
+#: Largest frame before HELLO is accepted: nobody unknown may make the broker allocate more.
+FRAME_BYTES_MAX_BEFORE_HELLO: Final = 4 * KIB
+#: Largest frame afterwards.
+FRAME_BYTES_MAX: Final = 16 * MIB
+#: Largest header inside a frame.
+FRAME_HEADER_BYTES_MAX: Final = 64 * KIB
+#: Largest answer to one GET; leaves room for the frame around it.
+FETCH_BYTES_MAX: Final = 8 * MIB
+
+# Producers ------------------------------------------------------------------------------------
+#: Batches of one producer that the log remembers per partition, hence also the largest window:
+#: a resend can only be recognised while its batch is among them.
+PRODUCER_BATCHES_REMEMBERED: Final = 5
+#: Producers remembered per partition; the least recently used one is forgotten first.
+PRODUCERS_PER_PARTITION_MAX: Final = 4_096
+
+# Topics and names -----------------------------------------------------------------------------
+PARTITIONS_PER_TOPIC_MAX: Final = 4_096
+NAME_CHARS_MAX: Final = 200
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
+
+# Connections ----------------------------------------------------------------------------------
+CONNECTIONS_MAX: Final = 10_000
+CONNECTIONS_PER_ADDRESS_MAX: Final = 1_000
+CONNECTIONS_BEFORE_HELLO_MAX: Final = 256
+#: Requests of one connection that may wait for an answer (PUTs for a flush, GETs for data).
+REQUESTS_IN_FLIGHT_PER_CONNECTION_MAX: Final = 1_024
+#: Bytes of PUT bodies of one connection that may wait for a flush before reading pauses.
+PUT_BYTES_IN_FLIGHT_PER_CONNECTION_MAX: Final = 32 * MIB
+#: Longest hold of a GET that waits for data.
+LONG_POLL_S_MAX: Final = 30.0
+LONG_POLL_S_DEFAULT: Final = 15.0
+HELLO_TIMEOUT_S: Final = 10.0
+#: A frame must be whole within this time of its first byte.
+FRAME_TIMEOUT_S: Final = 30.0
+IDLE_TIMEOUT_S: Final = 600.0
+#: A response that the peer does not take within this time closes the connection.
+WRITE_TIMEOUT_S: Final = 30.0
+
+# Message ids ----------------------------------------------------------------------------------
+ID_TIME_BITS: Final = 40
+ID_SLOT_BITS: Final = 13
+ID_SEQUENCE_BITS: Final = 10
+SLOTS_MAX: Final = 1 << ID_SLOT_BITS
+
+assert MESSAGE_BYTES_MAX + RECORD_OVERHEAD_BYTES_MAX <= BATCH_BYTES_MAX
+assert BATCH_BYTES_MAX + FRAME_HEADER_BYTES_MAX + 20 <= FRAME_BYTES_MAX
+assert FETCH_BYTES_MAX + FRAME_HEADER_BYTES_MAX + 20 <= FRAME_BYTES_MAX
+assert BATCH_BYTES_MAX < FETCH_BYTES_MAX, "one GET must be able to carry the largest batch"
+assert ID_TIME_BITS + ID_SLOT_BITS + ID_SEQUENCE_BITS == 63
+
+
+def is_valid_name(name: str) -> bool:
+    """Whether ``name`` may name a topic, group, node, client or cluster.
+
+    1 to 200 characters of ``A-Z a-z 0-9 . _ -``, and neither ``.`` nor ``..``: names become
+    directory names and znode names.
+    """
+    return _NAME.fullmatch(name) is not None and name not in {".", ".."}

@@ -1,0 +1,1 @@
+"""The wire: frames, headers, connection state, and the one port that opens sockets."""

@@ -1,0 +1,289 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Error(_message.Message):
+    __slots__ = ("message", "numbers", "texts")
+    class NumbersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class TextsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    TEXTS_FIELD_NUMBER: _ClassVar[int]
+    message: str
+    numbers: _containers.ScalarMap[str, int]
+    texts: _containers.ScalarMap[str, str]
+    def __init__(self, message: _Optional[str] = ..., numbers: _Optional[_Mapping[str, int]] = ..., texts: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class HelloRequest(_message.Message):
+    __slots__ = ("version_min", "version_max", "client_id", "library", "mechanism", "credentials", "cluster")
+    VERSION_MIN_FIELD_NUMBER: _ClassVar[int]
+    VERSION_MAX_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    LIBRARY_FIELD_NUMBER: _ClassVar[int]
+    MECHANISM_FIELD_NUMBER: _ClassVar[int]
+    CREDENTIALS_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    version_min: int
+    version_max: int
+    client_id: str
+    library: str
+    mechanism: str
+    credentials: bytes
+    cluster: str
+    def __init__(self, version_min: _Optional[int] = ..., version_max: _Optional[int] = ..., client_id: _Optional[str] = ..., library: _Optional[str] = ..., mechanism: _Optional[str] = ..., credentials: _Optional[bytes] = ..., cluster: _Optional[str] = ...) -> None: ...
+
+class HelloResponse(_message.Message):
+    __slots__ = ("version", "cluster", "group", "node", "incarnation", "frame_bytes_max", "broker_version", "requests_in_flight_max")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    FRAME_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    BROKER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_IN_FLIGHT_MAX_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    cluster: str
+    group: str
+    node: str
+    incarnation: int
+    frame_bytes_max: int
+    broker_version: str
+    requests_in_flight_max: int
+    def __init__(self, version: _Optional[int] = ..., cluster: _Optional[str] = ..., group: _Optional[str] = ..., node: _Optional[str] = ..., incarnation: _Optional[int] = ..., frame_bytes_max: _Optional[int] = ..., broker_version: _Optional[str] = ..., requests_in_flight_max: _Optional[int] = ...) -> None: ...
+
+class PingRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PingResponse(_message.Message):
+    __slots__ = ("wall_ms",)
+    WALL_MS_FIELD_NUMBER: _ClassVar[int]
+    wall_ms: int
+    def __init__(self, wall_ms: _Optional[int] = ...) -> None: ...
+
+class StatusRequest(_message.Message):
+    __slots__ = ("with_partitions",)
+    WITH_PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    with_partitions: bool
+    def __init__(self, with_partitions: _Optional[bool] = ...) -> None: ...
+
+class PartitionStatus(_message.Message):
+    __slots__ = ("topic", "partition", "log_start_offset", "log_end_offset", "high_watermark", "state", "size_bytes", "reason")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LOG_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    log_start_offset: int
+    log_end_offset: int
+    high_watermark: int
+    state: str
+    size_bytes: int
+    reason: str
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., state: _Optional[str] = ..., size_bytes: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class StatusResponse(_message.Message):
+    __slots__ = ("cluster", "group", "node", "broker_version", "uptime_ms", "epoch", "master", "partition_count", "connections", "messages_in", "bytes_in", "bytes_out", "flushes", "disk_bytes_free", "disk_bytes_total", "partitions", "requests_waiting")
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    BROKER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    UPTIME_MS_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    MASTER_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_IN_FIELD_NUMBER: _ClassVar[int]
+    BYTES_IN_FIELD_NUMBER: _ClassVar[int]
+    BYTES_OUT_FIELD_NUMBER: _ClassVar[int]
+    FLUSHES_FIELD_NUMBER: _ClassVar[int]
+    DISK_BYTES_FREE_FIELD_NUMBER: _ClassVar[int]
+    DISK_BYTES_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_WAITING_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    group: str
+    node: str
+    broker_version: str
+    uptime_ms: int
+    epoch: int
+    master: bool
+    partition_count: int
+    connections: int
+    messages_in: int
+    bytes_in: int
+    bytes_out: int
+    flushes: int
+    disk_bytes_free: int
+    disk_bytes_total: int
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionStatus]
+    requests_waiting: int
+    def __init__(self, cluster: _Optional[str] = ..., group: _Optional[str] = ..., node: _Optional[str] = ..., broker_version: _Optional[str] = ..., uptime_ms: _Optional[int] = ..., epoch: _Optional[int] = ..., master: _Optional[bool] = ..., partition_count: _Optional[int] = ..., connections: _Optional[int] = ..., messages_in: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., flushes: _Optional[int] = ..., disk_bytes_free: _Optional[int] = ..., disk_bytes_total: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionStatus, _Mapping]]] = ..., requests_waiting: _Optional[int] = ...) -> None: ...
+
+class PutRequest(_message.Message):
+    __slots__ = ("topic", "partition", "record_count", "crc", "producer_id", "producer_epoch", "sequence", "transaction_id", "epoch")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    RECORD_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CRC_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    record_count: int
+    crc: int
+    producer_id: int
+    producer_epoch: int
+    sequence: int
+    transaction_id: int
+    epoch: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., record_count: _Optional[int] = ..., crc: _Optional[int] = ..., producer_id: _Optional[int] = ..., producer_epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., transaction_id: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class PutResponse(_message.Message):
+    __slots__ = ("offset", "duplicate", "epoch")
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    duplicate: bool
+    epoch: int
+    def __init__(self, offset: _Optional[int] = ..., duplicate: _Optional[bool] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class GetRequest(_message.Message):
+    __slots__ = ("topic", "partition", "offset", "max_bytes", "max_wait_ms", "min_bytes", "epoch", "tags", "validate")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    MIN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TAGS_FIELD_NUMBER: _ClassVar[int]
+    VALIDATE_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    offset: int
+    max_bytes: int
+    max_wait_ms: int
+    min_bytes: int
+    epoch: int
+    tags: _containers.RepeatedScalarFieldContainer[str]
+    validate: bool
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., min_bytes: _Optional[int] = ..., epoch: _Optional[int] = ..., tags: _Optional[_Iterable[str]] = ..., validate: _Optional[bool] = ...) -> None: ...
+
+class GetResponse(_message.Message):
+    __slots__ = ("offset", "next_offset", "high_watermark", "log_start_offset", "epoch", "filtered", "offsets")
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FILTERED_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    next_offset: int
+    high_watermark: int
+    log_start_offset: int
+    epoch: int
+    filtered: bool
+    offsets: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., epoch: _Optional[int] = ..., filtered: _Optional[bool] = ..., offsets: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class OffsetsRequest(_message.Message):
+    __slots__ = ("topic", "partition", "time_ms", "by_time", "count", "from_offset", "to_offset", "epoch")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    BY_TIME_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    FROM_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TO_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    time_ms: int
+    by_time: bool
+    count: bool
+    from_offset: int
+    to_offset: int
+    epoch: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., time_ms: _Optional[int] = ..., by_time: _Optional[bool] = ..., count: _Optional[bool] = ..., from_offset: _Optional[int] = ..., to_offset: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class OffsetsResponse(_message.Message):
+    __slots__ = ("earliest", "latest", "log_end_offset", "offset", "count", "count_exact", "epoch")
+    EARLIEST_FIELD_NUMBER: _ClassVar[int]
+    LATEST_FIELD_NUMBER: _ClassVar[int]
+    LOG_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    COUNT_EXACT_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    earliest: int
+    latest: int
+    log_end_offset: int
+    offset: int
+    count: int
+    count_exact: bool
+    epoch: int
+    def __init__(self, earliest: _Optional[int] = ..., latest: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., offset: _Optional[int] = ..., count: _Optional[int] = ..., count_exact: _Optional[bool] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class SealRequest(_message.Message):
+    __slots__ = ("topic", "partition", "placement_version")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    PLACEMENT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    placement_version: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., placement_version: _Optional[int] = ...) -> None: ...
+
+class SealResponse(_message.Message):
+    __slots__ = ("end_offset", "producers")
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    PRODUCERS_FIELD_NUMBER: _ClassVar[int]
+    end_offset: int
+    producers: bytes
+    def __init__(self, end_offset: _Optional[int] = ..., producers: _Optional[bytes] = ...) -> None: ...
+
+class AdoptRequest(_message.Message):
+    __slots__ = ("topic", "partition", "topic_id", "start_offset", "producers")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    PRODUCERS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    topic_id: str
+    start_offset: int
+    producers: bytes
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., start_offset: _Optional[int] = ..., producers: _Optional[bytes] = ...) -> None: ...
+
+class AdoptResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
