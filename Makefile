@@ -1,0 +1,80 @@
+# Every target sets up what it needs first, takes what is there already, and works on its own.
+#
+#   make demo [INPUT=file]   a real cluster carries a real file, every line accounted for
+#   make test [ARGS=...]     all tests; ARGS goes to pytest, e.g. ARGS='tests/unit -k log'
+#   make test-long           the long forms of the fault runs
+#   make bench               throughput and latency beside what the bare machine gives
+#   make check               lint, format, types, import layers, generated code
+#
+# PYTHON=/path/to/python3.11 names the interpreter; without it the first new enough one is taken.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-long bench check format proto setup clean
+
+VENV := .venv/bin
+RUN  := $(VENV)/python
+ARGS ?=
+INPUT ?=
+JOBS ?= auto
+
+# The environment's own interpreter answers fastest that all is there; then the first one that runs
+# and is new enough (a pyenv shim may exist and still not run).
+define bootstrap
+@set -e; python='$(PYTHON)'; \
+for candidate in $(RUN) python3.11 python3.12 python3.13 python3.14 python3 python; do \
+  test -n "$$python" && break; \
+  if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; \
+  then python=$$candidate; fi; \
+done; \
+if test -z "$$python"; then \
+  echo "vq needs Python >= 3.11 and found none; name it: make $@ PYTHON=/path/to/python3.11" >&2; \
+  exit 1; \
+fi; \
+exec "$$python" tools/bootstrap.py $(1)
+endef
+
+help:
+	@sed -n '3,9s/^# \{0,1\}//p' Makefile
+
+demo:
+	$(call bootstrap,demo)
+	@$(RUN) tools/demo.py $(if $(INPUT),"$(INPUT)")
+
+test:
+	$(call bootstrap,test)
+	$(RUN) -m pytest -n $(JOBS) --maxprocesses 4 $(ARGS)
+
+test-long:
+	$(call bootstrap,test)
+	VQ_LONG=1 $(RUN) -m pytest tests/faults tests/property --timeout 7200 $(ARGS)
+
+bench:
+	$(call bootstrap,demo)
+	@$(RUN) -m vq.cli.main bench $(ARGS)
+
+check:
+	$(call bootstrap,check)
+	$(VENV)/ruff check .
+	$(VENV)/ruff format --check .
+	$(VENV)/mypy
+	$(VENV)/lint-imports
+	$(RUN) tools/proto.py --check
+
+format:
+	$(call bootstrap,check)
+	$(VENV)/ruff format .
+	$(VENV)/ruff check --fix .
+
+proto:
+	$(call bootstrap,check)
+	$(RUN) tools/proto.py
+
+setup:
+	$(call bootstrap,demo test check)
+
+# Everything here can be made again; data of a cluster are never under these names.
+clean:
+	rm -rf .venv .cache .demo .test-artifacts .pytest_cache .mypy_cache .ruff_cache \
+	  .import_linter_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
