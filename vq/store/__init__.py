@@ -1,1 +1,1 @@
-"""The log on disk: records, batches, blocks, recovery. Synchronous code that knows no event loop."""
+"""The log on disk: records, batches, blocks, recovery. Synchronous; knows no event loop."""

@@ -1,0 +1,421 @@
+"""The record codec: one stored message to bytes and back.
+
+Producers, the wire, the disk and consumers share these very bytes, so this module is the hot path
+of a client: the loops below bind what they call to local names and build no object they can avoid.
+The layout is told in ``format``; batches and files are not this module's business.
+"""
+
+import zlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import google_crc32c
+from google.protobuf.message import DecodeError
+
+from vq import limits
+from vq.errors import CorruptData, InvalidArgument, MessageTooLarge
+from vq.store import properties_pb2
+from vq.store.format import (
+    CHECKSUM_CRC32C,
+    CHECKSUM_MD5,
+    COMPRESSION_NONE,
+    COMPRESSION_ZLIB,
+    CONTROL_PAYLOAD_BYTES,
+    FLAG_CHECKSUM_MASK,
+    FLAG_COMPRESSION_MASK,
+    FLAG_COMPRESSION_SHIFT,
+    FLAG_CONTROL,
+    FLAG_PROPERTIES,
+    FLAG_TAG,
+    KNOWN_FLAGS,
+    RECORD_HEADER,
+    RECORD_HEADER_BYTES,
+    RECORD_LENGTH_MAX,
+    md5,
+)
+
+__all__ = [
+    "Properties",
+    "Record",
+    "boundaries",
+    "bytes_needed",
+    "compress",
+    "decode_into",
+    "decode_properties",
+    "decode_records",
+    "decompress",
+    "encode_properties",
+    "encode_record",
+    "filter_by_tag",
+]
+
+_pack = RECORD_HEADER.pack
+_unpack = RECORD_HEADER.unpack_from
+_TAG_OR_PROPERTIES: Final = FLAG_TAG | FLAG_PROPERTIES
+
+
+class Record(NamedTuple):
+    """One message record as it was read.
+
+    ``payload`` is still compressed when ``flag`` says so: see ``decompress``.
+    """
+
+    offset: int  # of its first byte in the partition
+    next_offset: int  # of the first byte behind it: where reading goes on
+    id: int
+    flag: int
+    tag: bytes | None
+    properties: bytes | None
+    payload: bytes
+
+
+def encode_record(
+    id: int,
+    payload: bytes,
+    tag: bytes | None = None,
+    properties: bytes | None = None,
+    compression: int = COMPRESSION_NONE,
+    checksum: int = CHECKSUM_MD5,
+) -> bytes:
+    """Return the bytes of one record.
+
+    Args:
+        id: Message id in [0, 2**63).
+        payload: Already compressed when ``compression`` says so.
+        tag: UTF-8, at most 255 bytes.
+        properties: As ``encode_properties`` returns them, at most 32 KiB.
+        compression: One of ``format.COMPRESSION_*``.
+        checksum: ``format.CHECKSUM_MD5`` or ``format.CHECKSUM_CRC32C``.
+
+    Raises:
+        MessageTooLarge: Payload, tag or properties exceed their bound.
+    """
+    flag = compression << FLAG_COMPRESSION_SHIFT | checksum
+    body = payload
+    if properties is not None:
+        if len(properties) > limits.PROPERTIES_BYTES_MAX:
+            raise _too_large("properties", len(properties), limits.PROPERTIES_BYTES_MAX)
+        flag |= FLAG_PROPERTIES
+        body = len(properties).to_bytes(4, "big") + properties + body
+    if tag is not None:
+        if len(tag) > limits.TAG_BYTES_MAX:
+            raise _too_large("tag", len(tag), limits.TAG_BYTES_MAX)
+        flag |= FLAG_TAG
+        body = len(tag).to_bytes(4, "big") + tag + body
+    if len(payload) > limits.MESSAGE_BYTES_MAX:
+        raise _too_large("payload", len(payload), limits.MESSAGE_BYTES_MAX)
+    if checksum:
+        digest = google_crc32c.value(body).to_bytes(4, "big")
+        return _pack(len(body), digest, id, flag) + body
+    return _pack(len(body), md5(body).digest(), id, flag) + body  # "4s" keeps the first four
+
+
+def decode_into(buf: bytes | memoryview, base_offset: int, out: list[Record]) -> int:
+    """Append every whole message record of ``buf`` to ``out``, verified; return where to read on.
+
+    Control records are skipped. An incomplete record at the end is left alone: the returned offset
+    is that of its first byte. Memory: one copy of ``buf`` unless it is ``bytes``.
+
+    Args:
+        buf: Log bytes that begin at a record boundary.
+        base_offset: Offset of the first byte of ``buf``.
+        out: Receives the records in rising order of offsets.
+
+    Raises:
+        CorruptData: A checksum fails, or a header cannot be one. ``details["offset"]`` is where;
+            ``out`` holds every record before it.
+    """
+    data = buf if type(buf) is bytes else bytes(buf)
+    unpack = _unpack
+    digest = md5
+    append = out.append
+    new = tuple.__new__
+    record = Record
+    from_bytes = int.from_bytes
+    position = 0
+    size = len(data)
+    last = size - RECORD_HEADER_BYTES
+    while position <= last:
+        length, checksum, record_id, flag = unpack(data, position)
+        start = position + RECORD_HEADER_BYTES
+        end = start + length
+        if end > size:
+            if length > RECORD_LENGTH_MAX:
+                raise _corrupt(base_offset + position, f"claims a length of {length} bytes")
+            break
+        body = data[start:end]
+        if flag <= FLAG_TAG and digest(body).digest()[:4] == checksum:  # the common kinds first
+            tag = None
+            if flag:
+                at = 4 + from_bytes(body[:4], "big")
+                if at > length:
+                    raise _corrupt(base_offset + position, "has a tag longer than itself")
+                tag = body[4:at]
+                body = body[at:]
+            append(
+                new(
+                    record,
+                    (base_offset + position, base_offset + end, record_id, flag, tag, None, body),
+                )
+            )
+            position = end
+            continue
+        if flag == FLAG_CONTROL and length == CONTROL_PAYLOAD_BYTES:
+            position = end
+            continue
+        if flag & FLAG_CHECKSUM_MASK or digest(body).digest()[:4] != checksum:
+            _verify(body, checksum, flag, base_offset + position)
+        if flag not in KNOWN_FLAGS:
+            raise _corrupt(base_offset + position, f"has the unknown flag {flag:#x}")
+        tag = properties = None
+        if flag & _TAG_OR_PROPERTIES:
+            tag, properties, body = _split(body, flag, base_offset + position)
+        append(
+            new(
+                record,
+                (base_offset + position, base_offset + end, record_id, flag, tag, properties, body),
+            )
+        )
+        position = end
+    return base_offset + position
+
+
+def decode_records(buf: bytes | memoryview, base_offset: int) -> list[Record]:
+    """Return every whole message record of ``buf``; see ``decode_into``, which also tells the end.
+
+    Raises:
+        CorruptData: As ``decode_into``.
+    """
+    out: list[Record] = []
+    decode_into(buf, base_offset, out)
+    return out
+
+
+def bytes_needed(buf: bytes | memoryview) -> int:
+    """Return how many bytes the record at the start of ``buf`` takes as a whole.
+
+    20 (the size of a header) when not even the header is there. A reader whose answer held no
+    whole record asks again with at least this.
+
+    Raises:
+        CorruptData: The length cannot be one.
+    """
+    if len(buf) < RECORD_HEADER_BYTES:
+        return RECORD_HEADER_BYTES
+    length: int = _unpack(buf, 0)[0]
+    if length > RECORD_LENGTH_MAX:
+        raise _corrupt(0, f"claims a length of {length} bytes")
+    return RECORD_HEADER_BYTES + length
+
+
+def boundaries(buf: bytes | memoryview, base_offset: int) -> list[int]:
+    """Return the offset of every whole record of ``buf``, control records too, and of their end.
+
+    Example: a control record (88 bytes) at 0 and one message record of 30 bytes give
+    ``[0, 88, 118]``. Checksums are not verified.
+
+    Raises:
+        CorruptData: A length cannot be one.
+    """
+    unpack = _unpack
+    found = [base_offset]
+    position = 0
+    size = len(buf)
+    last = size - RECORD_HEADER_BYTES
+    while position <= last:
+        length = unpack(buf, position)[0]
+        end = position + RECORD_HEADER_BYTES + length
+        if end > size:
+            if length > RECORD_LENGTH_MAX:
+                raise _corrupt(base_offset + position, f"claims a length of {length} bytes")
+            break
+        position = end
+        found.append(base_offset + position)
+    return found
+
+
+def filter_by_tag(
+    buf: memoryview, base_offset: int, tags: Collection[bytes]
+) -> tuple[list[memoryview], list[int], int]:
+    """Pick the records whose tag is one of ``tags``, without copying or verifying them.
+
+    Args:
+        buf: Log bytes that begin at a record boundary.
+        base_offset: Offset of the first byte of ``buf``.
+        tags: What to keep; a record without a tag is never kept. A set is fastest.
+
+    Returns:
+        Slices of ``buf`` (records that lie side by side share one), the offset of every record
+        kept, and the offset behind the last whole record looked at.
+
+    Raises:
+        CorruptData: A header cannot be one.
+    """
+    unpack = _unpack
+    from_bytes = int.from_bytes
+    slices: list[memoryview] = []
+    offsets: list[int] = []
+    run_start = run_end = 0
+    position = 0
+    size = len(buf)
+    last = size - RECORD_HEADER_BYTES
+    while position <= last:
+        length, _, _, flag = unpack(buf, position)
+        start = position + RECORD_HEADER_BYTES
+        end = start + length
+        if length > RECORD_LENGTH_MAX or flag not in KNOWN_FLAGS:
+            raise _corrupt(base_offset + position, f"has length {length} and flag {flag:#x}")
+        if end > size:
+            break
+        if flag & FLAG_TAG:
+            tag_end = start + 4 + from_bytes(buf[start : start + 4], "big")
+            if buf[start + 4 : tag_end].tobytes() in tags and tag_end <= end:
+                offsets.append(base_offset + position)
+                if position != run_end:
+                    if run_end > run_start:
+                        slices.append(buf[run_start:run_end])
+                    run_start = position
+                run_end = end
+        position = end
+    if run_end > run_start:
+        slices.append(buf[run_start:run_end])
+    return slices, offsets, base_offset + position
+
+
+# Properties -------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Properties:
+    """What a record says beside tag and payload.
+
+    Attributes:
+        key: Business id, or None.
+        headers: Free text pairs.
+        delivery_time_ms: Not to be delivered before this time (ms since 1970 UTC); 0: at once.
+        retry_count: How often it was given back, >= 0.
+        origin: Where it was copied from, empty for first-hand messages.
+    """
+
+    key: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    delivery_time_ms: int = 0
+    retry_count: int = 0
+    origin: str = ""
+
+
+def encode_properties(properties: Properties) -> bytes | None:
+    """Return the bytes for a record's properties field, or None when there is nothing to say.
+
+    Equal properties give equal bytes: headers are written in sorted order.
+
+    Raises:
+        InvalidArgument: A text is no valid Unicode, or a number is negative or too large.
+        MessageTooLarge: They take more than 32 KiB.
+    """
+    message = properties_pb2.RecordProperties()
+    try:
+        if properties.key is not None:
+            message.key = properties.key
+        message.headers.update(properties.headers)
+        message.delivery_time_ms = properties.delivery_time_ms
+        message.retry_count = properties.retry_count
+        message.origin = properties.origin
+        data: bytes = message.SerializeToString(deterministic=True)
+    except (ValueError, TypeError) as error:
+        raise InvalidArgument(f"properties cannot be encoded: {error}") from error
+    if len(data) > limits.PROPERTIES_BYTES_MAX:
+        raise _too_large("properties", len(data), limits.PROPERTIES_BYTES_MAX)
+    return data or None
+
+
+def decode_properties(data: bytes) -> Properties:
+    """Return what ``encode_properties`` was given (an empty key comes back as None).
+
+    Raises:
+        CorruptData: The bytes are no properties.
+    """
+    message = properties_pb2.RecordProperties()
+    try:
+        message.ParseFromString(data)
+    except DecodeError as error:
+        raise CorruptData(f"properties of {len(data)} bytes cannot be parsed: {error}") from error
+    return Properties(
+        key=message.key or None,
+        headers=dict(message.headers),
+        delivery_time_ms=message.delivery_time_ms,
+        retry_count=message.retry_count,
+        origin=message.origin,
+    )
+
+
+# Compression ------------------------------------------------------------------------------------
+def compress(payload: bytes, compression: int) -> bytes:
+    """Return ``payload`` compressed in the way ``compression`` names.
+
+    Raises:
+        InvalidArgument: This version does not write that kind.
+    """
+    if compression == COMPRESSION_NONE:
+        return payload
+    if compression == COMPRESSION_ZLIB:
+        return zlib.compress(payload, 1)
+    raise InvalidArgument(f"compression {compression} is neither 0 (none) nor 1 (zlib)")
+
+
+def decompress(payload: bytes, flag: int, *, bytes_max: int = limits.MESSAGE_BYTES_MAX) -> bytes:
+    """Return the payload as it was before compression, never more than ``bytes_max`` bytes.
+
+    Raises:
+        CorruptData: It cannot be decompressed, would be larger, or is of a kind this version does
+            not know.
+    """
+    compression = (flag & FLAG_COMPRESSION_MASK) >> FLAG_COMPRESSION_SHIFT
+    if compression == COMPRESSION_NONE:
+        return payload
+    if compression != COMPRESSION_ZLIB:
+        raise CorruptData(f"compression {compression} is unknown here; known: 0 (none), 1 (zlib)")
+    worker = zlib.decompressobj()
+    try:
+        content = worker.decompress(payload, bytes_max + 1)
+    except zlib.error as error:
+        raise CorruptData(
+            f"a payload of {len(payload)} bytes is no zlib stream: {error}"
+        ) from error
+    if len(content) > bytes_max or not worker.eof or worker.unused_data:
+        raise CorruptData(
+            f"a payload of {len(payload)} bytes is cut off or larger than {bytes_max} bytes "
+            "when decompressed"
+        )
+    return content
+
+
+# Slow paths -------------------------------------------------------------------------------------
+def _verify(body: bytes, checksum: bytes, flag: int, offset: int) -> None:
+    if flag & FLAG_CHECKSUM_MASK == CHECKSUM_CRC32C and not flag & FLAG_CONTROL:
+        if google_crc32c.value(body).to_bytes(4, "big") == checksum:
+            return
+    elif not flag & FLAG_CHECKSUM_MASK and md5(body).digest()[:4] == checksum:
+        return
+    raise _corrupt(offset, "fails its checksum")
+
+
+def _split(body: bytes, flag: int, offset: int) -> tuple[bytes | None, bytes | None, bytes]:
+    tag = properties = None
+    at = 0
+    if flag & FLAG_TAG:
+        end = at + 4 + int.from_bytes(body[at : at + 4], "big")
+        tag, at = body[at + 4 : end], end
+    if flag & FLAG_PROPERTIES:
+        end = at + 4 + int.from_bytes(body[at : at + 4], "big")
+        properties, at = body[at + 4 : end], end
+    if at > len(body):
+        raise _corrupt(offset, "has a tag or properties longer than itself")
+    return tag, properties, body[at:]
+
+
+def _corrupt(offset: int, what: str) -> CorruptData:
+    return CorruptData(f"the record at offset {offset} {what}", details={"offset": offset})
+
+
+def _too_large(what: str, size: int, bound: int) -> MessageTooLarge:
+    return MessageTooLarge(f"{what} of {size} bytes exceeds {bound}", details={"bound": bound})
