@@ -68,9 +68,29 @@ class DirectoryRefused(VqError):
     """A data directory must not be used: locked, foreign, damaged identity or newer format."""
 
 
+class AddressUnavailable(VqError):
+    """This process cannot listen on an address: taken, not this machine's, or not permitted."""
+
+    hint = "stop the process that listens there (`ss -ltnp`) or choose another port"
+
+
 # Refused: certainly not done ------------------------------------------------------------------
 class Refused(VqError):
     """The request was certainly not carried out."""
+
+
+class NotSent(Refused):
+    """Nothing was put on the wire within the deadline."""
+
+    retriable = True
+    hint = "no broker took the message in time: `vq cluster status` shows which ones are up"
+
+
+class BufferFull(Refused):
+    """The producer's own buffer stayed full until the deadline."""
+
+    retriable = True
+    hint = "the producer makes messages faster than the brokers take them; slow down"
 
 
 class UnsupportedVersion(Refused):
@@ -236,6 +256,14 @@ class PermissionRefused(Refused):
 class TransactionRefused(Refused):
     status = 47
     hint = "the transaction is unknown here or already ended"
+
+
+class Unreachable(Refused):
+    """No connection could be made, so nothing was sent."""
+
+    retriable = True
+    refresh_routes = True
+    hint = "check that the broker runs and that its address can be reached from here"
 
 
 # Outcome unknown: perhaps done ----------------------------------------------------------------

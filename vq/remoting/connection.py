@@ -1,0 +1,526 @@
+"""One connection's protocol, seen from the broker and from the client. No sockets and no clock.
+
+The shell around a connection hands in what was received and sends what comes out:
+
+    events = connection.receive_data(data)
+    transport.writelines(connection.data_to_send())   # what the connection itself has to say
+    for event in events: ...                          # Opened, Request or Reply, Closing
+
+``Closing`` is always the last event: send what is waiting, then close the transport. Replies of
+the broker and requests of the client are returned as lists of buffers, for one ``writelines``.
+
+    state            event           next state
+    AWAITING_HELLO   HELLO_ACCEPTED  OPEN
+    AWAITING_HELLO   REFUSED         CLOSED
+    OPEN             REFUSED         CLOSED
+    any              ENDED           CLOSED
+"""
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from vq import limits
+from vq.errors import (
+    STATUS_OK,
+    AuthenticationFailed,
+    Busy,
+    HelloRequired,
+    InvalidRequest,
+    InvalidState,
+    ProtocolError,
+    UnsupportedVersion,
+    VqError,
+)
+from vq.remoting import wire_pb2 as wire
+from vq.remoting.format import CORRELATION_ID_MAX, VERSION_MAX, VERSION_MIN, Command
+from vq.remoting.frames import Buffer, Frame, FrameParser, encode_frame
+from vq.remoting.messages import (
+    Header,
+    decode_error,
+    decode_request,
+    decode_response,
+    encode_error,
+    encode_header,
+)
+
+
+class State(enum.Enum):
+    """Where a connection is in its life; the same for both ends."""
+
+    AWAITING_HELLO = "awaiting hello"
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+class Step(enum.Enum):
+    """What moves a connection from one state to the next."""
+
+    HELLO_ACCEPTED = "hello accepted"
+    REFUSED = "refused"
+    ENDED = "ended"
+
+
+#: A missing entry is a step that must not happen; taking it is a bug of ours.
+TRANSITIONS: Final[dict[State, dict[Step, State]]] = {
+    State.AWAITING_HELLO: {
+        Step.HELLO_ACCEPTED: State.OPEN,
+        Step.REFUSED: State.CLOSED,
+        Step.ENDED: State.CLOSED,
+    },
+    State.OPEN: {Step.REFUSED: State.CLOSED, Step.ENDED: State.CLOSED},
+    State.CLOSED: {Step.ENDED: State.CLOSED},
+}
+
+
+class Ticket(NamedTuple):
+    """What is needed to answer a request; keeping it keeps none of the request's bytes."""
+
+    command: int
+    correlation_id: int
+    flags: int
+
+
+class Request(NamedTuple):
+    """Event: a request to be answered, by ``reply`` or ``reply_error`` with its ticket."""
+
+    ticket: Ticket
+    message: Header
+    body: bytes
+
+
+class Opened(NamedTuple):
+    """Event: HELLO is done. On the broker ``hello`` is the request, on the client the response."""
+
+    version: int
+    hello: Header
+
+
+class Reply(NamedTuple):
+    """Event: the answer to the request sent with ``context``; ``error`` or else ``message``."""
+
+    context: Any
+    message: Header | None
+    error: VqError | None
+    body: bytes
+
+
+class Closing(NamedTuple):
+    """Event, always the last: send what is waiting, then close. Nothing more will be parsed."""
+
+    error: VqError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerIdentity:
+    """What a broker says of itself in its answer to HELLO."""
+
+    cluster: str
+    group: str
+    node: str
+    incarnation: int = 0
+    broker_version: str = ""
+
+
+def accept_anonymous(hello: wire.HelloRequest) -> None:
+    """Accept whoever names no mechanism; the default ``authenticate`` of ``ServerConnection``.
+
+    Raises:
+        AuthenticationFailed: A mechanism is named, and this broker has none.
+    """
+    if hello.mechanism:
+        raise AuthenticationFailed(
+            f"mechanism {hello.mechanism[:60]!r} is not known to this broker; leave it empty"
+        )
+
+
+class _Connection:
+    """What both ends share: the parser, the state, and what waits to be sent."""
+
+    def __init__(self, frame_bytes_max: int) -> None:
+        self._parser = FrameParser(frame_bytes_max)
+        self._state = State.AWAITING_HELLO
+        self._outgoing: list[Buffer] = []
+
+    @property
+    def state(self) -> State:
+        """Where this connection is in its life."""
+        return self._state
+
+    @property
+    def pending_frame(self) -> int | None:
+        """See ``FrameParser.pending_frame``."""
+        return self._parser.pending_frame
+
+    def data_to_send(self) -> list[Buffer]:
+        """Return what this connection itself has to say, and forget it."""
+        outgoing, self._outgoing = self._outgoing, []
+        return outgoing
+
+    def ended(self) -> None:
+        """The transport is gone, whoever closed it."""
+        self._step(Step.ENDED)
+
+    def _step(self, step: Step) -> None:
+        self._state = TRANSITIONS[self._state][step]
+
+
+class ServerConnection(_Connection):
+    """The broker's end. Answers HELLO itself; everything else is for the caller.
+
+    At most ``requests_max`` requests wait for an answer; more are refused as ``Busy`` here, so the
+    caller's memory is bounded whatever a peer sends. Keeps no payload.
+    """
+
+    def __init__(
+        self,
+        identity: ServerIdentity,
+        *,
+        authenticate: Callable[[wire.HelloRequest], None] = accept_anonymous,
+        frame_bytes_max: int = limits.FRAME_BYTES_MAX,
+        frame_bytes_max_before_hello: int = limits.FRAME_BYTES_MAX_BEFORE_HELLO,
+        requests_max: int = limits.REQUESTS_IN_FLIGHT_PER_CONNECTION_MAX,
+    ) -> None:
+        super().__init__(frame_bytes_max_before_hello)
+        self._identity = identity
+        self._authenticate = authenticate
+        self._frame_bytes_max = frame_bytes_max
+        self._requests_max = requests_max
+        self._waiting: set[int] = set()  # correlation ids of requests without an answer yet
+
+    @property
+    def requests_in_flight(self) -> int:
+        """How many requests wait for an answer. Invariant: 0 <= it <= ``requests_max``."""
+        return len(self._waiting)
+
+    def receive_data(self, data: bytes) -> list[Opened | Request | Closing]:
+        """Take the next bytes from the peer; return what they mean, in order. Never raises for
+        what a peer sent: that becomes an error reply and ``Closing``.
+        """
+        events: list[Opened | Request | Closing] = []
+        while data and self._state is State.AWAITING_HELLO:
+            # Piece by piece, so that the larger bound already holds for a frame right behind HELLO.
+            missing = self._parser.missing_bytes
+            piece, data = data[:missing], data[missing:]
+            self._take(piece, events)
+        if data and self._state is State.OPEN:
+            self._take(data, events)
+        return events
+
+    def reply(self, ticket: Ticket, message: Header, body: Buffer | None = None) -> list[Buffer]:
+        """Return the buffers of a good answer; the body is not copied.
+
+        Empty when the connection has ended meanwhile.
+
+        Raises:
+            InvalidState: The request was answered before.
+            InvalidArgument: The answer is larger than a frame may be.
+        """
+        command, correlation_id, flags = ticket
+        header = encode_header(command, message, flags)
+        size = 0 if body is None else len(body)
+        head = encode_frame(command, STATUS_OK, correlation_id, flags, header, size)
+        if not self._settle(ticket):
+            return []
+        return [head, body] if body is not None and size else [head]
+
+    def reply_error(self, ticket: Ticket, error: VqError) -> list[Buffer]:
+        """Return the buffers that refuse a request; otherwise as ``reply``."""
+        return [_error_frame(ticket, error)] if self._settle(ticket) else []
+
+    def refuse(self, error: VqError) -> Closing:
+        """End the connection for a reason of the caller's, such as a time-out or a bound.
+
+        ``data_to_send`` then holds an error frame for command 0, correlation id 0.
+        """
+        return self._close(Ticket(0, 0, 0), error)
+
+    def _settle(self, ticket: Ticket) -> bool:
+        """Note that ``ticket`` is answered now; return False when nobody waits for it any more."""
+        if self._state is State.CLOSED:
+            self._waiting.clear()
+            return False
+        if ticket.correlation_id not in self._waiting:
+            raise InvalidState(f"{ticket} was answered before")
+        self._waiting.remove(ticket.correlation_id)
+        return True
+
+    def _take(self, data: bytes, events: list[Opened | Request | Closing]) -> None:
+        parser = self._parser
+        try:
+            frames = parser.feed(data)
+        except VqError:
+            frames = []
+        for frame in frames:
+            event = self._receive_frame(frame)
+            if event is not None:
+                events.append(event)
+                if self._state is State.CLOSED:
+                    return
+        if parser.failure is not None:
+            command, correlation_id = parser.suspect
+            events.append(self._close(Ticket(command, correlation_id, 0), parser.failure))
+
+    def _receive_frame(self, frame: Frame) -> Opened | Request | Closing | None:
+        command, status, correlation_id, flags, header, body = frame
+        ticket = Ticket(command, correlation_id, flags)
+        waiting = self._waiting
+        try:
+            if self._state is State.AWAITING_HELLO:
+                return self._receive_hello(ticket, frame)
+            message = decode_request(command, header, flags)
+            if status != STATUS_OK or command == Command.HELLO:
+                raise InvalidRequest(
+                    f"command {command} with status {status}: a request has status 0, "
+                    "and HELLO comes once"
+                )
+            if correlation_id in waiting:
+                raise InvalidRequest(
+                    f"correlation id {correlation_id} is that of a request still being answered"
+                )
+        except VqError as error:
+            return self._close(ticket, error)
+        if len(waiting) >= self._requests_max:
+            busy = Busy(
+                f"{len(waiting)} requests of this connection wait for an answer, "
+                f"at most {self._requests_max} may"
+            )
+            self._outgoing.append(_error_frame(ticket, busy))
+            return None
+        waiting.add(correlation_id)
+        return Request(ticket, message, body)
+
+    def _receive_hello(self, ticket: Ticket, frame: Frame) -> Opened:
+        if frame.command != Command.HELLO or frame.status != STATUS_OK:
+            raise HelloRequired(f"the first command is {frame.command}, not {Command.HELLO.value}")
+        hello = decode_request(frame.command, frame.header, frame.flags)
+        assert isinstance(hello, wire.HelloRequest)
+        version = negotiate(hello)
+        if hello.cluster and hello.cluster != self._identity.cluster:
+            raise InvalidRequest(
+                f"this broker belongs to cluster {self._identity.cluster!r}, "
+                f"not {hello.cluster[:60]!r}",
+                details={"cluster": self._identity.cluster},
+            )
+        if hello.client_id and not limits.is_valid_name(hello.client_id):
+            raise InvalidRequest(f"client id {hello.client_id[:60]!r} is no valid name")
+        self._authenticate(hello)
+        response = wire.HelloResponse(
+            version=version,
+            cluster=self._identity.cluster,
+            group=self._identity.group,
+            node=self._identity.node,
+            incarnation=self._identity.incarnation,
+            frame_bytes_max=self._frame_bytes_max,
+            broker_version=self._identity.broker_version,
+            requests_in_flight_max=self._requests_max,
+        )
+        encoded = encode_header(ticket.command, response, ticket.flags)
+        self._outgoing.append(
+            encode_frame(ticket.command, STATUS_OK, ticket.correlation_id, ticket.flags, encoded)
+        )
+        self._step(Step.HELLO_ACCEPTED)
+        self._parser.max_bytes = self._frame_bytes_max
+        return Opened(version, hello)
+
+    def _close(self, ticket: Ticket, error: VqError) -> Closing:
+        self._outgoing.append(_error_frame(ticket, error))
+        self._waiting.clear()
+        self._step(Step.REFUSED)
+        return Closing(error)
+
+
+class ClientConnection(_Connection):
+    """The client's end: gives out correlation ids and finds the request a reply belongs to.
+
+    ``context`` is whatever the caller wants back with the reply. Between connecting and ``Opened``
+    only ``hello`` may be sent.
+    """
+
+    def __init__(self, *, frame_bytes_max: int = limits.FRAME_BYTES_MAX) -> None:
+        super().__init__(frame_bytes_max)
+        self._waiting: dict[int, tuple[int, Any]] = {}  # correlation id -> command, context
+        self._next_id = 1
+        self._peer_frame_bytes_max = limits.FRAME_BYTES_MAX_BEFORE_HELLO
+        self._requests_max = 1
+
+    @property
+    def requests_in_flight(self) -> int:
+        """How many requests wait for a reply. Invariant: 0 <= it <= ``requests_max``."""
+        return len(self._waiting)
+
+    @property
+    def requests_max(self) -> int:
+        """How many requests the broker lets wait at once; 1 before ``Opened``."""
+        return self._requests_max
+
+    def hello(
+        self,
+        *,
+        client_id: str = "",
+        library: str = "",
+        cluster: str = "",
+        mechanism: str = "",
+        credentials: bytes = b"",
+        flags: int = 0,
+    ) -> list[Buffer]:
+        """Return the buffers of the HELLO that opens this connection."""
+        message = wire.HelloRequest(
+            version_min=VERSION_MIN,
+            version_max=VERSION_MAX,
+            client_id=client_id,
+            library=library,
+            mechanism=mechanism,
+            credentials=credentials,
+            cluster=cluster,
+        )
+        if self._state is not State.AWAITING_HELLO or self._waiting:
+            raise InvalidState("HELLO was sent before; open another connection")
+        return self._send(Command.HELLO, message, None, None, flags)[1]
+
+    def request(
+        self,
+        command: int,
+        message: Header,
+        body: Buffer | None = None,
+        *,
+        context: Any = None,
+        flags: int = 0,
+    ) -> tuple[int, list[Buffer]]:
+        """Return correlation id and buffers of a request; its body is not copied.
+
+        Raises:
+            InvalidState: The connection is not open. Nothing was sent.
+            Busy: As many requests wait as the broker allows. Nothing was sent.
+            InvalidArgument: The frame is larger than the broker accepts. Nothing was sent.
+        """
+        if self._state is not State.OPEN:
+            raise InvalidState(f"the connection is {self._state.value}, not open")
+        if len(self._waiting) >= self._requests_max:
+            raise Busy(
+                f"{len(self._waiting)} requests wait for a reply on this connection, "
+                f"at most {self._requests_max} may"
+            )
+        return self._send(command, message, body, context, flags)
+
+    def forget(self, correlation_id: int) -> Any:
+        """Return the context of a request nobody waits for any more, such as after a time-out.
+
+        Its place stays taken until its reply comes (``Reply`` with context None) or the connection
+        ends: the broker is still busy with it.
+        """
+        command, context = self._waiting.get(correlation_id, (0, None))
+        if command:
+            self._waiting[correlation_id] = (command, None)
+        return context
+
+    def abandon(self) -> list[Any]:
+        """Mark the connection as ended; return the contexts of all requests without a reply.
+
+        Their outcome is unknown (``ConnectionCut``), except for those never handed to a transport.
+        """
+        self.ended()
+        contexts = [context for _, context in self._waiting.values()]
+        self._waiting.clear()
+        return contexts
+
+    def receive_data(self, data: bytes) -> list[Opened | Reply | Closing]:
+        """Take the next bytes from the broker; return what they mean, in order. Never raises for
+        what a peer sent: that becomes ``Closing``.
+        """
+        events: list[Opened | Reply | Closing] = []
+        if self._state is State.CLOSED:
+            return events
+        try:
+            for frame in self._parser.feed(data):
+                event = self._receive_frame(frame)
+                events.append(event)
+            if self._parser.failure is not None:
+                raise self._parser.failure
+        except VqError as error:
+            self._step(Step.REFUSED)
+            events.append(Closing(error))
+        return events
+
+    def _send(
+        self, command: int, message: Header, body: Buffer | None, context: Any, flags: int
+    ) -> tuple[int, list[Buffer]]:
+        header = encode_header(command, message, flags)
+        size = 0 if body is None else len(body)
+        correlation_id = self._free_id()
+        head = encode_frame(
+            command,
+            STATUS_OK,
+            correlation_id,
+            flags,
+            header,
+            size,
+            max_bytes=self._peer_frame_bytes_max,
+        )
+        self._waiting[correlation_id] = (command, context)
+        return correlation_id, [head, body] if body is not None and size else [head]
+
+    def _free_id(self) -> int:
+        """Return the next correlation id; a wrapped-around one skips those still waiting."""
+        while True:
+            correlation_id = self._next_id
+            self._next_id = correlation_id + 1 if correlation_id < CORRELATION_ID_MAX else 1
+            if correlation_id not in self._waiting:
+                return correlation_id
+
+    def _receive_frame(self, frame: Frame) -> Opened | Reply | Closing:
+        command, status, correlation_id, flags, header, body = frame
+        known = self._waiting.get(correlation_id)
+        if known is None or known[0] != command:
+            if status != STATUS_OK and not correlation_id:
+                raise decode_error(status, header, flags)  # the broker ends the connection
+            raise ProtocolError(
+                f"a reply to command {command}, correlation id {correlation_id}, answers nothing"
+            )
+        if status != STATUS_OK:
+            error = decode_error(status, header, flags)
+            del self._waiting[correlation_id]
+            if command == Command.HELLO:
+                raise error
+            return Reply(known[1], None, error, body)
+        message = decode_response(command, header, flags)
+        del self._waiting[correlation_id]
+        if command == Command.HELLO:
+            return self._open(message)
+        return Reply(known[1], message, None, body)
+
+    def _open(self, message: Header) -> Opened:
+        assert isinstance(message, wire.HelloResponse)
+        if not VERSION_MIN <= message.version <= VERSION_MAX:
+            raise UnsupportedVersion(
+                f"the broker chose version {message.version}, "
+                f"not one of [{VERSION_MIN}, {VERSION_MAX}]"
+            )
+        self._peer_frame_bytes_max = min(
+            message.frame_bytes_max or limits.FRAME_BYTES_MAX, limits.FRAME_BYTES_MAX
+        )
+        self._requests_max = max(1, message.requests_in_flight_max)
+        self._step(Step.HELLO_ACCEPTED)
+        return Opened(message.version, message)
+
+
+def negotiate(hello: wire.HelloRequest) -> int:
+    """Return the highest version that both ends speak.
+
+    Raises:
+        UnsupportedVersion: The ranges do not overlap; the details carry this end's.
+    """
+    version = min(hello.version_max, VERSION_MAX)
+    if version < max(hello.version_min, VERSION_MIN):
+        raise UnsupportedVersion(
+            f"client speaks versions [{hello.version_min}, {hello.version_max}], "
+            f"this broker [{VERSION_MIN}, {VERSION_MAX}]",
+            details={"version_min": VERSION_MIN, "version_max": VERSION_MAX},
+        )
+    return version
+
+
+def _error_frame(ticket: Ticket, error: VqError) -> bytes:
+    status, header = encode_error(error, ticket.flags)
+    return encode_frame(ticket.command, status, ticket.correlation_id, ticket.flags, header)

@@ -1,0 +1,74 @@
+"""The bytes of a frame: layout, numbers of commands, flag bits.
+
+Every constant of the wire lives here; header fields live in ``wire.proto``; bounds shared with
+other packages live in ``vq.limits``. docs/protocol.md tells the same to people who write a client
+in another language, and a test keeps the two in step.
+
+    field            size
+    length           4     bytes after this field: 16 + header + body
+    magic            2     'v' 'q'
+    version          1     1
+    flags            1     bit 0 HESSIAN: the header is a Hessian 2 map, not protobuf
+    command          2     ``Command``; a reply repeats that of its request
+    status           2     0 in requests and good replies; else a number of vq/errors.py
+    correlation id   4     chosen by the client, repeated in the reply
+    header length    4
+    header           n     message of the command, or ``Error`` when status is not 0
+    body             rest  raw bytes (records)
+
+All integers are big-endian. These first 20 bytes keep their places in every later version, so that
+a peer can always name the version, and the request, that it refuses.
+"""
+
+import enum
+import struct
+from typing import Final
+
+from vq import limits
+
+MAGIC: Final = b"vq"
+VERSION_MIN: Final = 1
+VERSION_MAX: Final = 1
+#: Magic and version together: what the fifth to seventh byte of every frame must be.
+MAGIC_VERSION: Final = MAGIC + bytes([VERSION_MAX])
+
+PREFIX: Final = struct.Struct(
+    ">"
+    "I"  # length
+    "3s"  # magic, version
+    "B"  # flags
+    "H"  # command
+    "H"  # status
+    "I"  # correlation id
+    "I"  # header length
+)
+PREFIX_BYTES: Final = PREFIX.size
+LENGTH_BYTES: Final = 4
+#: What ``length`` counts beside header and body.
+LENGTH_OVERHEAD: Final = PREFIX_BYTES - LENGTH_BYTES
+CORRELATION_ID_MAX: Final = 0xFFFF_FFFF
+
+FLAG_HESSIAN: Final = 1
+FLAGS_KNOWN: Final = FLAG_HESSIAN
+
+
+class Command(enum.IntEnum):
+    """Numbers of commands; for ever, as those of the fields in wire.proto.
+
+    Reserved: 30 to 39 for transactions, 40 for replication.
+    """
+
+    HELLO = 1
+    PING = 2
+    STATUS = 3
+    PUT = 10
+    GET = 11
+    OFFSETS = 12
+    SEAL = 20
+    ADOPT = 21
+
+
+assert PREFIX_BYTES == 20
+assert limits.FRAME_HEADER_BYTES_MAX + PREFIX_BYTES < limits.FRAME_BYTES_MAX
+assert limits.FRAME_BYTES_MAX_BEFORE_HELLO > PREFIX_BYTES
+assert VERSION_MIN <= VERSION_MAX <= 255

@@ -1,0 +1,511 @@
+"""Hessian 2 for maps, lists and scalars: the part of the language that headers need.
+
+Written for input from strangers. No class is ever looked up or built: class definitions, objects,
+references and dates are refused (references would allow cycles and small inputs that unfold into
+large ones); names of types on maps and lists are read over. Depth and number of elements are
+bounded, a key may occur once, keys are strings, and nothing may follow the value.
+
+    value        Hessian 2                              Python
+    null         N                                      None
+    boolean      T F                                    bool
+    int          I, 0x80-0xd7                           int
+    long         L, 0x59, 0x38-0x3f, 0xd8-0xff          int (``Long`` asks the encoder for it)
+    double       D, 0x5b-0x5e                           float
+    string       S, R, 0x00-0x1f, 0x30-0x33             str
+    binary       B, A, 0x20-0x2f, 0x34-0x37             bytes
+    list         U V, 0x57, 0x58, 0x70-0x7f             list (encoder: tuple, too)
+    map          M H                                    dict
+
+Double 0x5f is refused: the specification calls it a float, Caucho's library reads thousandths.
+Strings are counted in UTF-16 units, and a character beyond U+FFFF is written as two surrogates of
+three bytes each, as Java does; plain UTF-8 of four bytes is also read.
+
+Specification: http://hessian.caucho.com/doc/hessian-serialization.html
+"""
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeAlias
+
+from vq.errors import InvalidArgument, ProtocolError
+
+Value: TypeAlias = (
+    bool | int | float | str | bytes | Sequence["Value"] | Mapping[str, "Value"] | None
+)
+
+DEPTH_MAX: Final = 16
+#: Values in one document, keys included. Bounds time and memory, whatever the bytes say.
+ELEMENTS_MAX: Final = 40_000
+
+_INT_MIN: Final = -(2**31)
+_INT_MAX: Final = 2**31 - 1
+_LONG_MIN: Final = -(2**63)
+_LONG_MAX: Final = 2**63 - 1
+#: Units in a chunk of a long string, as Caucho's library writes it.
+_STRING_CHUNK: Final = 0x8000
+_BINARY_CHUNK: Final = 0xFFFF
+_CONTINUATION_BYTES: Final = bytes(range(0x80, 0xC0))
+_BELOW_FOUR_BYTE_LEADS: Final = bytes(range(0xF0))
+_U16: Final = struct.Struct(">H")
+_I32: Final = struct.Struct(">i")
+_I64: Final = struct.Struct(">q")
+_F64: Final = struct.Struct(">d")
+
+
+class Long(int):
+    """An integer that is written as a Hessian long even if an int would hold it.
+
+    A reader in Java then gets a ``Long`` for a field whatever its value.
+    """
+
+    __slots__ = ()
+
+
+# Encoding -------------------------------------------------------------------------------------
+def encode(value: Value) -> bytes:
+    """Return ``value`` as one Hessian 2 value.
+
+    Raises:
+        InvalidArgument: A type, an integer beyond 64 bits, a lone surrogate, a key that is no
+            string, or a nesting deeper than ``DEPTH_MAX``, none of which can be encoded.
+    """
+    out = bytearray()
+    try:
+        _encode(value, out, 0)
+    except UnicodeError as error:
+        raise InvalidArgument(f"a string holds a lone surrogate: {error}") from error
+    return bytes(out)
+
+
+def _encode(value: Value, out: bytearray, depth: int) -> None:
+    if value is None:
+        out.append(0x4E)
+    elif isinstance(value, bool):
+        out.append(0x54 if value else 0x46)
+    elif isinstance(value, int):
+        _encode_integer(value, out)
+    elif isinstance(value, float):
+        out.append(0x44)
+        out += _F64.pack(value)
+    elif isinstance(value, str):
+        _encode_string(value, out)
+    elif isinstance(value, bytes):
+        _encode_binary(value, out)
+    elif depth >= DEPTH_MAX:
+        raise InvalidArgument(f"value is nested deeper than {DEPTH_MAX}")
+    elif isinstance(value, Mapping):
+        _encode_map(value, out, depth)
+    elif isinstance(value, list | tuple):
+        _encode_list(value, out, depth)
+    else:
+        raise InvalidArgument(f"Hessian headers hold no {type(value).__name__}")
+
+
+def _encode_integer(value: int, out: bytearray) -> None:
+    if isinstance(value, Long) or not _INT_MIN <= value <= _INT_MAX:
+        _encode_long(int(value), out)
+    elif -16 <= value <= 47:
+        out.append(0x90 + value)
+    elif -2048 <= value <= 2047:
+        out += bytes((0xC8 + (value >> 8), value & 0xFF))
+    elif -262_144 <= value <= 262_143:
+        out.append(0xD4 + (value >> 16))
+        out += _U16.pack(value & 0xFFFF)
+    else:
+        out.append(0x49)
+        out += _I32.pack(value)
+
+
+def _encode_long(value: int, out: bytearray) -> None:
+    if -8 <= value <= 15:
+        out.append(0xE0 + value)
+    elif -2048 <= value <= 2047:
+        out += bytes((0xF8 + (value >> 8), value & 0xFF))
+    elif -262_144 <= value <= 262_143:
+        out.append(0x3C + (value >> 16))
+        out += _U16.pack(value & 0xFFFF)
+    elif _INT_MIN <= value <= _INT_MAX:
+        out.append(0x59)
+        out += _I32.pack(value)
+    elif _LONG_MIN <= value <= _LONG_MAX:
+        out.append(0x4C)
+        out += _I64.pack(value)
+    else:
+        raise InvalidArgument(f"{value} does not fit into a Hessian long of 64 bits")
+
+
+def _encode_string(value: str, out: bytearray) -> None:
+    if value.isascii():
+        units = len(value)
+        raw = value.encode("ascii")
+        while units > _STRING_CHUNK:
+            out.append(0x52)
+            out += _U16.pack(_STRING_CHUNK)
+            out += raw[:_STRING_CHUNK]
+            raw = raw[_STRING_CHUNK:]
+            units -= _STRING_CHUNK
+    else:
+        utf16 = value.encode("utf-16-be")
+        start, end = 0, len(utf16)
+        while end - start > 2 * _STRING_CHUNK:
+            stop = start + 2 * _STRING_CHUNK
+            if 0xD8 <= utf16[stop - 2] <= 0xDB:  # a pair stays together
+                stop -= 2
+            out.append(0x52)
+            out += _U16.pack((stop - start) // 2)
+            out += _cesu8(utf16[start:stop])
+            start = stop
+        units = (end - start) // 2
+        raw = _cesu8(utf16[start:end])
+    if units < 0x20:
+        out.append(units)
+    elif units < 0x400:
+        out += bytes((0x30 + (units >> 8), units & 0xFF))
+    else:
+        out.append(0x53)
+        out += _U16.pack(units)
+    out += raw
+
+
+def _cesu8(utf16: bytes) -> bytes:
+    """Return UTF-16 units as bytes, three for each half of a pair."""
+    if not any(0xD8 <= high <= 0xDF for high in utf16[::2]):
+        return utf16.decode("utf-16-be").encode("utf-8")
+    units = struct.unpack(f">{len(utf16) // 2}H", utf16)
+    return "".join(map(chr, units)).encode("utf-8", "surrogatepass")
+
+
+def _encode_binary(value: bytes, out: bytearray) -> None:
+    while len(value) > _BINARY_CHUNK:
+        out.append(0x41)
+        out += _U16.pack(_BINARY_CHUNK)
+        out += value[:_BINARY_CHUNK]
+        value = value[_BINARY_CHUNK:]
+    size = len(value)
+    if size < 0x10:
+        out.append(0x20 + size)
+    elif size < 0x400:
+        out += bytes((0x34 + (size >> 8), size & 0xFF))
+    else:
+        out.append(0x42)
+        out += _U16.pack(size)
+    out += value
+
+
+def _encode_map(value: Mapping[str, Value], out: bytearray, depth: int) -> None:
+    out.append(0x48)
+    for key, item in value.items():
+        if not isinstance(key, str):
+            raise InvalidArgument(f"key {key!r} of a map is no string")
+        _encode_string(key, out)
+        _encode(item, out, depth + 1)
+    out.append(0x5A)
+
+
+def _encode_list(value: Sequence[Value], out: bytearray, depth: int) -> None:
+    if len(value) < 8:
+        out.append(0x78 + len(value))
+    else:
+        out.append(0x58)
+        _encode_integer(len(value), out)
+    for item in value:
+        _encode(item, out, depth + 1)
+
+
+# Decoding -------------------------------------------------------------------------------------
+def decode(data: bytes, *, depth_max: int = DEPTH_MAX, elements_max: int = ELEMENTS_MAX) -> Value:
+    """Return the one value that ``data`` holds.
+
+    Raises:
+        ProtocolError: The bytes are no such value, hold a refused kind, or exceed a bound.
+    """
+    decoder = _Decoder(data, depth_max, elements_max)
+    try:
+        value = decoder.value(0)
+    except (IndexError, struct.error) as error:
+        raise ProtocolError(f"Hessian value ends early, after {len(data)} bytes") from error
+    except UnicodeError as error:
+        raise ProtocolError(f"Hessian string before byte {decoder.position}: {error}") from error
+    if decoder.position != len(data):
+        raise ProtocolError(
+            f"{len(data) - decoder.position} bytes follow the Hessian value of "
+            f"{decoder.position} bytes"
+        )
+    return value
+
+
+class _Decoder:
+    """One pass over one document. ``position`` is that of the next byte to read."""
+
+    __slots__ = ("_data", "_depth_max", "_elements_left", "_elements_max", "_types", "position")
+
+    def __init__(self, data: bytes, depth_max: int, elements_max: int) -> None:
+        self._data = data
+        self._depth_max = depth_max
+        self._elements_max = elements_max
+        self._elements_left = elements_max
+        self._types = 0  # names of types seen so far; a later one may be a number below this
+        self.position = 0
+
+    def value(self, depth: int) -> Value:
+        """Read one value that lies ``depth`` containers deep."""
+        self._elements_left -= 1
+        if self._elements_left < 0:
+            raise ProtocolError(f"Hessian document of more than {self._elements_max} values")
+        code = self._data[self.position]
+        self.position += 1
+        return _READERS[code](self, code, depth)
+
+    # Scalars
+    def null(self, code: int, depth: int) -> None:
+        return None
+
+    def true(self, code: int, depth: int) -> bool:
+        return True
+
+    def false(self, code: int, depth: int) -> bool:
+        return False
+
+    def int_1(self, code: int, depth: int) -> int:
+        return code - 0x90
+
+    def int_2(self, code: int, depth: int) -> int:
+        return ((code - 0xC8) << 8) + self._byte()
+
+    def int_3(self, code: int, depth: int) -> int:
+        return ((code - 0xD4) << 16) + self._u16()
+
+    def int_4(self, code: int, depth: int) -> int:
+        (value,) = _I32.unpack(self._raw(4))
+        return int(value)
+
+    def long_1(self, code: int, depth: int) -> int:
+        return code - 0xE0
+
+    def long_2(self, code: int, depth: int) -> int:
+        return ((code - 0xF8) << 8) + self._byte()
+
+    def long_3(self, code: int, depth: int) -> int:
+        return ((code - 0x3C) << 16) + self._u16()
+
+    def long_8(self, code: int, depth: int) -> int:
+        (value,) = _I64.unpack(self._raw(8))
+        return int(value)
+
+    def double_0(self, code: int, depth: int) -> float:
+        return float(code - 0x5B)
+
+    def double_1(self, code: int, depth: int) -> float:
+        return float(int.from_bytes(self._raw(1), "big", signed=True))
+
+    def double_2(self, code: int, depth: int) -> float:
+        return float(int.from_bytes(self._raw(2), "big", signed=True))
+
+    def double_8(self, code: int, depth: int) -> float:
+        (value,) = _F64.unpack(self._raw(8))
+        return float(value)
+
+    # Strings: 0x00-0x1f, 0x30-0x33, R (more follows), S
+    def string(self, code: int, depth: int) -> str:
+        if code < 0x20:
+            return self._text(self._units(code))
+        chunks = []
+        while code == 0x52:
+            chunks.append(self._units(self._u16()))
+            code = self._byte()
+        if code == 0x53:
+            chunks.append(self._units(self._u16()))
+        elif code < 0x20:
+            chunks.append(self._units(code))
+        elif 0x30 <= code <= 0x33:
+            chunks.append(self._units(((code - 0x30) << 8) + self._byte()))
+        else:
+            raise self._unexpected(code, "a chunk of a string")
+        return self._text(b"".join(chunks))
+
+    def _units(self, count: int) -> bytes:
+        """Read as many bytes as hold ``count`` UTF-16 units."""
+        start = self.position
+        raw = self._raw(count)
+        if raw.isascii():
+            return raw
+        found = _unit_count(raw)
+        while True:
+            # A unit that is missing takes at least one byte more; so this cannot read too far, and
+            # what is missing shrinks by a third at least.
+            if found < count:
+                piece = self._raw(count - found)
+                found += _unit_count(piece)
+            elif self.position < len(self._data) and 0x80 <= self._data[self.position] < 0xC0:
+                self.position += 1  # the rest of the last character
+            else:
+                break
+        if found != count:
+            raise ProtocolError(f"Hessian string of {count} UTF-16 units cuts a character in two")
+        return self._data[start : self.position]
+
+    def _text(self, raw: bytes) -> str:
+        if raw.isascii():
+            return raw.decode("ascii")
+        text = raw.decode("utf-8", "surrogatepass")
+        return text.encode("utf-16-be", "surrogatepass").decode("utf-16-be")
+
+    # Binary: 0x20-0x2f, 0x34-0x37, A (more follows), B
+    def binary(self, code: int, depth: int) -> bytes:
+        chunks = []
+        while code == 0x41:
+            chunks.append(self._raw(self._u16()))
+            code = self._byte()
+        if code == 0x42:
+            chunks.append(self._raw(self._u16()))
+        elif 0x20 <= code <= 0x2F:
+            chunks.append(self._raw(code - 0x20))
+        elif 0x34 <= code <= 0x37:
+            chunks.append(self._raw(((code - 0x34) << 8) + self._byte()))
+        else:
+            raise self._unexpected(code, "a chunk of binary data")
+        return b"".join(chunks)
+
+    # Containers
+    def list_until_end(self, code: int, depth: int) -> list[Value]:
+        """0x57, and U with a type before the values."""
+        self._enter(depth)
+        if code == 0x55:
+            self._type()
+        values = []
+        while self._data[self.position] != 0x5A:
+            values.append(self.value(depth + 1))
+        self.position += 1
+        return values
+
+    def list_of_length(self, code: int, depth: int) -> list[Value]:
+        """0x58, V with a type; 0x78-0x7f, 0x70-0x77 with a type."""
+        self._enter(depth)
+        if code == 0x56 or 0x70 <= code <= 0x77:
+            self._type()
+        length = code & 0x07 if code >= 0x70 else self._integer("the length of a list")
+        if not 0 <= length <= len(self._data) - self.position:
+            raise ProtocolError(
+                f"Hessian list of {length} values in {len(self._data) - self.position} bytes"
+            )
+        return [self.value(depth + 1) for _ in range(length)]
+
+    def map(self, code: int, depth: int) -> dict[str, Value]:
+        """H, and M with a type before the entries."""
+        self._enter(depth)
+        if code == 0x4D:
+            self._type()
+        entries: dict[str, Value] = {}
+        while self._data[self.position] != 0x5A:
+            key = self.value(depth + 1)
+            if not isinstance(key, str):
+                raise ProtocolError(f"key of a Hessian map is {type(key).__name__}, not a string")
+            if key in entries:
+                raise ProtocolError(f"key {key[:60]!r} occurs twice in a Hessian map")
+            entries[key] = self.value(depth + 1)
+        self.position += 1
+        return entries
+
+    def refused(self, code: int, depth: int) -> Value:
+        raise self._unexpected(code, "null, a boolean, number, string, binary, list or map")
+
+    # Helpers
+    def _enter(self, depth: int) -> None:
+        if depth >= self._depth_max:
+            raise ProtocolError(f"Hessian value is nested deeper than {self._depth_max}")
+
+    def _type(self) -> None:
+        """Read over the name of a type, or the number of one named before."""
+        code = self._byte()
+        if _READERS[code] is _Decoder.string:
+            self.string(code, 0)
+            self._types += 1
+            return
+        self.position -= 1
+        number = self._integer("a type")
+        if not 0 <= number < self._types:
+            raise ProtocolError(f"type {number} of a Hessian value; {self._types} were named")
+
+    def _integer(self, what: str) -> int:
+        code = self._byte()
+        if not (0x80 <= code <= 0xD7 or code == 0x49):
+            raise self._unexpected(code, what)
+        number = _READERS[code](self, code, 0)
+        assert isinstance(number, int)
+        return number
+
+    def _byte(self) -> int:
+        byte = self._data[self.position]
+        self.position += 1
+        return byte
+
+    def _u16(self) -> int:
+        (value,) = _U16.unpack(self._raw(2))
+        return int(value)
+
+    def _raw(self, size: int) -> bytes:
+        start = self.position
+        raw = self._data[start : start + size]
+        if len(raw) != size:
+            raise ProtocolError(
+                f"Hessian value ends early: {size} bytes wanted at byte {start}, {len(raw)} there"
+            )
+        self.position = start + size
+        return raw
+
+    def _unexpected(self, code: int, wanted: str) -> ProtocolError:
+        return ProtocolError(
+            f"Hessian code 0x{code:02x} at byte {self.position - 1} where {wanted} must be"
+        )
+
+
+def _unit_count(raw: bytes) -> int:
+    """Return how many UTF-16 units begin in ``raw``; a four-byte character makes two."""
+    leads = raw.translate(None, _CONTINUATION_BYTES)
+    return len(leads) + len(leads.translate(None, _BELOW_FOUR_BYTE_LEADS))
+
+
+_Reader: TypeAlias = Callable[[_Decoder, int, int], Value]
+
+
+def _reader_table() -> tuple[_Reader, ...]:
+    """Return the reader of every first byte; what is not named is refused."""
+    table: list[_Reader] = [_Decoder.refused] * 256
+    ranges: list[tuple[int, int, _Reader]] = [
+        (0x00, 0x1F, _Decoder.string),
+        (0x20, 0x2F, _Decoder.binary),
+        (0x30, 0x33, _Decoder.string),
+        (0x34, 0x37, _Decoder.binary),
+        (0x38, 0x3F, _Decoder.long_3),
+        (0x41, 0x42, _Decoder.binary),
+        (0x44, 0x44, _Decoder.double_8),
+        (0x46, 0x46, _Decoder.false),
+        (0x48, 0x48, _Decoder.map),
+        (0x49, 0x49, _Decoder.int_4),
+        (0x4C, 0x4C, _Decoder.long_8),
+        (0x4D, 0x4D, _Decoder.map),
+        (0x4E, 0x4E, _Decoder.null),
+        (0x52, 0x53, _Decoder.string),
+        (0x54, 0x54, _Decoder.true),
+        (0x55, 0x55, _Decoder.list_until_end),
+        (0x56, 0x56, _Decoder.list_of_length),
+        (0x57, 0x57, _Decoder.list_until_end),
+        (0x58, 0x58, _Decoder.list_of_length),
+        (0x59, 0x59, _Decoder.int_4),
+        (0x5B, 0x5C, _Decoder.double_0),
+        (0x5D, 0x5D, _Decoder.double_1),
+        (0x5E, 0x5E, _Decoder.double_2),
+        (0x70, 0x7F, _Decoder.list_of_length),
+        (0x80, 0xBF, _Decoder.int_1),
+        (0xC0, 0xCF, _Decoder.int_2),
+        (0xD0, 0xD7, _Decoder.int_3),
+        (0xD8, 0xEF, _Decoder.long_1),
+        (0xF0, 0xFF, _Decoder.long_2),
+    ]
+    for first, last, reader in ranges:
+        for code in range(first, last + 1):
+            table[code] = reader
+    return tuple(table)
+
+
+_READERS: Final = _reader_table()

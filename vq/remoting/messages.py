@@ -1,0 +1,159 @@
+"""Headers: which message a command carries, and its two encodings.
+
+Protobuf is the default; with the HESSIAN flag the header is a Hessian 2 map with the same field
+names as in ``wire.proto`` (``vq.remoting.hessian_messages``). A reply is encoded as its request
+was. Bodies are none of this module's business.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple, TypeAlias, TypeVar
+
+from google.protobuf.message import DecodeError
+from google.protobuf.message import Message as HeaderMessage
+
+from vq import limits
+from vq.errors import (
+    InternalError,
+    InvalidArgument,
+    InvalidRequest,
+    ProtocolError,
+    UnknownCommand,
+    VqError,
+    error_from_status,
+)
+from vq.remoting import hessian_messages
+from vq.remoting import wire_pb2 as wire
+from vq.remoting.format import FLAG_HESSIAN, FLAGS_KNOWN, Command
+
+Header: TypeAlias = HeaderMessage
+_M = TypeVar("_M", bound=HeaderMessage)
+
+
+class Pair(NamedTuple):
+    """The two headers of a command."""
+
+    request: type[HeaderMessage]
+    response: type[HeaderMessage]
+
+
+MESSAGES: Final[Mapping[int, Pair]] = {
+    Command.HELLO: Pair(wire.HelloRequest, wire.HelloResponse),
+    Command.PING: Pair(wire.PingRequest, wire.PingResponse),
+    Command.STATUS: Pair(wire.StatusRequest, wire.StatusResponse),
+    Command.PUT: Pair(wire.PutRequest, wire.PutResponse),
+    Command.GET: Pair(wire.GetRequest, wire.GetResponse),
+    Command.OFFSETS: Pair(wire.OffsetsRequest, wire.OffsetsResponse),
+    Command.SEAL: Pair(wire.SealRequest, wire.SealResponse),
+    Command.ADOPT: Pair(wire.AdoptRequest, wire.AdoptResponse),
+}
+_REQUEST_CLASS: Final = {int(command): pair.request for command, pair in MESSAGES.items()}
+_RESPONSE_CLASS: Final = {int(command): pair.response for command, pair in MESSAGES.items()}
+
+#: Bounds of an ``Error`` header; what is longer is cut, since an error must always fit.
+ERROR_TEXT_CHARS_MAX: Final = 1_000
+ERROR_DETAILS_MAX: Final = 16
+ERROR_KEY_CHARS_MAX: Final = 64
+ERROR_VALUE_CHARS_MAX: Final = 400
+_INT64: Final = range(-(2**63), 2**63)
+
+
+def encode_header(command: int, message: Header, flags: int = 0) -> bytes:
+    """Return the header bytes of a request or a good response of ``command``.
+
+    Raises:
+        InvalidArgument: ``message`` is not one of this command's two.
+    """
+    pair = MESSAGES[command]
+    if type(message) not in pair:
+        raise InvalidArgument(
+            f"{type(message).__name__} is no header of {Command(command).name}: "
+            f"it has {pair.request.__name__} and {pair.response.__name__}"
+        )
+    if flags & FLAG_HESSIAN:
+        return hessian_messages.encode(message)
+    return message.SerializeToString()
+
+
+def decode_request(command: int, header: bytes, flags: int) -> Header:
+    """Return the request message of ``command``.
+
+    Raises:
+        UnknownCommand: There is no such command.
+        InvalidRequest: The header is no such message, or a flag is unknown.
+    """
+    cls = _REQUEST_CLASS.get(command)
+    if cls is None:
+        raise UnknownCommand(f"command {command} is unknown; known are {_known_commands()}")
+    if flags & ~FLAGS_KNOWN:
+        raise InvalidRequest(f"flags {flags:#04x} hold bits that version 1 does not know")
+    try:
+        return _decode(cls, header, flags)
+    except ProtocolError as error:
+        raise InvalidRequest(f"header of {Command(command).name}: {error}") from error
+
+
+def decode_response(command: int, header: bytes, flags: int) -> Header:
+    """Return the response message of ``command``, for a frame whose status is 0.
+
+    Raises:
+        ProtocolError: There is no such command, or the header is no such message.
+    """
+    cls = _RESPONSE_CLASS.get(command)
+    if cls is None:
+        raise ProtocolError(f"reply of unknown command {command}")
+    return _decode(cls, header, flags)
+
+
+def status_of(error: VqError) -> int:
+    """Return the wire status for ``error``; one that never travels becomes that of its meaning."""
+    if error.status is not None:
+        return error.status
+    if isinstance(error, InvalidArgument):
+        return InvalidRequest.status
+    return InternalError.status
+
+
+def encode_error(error: VqError, flags: int = 0) -> tuple[int, bytes]:
+    """Return status and header bytes that tell a peer of ``error``; never too large for a frame."""
+    message = wire.Error(message=str(error)[:ERROR_TEXT_CHARS_MAX])
+    for name, value in list(error.details.items())[:ERROR_DETAILS_MAX]:
+        key = name[:ERROR_KEY_CHARS_MAX]
+        if isinstance(value, int) and value in _INT64:
+            message.numbers[key] = value
+        else:
+            message.texts[key] = str(value)[:ERROR_VALUE_CHARS_MAX]
+    if flags & FLAG_HESSIAN:
+        return status_of(error), hessian_messages.encode(message)
+    return status_of(error), message.SerializeToString()
+
+
+def decode_error(status: int, header: bytes, flags: int) -> VqError:
+    """Return the error that a reply with ``status`` != 0 tells of; the caller may raise it.
+
+    Raises:
+        ProtocolError: The header is no ``Error``.
+    """
+    message = _decode(wire.Error, header, flags)
+    details: dict[str, int | str] = {**message.numbers, **message.texts}
+    return error_from_status(status, message.message, details=details)
+
+
+def _decode(cls: type[_M], header: bytes, flags: int) -> _M:
+    if flags & FLAG_HESSIAN:
+        return hessian_messages.decode(cls, header)
+    try:
+        return cls.FromString(header)
+    except DecodeError as error:
+        raise ProtocolError(f"{len(header)} bytes are no {cls.__name__}: {error}") from error
+
+
+def _known_commands() -> str:
+    return ", ".join(f"{command.name} {command.value}" for command in Command)
+
+
+assert set(MESSAGES) == set(Command)
+# Four bytes a character, and room for lengths: an error fits into any header.
+assert (
+    4 * (ERROR_TEXT_CHARS_MAX + ERROR_DETAILS_MAX * (ERROR_KEY_CHARS_MAX + ERROR_VALUE_CHARS_MAX))
+    < limits.FRAME_HEADER_BYTES_MAX - limits.KIB
+)
