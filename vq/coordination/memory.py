@@ -1,0 +1,552 @@
+"""The in-memory twin of ZooKeeper: sessions, expiry, watches, lost replies, on the loop's time.
+
+``MemoryEnsemble`` is the server side with levers for every fault a test or a simulation wants;
+``MemoryCoordinator`` is the port over it. All waiting is done with timers of the running event
+loop, so a loop with a virtual clock simulates hours in moments; nothing here draws random numbers.
+For our tests and for our users' tests.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from vq.clock import Clock, SystemClock
+from vq.coordination.coordinator import (
+    ConnectionLost,
+    Create,
+    Delete,
+    EventKind,
+    Node,
+    NodeExists,
+    Operation,
+    SessionState,
+    Set,
+    Stat,
+    Watch,
+    WatchEvent,
+    join,
+    parent_of,
+)
+from vq.coordination.session import SessionBase, check_data, check_operations, check_path
+from vq.coordination.tree import ZnodeTree
+from vq.errors import CoordinationError, InvalidState
+
+logger = logging.getLogger(__name__)
+
+#: Heartbeats per session time-out, as in the real coordinator.
+HEARTBEATS_PER_TIMEOUT: Final = 5
+
+
+def _no_delay() -> float:
+    return 0.0
+
+
+class _Pipe:
+    """One direction of a connection: first in, first out, each item after a delay."""
+
+    def __init__(self, delay: Callable[[], float]) -> None:
+        self._delay = delay
+        self._items: deque[tuple[float, Callable[[], None]]] = deque()
+        self._timer: asyncio.Handle | None = None
+
+    def send(self, deliver: Callable[[], None]) -> None:
+        now = asyncio.get_running_loop().time()
+        due = now + self._delay()
+        if self._items:
+            due = max(due, self._items[-1][0])
+        self._items.append((due, deliver))
+        self._arm()
+
+    def clear(self) -> None:
+        """Lose everything under way."""
+        self._items.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self) -> None:
+        if self._timer is None and self._items:
+            loop = asyncio.get_running_loop()
+            due = self._items[0][0]
+            late = due <= loop.time()
+            self._timer = loop.call_soon(self._run) if late else loop.call_at(due, self._run)
+
+    def _run(self) -> None:
+        self._timer = None
+        if self._items:
+            _, deliver = self._items.popleft()
+            deliver()
+        self._arm()
+
+
+@dataclass(slots=True)
+class _Session:
+    """The server's side of a session; ``holder`` is the connected client, if there is one."""
+
+    id: int
+    timeout_s: float
+    holder: "MemoryCoordinator | None" = None
+    timer: asyncio.TimerHandle | None = None
+
+
+class MemoryEnsemble:
+    """A ZooKeeper that lives in this process. Use it on one event loop.
+
+    Args:
+        clock: For modification times and leases; give the simulation's clock.
+        delay: Drawn for every message in either direction, in seconds; default none.
+        reconnect_delay_s: How long a client needs to find a server again.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock | None = None,
+        delay: Callable[[], float] = _no_delay,
+        reconnect_delay_s: float = 0.01,
+    ) -> None:
+        self.clock: Clock = clock or SystemClock()
+        self.delay = delay
+        self.reconnect_delay_s = reconnect_delay_s
+        self.tree = ZnodeTree()
+        self.running = True
+        self._sessions: dict[int, _Session] = {}
+        self._ids = itertools.count(0x1000)
+        self._clients: list[MemoryCoordinator] = []
+
+    def coordinator(
+        self, cluster: str, *, session_timeout_s: float = 10.0, root: str = "/vq"
+    ) -> "MemoryCoordinator":
+        """Return a new client of this ensemble, not yet started."""
+        base = join(*root.split("/"), cluster)
+        client = MemoryCoordinator(self, base, session_timeout_s=session_timeout_s)
+        self._clients.append(client)
+        return client
+
+    # Faults ------------------------------------------------------------------------------------
+    def expire(self, session: "MemoryCoordinator | int") -> None:
+        """End a session at the server, as a real expiry does; its client hears LOST by and by."""
+        session_id = session if isinstance(session, int) else session.session_id
+        found = self._sessions.get(session_id)
+        if found is None:
+            raise InvalidState(f"there is no session {session_id:#x}")
+        self._end(found)
+
+    def disconnect(self, client: "MemoryCoordinator") -> None:
+        """Cut a client off until ``reconnect``; its session expires if that takes too long."""
+        client.cut = True
+        client.drop()
+
+    def reconnect(self, client: "MemoryCoordinator") -> None:
+        """Let a client reach the ensemble again."""
+        client.cut = False
+        client.reconnect_soon()
+
+    def blink(self, client: "MemoryCoordinator") -> None:
+        """Break a client's connection once: calls under way are lost, it connects again at once."""
+        client.drop()
+        client.reconnect_soon()
+
+    def lose_next_reply(self, client: "MemoryCoordinator") -> None:
+        """Apply the client's next call, then break the connection instead of answering."""
+        client.lose_reply = True
+
+    def lose_next_request(self, client: "MemoryCoordinator") -> None:
+        """Break the connection when the client's next call arrives, without applying it."""
+        client.lose_request = True
+
+    def hold_events(self, client: "MemoryCoordinator") -> None:
+        """Keep watch events back until ``release_events``; replies go on."""
+        client.held = []
+
+    def release_events(self, client: "MemoryCoordinator", *, drop: bool = False) -> None:
+        """Deliver (or drop) the events that were held."""
+        held, client.held = client.held or [], None
+        for deliver in held if not drop else []:
+            deliver()
+
+    def crash(self, client: "MemoryCoordinator") -> None:
+        """Let the client's process die: it says and hears nothing more, its session times out."""
+        client.crashed = True
+        client.vanish()
+
+    def stop(self) -> None:
+        """Take the whole ensemble away. Sessions do not age meanwhile."""
+        self.running = False
+        for session in self._sessions.values():
+            if session.timer is not None:
+                session.timer.cancel()
+                session.timer = None
+        for client in list(self._clients):
+            client.drop()
+
+    def start(self) -> None:
+        """Bring the ensemble back; every session gets its full time-out to return."""
+        self.running = True
+        for session in self._sessions.values():
+            self.age(session)
+        for client in list(self._clients):
+            client.reconnect_soon()
+
+    # The server's side --------------------------------------------------------------------------
+    def open_session(self, client: "MemoryCoordinator", timeout_s: float) -> _Session:
+        """Make a session held by ``client``."""
+        session = _Session(next(self._ids), timeout_s, holder=client)
+        self._sessions[session.id] = session
+        return session
+
+    def resume_session(self, client: "MemoryCoordinator", session_id: int) -> bool:
+        """Whether the session still lives; if so, ``client`` holds it again."""
+        session = self._sessions.get(session_id)
+        if session is None:
+            return False
+        session.holder = client
+        if session.timer is not None:
+            session.timer.cancel()
+            session.timer = None
+        return True
+
+    def leave(self, session_id: int) -> None:
+        """Note that the session's client went away: it ages from now on."""
+        session = self._sessions.get(session_id)
+        if session is not None:
+            session.holder = None
+            self.age(session)
+
+    def close_session(self, session_id: int, client: "MemoryCoordinator") -> None:
+        """End a session at its client's wish."""
+        session = self._sessions.get(session_id)
+        if session is not None:
+            session.holder = None
+            self._end(session)
+        if client in self._clients:
+            self._clients.remove(client)
+
+    def age(self, session: _Session) -> None:
+        """Start the time-out of a session that nobody holds."""
+        if self.running and session.holder is None and session.timer is None:
+            loop = asyncio.get_running_loop()
+            session.timer = loop.call_later(session.timeout_s, self._end, session)
+
+    def apply(self, operations: Sequence[Operation], session_id: int) -> list[Stat | None]:
+        """Apply a write and trigger the watches on what it changed."""
+        results, events = self.tree.apply(
+            operations, session=session_id, now_ms=self.clock.wall_ms()
+        )
+        for event in events:
+            for client in self._clients:
+                client.trigger(event)
+        return results
+
+    def _end(self, session: _Session) -> None:
+        if self._sessions.pop(session.id, None) is None:
+            return
+        if session.timer is not None:
+            session.timer.cancel()
+            session.timer = None
+        paths = self.tree.ephemerals(session.id)
+        for path in paths:
+            self.apply([Delete(path)], session.id)
+        if session.holder is not None:
+            session.holder.drop()
+            session.holder.reconnect_soon()
+
+
+class MemoryCoordinator(SessionBase):
+    """The ``Coordinator`` port over a ``MemoryEnsemble``; see there for the faults."""
+
+    def __init__(self, ensemble: MemoryEnsemble, base: str, *, session_timeout_s: float) -> None:
+        super().__init__(clock=ensemble.clock, session_timeout_s=session_timeout_s)
+        self._ensemble = ensemble
+        self._base = base
+        self.cut = False
+        self.crashed = False
+        self.lose_reply = False
+        self.lose_request = False
+        self.held: list[Callable[[], None]] | None = None
+        self._started = False
+        self._request_pipe = _Pipe(ensemble.delay)
+        self._reply_pipe = _Pipe(ensemble.delay)
+        self._in_flight: dict[asyncio.Future[Any], None] = {}
+        self._data_watches: dict[str, dict[Watch, None]] = {}
+        self._child_watches: dict[str, dict[Watch, None]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._heartbeat: asyncio.TimerHandle | None = None
+
+    # Session ------------------------------------------------------------------------------------
+    async def start(self, timeout_s: float = 15.0) -> None:
+        """See ``Coordinator.start``."""
+        if self._started:
+            raise InvalidState("the coordinator was started before; make a new one")
+        self._started = True
+        self._why_closed = "it was closed"
+        self._state = SessionState.LOST  # nobody is told: there was no session to lose
+        self._reconnect()
+        try:
+            await self._wait_connected(timeout_s)
+        except CoordinationError as error:
+            await self.close()
+            raise CoordinationError(
+                f"no session with ZooKeeper ({self.describe()}) within {timeout_s:g} s; "
+                "check that it runs: `vq doctor`"
+            ) from error
+        await self._make_root()
+        self._beat()
+
+    async def close(self) -> None:
+        """See ``Coordinator.close``."""
+        if self._state is SessionState.CLOSED:
+            return
+        session_id, reachable = self._session_id, not self.cut and self._ensemble.running
+        self.vanish(age=not reachable)
+        self._why_closed = "it was closed"
+        if reachable:
+            self._ensemble.close_session(session_id, self)
+        self._enter(SessionState.CLOSED)
+
+    def vanish(self, *, age: bool = True) -> None:
+        """Stop hearing and saying anything; with ``age`` the session is left to time out."""
+        for timer in (self._timer, self._heartbeat):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._heartbeat = None
+        self._lose_connection()
+        self._data_watches.clear()
+        self._child_watches.clear()
+        if age:
+            self._ensemble.leave(self._session_id)
+
+    def drop(self) -> None:
+        """Lose the connection: calls under way and watches are gone, the state is SUSPENDED."""
+        if self._state is not SessionState.CONNECTED or self.crashed:
+            return
+        self._lose_connection()
+        self._ensemble.leave(self._session_id)
+        watches = [*self._data_watches.items(), *self._child_watches.items()]
+        self._data_watches, self._child_watches = {}, {}
+        self._enter(SessionState.SUSPENDED, self._session_id)
+        for path, callbacks in watches:
+            for watch in callbacks:
+                self._tell(watch, WatchEvent(EventKind.DISCONNECTED, self._relative(path)))
+
+    def reconnect_soon(self) -> None:
+        """Try to connect again after the usual time, if this client is waiting for that."""
+        waiting = self._state in {SessionState.SUSPENDED, SessionState.LOST}
+        if waiting and self._timer is None and not self.crashed:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._ensemble.reconnect_delay_s, self._reconnect)
+
+    def _reconnect(self) -> None:
+        self._timer = None
+        if self.cut or not self._ensemble.running:
+            return  # ``MemoryEnsemble.reconnect`` and ``start`` try again
+        if self._session_id and self._ensemble.resume_session(self, self._session_id):
+            self._enter(SessionState.CONNECTED, self._session_id)
+            return
+        if self._state is SessionState.SUSPENDED:
+            self._enter(SessionState.LOST)
+        session = self._ensemble.open_session(self, self._session_timeout_s)
+        self._enter(SessionState.CONNECTED, session.id)
+        self._answered(self._clock.monotonic(), session.id)
+
+    def _lose_connection(self) -> None:
+        self._request_pipe.clear()
+        self._reply_pipe.clear()
+        for future in self._in_flight:
+            if not future.done():
+                future.set_exception(ConnectionLost("the connection ended before the answer"))
+        self._in_flight.clear()
+
+    def _beat(self) -> None:
+        self._heartbeat = asyncio.get_running_loop().call_later(
+            self._session_timeout_s / HEARTBEATS_PER_TIMEOUT, self._beat
+        )
+        if self._state is SessionState.CONNECTED:
+            sent, session_id = self._clock.monotonic(), self._session_id
+            self._request_pipe.send(
+                lambda: self._reply_pipe.send(lambda: self._answered(sent, session_id))
+            )
+
+    async def _make_root(self) -> None:
+        path = ""
+        for part in self._base.split("/"):
+            path = join(path, part)
+            if self._ensemble.tree.exists(path) is None:
+                self._ensemble.apply([Create(path)], self._session_id)
+
+    # Calls --------------------------------------------------------------------------------------
+    async def get(self, path: str, *, watch: Watch | None = None) -> Node:
+        """See ``Coordinator.get``."""
+        full = self._full(path)
+
+        def read() -> Node:
+            node = self._ensemble.tree.get(full)
+            self._watch(self._data_watches, full, watch)
+            return node
+
+        node: Node = await self._call(read)
+        return node
+
+    async def exists(self, path: str, *, watch: Watch | None = None) -> Stat | None:
+        """See ``Coordinator.exists``."""
+        full = self._full(path)
+
+        def read() -> Stat | None:
+            self._watch(self._data_watches, full, watch)
+            return self._ensemble.tree.exists(full)
+
+        stat: Stat | None = await self._call(read)
+        return stat
+
+    async def children(self, path: str, *, watch: Watch | None = None) -> list[str]:
+        """See ``Coordinator.children``."""
+        full = self._full(path)
+
+        def read() -> list[str]:
+            names = self._ensemble.tree.children(full)
+            self._watch(self._child_watches, full, watch)
+            return names
+
+        names: list[str] = await self._call(read)
+        return names
+
+    async def create(
+        self, path: str, data: bytes = b"", *, ephemeral: bool = False, parents: bool = False
+    ) -> Stat:
+        """See ``Coordinator.create``."""
+        check_data(path, data)
+        if parents and parent_of(path) and await self.exists(parent_of(path)) is None:
+            try:
+                await self.create(parent_of(path), parents=True)
+            except NodeExists:
+                pass
+        results = await self._write([Create(self._full(path), data, ephemeral)])
+        assert results[0] is not None
+        return results[0]
+
+    async def set(self, path: str, data: bytes, *, version: int = -1) -> Stat:
+        """See ``Coordinator.set``."""
+        results = await self._write([Set(self._full(path), check_data(path, data), version)])
+        assert results[0] is not None
+        return results[0]
+
+    async def delete(self, path: str, *, version: int = -1) -> None:
+        """See ``Coordinator.delete``."""
+        await self._write([Delete(self._full(path), version)])
+
+    async def multi(self, operations: Sequence[Operation]) -> list[Stat | None]:
+        """See ``Coordinator.multi``."""
+        check_operations(operations)
+        absolute = [each._replace(path=self._full(each.path)) for each in operations]
+        results = await self._write(absolute)
+        return [
+            result if isinstance(each, Set) else None
+            for each, result in zip(operations, results, strict=True)
+        ]
+
+    async def sync(self, path: str = "") -> None:
+        """See ``Coordinator.sync``."""
+        check_path(path)
+        await self._call(lambda: None, leader=True)
+
+    async def _write(self, operations: Sequence[Operation]) -> list[Stat | None]:
+        results: list[Stat | None] = await self._call(
+            lambda: self._ensemble.apply(operations, self._session_id), leader=True
+        )
+        return results
+
+    async def _call(self, action: Callable[[], Any], *, leader: bool = False) -> Any:
+        async with self._admitted():
+            future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            self._in_flight[future] = None
+            sent, session_id = self._clock.monotonic(), self._session_id
+            self._request_pipe.send(lambda: self._serve(action, future))
+            try:
+                return await future
+            except ConnectionLost:
+                leader = False
+                raise
+            except CoordinationError as error:
+                raise self._relative_error(error) from None
+            finally:
+                self._in_flight.pop(future, None)
+                if leader and future.done() and not future.cancelled():
+                    self._answered(sent, session_id)
+
+    def _serve(self, action: Callable[[], Any], future: "asyncio.Future[Any]") -> None:
+        if self.lose_request:
+            self.lose_request = False
+            self._ensemble.blink(self)
+            return
+        error: Exception | None = None
+        result: Any = None
+        try:
+            result = action()
+        except CoordinationError as failure:
+            error = failure
+        if self.lose_reply:
+            self.lose_reply = False
+            self._ensemble.blink(self)
+            return
+        self._reply_pipe.send(lambda: _settle(future, result, error))
+
+    # Watches ------------------------------------------------------------------------------------
+    def trigger(self, event: WatchEvent) -> None:
+        """Let the watches that ``event`` concerns fire; called by the ensemble."""
+        tables = []
+        if event.kind is not EventKind.CHILDREN:
+            tables.append(self._data_watches)
+        if event.kind in {EventKind.CHILDREN, EventKind.DELETED}:
+            tables.append(self._child_watches)
+        relative = WatchEvent(event.kind, self._relative(event.path))
+        for table in tables:
+            for watch in table.pop(event.path, {}):
+                self._fire(watch, relative)
+
+    def _fire(self, watch: Watch, event: WatchEvent) -> None:
+        def deliver() -> None:
+            self._reply_pipe.send(lambda: self._tell(watch, event))
+
+        if self.held is not None:
+            self.held.append(deliver)
+        else:
+            deliver()
+
+    def _tell(self, watch: Watch, event: WatchEvent) -> None:
+        try:
+            watch(event)
+        except Exception:
+            logger.exception("[session=%#x] a watch on %r failed", self._session_id, event.path)
+
+    @staticmethod
+    def _watch(table: dict[str, dict[Watch, None]], path: str, watch: Watch | None) -> None:
+        if watch is not None:
+            table.setdefault(path, {})[watch] = None
+
+    # Paths --------------------------------------------------------------------------------------
+    def _full(self, path: str) -> str:
+        return join(self._base, check_path(path))
+
+    def _relative(self, path: str) -> str:
+        return path.removeprefix(self._base).lstrip("/")
+
+    def _relative_error(self, error: CoordinationError) -> CoordinationError:
+        path = error.details.get("path")
+        if not isinstance(path, str):
+            return error
+        fresh = type(error)(self._relative(path))
+        fresh.details.update({k: v for k, v in error.details.items() if k != "path"})
+        return fresh
+
+
+def _settle(future: "asyncio.Future[Any]", result: Any, error: Exception | None) -> None:
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)

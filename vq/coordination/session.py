@@ -1,0 +1,200 @@
+"""What every ``Coordinator`` shares: state, listeners, waiting for a connection, checks of input.
+
+A base class, so that the real coordinator and its twin cannot drift in these rules. No I/O: what
+sends and receives is in ``zk`` and ``memory``.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+from vq.clock import Clock
+from vq.coordination.coordinator import (
+    CALLS_IN_FLIGHT_MAX,
+    MULTI_OPERATIONS_MAX,
+    NODE_BYTES_MAX,
+    Create,
+    Listener,
+    NotConnected,
+    Operation,
+    SessionExpired,
+    SessionState,
+    Set,
+)
+from vq.errors import InvalidArgument, InvalidState
+
+logger = logging.getLogger(__name__)
+
+#: How long a call may take in all, in session time-outs: longer than a connection needs to be
+#: noticed as dead (two thirds of one) plus the way to another server.
+CALL_TIMEOUT_RATIO: Final = 1.5
+
+
+class SessionBase:
+    """State, listeners and the gate that calls pass before they are sent.
+
+    Invariant: ``session_id`` is not 0 exactly in the states CONNECTED and SUSPENDED.
+    """
+
+    def __init__(self, *, clock: Clock, session_timeout_s: float) -> None:
+        if not 0 < session_timeout_s <= 3600:
+            raise InvalidArgument(f"session_timeout_s = {session_timeout_s} is outside (0, 3600]")
+        self._clock = clock
+        self._session_timeout_s = session_timeout_s
+        self._state = SessionState.CLOSED
+        self._session_id = 0
+        self._last_reply = -math.inf
+        self._losses = 0
+        self._listeners: dict[int, Listener] = {}
+        self._next_listener = 0
+        self._changed: asyncio.Future[None] | None = None
+        self._slots = asyncio.Semaphore(CALLS_IN_FLIGHT_MAX)
+        self._why_closed = "it was not started"
+
+    @property
+    def session_id(self) -> int:
+        """See ``Coordinator.session_id``."""
+        return self._session_id
+
+    @property
+    def state(self) -> SessionState:
+        """See ``Coordinator.state``."""
+        return self._state
+
+    @property
+    def session_timeout_s(self) -> float:
+        """See ``Coordinator.session_timeout_s``."""
+        return self._session_timeout_s
+
+    @property
+    def last_reply_monotonic(self) -> float:
+        """See ``Coordinator.last_reply_monotonic``."""
+        return self._last_reply
+
+    def add_listener(self, listener: Listener) -> Callable[[], None]:
+        """See ``Coordinator.add_listener``."""
+        key = self._next_listener
+        self._next_listener += 1
+        self._listeners[key] = listener
+        return lambda: void(self._listeners.pop(key, None))
+
+    def _enter(self, state: SessionState, session_id: int = 0) -> None:
+        """Take a state and tell everybody; a state entered twice in a row is told once."""
+        if state is self._state and session_id == self._session_id:
+            return
+        self._state = state
+        self._session_id = session_id
+        if state is SessionState.LOST:
+            self._losses += 1
+        if not session_id:
+            self._last_reply = -math.inf
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
+        self._changed = None
+        for listener in list(self._listeners.values()):
+            try:
+                listener(state)
+            except Exception:
+                logger.exception("[session=%#x] a state listener failed", self._session_id)
+
+    def _answered(self, sent: float, session_id: int) -> None:
+        """Note that a call of this session, sent at ``sent``, was answered by the leader."""
+        if session_id == self._session_id and sent > self._last_reply:
+            self._last_reply = sent
+
+    @asynccontextmanager
+    async def _admitted(self) -> AsyncIterator[None]:
+        """Hold one call: bounded in number and time, begun only when connected.
+
+        Raises:
+            NotConnected: No connection came in time.
+            SessionExpired: The session ended while the call waited.
+            InvalidState: The coordinator is closed.
+        """
+        losses = self._losses
+        limit_s = CALL_TIMEOUT_RATIO * self._session_timeout_s
+        if self._slots.locked():
+            try:
+                async with asyncio.timeout(limit_s):
+                    await self._slots.acquire()
+            except TimeoutError:
+                raise NotConnected(self._too_late(limit_s)) from None
+        else:
+            await self._slots.acquire()  # does not suspend
+        try:
+            if self._state is not SessionState.CONNECTED:
+                await self._wait_connected(limit_s)
+            if losses != self._losses:
+                raise SessionExpired("the session ended while the call waited; nothing was sent")
+            yield
+        finally:
+            self._slots.release()
+
+    async def _wait_connected(self, limit_s: float) -> None:
+        losses = self._losses
+        try:
+            async with asyncio.timeout(limit_s):
+                while self._state is not SessionState.CONNECTED and losses == self._losses:
+                    if self._state is SessionState.CLOSED:
+                        raise InvalidState(f"the coordinator is closed: {self._why_closed}")
+                    if self._changed is None:
+                        self._changed = asyncio.get_running_loop().create_future()
+                    await asyncio.shield(self._changed)
+        except TimeoutError:
+            raise NotConnected(self._too_late(limit_s)) from None
+
+    def _too_late(self, limit_s: float) -> str:
+        return f"no connection to ZooKeeper within {limit_s:g} s ({self.describe()}); nothing sent"
+
+    def describe(self) -> str:
+        """Return where this coordinator connects to, for messages."""
+        return "in memory"
+
+
+def check_path(path: str) -> str:
+    """Return ``path`` if it is one of ours: relative, no empty, ``.`` or ``..`` part.
+
+    Raises:
+        InvalidArgument: It is not.
+    """
+    if path and any(part in {"", ".", ".."} or "\0" in part for part in path.split("/")):
+        raise InvalidArgument(f"znode path {path!r} is not relative or has an empty or dotted part")
+    return path
+
+
+def check_data(path: str, data: bytes) -> bytes:
+    """Return ``data`` if a znode may hold it.
+
+    Raises:
+        InvalidArgument: It is too large.
+    """
+    if len(data) > NODE_BYTES_MAX:
+        raise InvalidArgument(f"{len(data)} bytes for {path!r} exceed {NODE_BYTES_MAX}")
+    return data
+
+
+def check_operations(operations: Sequence[Operation]) -> None:
+    """Check the operations of a ``multi``: at least one, not too many, sound paths and sizes.
+
+    Raises:
+        InvalidArgument: They are not.
+    """
+    if not 1 <= len(operations) <= MULTI_OPERATIONS_MAX:
+        raise InvalidArgument(
+            f"a multi of {len(operations)} operations is outside [1, {MULTI_OPERATIONS_MAX}]"
+        )
+    size = 0
+    for operation in operations:
+        check_path(operation.path)
+        size += len(operation.path)
+        if isinstance(operation, Create | Set):
+            size += len(operation.data)
+    if size > NODE_BYTES_MAX:
+        raise InvalidArgument(f"a multi of {size} bytes exceeds {NODE_BYTES_MAX}")
+
+
+def void(_: object) -> None:
+    """Take anything, return nothing: lets a lambda be of type ``Callable[..., None]``."""

@@ -1,0 +1,556 @@
+"""The ``Coordinator`` over a real ZooKeeper. The only module that imports kazoo.
+
+kazoo works with threads of its own; one bridge in here hands what they say to the event loop
+(``call_soon_threadsafe``), and nothing else runs on them. Rules kept in here and nowhere else:
+
+- nothing is retried: kazoo's command retry is never used, a lost reply is ``ConnectionLost``;
+- ``multi`` looks at every part of the answer (kazoo's transaction context drops it);
+- a session that ends is followed by a new one; kazoo does that itself, except when its connection
+  thread died or the ensemble was wiped: then a watchdog puts a fresh client in its place.
+"""
+
+import asyncio
+import contextlib
+import logging
+import math
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    BadVersionError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
+)
+from kazoo.exceptions import OperationTimeoutError as KazooOperationTimeout
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.serialization import Connect
+from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEvent, ZnodeStat
+from kazoo.retry import KazooRetry
+
+from vq.clock import Clock, SystemClock
+from vq.coordination.coordinator import (
+    BadVersion,
+    Check,
+    ConnectionLost,
+    Create,
+    Delete,
+    EventKind,
+    Node,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    Operation,
+    SessionExpired,
+    SessionState,
+    Set,
+    Stat,
+    Watch,
+    WatchEvent,
+    join,
+    parent_of,
+)
+from vq.coordination.session import (
+    CALL_TIMEOUT_RATIO,
+    SessionBase,
+    check_data,
+    check_operations,
+    check_path,
+)
+from vq.errors import CoordinationError, InvalidArgument, InvalidState
+from vq.model import check_name
+
+logger = logging.getLogger(__name__)
+_kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
+_kazoo_logger.setLevel(logging.ERROR)  # our own lines tell the transitions
+
+#: ``sync`` calls per session time-out that keep ``last_reply_monotonic`` fresh.
+HEARTBEATS_PER_TIMEOUT: Final = 5
+#: A client without an answered call for this many session time-outs is suspected to be dead.
+DEAD_AFTER_TIMEOUTS: Final = 3
+#: Rebuilt clients that may fail in a row, without one answered call, before we give up.
+REBUILDS_MAX: Final = 5
+#: Longest wait for kazoo's threads when closing; they are daemons and end by themselves later.
+STOP_WAIT_S: Final = 2.0
+
+_KINDS: Final = {
+    EventType.CREATED: EventKind.CREATED,
+    EventType.CHANGED: EventKind.CHANGED,
+    EventType.DELETED: EventKind.DELETED,
+    EventType.CHILD: EventKind.CHILDREN,
+    EventType.NONE: EventKind.DISCONNECTED,
+}
+_PATH_ERRORS: Final = {
+    NoNodeError: NoNode,
+    NodeExistsError: NodeExists,
+    BadVersionError: BadVersion,
+    NotEmptyError: NotEmpty,
+}
+_DEAD_STATES: Final = {KeeperState.CLOSED, KeeperState.AUTH_FAILED}
+
+T = TypeVar("T")
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+    """kazoo's thread handler with a bound on connecting.
+
+    kazoo waits a whole session time-out for one unreachable server; with three servers, of which
+    one drops packets, that would cost the session.
+    """
+
+    def __init__(self, connect_timeout_s: float) -> None:
+        super().__init__()
+        self._connect_timeout_s = connect_timeout_s
+
+    def create_connection(self, *args: Any, **kwargs: Any) -> Any:
+        kwargs["timeout"] = self._connect_timeout_s
+        return super().create_connection(*args, **kwargs)
+
+
+class _WatchOnce:
+    """What kazoo calls, on its thread, for one watch.
+
+    Equal for equal callbacks: kazoo keeps watches of a path in a set, so watching again with the
+    same callback adds nothing, and each registration lives exactly as long as the server's.
+    """
+
+    __slots__ = ("_callback", "_owner")
+
+    def __init__(self, owner: "ZooKeeperCoordinator", callback: Watch) -> None:
+        self._owner = owner
+        self._callback = callback
+
+    def __call__(self, event: WatchedEvent) -> None:
+        self._owner.post(self._deliver, event)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, _WatchOnce)
+            and other._owner is self._owner
+            and other._callback == self._callback
+        )
+
+    def __hash__(self) -> int:
+        return hash(self._callback)
+
+    def _deliver(self, event: WatchedEvent) -> None:
+        path = self._owner.relative(event.path or "")
+        try:
+            self._callback(WatchEvent(_KINDS[event.type], path))
+        except Exception:
+            logger.exception("[%s] a watch on %r failed", self._owner.describe(), path)
+
+
+class ZooKeeperCoordinator(SessionBase):
+    """The ``Coordinator`` port over a real ensemble.
+
+    Args:
+        hosts: ``host:port[,host:port…]``.
+        cluster: Name of the cluster; its root is ``<root>/<cluster>``.
+        session_timeout_s: Asked for; the server has the last word (see ``session_timeout_s``).
+        root: Where clusters live.
+        clock: For leases.
+    """
+
+    def __init__(
+        self,
+        hosts: str,
+        cluster: str,
+        *,
+        session_timeout_s: float = 10.0,
+        root: str = "/vq",
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(clock=clock or SystemClock(), session_timeout_s=session_timeout_s)
+        self._hosts = _checked_hosts(hosts)
+        self._base = join(check_path(root.strip("/")), check_name("cluster", cluster))
+        self._asked_timeout_s = session_timeout_s
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._client: KazooClient | None = None
+        self._negotiated_s: dict[KazooClient, float] = {}
+        self._in_flight: dict[asyncio.Future[Any], None] = {}
+        self._heartbeat: asyncio.Task[None] | None = None
+        self._alive_at = -math.inf
+        self._rebuilds = 0
+
+    def describe(self) -> str:
+        """Return the servers and the root, for messages."""
+        return f"{self._hosts}/{self._base}"
+
+    # Session ------------------------------------------------------------------------------------
+    async def start(self, timeout_s: float = 15.0) -> None:
+        """See ``Coordinator.start``."""
+        if self._loop is not None:
+            raise InvalidState("the coordinator was started before; make a new one")
+        self._loop = asyncio.get_running_loop()
+        self._why_closed = "it was closed"
+        self._state = SessionState.LOST  # nobody is told: there was no session to lose
+        self._alive_at = self._clock.monotonic()
+        self._client = self._new_client()
+        self._client.start_async()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._wait_connected(timeout_s)
+                await self._make_root()
+        except (CoordinationError, TimeoutError) as error:
+            await self.close()
+            raise CoordinationError(
+                f"no session with ZooKeeper at {self._hosts} within {timeout_s:g} s ({error}); "
+                "check the address and that it runs: `vq doctor`"
+            ) from error
+        except BaseException:
+            await self.close()
+            raise
+        self._heartbeat = self._loop.create_task(self._watch_over())
+
+    async def close(self) -> None:
+        """See ``Coordinator.close``."""
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._heartbeat
+            self._heartbeat = None
+        client, self._client = self._client, None
+        if client is not None:
+            await self._stop(client)
+        self._why_closed = "it was closed"
+        self._fail_calls("the coordinator was closed before the answer")
+        self._enter(SessionState.CLOSED)
+
+    def post(self, callback: Callable[..., None], *args: Any) -> None:
+        """Have ``callback`` run on the loop; for kazoo's threads, never blocks."""
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(callback, *args)
+        except RuntimeError:  # the loop is closed: nobody is left to tell
+            pass
+
+    def _new_client(self) -> KazooClient:
+        server_count = self._hosts.count(",") + 1
+        handler = _Handler(max(0.2, self._asked_timeout_s / (2 * server_count)))
+        retry = KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_jitter=0.4, max_delay=1.0)
+        client = KazooClient(
+            self._hosts,
+            timeout=self._asked_timeout_s,
+            handler=handler,
+            connection_retry=retry,
+            logger=_kazoo_logger,
+        )
+        self._observe_negotiation(client)
+        client.add_listener(lambda state: self._on_kazoo_state(client, state))
+        return client
+
+    def _observe_negotiation(self, client: KazooClient) -> None:
+        """Learn the session time-out the server granted; kazoo keeps it to itself."""
+        connection = client._connection
+        invoke = connection._invoke
+
+        def observed(timeout: float, request: Any, xid: int | None = None) -> Any:
+            answer = invoke(timeout, request, xid)
+            if isinstance(request, Connect) and answer[0].time_out > 0:
+                self._negotiated_s[client] = answer[0].time_out / 1000
+            return answer
+
+        connection._invoke = observed
+
+    def _on_kazoo_state(self, client: KazooClient, state: str) -> None:
+        """Hand a transition to the loop; runs on kazoo's connection thread."""
+        identity = client.client_id
+        session_id = identity[0] if identity else 0
+        self.post(self._on_state, client, state, session_id, client.client_state)
+
+    def _on_state(
+        self, client: KazooClient, state: str, session_id: int, keeper_state: str
+    ) -> None:
+        if client is not self._client:
+            return
+        logger.info("[%s session=%#x] kazoo says %s", self.describe(), session_id, state)
+        if state == KazooState.CONNECTED:
+            self._connected(client, session_id)
+        elif state == KazooState.SUSPENDED:
+            self._enter(SessionState.SUSPENDED, self._session_id)
+        else:
+            self._enter(SessionState.LOST)
+            if keeper_state in _DEAD_STATES:
+                logger.error("[%s] kazoo gave up (%s)", self.describe(), keeper_state)
+                self._alive_at = -math.inf  # the watchdog need not wait
+
+    def _connected(self, client: KazooClient, session_id: int) -> None:
+        if self._session_id and session_id != self._session_id:
+            self._enter(SessionState.LOST)
+        self._session_timeout_s = self._negotiated_s.get(client, self._asked_timeout_s)
+        self._enter(SessionState.CONNECTED, session_id)
+        self._alive_at = self._clock.monotonic()
+
+    async def _stop(self, client: KazooClient) -> None:
+        """Close a client's session and threads; wait a bounded time for the threads."""
+        assert self._loop is not None
+        stopped = self._loop.create_future()
+        self._negotiated_s.pop(client, None)
+
+        def settle() -> None:
+            if not stopped.done():
+                stopped.set_result(None)
+
+        def run() -> None:
+            try:
+                client.stop()
+                client.close()
+            except Exception:
+                logger.exception("[%s] kazoo did not stop cleanly", self.describe())
+            finally:
+                self.post(settle)
+
+        threading.Thread(target=run, name="vq-zookeeper-stop", daemon=True).start()
+        try:
+            async with asyncio.timeout(STOP_WAIT_S):
+                await stopped
+        except TimeoutError:
+            logger.info("[%s] kazoo is still stopping; not waited for", self.describe())
+
+    async def _make_root(self) -> None:
+        path = ""
+        for part in self._base.split("/"):
+            path = join(path, part)
+            await self._make(f"/{path}")
+
+    async def _make(self, absolute: str) -> None:
+        found = await self._call(lambda client: client.exists_async(absolute), absolute)
+        if found is None:
+            with contextlib.suppress(NodeExists):
+                await self._call(lambda client: client.create_async(absolute), absolute)
+
+    # Watchdog -----------------------------------------------------------------------------------
+    async def _watch_over(self) -> None:
+        """Keep the lease fresh; replace a client that is dead while ZooKeeper is not."""
+        while True:
+            await asyncio.sleep(self._session_timeout_s / HEARTBEATS_PER_TIMEOUT)
+            if self._state is SessionState.CONNECTED:
+                with contextlib.suppress(CoordinationError):
+                    await self.sync()
+            silent_s = self._clock.monotonic() - self._alive_at
+            if silent_s > DEAD_AFTER_TIMEOUTS * self._session_timeout_s:
+                await self._maybe_rebuild()
+                if self._state is SessionState.CLOSED:
+                    return
+
+    async def _maybe_rebuild(self) -> None:
+        """Put a fresh client in the place of a silent one, if a fresh one gets a session."""
+        if self._rebuilds >= REBUILDS_MAX:
+            self._give_up()
+            return
+        fresh = self._new_client()
+        connected = fresh.start_async()
+        deadline = self._clock.monotonic() + self._asked_timeout_s
+        while not connected.is_set() and self._clock.monotonic() < deadline:
+            if self._client is not None and self._client.connected:
+                break  # the old one came back by itself
+            await asyncio.sleep(0.05)
+        identity = fresh.client_id
+        if identity is None or (self._client is not None and self._client.connected):
+            await self._stop(fresh)
+            self._alive_at = self._clock.monotonic()  # the next try comes after the same silence
+            return
+        logger.warning("[%s] replaced a ZooKeeper client that was dead", self.describe())
+        self._rebuilds += 1
+        old, self._client = self._client, fresh
+        self._fail_calls("the connection was replaced before the answer")
+        if self._session_id:
+            self._enter(SessionState.LOST)
+        self._connected(fresh, identity[0])
+        if not fresh.connected:  # it went away again before it was ours to listen to
+            self._enter(SessionState.SUSPENDED, self._session_id)
+        if old is not None:
+            await self._stop(old)
+
+    def _give_up(self) -> None:
+        self._why_closed = f"{REBUILDS_MAX} ZooKeeper clients in a row died; restart the process"
+        logger.critical("[%s] %s", self.describe(), self._why_closed)
+        self._fail_calls(self._why_closed)
+        self._enter(SessionState.CLOSED)
+
+    def _fail_calls(self, why: str) -> None:
+        for future in self._in_flight:
+            if not future.done():
+                future.set_exception(ConnectionLost(why))
+        self._in_flight.clear()
+
+    # Calls --------------------------------------------------------------------------------------
+    async def get(self, path: str, *, watch: Watch | None = None) -> Node:
+        """See ``Coordinator.get``."""
+        full, once = self._full(path), self._once(watch)
+        data, stat = await self._call(lambda c: c.get_async(full, watch=once), path)
+        return Node(data, _stat(stat))
+
+    async def exists(self, path: str, *, watch: Watch | None = None) -> Stat | None:
+        """See ``Coordinator.exists``."""
+        full, once = self._full(path), self._once(watch)
+        stat = await self._call(lambda c: c.exists_async(full, watch=once), path)
+        return _stat(stat) if stat is not None else None
+
+    async def children(self, path: str, *, watch: Watch | None = None) -> list[str]:
+        """See ``Coordinator.children``."""
+        full, once = self._full(path), self._once(watch)
+        return sorted(await self._call(lambda c: c.get_children_async(full, watch=once), path))
+
+    async def create(
+        self, path: str, data: bytes = b"", *, ephemeral: bool = False, parents: bool = False
+    ) -> Stat:
+        """See ``Coordinator.create``."""
+        full, value = self._full(path), check_data(path, data)
+        above = parent_of(path)
+        if parents and above and await self.exists(above) is None:
+            with contextlib.suppress(NodeExists):
+                await self.create(above, parents=True)
+        _, stat = await self._call(
+            lambda c: c.create_async(full, value, ephemeral=ephemeral, include_data=True),
+            path,
+            leader=True,
+        )
+        return _stat(stat)
+
+    async def set(self, path: str, data: bytes, *, version: int = -1) -> Stat:
+        """See ``Coordinator.set``."""
+        full, value = self._full(path), check_data(path, data)
+        stat = await self._call(lambda c: c.set_async(full, value, version), path, leader=True)
+        return _stat(stat)
+
+    async def delete(self, path: str, *, version: int = -1) -> None:
+        """See ``Coordinator.delete``."""
+        full = self._full(path)
+        await self._call(lambda c: c.delete_async(full, version), path, leader=True)
+
+    async def multi(self, operations: Sequence[Operation]) -> list[Stat | None]:
+        """See ``Coordinator.multi``."""
+        check_operations(operations)
+
+        def submit(client: KazooClient) -> Any:
+            transaction = client.transaction()
+            for operation in operations:
+                self._add(transaction, operation)
+            return transaction.commit_async()
+
+        answers = await self._call(submit, "", leader=True)
+        for index, answer in enumerate(answers):
+            if isinstance(answer, Exception) and not isinstance(
+                answer, RolledBackError | RuntimeInconsistency
+            ):
+                error = _translate(answer, operations[index].path)
+                error.details["index"] = index
+                raise error
+        if len(answers) != len(operations) or any(isinstance(a, Exception) for a in answers):
+            raise CoordinationError(f"ZooKeeper answered a multi with {answers!r}")
+        return [_stat(a) if isinstance(a, ZnodeStat) else None for a in answers]
+
+    async def sync(self, path: str = "") -> None:
+        """See ``Coordinator.sync``."""
+        full = self._full(path)
+        await self._call(lambda c: c.sync_async(full), path, leader=True)
+
+    def _add(self, transaction: Any, operation: Operation) -> None:
+        full = self._full(operation.path)
+        match operation:
+            case Create():
+                transaction.create(full, operation.data, ephemeral=operation.ephemeral)
+            case Set():
+                transaction.set_data(full, operation.data, operation.version)
+            case Delete():
+                transaction.delete(full, operation.version)
+            case Check():
+                transaction.check(full, operation.version)
+
+    async def _call(
+        self, submit: Callable[[KazooClient], Any], path: str, *, leader: bool = False
+    ) -> Any:
+        """Submit one request and wait for its answer, raising errors of ours.
+
+        With ``leader`` an answer, even a refusal, proves that the session lived when it was sent.
+        """
+        async with self._admitted():
+            loop, client = self._loop, self._client
+            assert loop is not None
+            assert client is not None
+            future: asyncio.Future[Any] = loop.create_future()
+            self._in_flight[future] = None
+            sent, session_id = self._clock.monotonic(), self._session_id
+            try:
+                submit(client).rawlink(lambda result: self.post(_settle, future, result))
+                async with asyncio.timeout(CALL_TIMEOUT_RATIO * self._session_timeout_s):
+                    answer = await future
+            except TimeoutError:
+                raise ConnectionLost(f"no answer from ZooKeeper about {path!r}") from None
+            except KazooException as error:
+                ours = _translate(error, path)
+                if not isinstance(ours, ConnectionLost | SessionExpired):
+                    self._proved(sent, session_id, leader=leader)
+                raise ours from error
+            finally:
+                self._in_flight.pop(future, None)
+            self._proved(sent, session_id, leader=leader)
+            return answer
+
+    def _proved(self, sent: float, session_id: int, *, leader: bool) -> None:
+        self._alive_at = max(self._alive_at, sent)
+        self._rebuilds = 0
+        if leader:
+            self._answered(sent, session_id)
+
+    # Paths --------------------------------------------------------------------------------------
+    def _full(self, path: str) -> str:
+        return "/" + join(self._base, check_path(path))
+
+    def relative(self, path: str) -> str:
+        """Return a path as ZooKeeper knows it relative to the cluster's root."""
+        return path.lstrip("/").removeprefix(self._base).lstrip("/")
+
+    def _once(self, watch: Watch | None) -> _WatchOnce | None:
+        return _WatchOnce(self, watch) if watch is not None else None
+
+
+def _settle(future: "asyncio.Future[Any]", result: Any) -> None:
+    if future.done():
+        return
+    if result.exception is not None:
+        future.set_exception(result.exception)
+    else:
+        future.set_result(result.value)
+
+
+def _stat(stat: ZnodeStat) -> Stat:
+    return Stat(stat.version, stat.czxid, stat.ephemeralOwner, stat.mtime)
+
+
+def _translate(error: Exception, path: str) -> CoordinationError:
+    for theirs, ours in _PATH_ERRORS.items():
+        if isinstance(error, theirs):
+            return ours(path)
+    if isinstance(error, SessionExpiredError):
+        return SessionExpired(f"the session ended; nothing was applied to {path!r}")
+    if isinstance(error, ConnectionLoss | ConnectionClosedError | KazooOperationTimeout):
+        return ConnectionLost(f"the connection ended before the answer about {path!r}")
+    return CoordinationError(f"ZooKeeper refused a call about {path!r}: {error!r}")
+
+
+def _checked_hosts(hosts: str) -> str:
+    """Return the server list, checked; every entry needs a port.
+
+    Raises:
+        InvalidArgument: An entry is not ``host:port``.
+    """
+    entries = [entry.strip() for entry in hosts.split(",")]
+    for entry in entries:
+        host, _, port = entry.rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) <= 65535 or "/" in entry:
+            raise InvalidArgument(
+                f"ZooKeeper address {entry!r} (of {hosts!r}) is not host:port; "
+                "write host:port[,host:port...]"
+            )
+    return ",".join(entries)
