@@ -31,8 +31,8 @@ BATCH_RECORDS_MAX: Final = 20_000
 FRAME_BYTES_MAX_BEFORE_HELLO: Final = 4 * KIB
 #: Largest frame afterwards.
 FRAME_BYTES_MAX: Final = 16 * MIB
-#: Largest header inside a frame.
-FRAME_HEADER_BYTES_MAX: Final = 64 * KIB
+#: Largest header inside a frame: STATUS of thousands of partitions, the producers of SEAL.
+FRAME_HEADER_BYTES_MAX: Final = 1 * MIB
 #: Largest answer to one GET; leaves room for the frame around it.
 FETCH_BYTES_MAX: Final = 8 * MIB
 

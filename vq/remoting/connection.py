@@ -39,8 +39,8 @@ from vq.remoting.frames import Buffer, Frame, FrameParser, encode_frame
 from vq.remoting.messages import (
     Header,
     decode_error,
+    decode_reply,
     decode_request,
-    decode_response,
     encode_error,
     encode_header,
 )
@@ -98,12 +98,10 @@ class Opened(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """Event: the answer to the request sent with ``context``; ``error`` or else ``message``."""
+    """Event: the answer to the request sent with ``context``; see ``messages.decode_reply``."""
 
     context: Any
-    message: Header | None
-    error: VqError | None
-    body: bytes
+    frame: Frame
 
 
 class Closing(NamedTuple):
@@ -195,8 +193,9 @@ class ServerConnection(_Connection):
         return len(self._waiting)
 
     def receive_data(self, data: bytes) -> list[Opened | Request | Closing]:
-        """Take the next bytes from the peer; return what they mean, in order. Never raises for
-        what a peer sent: that becomes an error reply and ``Closing``.
+        """Take the next bytes from the peer; return what they mean, in order.
+
+        Never raises for what a peer sent: that becomes an error reply and ``Closing``.
         """
         events: list[Opened | Request | Closing] = []
         while data and self._state is State.AWAITING_HELLO:
@@ -208,7 +207,7 @@ class ServerConnection(_Connection):
             self._take(data, events)
         return events
 
-    def reply(self, ticket: Ticket, message: Header, body: Buffer | None = None) -> list[Buffer]:
+    def reply(self, ticket: Ticket, message: Header, body: Buffer = b"") -> list[Buffer]:
         """Return the buffers of a good answer; the body is not copied.
 
         Empty when the connection has ended meanwhile.
@@ -219,11 +218,10 @@ class ServerConnection(_Connection):
         """
         command, correlation_id, flags = ticket
         header = encode_header(command, message, flags)
-        size = 0 if body is None else len(body)
-        head = encode_frame(command, STATUS_OK, correlation_id, flags, header, size)
+        head = encode_frame(command, STATUS_OK, correlation_id, flags, header, len(body))
         if not self._settle(ticket):
             return []
-        return [head, body] if body is not None and size else [head]
+        return [head, body] if body else [head]
 
     def reply_error(self, ticket: Ticket, error: VqError) -> list[Buffer]:
         """Return the buffers that refuse a request; otherwise as ``reply``."""
@@ -334,14 +332,14 @@ class ServerConnection(_Connection):
 class ClientConnection(_Connection):
     """The client's end: gives out correlation ids and finds the request a reply belongs to.
 
-    ``context`` is whatever the caller wants back with the reply. Between connecting and ``Opened``
-    only ``hello`` may be sent.
+    ``context`` is whatever the caller wants back with the reply. Until ``Opened`` only ``hello``
+    may be sent. Headers go in and come out encoded, so that a hot path can keep a ready one.
     """
 
     def __init__(self, *, frame_bytes_max: int = limits.FRAME_BYTES_MAX) -> None:
         super().__init__(frame_bytes_max)
         self._waiting: dict[int, tuple[int, Any]] = {}  # correlation id -> command, context
-        self._next_id = 1
+        self._last_id = 0
         self._peer_frame_bytes_max = limits.FRAME_BYTES_MAX_BEFORE_HELLO
         self._requests_max = 1
 
@@ -365,7 +363,13 @@ class ClientConnection(_Connection):
         credentials: bytes = b"",
         flags: int = 0,
     ) -> list[Buffer]:
-        """Return the buffers of the HELLO that opens this connection."""
+        """Return the buffers of the HELLO that opens this connection.
+
+        Raises:
+            InvalidState: It was sent before, or the connection has ended.
+        """
+        if self._state is not State.AWAITING_HELLO or self._waiting:
+            raise InvalidState("HELLO was sent before; open another connection")
         message = wire.HelloRequest(
             version_min=VERSION_MIN,
             version_max=VERSION_MAX,
@@ -375,15 +379,14 @@ class ClientConnection(_Connection):
             credentials=credentials,
             cluster=cluster,
         )
-        if self._state is not State.AWAITING_HELLO or self._waiting:
-            raise InvalidState("HELLO was sent before; open another connection")
-        return self._send(Command.HELLO, message, None, None, flags)[1]
+        header = encode_header(Command.HELLO, message, flags)
+        return self._send(Command.HELLO, header, b"", None, flags)[1]
 
     def request(
         self,
         command: int,
-        message: Header,
-        body: Buffer | None = None,
+        header: bytes,
+        body: Buffer = b"",
         *,
         context: Any = None,
         flags: int = 0,
@@ -402,7 +405,7 @@ class ClientConnection(_Connection):
                 f"{len(self._waiting)} requests wait for a reply on this connection, "
                 f"at most {self._requests_max} may"
             )
-        return self._send(command, message, body, context, flags)
+        return self._send(command, header, body, context, flags)
 
     def forget(self, correlation_id: int) -> Any:
         """Return the context of a request nobody waits for any more, such as after a time-out.
@@ -418,7 +421,7 @@ class ClientConnection(_Connection):
     def abandon(self) -> list[Any]:
         """Mark the connection as ended; return the contexts of all requests without a reply.
 
-        Their outcome is unknown (``ConnectionCut``), except for those never handed to a transport.
+        Their outcome is unknown (``ConnectionCut``).
         """
         self.ended()
         contexts = [context for _, context in self._waiting.values()]
@@ -426,28 +429,35 @@ class ClientConnection(_Connection):
         return contexts
 
     def receive_data(self, data: bytes) -> list[Opened | Reply | Closing]:
-        """Take the next bytes from the broker; return what they mean, in order. Never raises for
-        what a peer sent: that becomes ``Closing``.
+        """Take the next bytes from the broker; return what they mean, in order.
+
+        Never raises for what a peer sent: that becomes ``Closing``.
         """
         events: list[Opened | Reply | Closing] = []
         if self._state is State.CLOSED:
             return events
+        parser = self._parser
+        waiting = self._waiting
         try:
-            for frame in self._parser.feed(data):
-                event = self._receive_frame(frame)
+            for frame in parser.feed(data):
+                known = waiting.pop(frame.correlation_id, None)
+                if known is None or known[0] != frame.command:
+                    raise _unsolicited(frame)
+                if frame.command == Command.HELLO:
+                    event: Opened | Reply = self._open(decode_reply(frame))
+                else:
+                    event = Reply(known[1], frame)
                 events.append(event)
-            if self._parser.failure is not None:
-                raise self._parser.failure
+            if parser.failure is not None:
+                raise parser.failure
         except VqError as error:
             self._step(Step.REFUSED)
             events.append(Closing(error))
         return events
 
     def _send(
-        self, command: int, message: Header, body: Buffer | None, context: Any, flags: int
+        self, command: int, header: bytes, body: Buffer, context: Any, flags: int
     ) -> tuple[int, list[Buffer]]:
-        header = encode_header(command, message, flags)
-        size = 0 if body is None else len(body)
         correlation_id = self._free_id()
         head = encode_frame(
             command,
@@ -455,40 +465,18 @@ class ClientConnection(_Connection):
             correlation_id,
             flags,
             header,
-            size,
+            len(body),
             max_bytes=self._peer_frame_bytes_max,
         )
         self._waiting[correlation_id] = (command, context)
-        return correlation_id, [head, body] if body is not None and size else [head]
+        return correlation_id, [head, body] if body else [head]
 
     def _free_id(self) -> int:
-        """Return the next correlation id; a wrapped-around one skips those still waiting."""
+        """Return the next correlation id, not 0; when they start again, none still waiting."""
         while True:
-            correlation_id = self._next_id
-            self._next_id = correlation_id + 1 if correlation_id < CORRELATION_ID_MAX else 1
-            if correlation_id not in self._waiting:
-                return correlation_id
-
-    def _receive_frame(self, frame: Frame) -> Opened | Reply | Closing:
-        command, status, correlation_id, flags, header, body = frame
-        known = self._waiting.get(correlation_id)
-        if known is None or known[0] != command:
-            if status != STATUS_OK and not correlation_id:
-                raise decode_error(status, header, flags)  # the broker ends the connection
-            raise ProtocolError(
-                f"a reply to command {command}, correlation id {correlation_id}, answers nothing"
-            )
-        if status != STATUS_OK:
-            error = decode_error(status, header, flags)
-            del self._waiting[correlation_id]
-            if command == Command.HELLO:
-                raise error
-            return Reply(known[1], None, error, body)
-        message = decode_response(command, header, flags)
-        del self._waiting[correlation_id]
-        if command == Command.HELLO:
-            return self._open(message)
-        return Reply(known[1], message, None, body)
+            self._last_id = self._last_id % CORRELATION_ID_MAX + 1
+            if self._last_id not in self._waiting:
+                return self._last_id
 
     def _open(self, message: Header) -> Opened:
         assert isinstance(message, wire.HelloResponse)
@@ -524,3 +512,13 @@ def negotiate(hello: wire.HelloRequest) -> int:
 def _error_frame(ticket: Ticket, error: VqError) -> bytes:
     status, header = encode_error(error, ticket.flags)
     return encode_frame(ticket.command, status, ticket.correlation_id, ticket.flags, header)
+
+
+def _unsolicited(frame: Frame) -> VqError:
+    """Return what a reply means that answers nothing: the broker's reason to end, or a fault."""
+    if frame.status != STATUS_OK and not frame.correlation_id:
+        return decode_error(frame.status, frame.header, frame.flags)
+    return ProtocolError(
+        f"a reply to command {frame.command}, correlation id {frame.correlation_id}, "
+        "answers no request"
+    )

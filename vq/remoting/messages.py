@@ -13,6 +13,7 @@ from google.protobuf.message import Message as HeaderMessage
 
 from vq import limits
 from vq.errors import (
+    STATUS_OK,
     InternalError,
     InvalidArgument,
     InvalidRequest,
@@ -24,6 +25,7 @@ from vq.errors import (
 from vq.remoting import hessian_messages
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import FLAG_HESSIAN, FLAGS_KNOWN, Command
+from vq.remoting.frames import Frame
 
 Header: TypeAlias = HeaderMessage
 _M = TypeVar("_M", bound=HeaderMessage)
@@ -136,6 +138,18 @@ def decode_error(status: int, header: bytes, flags: int) -> VqError:
     message = _decode(wire.Error, header, flags)
     details: dict[str, int | str] = {**message.numbers, **message.texts}
     return error_from_status(status, message.message, details=details)
+
+
+def decode_reply(frame: Frame) -> Header:
+    """Return the response message of a reply.
+
+    Raises:
+        VqError: What the broker answered instead.
+        ProtocolError: The header is not what it should be.
+    """
+    if frame.status != STATUS_OK:
+        raise decode_error(frame.status, frame.header, frame.flags)
+    return decode_response(frame.command, frame.header, frame.flags)
 
 
 def _decode(cls: type[_M], header: bytes, flags: int) -> _M:

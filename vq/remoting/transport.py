@@ -9,15 +9,16 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar, cast
 
+from vq import limits
 from vq.errors import AddressUnavailable, Unreachable
 from vq.model import Address
 
 P = TypeVar("P", bound=asyncio.Protocol)
 
 #: Writes queue up to this many bytes before the protocol is told to pause.
-WRITE_BUFFER_HIGH_BYTES = 1 << 20
+WRITE_BUFFER_HIGH_BYTES: Final = limits.MIB
 
 
 class Listener(Protocol):
@@ -53,8 +54,9 @@ class Network(Protocol):
     async def connect(
         self, address: Address, protocol_factory: Callable[[], P]
     ) -> tuple[asyncio.Transport, P]:
-        """Return a connection to ``address``; ``connection_made`` was called. Has no deadline of
-        its own: wrap it in ``asyncio.timeout``.
+        """Return a connection to ``address``; ``connection_made`` was called.
+
+        Has no deadline of its own: wrap it in ``asyncio.timeout``.
 
         Raises:
             Unreachable: Nobody listens there or the way is cut; nothing was sent.
@@ -97,9 +99,8 @@ class TcpNetwork:
                 reuse_address=True,
             )
         except OSError as error:
-            raise AddressUnavailable(
-                f"cannot listen on {address}: {error.strerror or error}; {AddressUnavailable.hint}"
-            ) from error
+            reason = error.strerror or error
+            raise AddressUnavailable(f"cannot listen on {address}: {reason}") from error
         return TcpListener(server)
 
     async def connect(
@@ -112,9 +113,8 @@ class TcpNetwork:
                 protocol_factory, address.host, address.port, ssl=self._client_ssl
             )
         except OSError as error:  # ssl.SSLError is one, too
-            raise Unreachable(
-                f"cannot connect to {address}: {error.strerror or error}; {Unreachable.hint}"
-            ) from error
+            reason = error.strerror or error
+            raise Unreachable(f"cannot connect to {address}: {reason}") from error
         return transport, protocol
 
 
@@ -136,8 +136,10 @@ class TcpListener:
         self._server.close()
 
     async def wait_closed(self) -> None:
-        """See ``Listener.wait_closed``. The socket is closed by ``close`` already; asyncio's own
-        ``wait_closed`` would from Python 3.12 on also wait for connections to end.
+        """See ``Listener.wait_closed``.
+
+        ``close`` frees the address in the same turn of the loop; asyncio's own ``wait_closed``
+        would also wait for connections to end.
         """
         await asyncio.sleep(0)
 
@@ -148,8 +150,8 @@ def tune(transport: asyncio.BaseTransport) -> None:
     No Nagle delay, keepalive probes after 30 s of silence so that a half-open connection is
     noticed, and a bound on what waits to be written. Does nothing to transports without a socket.
     """
-    if isinstance(transport, asyncio.WriteTransport):
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH_BYTES)
+    # A cast, not isinstance: uvloop's transports do not inherit from asyncio's.
+    cast("asyncio.WriteTransport", transport).set_write_buffer_limits(high=WRITE_BUFFER_HIGH_BYTES)
     sock = transport.get_extra_info("socket")
     if sock is None:
         return
