@@ -1,0 +1,67 @@
+"""Exit codes, and what a person reads when a command did not do what was asked."""
+
+import io
+import json
+
+import click
+import pytest
+
+from vq.cli import errors
+from vq.errors import InvalidArgument, OffsetOutOfRange, TimedOut, UnknownTopic
+
+
+def ended_with(error: BaseException, *, as_json: bool = False) -> tuple[int, str]:
+    def command() -> None:
+        raise error
+
+    stderr = io.StringIO()
+    return errors.run(command, as_json=as_json, stderr=stderr), stderr.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UnknownTopic("no topic 'x'"), 1),
+        (TimedOut("no answer"), 1),
+        (OSError(28, "No space left on device"), 1),
+        (InvalidArgument("partitions = 0"), 2),
+        (click.UsageError("no such option"), 2),
+        (click.Abort(), 130),
+        (KeyboardInterrupt(), 130),
+        (BrokenPipeError(), 141),
+    ],
+)
+def test_every_end_has_its_exit_code(error: BaseException, code: int) -> None:
+    assert ended_with(error)[0] == code
+
+
+def test_a_command_that_returns_is_ok_unless_click_says_a_code() -> None:
+    assert errors.run(lambda: None) == 0
+    assert errors.run(lambda: 2) == 2
+
+
+def test_a_refusal_shows_message_and_what_to_do() -> None:
+    _, said = ended_with(UnknownTopic("there is no topic 'x'"))
+    assert said == (
+        "error: there is no topic 'x'\n"
+        "  what to do: create it: `vq topic create NAME --partitions N`\n"
+    )
+
+
+def test_an_unknown_outcome_is_never_called_an_error() -> None:
+    _, said = ended_with(TimedOut("no answer within 3 s"))
+    assert said.startswith("outcome unknown: no answer within 3 s\n")
+
+
+def test_json_errors_carry_outcome_and_details() -> None:
+    error = OffsetOutOfRange("offset 7", details={"earliest": 88, "latest": 900})
+    _, said = ended_with(error, as_json=True)
+    shown = json.loads(said)
+    assert shown["error"] == "OffsetOutOfRange"
+    assert shown["outcome"] == "refused"
+    assert shown["details"] == {"earliest": 88, "latest": 900}
+
+
+def test_a_bug_is_not_dressed_up_as_a_refusal() -> None:
+    with pytest.raises(ZeroDivisionError):
+        ended_with(ZeroDivisionError())

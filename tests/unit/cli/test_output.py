@@ -1,0 +1,72 @@
+"""Output: the same result for a person, for a pipe and as JSON."""
+
+import io
+import json
+
+import pytest
+
+from vq.cli.output import Output, bytes_text
+
+ROWS = [
+    {"topic": "orders", "partitions": 5, "lag": None, "extra": "only in JSON"},
+    {"topic": "a\tb\nc", "partitions": 12345, "lag": 0, "extra": ""},
+]
+COLUMNS = ("topic", "partitions", "lag")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_pipe_gets_tab_separated_lines_with_a_header() -> None:
+    stdout = io.StringIO()
+    Output(stdout=stdout).table(ROWS, columns=COLUMNS)
+    assert stdout.getvalue() == ("topic\tpartitions\tlag\norders\t5\tunknown\na b c\t12345\t0\n")
+
+
+def test_json_has_every_key_and_null_for_what_is_unknown() -> None:
+    stdout = io.StringIO()
+    Output(as_json=True, stdout=stdout).table(ROWS, columns=COLUMNS)
+    assert json.loads(stdout.getvalue()) == ROWS
+
+
+def test_a_terminal_gets_an_aligned_table_that_shows_unknown_values() -> None:
+    stdout = Terminal()
+    Output(stdout=stdout).table(ROWS, columns=COLUMNS)
+    shown = stdout.getvalue()
+    assert "unknown" in shown
+    assert "12 345" in shown
+    assert "only in JSON" not in shown
+    assert "\t" not in shown
+
+
+def test_a_record_is_one_field_a_line() -> None:
+    stdout = io.StringIO()
+    Output(stdout=stdout).record({"id": 7, "tag": None, "headers": {"a": "b"}})
+    assert stdout.getvalue() == 'id\t7\ntag\tunknown\nheaders\t{"a": "b"}\n'
+
+
+def test_titles_and_progress_stay_out_of_json_and_pipes() -> None:
+    stdout, stderr = io.StringIO(), io.StringIO()
+    output = Output(as_json=True, stdout=stdout, stderr=stderr)
+    output.title("Topics")
+    with output.progress("sending", total=3) as advance:
+        advance(3)
+    assert stdout.getvalue() == stderr.getvalue() == ""
+
+
+def test_progress_shows_on_a_terminal_and_never_on_standard_output() -> None:
+    stdout, stderr = io.StringIO(), Terminal()
+    with Output(stdout=stdout, stderr=stderr).progress("sending", total=3) as advance:
+        advance(3)
+    assert "sending" in stderr.getvalue()
+    assert stdout.getvalue() == ""
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(None, None), (0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 << 40, "5.0 TiB")],
+)
+def test_sizes_are_shown_in_binary_units(count: int | None, text: str | None) -> None:
+    assert bytes_text(count) == text

@@ -1,0 +1,82 @@
+"""From an exception to an exit code and what a person reads on standard error.
+
+0    ok
+1    failed: refused, unknown outcome, or the machine said no
+2    usage: an unusable flag, argument or setting
+130  interrupted with ctrl-C
+141  whoever read our output went away
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from typing import TextIO
+
+import click
+
+from vq.errors import InvalidArgument, OutcomeUnknown, Refused, VqError
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
+
+
+class CommandFailed(VqError):
+    """A command did its work and the answer is no; the message says why, everything is printed."""
+
+
+def outcome(error: VqError) -> str:
+    """Return which of the three outcomes an error stands for."""
+    if isinstance(error, OutcomeUnknown):
+        return "unknown"
+    return "refused" if isinstance(error, Refused) else "failed"
+
+
+def describe(error: VqError, *, as_json: bool) -> str:
+    """Return what standard error gets: message and hint, or one JSON object."""
+    if as_json:
+        return json.dumps(
+            {
+                "error": type(error).__name__,
+                "outcome": outcome(error),
+                "message": str(error),
+                "hint": error.hint,
+                "retriable": error.retriable,
+                "details": error.details,
+            },
+            ensure_ascii=False,
+        )
+    label = "outcome unknown" if isinstance(error, OutcomeUnknown) else "error"
+    lines = [f"{label}: {error}"]
+    if error.hint and error.hint not in str(error):
+        lines.append(f"  what to do: {error.hint}")
+    return "\n".join(lines)
+
+
+def run(
+    command: Callable[[], object], *, as_json: bool = False, stderr: TextIO | None = None
+) -> int:
+    """Call ``command`` and return the exit code of how it ended.
+
+    An integer that ``command`` returns is the exit code: so click reports ``--help`` and the like.
+    """
+    target = stderr or sys.stderr
+    try:
+        code = command()
+    except click.ClickException as error:
+        error.show(file=target)
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        print("interrupted", file=target)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        return EXIT_BROKEN_PIPE
+    except VqError as error:
+        print(describe(error, as_json=as_json), file=target)
+        return EXIT_USAGE if isinstance(error, InvalidArgument) else EXIT_FAILED
+    except OSError as error:
+        print(f"error: {error}", file=target)
+        return EXIT_FAILED
+    return code if isinstance(code, int) else EXIT_OK

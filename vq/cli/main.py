@@ -1,0 +1,98 @@
+"""The ``vq`` command: a table of sub-commands, each imported only when it is called.
+
+``vq --help`` shows the table's own one-line texts, so that no sub-command need be imported for it;
+a test compares them with what the commands say themselves.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import click
+
+from vq import __version__
+from vq.cli import errors
+
+
+class Entry(NamedTuple):
+    """Where a sub-command lives, and what the list of commands says of it."""
+
+    module: str
+    attribute: str
+    help: str
+
+
+COMMANDS: Final[Mapping[str, Entry]] = {
+    "standalone": Entry(
+        "vq.cli.standalone", "standalone", "Run ZooKeeper and brokers here, for development."
+    ),
+    "broker": Entry("vq.cli.broker", "broker", "Run one broker process until it is told to stop."),
+    "topic": Entry("vq.cli.topic", "topic", "Create, list, describe, move and delete topics."),
+    "produce": Entry("vq.cli.produce", "produce", "Send the lines of a file or of standard input."),
+    "consume": Entry("vq.cli.consume", "consume", "Print messages as a member of a group."),
+    "group": Entry("vq.cli.group", "group", "List and describe consumer groups."),
+    "message": Entry("vq.cli.message", "message", "Look at single messages."),
+    "cluster": Entry("vq.cli.cluster", "cluster", "Look at the brokers of the cluster."),
+    "doctor": Entry("vq.cli.doctor", "doctor", "Check machine and cluster, and say what to do."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a sub-command when it is asked for, not before."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return a sub-command; None if there is none of that name."""
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        command = getattr(importlib.import_module(entry.module), entry.attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the table of commands without importing one."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
+
+
+@click.command(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Settings: flags, then VQ_* variables, then the TOML file named by --config, then "
+    "defaults. Exit codes: 0 ok, 1 failed, 2 usage.",
+)
+@click.version_option(__version__, prog_name="vq")
+def cli() -> None:
+    """A durable, partitioned message queue. Begin with: vq standalone"""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code."""
+    as_json = "--json" in arguments
+    return errors.run(
+        lambda: cli.main(args=list(arguments), prog_name="vq", standalone_mode=False),
+        as_json=as_json,
+    )
+
+
+def main() -> None:
+    """Entry point of the installed ``vq`` command; ends the process."""
+    code = run(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = errors.EXIT_BROKEN_PIPE
+    if code == errors.EXIT_BROKEN_PIPE:
+        # The interpreter flushes once more on its way out; give it somewhere to flush to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

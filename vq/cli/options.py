@@ -1,0 +1,104 @@
+"""Options that many commands share, and the object they become.
+
+A command is decorated with ``@command_options`` and gets an ``Invocation`` first: where settings
+come from, where output goes, and how to run a coroutine. Importing this module imports neither the
+client nor ZooKeeper's library, so that help stays fast.
+"""
+
+import asyncio
+import functools
+import os
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from vq.cli.output import Output
+from vq.cli.settings import Sources, build, read_sources
+
+if TYPE_CHECKING:
+    from vq.client.config import ConsumerConfig, MessageFactoryConfig, ProducerConfig
+
+R = TypeVar("R")
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """One run of one command."""
+
+    sources: Sources
+    output: Output
+
+    def client_config(self) -> "MessageFactoryConfig":
+        """Return how to reach the cluster."""
+        from vq.client.config import MessageFactoryConfig
+
+        sources = self.sources.with_flags(client_id=self._client_id())
+        return build(MessageFactoryConfig, "client", sources)
+
+    def producer_config(self, **flags: Any) -> "ProducerConfig":
+        """Return a producer's settings; ``flags`` come first."""
+        from vq.client.config import ProducerConfig
+
+        return build(ProducerConfig, "producer", self.sources.with_flags(**flags))
+
+    def consumer_config(self, **flags: Any) -> "ConsumerConfig":
+        """Return a consumer's settings; ``flags`` come first."""
+        from vq.client.config import ConsumerConfig
+
+        return build(ConsumerConfig, "consumer", self.sources.with_flags(**flags))
+
+    def run(self, work: Coroutine[Any, Any, R]) -> R:
+        """Run a coroutine to its end; ctrl-C cancels it, so that it can tidy up."""
+        return asyncio.run(work)
+
+    def _client_id(self) -> str | None:
+        table = self.sources.file.get("client", {})
+        set_elsewhere = "VQ_CLIENT_CLIENT_ID" in self.sources.environ or "client_id" in table
+        return None if set_elsewhere else f"vq-cli-{os.getpid()}"
+
+
+def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--zookeeper --cluster --config --json``; pass an ``Invocation`` as first argument."""
+
+    @functools.wraps(function)
+    def call(
+        *args: Any,
+        zookeeper: str | None,
+        cluster: str | None,
+        config: str | None,
+        as_json: bool,
+        **rest: Any,
+    ) -> Any:
+        sources = read_sources(config, os.environ, zookeeper=zookeeper, cluster=cluster)
+        return function(Invocation(sources, Output(as_json=as_json)), *args, **rest)
+
+    return _apply(
+        call,
+        click.option(
+            "--zookeeper", metavar="HOST:PORT[,...]", help="ZooKeeper servers.  [127.0.0.1:2181]"
+        ),
+        click.option("--cluster", metavar="NAME", help="Name of the cluster.  [default]"),
+        click.option(
+            "--config",
+            metavar="FILE",
+            type=click.Path(dir_okay=False),
+            help="TOML file with settings; also VQ_CONFIG.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+    )
+
+
+def yes_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--yes``, which every command that takes something away needs."""
+    return click.option("--yes", is_flag=True, help="Do it; without it only the plan is shown.")(
+        function
+    )
+
+
+def _apply(function: Callable[..., Any], *decorators: Decorator) -> Callable[..., Any]:
+    for decorate in reversed(decorators):
+        function = decorate(function)
+    return function

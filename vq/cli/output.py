@@ -1,0 +1,137 @@
+"""How commands print: tables on a terminal, tab-separated lines in a pipe, JSON when asked.
+
+One command says once what it has to tell; this module decides how it looks. Results go to standard
+output; progress and remarks go to standard error, so that a pipe carries results only. An unknown
+value is None: ``unknown`` for people, ``null`` in JSON, never 0.
+"""
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TextIO
+
+#: What a cell may hold.
+Value = str | int | float | bool | None
+Advance = Callable[[int], None]
+#: Characters that would break a line or a column of the plain form.
+_PLAIN = str.maketrans({"\t": " ", "\n": " ", "\r": " "})
+
+
+class Output:
+    """Where one command prints. ``as_json`` prints documents; otherwise the stream decides."""
+
+    def __init__(
+        self, *, as_json: bool = False, stdout: TextIO | None = None, stderr: TextIO | None = None
+    ) -> None:
+        self.as_json = as_json
+        self._stdout = stdout or sys.stdout
+        self._stderr = stderr or sys.stderr
+
+    def table(self, rows: Sequence[Mapping[str, Value]], *, columns: Sequence[str]) -> None:
+        """Print rows that all have the keys ``columns``; JSON is a list of objects.
+
+        A row may have more keys than are shown as columns: JSON has them all.
+        """
+        if self.as_json:
+            self.document(list(rows))
+        elif self._stdout.isatty():
+            self._rich_table(rows, columns)
+        else:
+            self._line("\t".join(columns))
+            for row in rows:
+                self._line("\t".join(_plain(row[column]) for column in columns))
+
+    def record(self, values: Mapping[str, Any], *, shown: Sequence[str] | None = None) -> None:
+        """Print the fields of one thing, one a line; JSON is one object with all of them."""
+        if self.as_json:
+            self.document(values)
+            return
+        names = list(values) if shown is None else shown
+        width = max(map(len, names), default=0) if self._stdout.isatty() else 0
+        for name in names:
+            separator = "  " if width else "\t"
+            self._line(f"{name.ljust(width)}{separator}{_plain(values[name])}")
+
+    def document(self, value: Any) -> None:
+        """Print one JSON document, indented for a terminal and one line for a pipe."""
+        indent = 2 if self._stdout.isatty() else None
+        self._line(json.dumps(value, indent=indent, ensure_ascii=False))
+
+    def line(self, text: str) -> None:
+        """Print one line of the result as it is. JSON commands use ``document``."""
+        self._line(text)
+
+    def title(self, text: str) -> None:
+        """Print a line above a table when there are several; nothing in JSON."""
+        if not self.as_json:
+            self._line(text)
+
+    def remark(self, text: str) -> None:
+        """Tell a person something that is not part of the result."""
+        print(text, file=self._stderr, flush=True)
+
+    @contextlib.contextmanager
+    def progress(self, what: str, *, total: int | None = None) -> Iterator[Advance]:
+        """Show progress while the block runs, only on a terminal; yields ``advance(count)``."""
+        if self.as_json or not self._stderr.isatty():
+            yield lambda _count: None
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        from rich.progress import TimeElapsedColumn as Elapsed
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Elapsed())
+        with Progress(*columns, console=Console(file=self._stderr), transient=True) as shown:
+            task = shown.add_task(what, total=total)
+            yield lambda count: shown.advance(task, count)
+
+    def _rich_table(self, rows: Sequence[Mapping[str, Value]], columns: Sequence[str]) -> None:
+        from rich.box import SIMPLE_HEAD
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        for column in columns:
+            number = any(_is_number(row[column]) for row in rows)
+            table.add_column(column.replace("_", " "), justify="right" if number else "left")
+        for row in rows:
+            table.add_row(*(Text(_pretty(row[column])) for column in columns))
+        Console(file=self._stdout).print(table)
+
+    def _line(self, text: str) -> None:
+        self._stdout.write(text + "\n")
+        self._stdout.flush()
+
+
+def _is_number(value: Value) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _plain(value: Any) -> str:
+    if value is None:
+        return "unknown"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple | Mapping):
+        return json.dumps(value, ensure_ascii=False)
+    return str(value).translate(_PLAIN)
+
+
+def _pretty(value: Value) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}".replace(",", " ")
+    return f"{value:.3f}" if isinstance(value, float) else _plain(value)
+
+
+def bytes_text(count: int | None) -> str | None:
+    """Return a size for people, such as ``12.5 MiB``; None stays None."""
+    if count is None:
+        return None
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

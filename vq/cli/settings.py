@@ -1,0 +1,197 @@
+"""Where settings come from: flags, then ``VQ_*`` variables, then a TOML file, then defaults.
+
+In here: reading the file, looking a field up in the four places, turning text into its type, and
+building the frozen dataclasses that the rest of vq takes. Nothing deeper reads the environment or a
+file. Not in here: what a setting means or which values are allowed; the dataclass says both.
+
+    # vq.toml                        variable                      flag
+    zookeeper = "zk1:2181,zk2:2181"  VQ_ZOOKEEPER                  --zookeeper
+    cluster = "orders"               VQ_CLUSTER                    --cluster
+    [broker]
+    data = "/var/lib/vq"             VQ_BROKER_DATA                --data
+    port = 8123                      VQ_BROKER_PORT                --port
+    [broker.connections]
+    connections_max = 2000           VQ_BROKER_CONNECTIONS_CONNECTIONS_MAX
+    [broker.labels]
+    rack = "r1"                      VQ_BROKER_LABELS=rack=r1,...
+    [client] [producer] [consumer]   VQ_CLIENT_..., VQ_PRODUCER_..., VQ_CONSUMER_...
+"""
+
+import dataclasses
+import difflib
+import enum
+import tomllib
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from vq.errors import InvalidArgument
+from vq.model import Address
+
+#: Said once for the whole file: every section that has such a field takes it from the top.
+SHARED = ("zookeeper", "cluster")
+SECTIONS = ("client", "producer", "consumer", "broker")
+_TRUE = frozenset({"1", "true", "yes", "on"})
+_FALSE = frozenset({"0", "false", "no", "off"})
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The three places above the defaults. A flag that was not given is None or absent."""
+
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    environ: Mapping[str, str] = field(default_factory=dict)
+    file: Mapping[str, Any] = field(default_factory=dict)
+    file_name: str = "the configuration file"
+
+    def with_flags(self, **flags: Any) -> "Sources":
+        """Return the same sources with more flags; None ones do not hide earlier ones."""
+        given = {name: value for name, value in flags.items() if value is not None}
+        return dataclasses.replace(self, flags={**self.flags, **given})
+
+
+def read_sources(path: str | None, environ: Mapping[str, str], **flags: Any) -> Sources:
+    """Return the sources of one command; the file is ``path``, else ``VQ_CONFIG``, else none.
+
+    Raises:
+        InvalidArgument: The file cannot be read, is no TOML, or has a key nobody knows.
+    """
+    name = path or environ.get("VQ_CONFIG")
+    if not name:
+        return Sources(environ=environ).with_flags(**flags)
+    try:
+        table = tomllib.loads(Path(name).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"cannot read the configuration file {name!r}: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidArgument(f"{name!r} is not TOML: {error}") from error
+    _refuse_unknown(table, (*SHARED, *SECTIONS), name)
+    return Sources(environ=environ, file=table, file_name=name).with_flags(**flags)
+
+
+def build(cls: type[T], section: str, sources: Sources) -> T:
+    """Return a ``cls`` (a dataclass) whose fields come from the first place that has them.
+
+    Raises:
+        InvalidArgument: A value does not fit its field, a required one is missing, or the file's
+            section has a key that ``cls`` does not have.
+    """
+    table = sources.file.get(section, {})
+    if not isinstance(table, Mapping):
+        raise InvalidArgument(f"{section} in {sources.file_name} is a value, not a table")
+    return _build(cls, section, table, sources)
+
+
+def _build(cls: type[T], section: str, table: Mapping[str, Any], sources: Sources) -> T:
+    fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+    _refuse_unknown(table, [item.name for item in fields], f"{sources.file_name} [{section}]")
+    hints = typing.get_type_hints(cls)
+    values = {}
+    for item in fields:
+        found = _look_up(item.name, hints[item.name], section, table, sources)
+        if found is not None:
+            values[item.name] = found
+        elif _is_required(item):
+            raise InvalidArgument(
+                f"{item.name} is not set: give --{item.name.replace('_', '-')}, "
+                f"{_variable(section, item.name)} or {item.name} in [{section}] of a file "
+                "named by --config"
+            )
+    return cls(**values)
+
+
+def _look_up(
+    name: str, kind: Any, section: str, table: Mapping[str, Any], sources: Sources
+) -> Any | None:
+    if sources.flags.get(name) is not None:
+        return sources.flags[name]
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        return _build(kind, f"{section}.{name}", table.get(name, {}), sources)
+    for variable in _variables(section, name):
+        if variable in sources.environ:
+            return _from_text(sources.environ[variable], kind, variable)
+    for place, where in ((table, f"[{section}]"), (sources.file, "the top")):
+        if name in place and (place is table or name in SHARED):
+            return _from_toml(place[name], kind, f"{name} in {where} of {sources.file_name}")
+    return None
+
+
+def _variable(section: str, name: str) -> str:
+    return f"VQ_{section.replace('.', '_')}_{name}".upper()
+
+
+def _variables(section: str, name: str) -> list[str]:
+    own = _variable(section, name)
+    return [own, f"VQ_{name.upper()}"] if name in SHARED else [own]
+
+
+def _is_required(item: "dataclasses.Field[Any]") -> bool:
+    missing = dataclasses.MISSING
+    return item.default is missing and item.default_factory is missing
+
+
+def _refuse_unknown(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+    names = list(known)
+    for key in table:
+        if key not in names:
+            near = difflib.get_close_matches(key, names, n=1)
+            meant = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names)}"
+            raise InvalidArgument(f"{where} has the unknown key {key!r}: {meant}")
+
+
+# From text and TOML to the type of a field ----------------------------------------------------
+def _plain(kind: Any) -> Any:
+    """Return the type inside ``X | None``, and ``kind`` itself otherwise."""
+    if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
+        return next(part for part in typing.get_args(kind) if part is not types.NoneType)
+    return kind
+
+
+def _from_text(text: str, kind: Any, where: str) -> Any:
+    plain = _plain(kind)
+    try:
+        if typing.get_origin(plain) in {Mapping, dict}:
+            pairs = (part.partition("=") for part in text.split(",") if part)
+            return {key.strip(): value.strip() for key, _, value in pairs}
+        if plain is bool:
+            return _bool(text)
+        if plain is Address:
+            return Address.parse(text)
+        return plain(text)
+    except ValueError as error:
+        raise InvalidArgument(f"{where} = {text!r} is not {_expected(plain)}") from error
+
+
+def _from_toml(value: Any, kind: Any, where: str) -> Any:
+    plain = _plain(kind)
+    if plain is float and type(value) is int:
+        return float(value)
+    if isinstance(value, str) and plain is not bool and not _is_number(plain):
+        return _from_text(value, kind, where)
+    accepted = dict if typing.get_origin(plain) in {Mapping, dict} else plain
+    if type(value) is not accepted:
+        raise InvalidArgument(f"{where} = {value!r} is not {_expected(plain)}")
+    return value
+
+
+def _is_number(kind: Any) -> bool:
+    return kind in {int, float}
+
+
+def _bool(text: str) -> bool:
+    lowered = text.lower()
+    if lowered not in _TRUE | _FALSE:
+        raise ValueError(text)
+    return lowered in _TRUE
+
+
+def _expected(kind: Any) -> str:
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return "one of " + ", ".join(str(member.value) for member in kind)
+    words = {int: "a whole number", float: "a number", bool: "true or false", Address: "host:port"}
+    return words.get(kind, "a table of texts" if typing.get_origin(kind) else "a text")
