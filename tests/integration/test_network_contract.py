@@ -1,0 +1,262 @@
+"""Every ``Network`` keeps the same promises: real TCP on both loops, and the twin in memory.
+
+The twin also runs with a seeded generator that cuts writes at odd places and delays them.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import cast
+
+import pytest
+
+from vq.errors import AddressUnavailable, Unreachable
+from vq.model import Address
+from vq.remoting.memory import MemoryNetwork
+from vq.remoting.transport import Network, TcpNetwork, tune
+
+DEADLINE_S = 10.0
+HERE = Address("127.0.0.1", 0)
+
+
+@pytest.fixture(params=["tcp", "memory", "memory-shaken"])
+def network(request: pytest.FixtureRequest) -> Network:
+    """One of the implementations."""
+    if request.param == "tcp":
+        return TcpNetwork()
+    if request.param == "memory":
+        return MemoryNetwork()
+    return MemoryNetwork(latency_s=0.0005, jitter_s=0.002, rng=random.Random(1))
+
+
+@dataclass(eq=False)
+class End(asyncio.Protocol):
+    """A protocol that remembers what happened to it, and lets a test wait for more."""
+
+    log: list[str] = field(default_factory=list)
+    received: bytearray = field(default_factory=bytearray)
+    chunks: list[bytes] = field(default_factory=list)
+    writing: bool = True
+    lost: bool = False
+    error: Exception | None = None
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    transport: asyncio.Transport = field(init=False)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        tune(transport)
+        self._note("made")
+
+    def data_received(self, data: bytes) -> None:
+        self.received += data
+        self.chunks.append(data)
+        self._note("data")
+
+    def eof_received(self) -> bool:
+        self._note("eof")
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost, self.error = True, exc
+        self._note("lost")
+
+    def pause_writing(self) -> None:
+        self.writing = False
+        self._note("pause")
+
+    def resume_writing(self) -> None:
+        self.writing = True
+        self._note("resume")
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until ``condition`` holds; it is looked at after every event of this end."""
+        async with asyncio.timeout(DEADLINE_S):
+            while not condition():
+                self._changed.clear()
+                await self._changed.wait()
+
+    def _note(self, what: str) -> None:
+        self.log.append(what)
+        self._changed.set()
+
+
+@asynccontextmanager
+async def pair(network: Network) -> AsyncIterator[tuple[End, End]]:
+    """A client's end and a server's end of one connection."""
+    ends: list[End] = []
+
+    def serve() -> End:
+        ends.append(End())
+        return ends[-1]
+
+    listener = await network.listen(HERE, serve)
+    _, client = await network.connect(listener.address, End)
+    listener.close()
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            while not ends or not ends[0].log:
+                await asyncio.sleep(0)
+        yield client, ends[0]
+    finally:
+        for end in (client, *ends):
+            end.transport.abort()
+            await end.until(lambda end=end: end.lost)  # type: ignore[misc]
+        await listener.wait_closed()
+
+
+async def test_a_free_port_is_found_and_named(network: Network) -> None:
+    """Port 0 becomes a real one, to which one can connect."""
+    listener = await network.listen(HERE, End)
+    assert listener.address.host == "127.0.0.1"
+    assert 0 < listener.address.port < 65536
+    listener.close()
+    await listener.wait_closed()
+
+
+async def test_a_taken_port_is_refused_with_its_address(network: Network) -> None:
+    """The error names the address and says what to do."""
+    listener = await network.listen(HERE, End)
+    with pytest.raises(AddressUnavailable, match=str(listener.address.port)) as caught:
+        await network.listen(listener.address, End)
+    assert "another port" in caught.value.hint
+    listener.close()
+    await listener.wait_closed()
+
+
+async def test_a_closed_listener_frees_its_address(network: Network) -> None:
+    """After ``wait_closed`` the port can be taken again, and nobody is reached meanwhile."""
+    listener = await network.listen(HERE, End)
+    listener.close()
+    listener.close()
+    await listener.wait_closed()
+    with pytest.raises(Unreachable, match=str(listener.address.port)):
+        await network.connect(listener.address, End)
+    again = await network.listen(listener.address, End)
+    assert again.address == listener.address
+    again.close()
+    await again.wait_closed()
+
+
+async def test_a_connection_survives_its_listener(network: Network) -> None:
+    """``close`` of a listener ends no connection."""
+    async with pair(network) as (client, server):
+        client.transport.write(b"still here")
+        await server.until(lambda: server.received == b"still here")
+
+
+async def test_bytes_arrive_once_and_in_order(network: Network) -> None:
+    """Both directions at once, in writes of very different size."""
+    numbers = random.Random(7)
+    there = [numbers.randbytes(numbers.choice([1, 20, 500, 70_000])) for _ in range(200)]
+    back = [numbers.randbytes(numbers.choice([1, 20, 500, 70_000])) for _ in range(200)]
+    async with pair(network) as (client, server):
+        for a, b in zip(there, back, strict=True):
+            client.transport.writelines([a[:7], memoryview(a)[7:]])
+            server.transport.write(b)
+        await server.until(lambda: len(server.received) == sum(map(len, there)))
+        await client.until(lambda: len(client.received) == sum(map(len, back)))
+        assert server.received == b"".join(there)
+        assert client.received == b"".join(back)
+        assert all(type(chunk) is bytes for chunk in server.chunks)
+
+
+async def test_a_buffer_may_be_changed_after_it_was_written(network: Network) -> None:
+    """What is sent is what the buffer held at the time of the write."""
+    async with pair(network) as (client, server):
+        buffer = bytearray(b"x" * 100)
+        client.transport.write(buffer)
+        buffer[:] = b"y" * 100
+        await server.until(lambda: len(server.received) == 100)
+        assert server.received == b"x" * 100
+
+
+async def test_close_delivers_what_was_written_then_ends_both(network: Network) -> None:
+    """The peer sees all bytes, then the end; both get ``connection_lost`` once, without error."""
+    async with pair(network) as (client, server):
+        client.transport.write(b"z" * 100_000)
+        client.transport.close()
+        client.transport.close()
+        assert client.transport.is_closing()
+        await server.until(lambda: server.lost)
+        await client.until(lambda: client.lost)
+        assert len(server.received) == 100_000
+        assert server.log[-2:] == ["eof", "lost"]
+        assert (client.error, server.error) == (None, None)
+        assert client.log.count("lost") == server.log.count("lost") == 1
+        client.transport.write(b"into the void")
+        assert not client.chunks
+
+
+async def test_abort_ends_both(network: Network) -> None:
+    """The own end at once, the other one as soon as it is told."""
+    async with pair(network) as (client, server):
+        client.transport.abort()
+        await client.until(lambda: client.lost)
+        await server.until(lambda: server.lost)
+
+
+async def test_a_reader_that_pauses_holds_the_writer_back(network: Network) -> None:
+    """``pause_reading`` stops data; the writer is told to pause, and to go on afterwards."""
+    async with pair(network) as (client, server):
+        server.transport.pause_reading()
+        assert not server.transport.is_reading()
+        sent = 0
+        async with asyncio.timeout(DEADLINE_S):
+            while client.writing:
+                client.transport.write(b"p" * 256 * 1024)
+                sent += 256 * 1024
+                await asyncio.sleep(0)
+        assert not server.received
+        assert client.transport.get_write_buffer_size() > 0
+        server.transport.resume_reading()
+        await server.until(lambda: len(server.received) == sent)
+        await client.until(lambda: client.writing)
+
+
+async def test_ends_know_their_addresses(network: Network) -> None:
+    """``peername`` of one end is ``sockname`` of the other."""
+    async with pair(network) as (client, server):
+        peer = client.transport.get_extra_info("peername")
+        assert tuple(peer[:2]) == tuple(server.transport.get_extra_info("sockname")[:2])
+        peer = server.transport.get_extra_info("peername")
+        assert tuple(peer[:2]) == tuple(client.transport.get_extra_info("sockname")[:2])
+
+
+async def test_a_protocol_that_fails_ends_only_its_connection(network: Network) -> None:
+    """An exception out of ``data_received`` is reported to the loop and closes that connection."""
+    reports: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
+    async with pair(network) as (client, server), pair(network) as (other, other_server):
+        server.data_received = lambda data: 1 / 0  # type: ignore[method-assign,assignment]
+        client.transport.write(b"boom")
+        await client.until(lambda: client.lost)
+        await server.until(lambda: server.lost)
+        other.transport.write(b"unharmed")
+        await other_server.until(lambda: other_server.received == b"unharmed")
+    assert [type(report["exception"]) for report in reports] == [ZeroDivisionError]
+
+
+async def test_many_connections_at_once(network: Network) -> None:
+    """A hundred clients get their own bytes back."""
+
+    class Echo(End):
+        def data_received(self, data: bytes) -> None:
+            self.transport.write(data)
+
+    listener = await network.listen(HERE, Echo)
+    clients = []
+    async with asyncio.timeout(DEADLINE_S):
+        for _ in range(100):
+            clients.append((await network.connect(listener.address, End))[1])
+    for number, client in enumerate(clients):
+        client.transport.write(b"%d;" % number * 50)
+    for number, client in enumerate(clients):
+        expected = b"%d;" % number * 50
+        await client.until(lambda c=client, e=expected: c.received == e)  # type: ignore[misc]
+        client.transport.close()
+        await client.until(lambda c=client: c.lost)  # type: ignore[misc]
+    listener.close()
+    await listener.wait_closed()

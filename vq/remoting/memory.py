@@ -1,0 +1,464 @@
+"""A network without sockets: the twin of ``TcpNetwork``, for tests and simulations.
+
+Connections are ordered streams of bytes between asyncio protocols, delivered by timers of the
+running loop; on a loop with virtual time, and with a seeded generator, a run repeats exactly. What
+real networks do to programs can be asked for: latency, chunks cut at odd places, cuts that hold
+bytes back until they heal (as TCP's resending does), and hosts that die.
+
+Everything happens on one event loop; nothing here is thread-safe.
+"""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from vq import limits
+from vq.errors import AddressUnavailable, Unreachable
+from vq.model import Address
+
+P = TypeVar("P", bound=asyncio.Protocol)
+
+#: Largest piece that one ``data_received`` gets, as with sockets.
+CHUNK_BYTES_MAX: Final = 256 * limits.KIB
+_FIRST_FREE_PORT: Final = 49_152
+_EOF: Final = b""
+
+
+class MemoryNetwork:
+    """All hosts and the ways between them. Itself a ``Network``, for the host ``local_host``.
+
+    Args:
+        latency_s: Time a byte takes from one host to another, >= 0.
+        jitter_s: Up to this much more, drawn for every write; order is kept all the same.
+        rng: Where the jitter and the places of cuts come from; None: no jitter, no cuts.
+        local_host: The host that connections made by ``connect`` come from.
+    """
+
+    def __init__(
+        self,
+        *,
+        latency_s: float = 0.0,
+        jitter_s: float = 0.0,
+        rng: random.Random | None = None,
+        local_host: str = "client",
+    ) -> None:
+        self.latency_s = latency_s
+        self.jitter_s = jitter_s
+        self._rng = rng
+        self._local_host = local_host
+        self._listeners: dict[Address, MemoryListener] = {}
+        self._next_port = _FIRST_FREE_PORT
+        self._cuts: set[tuple[str, str]] = set()  # from, to
+        self._held: list[tuple[str, str, Callable[[], None]]] = []
+        self._transports: dict[MemoryTransport, None] = {}  # a set that keeps its order
+
+    # The port ---------------------------------------------------------------------------------
+    async def listen(
+        self, address: Address, protocol_factory: Callable[[], asyncio.Protocol]
+    ) -> "MemoryListener":
+        """See ``Network.listen``; the host may be any name."""
+        if not address.port:
+            address = Address(address.host, self._free_port(address.host))
+        if address in self._listeners:
+            raise AddressUnavailable(f"cannot listen on {address}: address already in use")
+        listener = MemoryListener(self, address, protocol_factory)
+        self._listeners[address] = listener
+        return listener
+
+    async def connect(
+        self, address: Address, protocol_factory: Callable[[], P]
+    ) -> tuple[asyncio.Transport, P]:
+        """See ``Network.connect``; comes from ``local_host``."""
+        return await self.connect_from(self._local_host, address, protocol_factory)
+
+    async def connect_from(
+        self, host: str, address: Address, protocol_factory: Callable[[], P]
+    ) -> tuple[asyncio.Transport, P]:
+        """Connect as ``host``; waits while the way there or back is cut.
+
+        Raises:
+            Unreachable: Nobody listens at ``address``.
+        """
+        await self._travel(host, address.host)
+        listener = self._listeners.get(address)
+        await self._travel(address.host, host)
+        if listener is None or listener.closed:
+            raise Unreachable(f"cannot connect to {address}: nobody listens there")
+        here = Address(host, self._free_port(host))
+        client, server = (
+            MemoryTransport(self, here, address),
+            MemoryTransport(self, address, here),
+        )
+        client.peer, server.peer = server, client
+        for transport in (server, client):
+            self._transports[transport] = None
+        server.start(listener.protocol_factory())
+        protocol = protocol_factory()
+        client.start(protocol)
+        return client, protocol
+
+    def at(self, host: str) -> "MemoryHost":
+        """Return the ``Network`` as ``host`` sees it."""
+        return MemoryHost(self, host)
+
+    # Faults -----------------------------------------------------------------------------------
+    def cut(self, a: str, b: str) -> None:
+        """Hold back everything between two hosts, in both directions, until ``heal``."""
+        self.cut_one_way(a, b)
+        self.cut_one_way(b, a)
+
+    def cut_one_way(self, source: str, target: str) -> None:
+        """Hold back everything from ``source`` to ``target`` until ``heal``."""
+        self._cuts.add((source, target))
+
+    def heal(self, a: str | None = None, b: str | None = None) -> None:
+        """End the cuts between two hosts, or without arguments all of them.
+
+        What was held back is delivered, in order.
+        """
+        if a is None or b is None:
+            self._cuts.clear()
+        else:
+            self._cuts -= {(a, b), (b, a)}
+        held, self._held = self._held, []
+        for source, target, deliver in held:
+            self.send_later(source, target, deliver)
+
+    def kill(self, host: str) -> None:
+        """Let ``host`` die: its listeners and connections are gone at once.
+
+        Its own protocols get ``connection_lost``; the other ends see a reset after the latency.
+        """
+        for address, listener in list(self._listeners.items()):
+            if address.host == host:
+                listener.close()
+        for transport in list(self._transports):
+            if transport.local.host == host:
+                transport.reset()
+
+    @property
+    def connections(self) -> int:
+        """How many connections have an open end."""
+        pairs = {frozenset((end.local, end.remote)) for end in self._transports}
+        return len(pairs)
+
+    # For listeners and transports -------------------------------------------------------------
+    def send_later(self, source: str, target: str, deliver: Callable[[], None]) -> None:
+        """Call ``deliver`` when something sent now arrives; keeps it while the way is cut."""
+
+        def arrive() -> None:
+            if (source, target) in self._cuts:
+                self._held.append((source, target, deliver))
+            else:
+                deliver()
+
+        loop = asyncio.get_running_loop()
+        delay = self.latency_s
+        if self._rng is not None and self.jitter_s:
+            delay += self._rng.uniform(0, self.jitter_s)
+        if delay > 0:
+            loop.call_later(delay, arrive)
+        else:
+            loop.call_soon(arrive)
+
+    def chunk_bytes(self, available: int) -> int:
+        """Return how many of the ``available`` bytes the next chunk has, in [1, available]."""
+        most = min(available, CHUNK_BYTES_MAX)
+        return most if self._rng is None or most < 2 else self._rng.randint(1, most)
+
+    def forget_listener(self, listener: "MemoryListener") -> None:
+        """Free the address of a listener."""
+        if self._listeners.get(listener.address) is listener:
+            del self._listeners[listener.address]
+
+    def forget_transport(self, transport: "MemoryTransport") -> None:
+        """Note that an end of a connection is gone."""
+        self._transports.pop(transport, None)
+
+    async def _travel(self, source: str, target: str) -> None:
+        arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def arrive() -> None:
+            if not arrived.done():
+                arrived.set_result(None)
+
+        self.send_later(source, target, arrive)
+        await arrived
+
+    def _free_port(self, host: str) -> int:
+        while True:
+            port = self._next_port
+            self._next_port += 1
+            if Address(host, port) not in self._listeners:
+                return port
+
+
+class MemoryHost:
+    """The ``Network`` of one host; made by ``MemoryNetwork.at``."""
+
+    def __init__(self, network: MemoryNetwork, host: str) -> None:
+        self._network = network
+        self._host = host
+
+    async def listen(
+        self, address: Address, protocol_factory: Callable[[], asyncio.Protocol]
+    ) -> "MemoryListener":
+        """See ``Network.listen``; always on this host, whatever host the address names."""
+        return await self._network.listen(Address(self._host, address.port), protocol_factory)
+
+    async def connect(
+        self, address: Address, protocol_factory: Callable[[], P]
+    ) -> tuple[asyncio.Transport, P]:
+        """See ``Network.connect``."""
+        return await self._network.connect_from(self._host, address, protocol_factory)
+
+
+class MemoryListener:
+    """An address that takes connections; made by ``MemoryNetwork.listen``."""
+
+    def __init__(
+        self,
+        network: MemoryNetwork,
+        address: Address,
+        protocol_factory: Callable[[], asyncio.Protocol],
+    ) -> None:
+        self._network = network
+        self._address = address
+        self.protocol_factory = protocol_factory
+        self.closed = False
+
+    @property
+    def address(self) -> Address:
+        """See ``Listener.address``."""
+        return self._address
+
+    def close(self) -> None:
+        """See ``Listener.close``."""
+        self.closed = True
+        self._network.forget_listener(self)
+
+    async def wait_closed(self) -> None:
+        """See ``Listener.wait_closed``."""
+        await asyncio.sleep(0)
+
+
+class MemoryTransport(asyncio.Transport):
+    """One end of a connection.
+
+    Bytes lie in ``_outgoing`` of the sender until the receiver's protocol takes them; so a
+    receiver that pauses reading makes the sender's write buffer grow, as with full sockets.
+    """
+
+    peer: "MemoryTransport"
+
+    def __init__(self, network: MemoryNetwork, local: Address, remote: Address) -> None:
+        super().__init__({"sockname": tuple(local), "peername": tuple(remote)})
+        self.local = local
+        self.remote = remote
+        self._network = network
+        self._loop = asyncio.get_running_loop()
+        self._protocol: asyncio.BaseProtocol | None = None
+        self._outgoing: deque[bytes] = deque()  # not arrived yet; _EOF is the last one
+        self._outgoing_bytes = 0  # in _outgoing and in the peer's _arrived
+        self._arrived: deque[bytes] = deque()  # waiting for this end's protocol
+        self._delivering = False
+        self._reading = True
+        self._closing = False
+        self._eof_sent = False
+        self._lost = False
+        self._writing_paused = False
+        self._high = 64 * limits.KIB
+        self._low = 16 * limits.KIB
+
+    def start(self, protocol: asyncio.BaseProtocol) -> None:
+        """Give this end its protocol and call ``connection_made``."""
+        self._protocol = protocol
+        protocol.connection_made(self)
+
+    # asyncio.Transport ------------------------------------------------------------------------
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        """See asyncio."""
+        assert self._protocol is not None
+        return self._protocol
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """See asyncio."""
+        self._protocol = protocol
+
+    def is_closing(self) -> bool:
+        """See asyncio."""
+        return self._closing
+
+    def is_reading(self) -> bool:
+        """See asyncio."""
+        return self._reading and not self._closing
+
+    def pause_reading(self) -> None:
+        """See asyncio."""
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        """See asyncio."""
+        if not self._reading and not self._closing:
+            self._reading = True
+            self._deliver_soon()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """See asyncio. The bytes are copied; those for an end that is gone are dropped."""
+        if self._closing:
+            return
+        if self._eof_sent:
+            raise RuntimeError("cannot write after write_eof()")
+        if data:
+            self._send(bytes(data))
+
+    def writelines(self, list_of_data: Any) -> None:
+        """See asyncio. Travels as one write."""
+        self.write(b"".join(list_of_data))
+
+    def can_write_eof(self) -> bool:
+        """See asyncio."""
+        return True
+
+    def write_eof(self) -> None:
+        """See asyncio."""
+        if not self._eof_sent and not self._closing:
+            self._eof_sent = True
+            self._send(_EOF)
+
+    def get_write_buffer_size(self) -> int:
+        """See asyncio."""
+        return self._outgoing_bytes
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        """See asyncio."""
+        return self._low, self._high
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """See asyncio."""
+        if high is None:
+            high = 64 * limits.KIB if low is None else 4 * low
+        if low is None:
+            low = high // 4
+        if not 0 <= low <= high:
+            raise ValueError(f"limits low = {low}, high = {high} are not 0 <= low <= high")
+        self._low, self._high = low, high
+
+    def close(self) -> None:
+        """See asyncio: what was written is still delivered, then the peer sees the end."""
+        if not self._closing:
+            if not self._eof_sent:
+                self._send(_EOF)
+            self._lose(None)
+
+    def abort(self) -> None:
+        """See asyncio: what has not arrived yet is dropped, then the peer sees the end."""
+        if not self._lost:
+            self._drop_outgoing()
+            self._send(_EOF)
+            self._lose(None)
+
+    def reset(self) -> None:
+        """End both ends at once, the other one with ``ConnectionResetError``."""
+        if self._lost:
+            return
+        self._drop_outgoing()
+        self._lose(ConnectionResetError("this host was killed"))
+        error = ConnectionResetError("connection reset by peer")
+        self._network.send_later(self.local.host, self.remote.host, lambda: self.peer._lose(error))
+
+    # Inside -----------------------------------------------------------------------------------
+    def _send(self, data: bytes) -> None:
+        self._outgoing.append(data)
+        self._outgoing_bytes += len(data)
+        self._network.send_later(self.local.host, self.remote.host, self._arrive)
+        self._maybe_pause_writing()
+
+    def _arrive(self) -> None:
+        """Hand the oldest write to the peer: whichever timer fires first, order is kept."""
+        if not self._outgoing:
+            return  # dropped meanwhile
+        data = self._outgoing.popleft()
+        if not self.peer._lost:
+            self.peer._arrived.append(data)
+            self.peer._deliver_soon()
+
+    def _deliver_soon(self) -> None:
+        if not self._delivering and self._arrived and not self._lost:
+            self._delivering = True
+            self._loop.call_soon(self._deliver)
+
+    def _deliver(self) -> None:
+        """Give the protocol one chunk, or the end; more of it in the next turn of the loop."""
+        self._delivering = False
+        if self._closing or not self._reading or not self._arrived:
+            return
+        protocol = self._protocol
+        assert isinstance(protocol, asyncio.Protocol)
+        try:
+            if self._arrived[0] == _EOF:
+                self._arrived.popleft()
+                if not protocol.eof_received():
+                    self.close()
+            else:
+                protocol.data_received(self._next_chunk())
+        except Exception as error:  # noqa: BLE001 - a protocol's bug ends its connection alone
+            self._loop.call_exception_handler(
+                {
+                    "message": "Fatal error: protocol callback failed.",
+                    "exception": error,
+                    "transport": self,
+                    "protocol": protocol,
+                }
+            )
+            self.abort()
+        self._deliver_soon()
+
+    def _next_chunk(self) -> bytes:
+        """Return the next bytes that arrived; writes may come together, or in pieces."""
+        pieces = []
+        size = 0
+        while self._arrived and self._arrived[0] != _EOF and size < CHUNK_BYTES_MAX:
+            pieces.append(self._arrived.popleft())
+            size += len(pieces[-1])
+        data = b"".join(pieces)
+        cut = self._network.chunk_bytes(size)
+        if cut < size:
+            self._arrived.appendleft(data[cut:])
+        self.peer._taken(cut)
+        return data[:cut]
+
+    def _taken(self, size: int) -> None:
+        self._outgoing_bytes -= size
+        self._maybe_resume_writing()
+
+    def _maybe_pause_writing(self) -> None:
+        if not self._writing_paused and self._outgoing_bytes > self._high:
+            self._writing_paused = True
+            if self._protocol is not None and not self._closing:
+                self._protocol.pause_writing()
+
+    def _maybe_resume_writing(self) -> None:
+        if self._writing_paused and self._outgoing_bytes <= self._low:
+            self._writing_paused = False
+            if self._protocol is not None and not self._closing:
+                self._protocol.resume_writing()
+
+    def _drop_outgoing(self) -> None:
+        self._outgoing_bytes -= sum(map(len, self._outgoing))
+        self._outgoing.clear()
+
+    def _lose(self, error: Exception | None) -> None:
+        if self._lost:
+            return
+        self._closing = self._lost = True
+        self._arrived.clear()
+        self._network.forget_transport(self)
+        self._loop.call_soon(self._tell_lost, error)
+
+    def _tell_lost(self, error: Exception | None) -> None:
+        protocol, self._protocol = self._protocol, None
+        if protocol is not None:
+            protocol.connection_lost(error)
