@@ -1,0 +1,195 @@
+"""One producer's line against a broker that refuses, loses requests and loses answers.
+
+The model broker appends a batch only in sequence, remembers five, and fences old epochs, as the
+real one does. Whatever the network does: an acknowledged message is stored exactly once, a refused
+one never, and what is stored keeps the order of sending.
+"""
+
+import random
+from collections import deque
+
+import pytest
+
+from vq import errors
+from vq.client.batch import Batch
+from vq.client.config import ProducerConfig
+from vq.client.future import SendFuture
+from vq.client.partition_queue import PartitionQueue
+from vq.model import ProducerStamp, TopicPartition
+
+WHERE = TopicPartition("t", 0)
+
+
+class ModelBroker:
+    """A partition with the rules for producers, and nothing else."""
+
+    def __init__(self) -> None:
+        self.log: list[bytes] = []
+        self.epoch = -1
+        self.last = -1
+        self.remembered: deque[tuple[int, int]] = deque(maxlen=5)
+
+    def put(self, stamp: ProducerStamp, contents: list[bytes]) -> int:
+        _, epoch, sequence = stamp
+        if epoch < self.epoch:
+            raise errors.ProducerFenced("old epoch")
+        if epoch > self.epoch:
+            if sequence != 0:
+                raise errors.UnknownProducer("a new epoch starts at 0")
+            self.epoch, self.last = epoch, -1
+            self.remembered.clear()
+        for known, offset in self.remembered:
+            if known == sequence:
+                return offset
+        if sequence <= self.last:
+            raise errors.SequenceStale("too old")
+        if sequence != self.last + 1:
+            raise errors.SequenceGap("gap")
+        offset = len(self.log)
+        self.log += contents
+        self.last = sequence
+        self.remembered.append((sequence, offset))
+        return offset
+
+
+class Run:
+    """One random history; ``seed`` makes it again."""
+
+    def __init__(self, seed: int, *, refusals: list[type[errors.VqError]]) -> None:
+        self.rng = random.Random(seed)
+        self.refusals = refusals
+        self.broker = ModelBroker()
+        self.now = 0.0
+        self.config = ProducerConfig(batch_records=3, retry_backoff_s=0.01)
+        self.queue = PartitionQueue(WHERE, 7, self.config, lambda count, size: None)
+        self.ids = iter(range(1, 10**9))
+        self.futures: list[SendFuture] = []
+        # What is under way on the present connection: (batch, attempt, stamp as sent).
+        self.wire: deque[tuple[Batch, int, ProducerStamp]] = deque()
+        self.delayed: list[tuple[ProducerStamp, list[bytes]]] = []
+
+    def submit(self) -> None:
+        content = b"%d" % len(self.futures)
+        deadline = self.now + self.rng.choice([0.5, 1.0, 30.0])
+        future = SendFuture(content, None, None, None, deadline)
+        self.futures.append(future)
+        self.queue.pending.append(future)
+
+    def pump(self) -> None:
+        for batch in self.queue.sendable(self.now, lambda n: [next(self.ids) for _ in range(n)]):
+            self.wire.append((batch, batch.attempts, batch.stamp))
+
+    def serve(self) -> None:
+        """The broker takes one request and answers, or refuses it for a reason of its own."""
+        if not self.wire:
+            return
+        batch, attempt, stamp = self.wire.popleft()
+        refusal: errors.VqError | None = None
+        if self.refusals and self.rng.random() < 0.1:
+            refusal = self.rng.choice(self.refusals)("by the model")
+        offset = -1
+        if refusal is None:
+            try:
+                offset = self.broker.put(stamp, [item.content for item in batch.items])
+            except errors.VqError as error:
+                refusal = error
+        if attempt != batch.attempts or not batch.sent:
+            return  # an answer to an attempt that no longer counts
+        if refusal is None:
+            self.queue.on_stored(batch, offset)
+        else:
+            self.queue.on_refused(batch, refusal, self.now)
+
+    def cut(self) -> None:
+        """The connection ends; the broker may still get some of what was on the wire, later."""
+        taken = self.rng.randrange(len(self.wire) + 1) if self.wire else 0
+        for number, (batch, _, stamp) in enumerate(self.wire):
+            if number < taken:
+                self.delayed.append((stamp, [item.content for item in batch.items]))
+        lost = [batch for batch, attempt, _ in self.wire if batch.sent and attempt == batch.attempts]
+        self.wire.clear()
+        self.queue.on_unanswered(lost, self.now)
+
+    def late(self) -> None:
+        """The broker gets something from a connection that has ended."""
+        if self.delayed:
+            stamp, contents = self.delayed.pop(0)
+            try:
+                self.broker.put(stamp, contents)
+            except errors.VqError:
+                pass
+
+    def step(self) -> None:
+        self.now += self.rng.choice([0.0, 0.0, 0.01, 0.05])
+        act = self.rng.random()
+        if act < 0.35:
+            self.submit()
+        elif act < 0.65:
+            self.pump()
+        elif act < 0.9:
+            self.serve()
+        elif act < 0.94:
+            self.late()
+        elif act < 0.97:
+            self.cut()
+        else:
+            self.now += 0.3
+            self.queue.on_tick(self.now)
+
+    def drain(self) -> None:
+        self.refusals = []
+        for _ in range(10_000):
+            if not self.queue.pending and not self.queue.in_flight:
+                return
+            self.now += 0.05
+            self.pump()
+            while self.wire:
+                self.serve()
+            self.queue.on_tick(self.now)
+        raise AssertionError("the line never emptied")
+
+
+def check(run: Run) -> None:
+    stored = [int(content) for content in run.broker.log]
+    counts = {number: stored.count(number) for number in set(stored)}
+    for number, future in enumerate(run.futures):
+        assert future.done(), f"message {number} has no outcome"
+        error = future.exception(0)
+        if error is None:
+            assert counts.get(number) == 1, f"acknowledged message {number} stored {counts.get(number)}×"
+            assert run.broker.log[future.offset - future_shift(run, future)] is not None
+        elif isinstance(error, errors.Refused):
+            assert number not in counts, f"refused message {number} is stored: {error!r}"
+        else:
+            assert counts.get(number, 0) <= 1, f"message {number} is stored twice"
+    assert stored == sorted(stored), "what is stored is out of order"
+
+
+def future_shift(run: Run, future: SendFuture) -> int:
+    """Offsets of the model count batches' first messages; any valid index will do."""
+    return future.offset - min(future.offset, len(run.broker.log) - 1)
+
+
+KINDS = {
+    "cuts": [],
+    "busy": [errors.Busy, errors.DiskFull, errors.NotMaster],
+    "final": [errors.MessageTooLarge, errors.PermissionRefused],
+    "all": [errors.Busy, errors.NotMaster, errors.MessageTooLarge, errors.UnknownTopic],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("block", range(4))
+def test_acknowledged_once_refused_never_and_in_order(kind: str, block: int) -> None:
+    """Two hundred random histories a kind; the seed of a failing one is in the message."""
+    for seed in range(block * 50, block * 50 + 50):
+        run = Run(seed, refusals=list(KINDS[kind]))
+        for _ in range(400):
+            run.step()
+        run.drain()
+        while run.delayed:
+            run.late()
+        try:
+            check(run)
+        except AssertionError as error:
+            raise AssertionError(f"kind {kind}, seed {seed}: {error}") from error

@@ -1,0 +1,190 @@
+"""The blocking producer and consumer: thin faces over the cores that live on the loop."""
+
+from types import TracebackType
+from typing import Self
+
+from vq.client.config import ConsumerConfig, ProducerConfig
+from vq.client.consumer import ConsumerCore
+from vq.client.delivery import Listener
+from vq.client.future import SendCallback, SendFuture
+from vq.client.producer import ProducerCore
+from vq.client.runtime import LoopThread
+from vq.model import Message, SendResult, TopicPartition
+
+_SEND_SYNC_S = 3.0
+_GET_S = 5.0
+
+
+class MessageProducer:
+    """Sends messages. Made by ``MessageFactory.create_producer``; usable from many threads.
+
+    Messages that one thread sends to one partition keep their order, sync and async ones mixed.
+    """
+
+    def __init__(self, core: ProducerCore, runtime: LoopThread) -> None:
+        self._core = core
+        self._runtime = runtime
+
+    @property
+    def config(self) -> ProducerConfig:
+        """How this producer batches, waits and tries again."""
+        return self._core.config
+
+    def publish(self, topic: str) -> None:
+        """Declare a topic: fetch its routes and watch them. Sending does it when it was not done.
+
+        Raises:
+            UnknownTopic: There is no such topic.
+            PermissionRefused: It is not writable.
+        """
+        self._runtime.run(self._core.publish(topic))
+
+    def send_sync(self, message: Message, timeout: float = _SEND_SYNC_S) -> SendResult:
+        """Send one message and wait until it is stored as its topic's settings promise.
+
+        Raises:
+            Refused: It is certainly not stored.
+            OutcomeUnknown: It may or may not be stored; sending it again may store it twice.
+            InvalidArgument: It is unusable.
+        """
+        self._runtime.check()
+        return self.send_async(message, timeout=timeout).result()
+
+    def send_async(
+        self,
+        message: Message,
+        callback: SendCallback | None = None,
+        timeout: float | None = None,
+    ) -> SendFuture:
+        """Take one message and return at once (or when the full buffer has room again).
+
+        ``callback(result, error)`` runs on the factory's thread: it must be short, and may call
+        ``send_async`` but nothing that waits. ``timeout`` is the deadline of all attempts together,
+        by default ``config.send_timeout_s``.
+
+        Raises:
+            BufferFull: The buffer stayed full until the deadline.
+            InvalidArgument, MessageTooLarge, InvalidState, UnknownTopic: Nothing was taken.
+        """
+        core = self._core
+        if not core.is_published(message.topic):
+            self.publish(message.topic)
+        if self._runtime.forked:
+            self._runtime.check()
+        return core.enqueue(message, callback, timeout)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until every message taken so far has its outcome.
+
+        Raises:
+            TimedOut: ``timeout`` seconds went by first; the sends go on.
+        """
+        self._runtime.run(self._core.flush(), timeout)
+
+    def close(self) -> None:
+        """Wait for what was taken (every message has a deadline), then stop. May be called again."""
+        if not self._runtime.forked and not self._core.closed:
+            self._runtime.run(self._core.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class MessageConsumer:
+    """Receives messages, by position or as a member of a group."""
+
+    def __init__(self, core: ConsumerCore, runtime: LoopThread) -> None:
+        self._core = core
+        self._runtime = runtime
+
+    @property
+    def config(self) -> ConsumerConfig:
+        """How this consumer fetches and commits."""
+        return self._core.config
+
+    @property
+    def member(self) -> str:
+        """The name of this member inside its group."""
+        return self._core.member
+
+    def get(
+        self, topic: str, partition: int, offset: int, length: int, timeout: float | None = None
+    ) -> list[Message]:
+        """Read messages from ``offset`` on, at least one if there is any, about ``length`` bytes.
+
+        Needs no group and moves no offset. With ``timeout`` it waits so many seconds for a first
+        message; without, it returns an empty list at the end of the partition.
+
+        Raises:
+            OffsetOutOfRange: The offset is not there (any more); ``details`` has the valid range.
+            OffsetNotBoundary: No record starts there; ``details["next"]`` is where one does.
+            UnknownTopic, UnknownPartition: There is none.
+        """
+        return self._runtime.run(
+            self._core.get(topic, partition, offset, length, timeout), _GET_S + (timeout or 0.0)
+        )
+
+    def subscribe(
+        self,
+        topic: str,
+        length: int,
+        listener: Listener,
+        message_filter: str | None = None,
+    ) -> Self:
+        """Name a topic to consume, with what handles its messages; chainable, before ``start``.
+
+        Args:
+            topic: Must exist when ``start`` is called.
+            length: Bytes fetched at a time, 1 to 8 MiB.
+            listener: Called once per message, on a thread of this consumer. A message counts as
+                consumed when it returns; what happens when it raises is ``config.on_listener_error``.
+            message_filter: A tag, or several as ``"a || b"``; brokers send nothing else.
+        """
+        self._core.subscribe(topic, length, listener, message_filter)
+        return self
+
+    def start(self) -> Self:
+        """Join the group and begin to receive.
+
+        Raises:
+            InvalidState: Nothing was subscribed, or there is no group in the configuration.
+            UnknownTopic: A subscribed topic does not exist.
+        """
+        self._runtime.run(self._core.start())
+        return self
+
+    def get_offset(self, topic: str) -> dict[TopicPartition, int]:
+        """Return the committed offset of the group in every partition that has one."""
+        return self._runtime.run(self._core.committed(topic))
+
+    def commit(self) -> None:
+        """Commit now what was handled, instead of at the next interval."""
+        self._runtime.run(self._core.commit())
+
+    def assignment(self) -> list[TopicPartition]:
+        """Return the partitions this member holds now."""
+        return self._core.held()
+
+    def close(self) -> None:
+        """Finish the messages in hand, commit, leave the group. May be called again."""
+        if not self._runtime.forked and not self._core.closed:
+            self._runtime.run(self._core.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

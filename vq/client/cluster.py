@@ -1,0 +1,227 @@
+"""What producers and consumers of one factory share: coordination, routes, connections, ids.
+
+Loop-bound: everything runs on the loop that called ``start``, except ``routes`` and ``take_ids``,
+which any thread may use.
+"""
+
+import asyncio
+import logging
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from vq.client import connection as connections
+from vq.client.config import MessageFactoryConfig
+from vq.client.connection import BrokerConnection
+from vq.client.ids import IdGenerator
+from vq.clock import Clock
+from vq.coordination.coordinator import Coordinator
+from vq.coordination.routes import Routes, RouteWatcher
+from vq.coordination.slots import SlotLease
+from vq.errors import NotMaster, UnknownPartition, VqError
+from vq.model import Address, TopicPartition
+from vq.remoting.frames import Buffer
+from vq.remoting.transport import Network
+
+_LOG = logging.getLogger(__name__)
+_RECONNECT_S = 0.05
+_RECONNECT_MAX_S = 1.0
+
+
+class ClusterClient:
+    """A client's view of a cluster, and its connections into it."""
+
+    def __init__(
+        self,
+        config: MessageFactoryConfig,
+        *,
+        coordinator: Coordinator,
+        network: Network,
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        self.config = config
+        self.coordinator = coordinator
+        self.clock = clock
+        self.rng = rng
+        self._network = network
+        self._watcher = RouteWatcher(coordinator, clock)
+        self._slot = SlotLease(coordinator, owner=config.client_id)
+        self._ids: IdGenerator | None = None
+        self._ids_lock = threading.Lock()
+        self._connections: dict[Address, BrokerConnection] = {}
+        self._connecting: dict[Address, asyncio.Task[BrokerConnection]] = {}
+        self._failures: dict[Address, int] = {}
+        self._listeners: list[Callable[[], None]] = []
+        self._refreshing: dict[str, asyncio.Task[None]] = {}
+        self._closed = False
+
+    async def start(self) -> None:
+        """Open the session with ZooKeeper.
+
+        Raises:
+            CoordinationError: ZooKeeper does not answer within ``config.start_timeout_s``.
+        """
+        await self.coordinator.start(self.config.start_timeout_s)
+        self._watcher.on_change(self._changed)
+
+    async def close(self) -> None:
+        """Close every connection, give the slot back, end the session. May be called again."""
+        if self._closed:
+            return
+        self._closed = True
+        tasks: list[asyncio.Task[Any]] = [*self._connecting.values(), *self._refreshing.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for connection in list(self._connections.values()):
+            connection.close()
+        await self._watcher.close()
+        await self._slot.release()
+        await self.coordinator.close()
+
+    # Routes -----------------------------------------------------------------------------------
+    @property
+    def routes(self) -> Routes:
+        """The latest snapshot; immutable, so any thread may read it."""
+        return self._watcher.snapshot
+
+    async def track(self, topic: str) -> Routes:
+        """Watch a topic from now on.
+
+        Raises:
+            UnknownTopic: There is none of that name.
+        """
+        await self._watcher.track(topic)
+        return self._watcher.snapshot
+
+    def refresh(self, topic: str) -> None:
+        """Read a topic's routes again soon; one reading at a time."""
+        if topic not in self._refreshing and not self._closed:
+            self._refreshing[topic] = asyncio.create_task(self._refresh(topic))
+
+    async def _refresh(self, topic: str) -> None:
+        try:
+            await self._watcher.refresh(topic)
+        except VqError as error:
+            _LOG.debug("routes of %s could not be read again: %s", topic, error)
+        finally:
+            del self._refreshing[topic]
+
+    def address_at(self, where: TopicPartition, offset: int) -> Address:
+        """Return the broker to ask for bytes at ``offset``.
+
+        Raises:
+            UnknownPartition: The topic has no such partition.
+            NotMaster: Its group has no master now.
+        """
+        routes = self.routes
+        span = routes.placement(where).span_at(offset)
+        if span is None:
+            raise UnknownPartition(f"{where} has no place for offset {offset}")
+        master = routes.master(span.group)
+        if master is None:
+            raise NotMaster(f"broker group {span.group} of {where} has no master now")
+        return master[0]
+
+    def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call ``listener`` on the loop when routes or connections changed; return a remover."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener) if listener in self._listeners else None
+
+    def _changed(self, *_: Any) -> None:
+        for listener in list(self._listeners):
+            listener()
+
+    # Message ids ------------------------------------------------------------------------------
+    async def lease_slot(self) -> None:
+        """Lease a message-id slot, once; producers need one before their first message."""
+        if self._ids is None:
+            slot = await self._slot.acquire()
+            if self._ids is None:
+                self._ids = IdGenerator(slot, self.clock)
+                self._slot.on_change(self._ids.use_slot)
+
+    def take_ids(self, count: int) -> list[int]:
+        """Return new message ids; any thread."""
+        assert self._ids is not None, "lease_slot comes first"
+        with self._ids_lock:
+            return self._ids.take(count)
+
+    # Connections ------------------------------------------------------------------------------
+    def live_connection(self, address: Address) -> BrokerConnection | None:
+        """Return the open connection to ``address``; without one, begin to connect.
+
+        Listeners are called when the attempt has ended.
+        """
+        connection = self._connections.get(address)
+        if connection is None and not self._closed:
+            self._begin_connect(address)
+        return connection
+
+    async def connection(self, address: Address) -> BrokerConnection:
+        """Return an open connection to ``address``.
+
+        Raises:
+            ConnectionCut, TimedOut, VqError: See ``connection.connect``.
+        """
+        connection = self._connections.get(address)
+        if connection is not None:
+            return connection
+        return await asyncio.shield(self._begin_connect(address))
+
+    def _begin_connect(self, address: Address) -> asyncio.Task[BrokerConnection]:
+        task = self._connecting.get(address)
+        if task is None:
+            task = asyncio.create_task(self._connect(address))
+            self._connecting[address] = task
+            task.add_done_callback(lambda done: self._connect_ended(address, done))
+        return task
+
+    async def _connect(self, address: Address) -> BrokerConnection:
+        failures = self._failures.get(address, 0)
+        if failures:
+            pause = min(_RECONNECT_MAX_S, _RECONNECT_S * 2 ** min(failures, 10))
+            await asyncio.sleep(pause * (0.5 + self.rng.random()))
+        connection = await connections.connect(
+            self._network,
+            address,
+            client_id=self.config.client_id,
+            cluster=self.config.cluster,
+            timeout=self.config.connect_timeout_s,
+            on_close=self._connection_closed,
+        )
+        self._connections[address] = connection
+        return connection
+
+    def _connect_ended(self, address: Address, task: asyncio.Task[BrokerConnection]) -> None:
+        self._connecting.pop(address, None)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None:
+            self._failures.pop(address, None)
+        else:
+            self._failures[address] = self._failures.get(address, 0) + 1
+            _LOG.debug("no connection to %s: %s", address, error)
+        self._changed()
+
+    def _connection_closed(self, connection: BrokerConnection) -> None:
+        if self._connections.get(connection.address) is connection:
+            del self._connections[connection.address]
+        self._changed()
+
+    async def request(
+        self,
+        address: Address,
+        command: int,
+        message: Any,
+        body: Buffer = b"",
+        *,
+        timeout: float | None = None,
+    ) -> tuple[Any, bytes]:
+        """Send one request to one broker; see ``BrokerConnection.request``."""
+        bound = self.config.request_timeout_s if timeout is None else timeout
+        connection = await self.connection(address)
+        return await connection.request(command, message, body, timeout=bound)

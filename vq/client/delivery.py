@@ -1,0 +1,261 @@
+"""From fetched bytes to a listener called once per message, partition by partition.
+
+    loop                     worker threads                      loop
+    chunk ──▶ Delivery ──▶ decode, verify, call listener ──▶ room for the fetcher, position to commit
+
+A ``Delivery`` is one partition's line of chunks. It is in at most one worker at a time, so a
+partition's messages are handled in order by one thread; different partitions may be handled side
+by side when there is more than one worker.
+"""
+
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from vq.client.config import ConsumerConfig, OnListenerError
+from vq.client.fetcher import Chunk
+from vq.errors import CorruptData, VqError
+from vq.model import Message, TopicPartition
+from vq.store.format import FLAG_COMPRESSION_MASK
+from vq.store.record import Record, decode_into, decode_properties, decompress
+
+_LOG = logging.getLogger(__name__)
+_BACKOFF_MAX_S = 30.0
+
+Listener = Callable[[Message], Any]
+
+
+def to_message(where: TopicPartition, record: Record) -> Message:
+    """Return a record as a user sees it.
+
+    Raises:
+        CorruptData: Its payload cannot be decompressed or its properties cannot be parsed.
+    """
+    offset, next_offset, message_id, flag, tag, properties, payload = record
+    if flag & FLAG_COMPRESSION_MASK:
+        payload = decompress(payload, flag)
+    key = headers = None
+    if properties is not None:
+        parsed = decode_properties(properties)
+        key, headers = parsed.key, parsed.headers or None
+    return Message(
+        where.topic,
+        payload,
+        None if tag is None else tag.decode(),
+        key,
+        headers,
+        where.partition,
+        offset,
+        next_offset,
+        message_id,
+    )
+
+
+class Decoder:
+    """Turns chunks of one partition into messages; joins records that two chunks share."""
+
+    def __init__(self, where: TopicPartition) -> None:
+        self._where = where
+        self._rest = b""  # an incomplete record at the end of the last chunk
+
+    def decode(self, chunk: Chunk) -> list[Message]:
+        """Return the messages that ``chunk`` completes, verified.
+
+        Raises:
+            CorruptData: A record is damaged; nothing of the chunk was delivered.
+        """
+        where = self._where
+        records: list[Record] = []
+        if chunk.offsets is not None:
+            decode_into(chunk.body, 0, records)
+            return [
+                to_message(
+                    where, record._replace(offset=offset, next_offset=_behind(record, offset))
+                )
+                for record, offset in zip(records, chunk.offsets, strict=True)
+            ]
+        base = chunk.offset - len(self._rest)
+        data = self._rest + chunk.body if self._rest else chunk.body
+        end = decode_into(data, base, records)
+        self._rest = data[end - base :] if end - base < len(data) else b""
+        return [to_message(where, record) for record in records]
+
+
+def _behind(record: Record, offset: int) -> int:
+    return offset + record.next_offset - record.offset
+
+
+class Delivery:
+    """One held partition on its way to a listener.
+
+    Attributes:
+        position: Where this group goes on after a stop: behind the last message whose listener
+            returned, control records and filtered messages included. Any thread may read it.
+        error: Why delivery stands still, or None.
+    """
+
+    def __init__(
+        self,
+        where: TopicPartition,
+        position: int,
+        listener: Listener,
+        config: ConsumerConfig,
+        *,
+        on_consumed: Callable[[int], None],
+        workers: "Workers",
+    ) -> None:
+        self.where = where
+        self.position = position
+        self.delivered = 0
+        self.error: VqError | None = None
+        self._listener = listener
+        self._config = config
+        self._on_consumed = on_consumed  # called from the worker, with bytes
+        self._workers = workers
+        self._chunks: deque[Chunk] = deque()
+        self._decoder = Decoder(where)
+        self._lock = threading.Lock()
+        self._scheduled = False
+        self._stop = threading.Event()
+        self._on_stopped: Callable[[], None] | None = None
+
+    # The loop ---------------------------------------------------------------------------------
+    def add(self, chunk: Chunk) -> None:
+        """Queue a chunk; the fetcher bounds how many bytes wait here."""
+        with self._lock:
+            self._chunks.append(chunk)
+            if self._scheduled or self._stop.is_set():
+                return
+            self._scheduled = True
+        self._workers.submit(self)
+
+    def stop(self, on_stopped: Callable[[], None]) -> None:
+        """Deliver no further message; call ``on_stopped`` once no listener is running.
+
+        It is called from the worker's thread, or at once when none is at it.
+        """
+        with self._lock:
+            self._stop.set()
+            self._chunks.clear()
+            if self._scheduled:
+                self._on_stopped = on_stopped
+                return
+        on_stopped()
+
+    # A worker ---------------------------------------------------------------------------------
+    def run(self) -> None:
+        """Deliver what is queued; called by one worker."""
+        while True:
+            with self._lock:
+                if not self._chunks or self._stop.is_set():
+                    self._scheduled = False
+                    on_stopped = self._on_stopped
+                    break
+                chunk = self._chunks.popleft()
+            self._deliver(chunk)
+            self._on_consumed(len(chunk.body))
+        if on_stopped is not None:
+            on_stopped()
+
+    def _deliver(self, chunk: Chunk) -> None:
+        try:
+            messages = self._decoder.decode(chunk)
+        except CorruptData as error:
+            self._give_up(error)
+            return
+        listener = self._listener
+        stopped = self._stop.is_set
+        for message in messages:
+            if stopped():
+                return
+            try:
+                listener(message)
+            except Exception as error:  # noqa: BLE001 - a listener is the user's; the policy decides
+                if not self._retry(message, error):
+                    return
+            self.position = message.next_offset
+            self.delivered += 1
+        if chunk.offsets is not None:
+            self.position = chunk.next_offset
+
+    def _give_up(self, error: CorruptData) -> None:
+        self.error = error
+        self._stop.set()
+        _LOG.error(
+            "%s: delivery stops at a damaged record, nothing is skipped: %s", self.where, error
+        )
+
+    def _retry(self, message: Message, error: Exception) -> bool:
+        """Call the listener again as the policy says; False when delivery was stopped meanwhile."""
+        pause = self._config.listener_backoff_s
+        skip = self._config.on_listener_error is OnListenerError.SKIP
+        tries = 0
+        while True:
+            tries += 1
+            if skip and tries > self._config.listener_retries:
+                _LOG.error(
+                    "%s: message at offset %d skipped after %d tries: %r",
+                    self.where,
+                    message.offset,
+                    tries,
+                    error,
+                )
+                return True
+            _LOG.warning(
+                "%s: the listener raised for the message at offset %d, try %d: %r",
+                self.where,
+                message.offset,
+                tries,
+                error,
+            )
+            if self._stop.wait(pause):
+                return False
+            pause = min(pause * 2, _BACKOFF_MAX_S)
+            try:
+                self._listener(message)
+            except Exception as again:  # noqa: BLE001 - see above
+                error = again
+            else:
+                return True
+
+
+class Workers:
+    """Threads that run deliveries, in the order in which they became ready."""
+
+    def __init__(self, count: int, *, name: str) -> None:
+        self._ready: queue.SimpleQueue[Delivery | None] = queue.SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._run, name=f"{name}-{number}", daemon=True)
+            for number in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, delivery: Delivery) -> None:
+        """Have ``delivery.run`` called once."""
+        self._ready.put(delivery)
+
+    def _run(self) -> None:
+        while True:
+            delivery = self._ready.get()
+            if delivery is None:
+                return
+            delivery.run()
+
+    def close(self, timeout_s: float) -> bool:
+        """Stop the threads; False when one of them is still inside a listener after the time."""
+        for _ in self._threads:
+            self._ready.put(None)
+        deadline = time.monotonic() + timeout_s
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(
+            thread.is_alive()
+            for thread in self._threads
+            if thread is not threading.current_thread()
+        )

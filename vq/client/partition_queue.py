@@ -1,0 +1,231 @@
+"""One partition's line of batches: what is sent next, again, renumbered, or given up.
+
+Decides, does no I/O. The broker appends a batch only if its sequence follows the last one it has
+from this producer id and epoch, and answers a batch it already has with the first result. So:
+
+* Batches go out in order, and again in order with the same stamps after a cut: nothing is stored
+  twice, nothing overtakes.
+* A batch whose deadline passed without an answer is reported as unknown, but keeps its place and
+  is sent again until its fate is settled: leaving a hole would put what follows in doubt too.
+* A batch that was refused for good leaves a hole in the sequence. The ones behind it are renumbered
+  under the next producer epoch, which also shuts out copies of the old ones still on their way. One
+  that may itself have such a copy is not renumbered while the copy could still be stored: its
+  outcome becomes unknown.
+
+The line, oldest first:      [stored, its elders are not] [sent] [sent] [to be sent] | pending
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from vq import errors
+from vq.client.batch import Batch
+from vq.client.config import ProducerConfig
+from vq.client.future import SendFuture
+from vq.model import ProducerStamp, TopicPartition
+
+#: With so many batches in flight a further one waits until it is worth its frame.
+_EAGER_IN_FLIGHT = 2
+
+
+class PartitionQueue:
+    """The state of one producer in one partition. Used by the loop only, except ``pending``.
+
+    Attributes:
+        pending: Messages not yet in a batch, oldest first; appended to under the producer's lock.
+        in_flight: Unresolved batches, oldest first; at most ``config.window``.
+        retry_at: Nothing is sent before this monotonic time.
+    """
+
+    def __init__(
+        self,
+        where: TopicPartition,
+        producer_id: int,
+        config: ProducerConfig,
+        on_ended: Callable[[int, int], None],
+    ) -> None:
+        self.where = where
+        self.pending: list[SendFuture] = []
+        self.in_flight: deque[Batch] = deque()
+        self.retry_at = 0.0
+        self._config = config
+        self._producer_id = producer_id
+        self._on_ended = on_ended  # (messages, payload bytes) that have their outcome now
+        self._producer_epoch = 0
+        self._next_sequence = 0
+        self._backoff_s = config.retry_backoff_s
+
+    # What to send -----------------------------------------------------------------------------
+    def sendable(self, now: float, take_ids: Callable[[int], list[int]]) -> list[Batch]:
+        """Return the batches to put on the wire now, in order, and count them as sent."""
+        if now < self.retry_at:
+            return []
+        batches: list[Batch] = []
+        for batch in self.in_flight:
+            if batch.error is not None:
+                return self._mark_sent(batches)  # nothing passes a hole
+            if not batch.sent and not batch.stored:
+                batches.append(batch)
+        while self.pending and len(self.in_flight) < self._config.window:
+            if len(self.in_flight) >= _EAGER_IN_FLIGHT and not self._worth_a_frame():
+                break
+            items = self._take()
+            if items:
+                new = Batch(items, take_ids(len(items)), self._stamp())
+                self.in_flight.append(new)
+                batches.append(new)
+        return self._mark_sent(batches)
+
+    def _worth_a_frame(self) -> bool:
+        return len(self.pending) * 2 >= self._config.batch_records
+
+    def _take(self) -> list[SendFuture]:
+        """Cut one batch's worth off ``pending``."""
+        room = self._config.batch_bytes
+        count = 0
+        for item in self.pending:
+            room -= len(item.content) + 20
+            if (room < 0 and count) or count == self._config.batch_records:
+                break
+            count += 1
+        items = self.pending[:count]
+        del self.pending[:count]
+        return items
+
+    def _stamp(self) -> ProducerStamp:
+        stamp = ProducerStamp(self._producer_id, self._producer_epoch, self._next_sequence)
+        self._next_sequence += 1
+        return stamp
+
+    @staticmethod
+    def _mark_sent(batches: list[Batch]) -> list[Batch]:
+        for batch in batches:
+            batch.sent = True
+            batch.attempts += 1
+        return batches
+
+    # What came back ---------------------------------------------------------------------------
+    def on_stored(self, batch: Batch, offset: int) -> None:
+        """The broker has ``batch`` durably, its first record at ``offset``."""
+        self._backoff_s = self._config.retry_backoff_s
+        batch.sent = False
+        batch.stored = True
+        if not batch.done:
+            batch.resolve(self.where.partition, offset)
+            self._on_ended(len(batch.items), batch.payload_bytes)
+        self._settle()
+
+    def on_refused(self, batch: Batch, error: errors.VqError, now: float) -> None:
+        """The broker certainly did not store this attempt of ``batch``."""
+        batch.sent = False
+        hole = isinstance(error, errors.SequenceGap | errors.UnknownProducer)
+        if not hole:
+            batch.last_refusal = error
+        if hole and self.in_flight and self.in_flight[0] is not batch:
+            self._pause(now)  # its elders have no answer yet, or are being sent again
+        elif hole and not batch.unknown:
+            self._renumber(in_doubt=False)  # the broker forgot this producer; nothing is stored
+        elif not hole and (error.retriable or error.refresh_routes):
+            self._pause(now)  # what stands behind it meets a hole, and comes back by itself
+        else:
+            batch.error = error
+        self._settle()
+
+    def on_unanswered(self, batches: Iterable[Batch], now: float) -> None:
+        """The connection ended, or the answer was none: any of ``batches`` may be stored."""
+        for batch in batches:
+            batch.sent = False
+            batch.unknown = True
+        self._pause(now)
+
+    def on_tick(self, now: float) -> None:
+        """Report what is past its deadline."""
+        for batch in self.in_flight:
+            if batch.deadline <= now and not batch.done:
+                error = self._given_up(batch)
+                self._fail(batch, error)
+                if isinstance(error, errors.Refused):
+                    batch.error = error  # it must not be stored any more: a hole
+        late = 0
+        for item in self.pending:
+            if item.deadline > now:
+                break
+            late += 1
+        self._drop_pending(late, self._not_sent())
+        self._settle()
+
+    def close(self, error: errors.VqError) -> None:
+        """Give up everything."""
+        for batch in self.in_flight:
+            if not batch.done:
+                self._fail(batch, self._given_up(batch))
+        self.in_flight.clear()
+        self._drop_pending(len(self.pending), error)
+
+    def _drop_pending(self, count: int, error: errors.VqError) -> None:
+        items = self.pending[:count]
+        del self.pending[:count]
+        for item in items:
+            item.fail(error)
+        self._on_ended(count, sum([len(item.content) for item in items]))
+
+    def _fail(self, batch: Batch, error: errors.VqError) -> None:
+        batch.fail(error)
+        self._on_ended(len(batch.items), batch.payload_bytes)
+
+    def _not_sent(self) -> errors.VqError:
+        return errors.NotSent(f"{self.where}: not sent within its deadline; no broker took it")
+
+    def _given_up(self, batch: Batch) -> errors.VqError:
+        if batch.unknown or batch.sent:
+            return errors.TimedOut(f"{self.where}: no answer within the deadline")
+        if batch.last_refusal is not None:
+            return batch.last_refusal
+        return self._not_sent()
+
+    # Keeping the line -------------------------------------------------------------------------
+    def _settle(self) -> None:
+        """Take what stands first in line and is settled out of it."""
+        while self.in_flight:
+            batch = self.in_flight[0]
+            if batch.stored:
+                self.in_flight.popleft()
+                continue
+            if batch.error is not None:
+                if not batch.done:
+                    self._fail(batch, self._final_error(batch, batch.error))
+            else:
+                return
+            self.in_flight.popleft()
+            self._renumber(in_doubt=batch.unknown)
+
+    def _final_error(self, batch: Batch, error: errors.VqError) -> errors.VqError:
+        if not batch.unknown or isinstance(error, errors.OutcomeUnknown):
+            return error
+        return errors.TimedOut(f"{self.where}: {error}; an earlier attempt had no answer")
+
+    def _renumber(self, *, in_doubt: bool) -> None:
+        """Give the line fresh numbers under the next producer epoch.
+
+        With ``in_doubt``, a copy of the batch that left may still be stored, and behind it copies
+        of those that were sent more than once: these leave too, as unknown.
+        """
+        rest = list(self.in_flight)
+        self.in_flight.clear()
+        self._producer_epoch += 1
+        self._next_sequence = 0
+        for batch in rest:
+            if in_doubt and (batch.unknown or batch.sent):
+                if not batch.done:
+                    self._fail(batch, errors.TimedOut(f"{self.where}: no answer that settles it"))
+                continue
+            if batch.done:
+                continue
+            batch.stamp = self._stamp()
+            batch.sent = batch.unknown = False
+            batch.error = None
+            self.in_flight.append(batch)
+
+    def _pause(self, now: float) -> None:
+        self.retry_at = max(self.retry_at, now + self._backoff_s)
+        self._backoff_s = min(self._backoff_s * 2, self._config.retry_backoff_max_s)

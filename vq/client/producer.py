@@ -1,0 +1,379 @@
+"""The producer's core: takes messages from any thread, sends batches from the loop.
+
+    caller's thread                         loop
+    choose partition, append ── wake ──▶ pump: queue decides ▶ connection ▶ broker
+                                          replies ▶ queue ▶ futures, callbacks
+
+Per message there is one object (its future) and no task, timer or loop call; batches form by
+themselves from what arrives while earlier ones are on their way.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+
+from vq import limits
+from vq.client.batch import Batch
+from vq.client.cluster import ClusterClient
+from vq.client.config import ProducerConfig
+from vq.client.connection import BrokerConnection
+from vq.client.future import SendCallback, SendFuture
+from vq.client.partition_queue import PartitionQueue
+from vq.client.partitioner import KeyOrRoundRobin, Partitioner
+from vq.errors import (
+    BufferFull,
+    ConnectionCut,
+    InvalidArgument,
+    InvalidState,
+    MessageTooLarge,
+    OutcomeUnknown,
+    PermissionRefused,
+    UnknownTopic,
+)
+from vq.model import Message, TopicPartition, TopicSettings
+from vq.remoting import messages
+from vq.remoting.format import Command
+from vq.remoting.frames import Frame
+from vq.remoting.wire_pb2 import PutRequest, PutResponse
+from vq.store.record import Properties, encode_properties
+
+_TICK_S = 0.1
+
+
+class TopicQueues:
+    """A published topic: its queues by partition, and which of them can be written now."""
+
+    def __init__(self, topic: str, make_queue: Callable[[TopicPartition], PartitionQueue]) -> None:
+        self.topic = topic
+        self.settings = TopicSettings()
+        self.queues: list[PartitionQueue] = []
+        self.writable: Sequence[int] = ()
+        self._make_queue = make_queue
+
+    def update(self, settings: TopicSettings, partitions: int, writable: Sequence[int]) -> None:
+        """Follow the routes. Partitions are only ever added."""
+        self.settings = settings
+        for number in range(len(self.queues), partitions):
+            self.queues.append(self._make_queue(TopicPartition(self.topic, number)))
+        self.writable = writable
+
+
+class ProducerCore:
+    """One producer: one producer id, one line of batches per partition.
+
+    ``enqueue`` may be called from any thread; everything else belongs to the loop.
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        config: ProducerConfig,
+        *,
+        partitioner: Partitioner | None = None,
+    ) -> None:
+        self.config = config
+        self._cluster = cluster
+        self._loop = asyncio.get_running_loop()
+        self._clock = cluster.clock.monotonic
+        self._partitioner = partitioner or KeyOrRoundRobin(cluster.rng.randrange(1024))
+        self._producer_id = cluster.rng.getrandbits(63) | 1
+        self._topics: dict[str, TopicQueues] = {}
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._waiting_for_room = 0
+        self._awake = False
+        self._closed = False
+        self._taken_messages = self._taken_bytes = 0  # written under the lock
+        self._ended_messages = self._ended_bytes = 0  # written by the loop
+        self._idle: list[asyncio.Future[None]] = []
+        self._retry_timer: asyncio.TimerHandle | None = None
+        self._tick_timer: asyncio.TimerHandle | None = None
+        self._remove_listener = cluster.on_change(self._routes_changed)
+
+    # Topics -----------------------------------------------------------------------------------
+    async def publish(self, topic: str) -> None:
+        """Fetch a topic's routes and watch them; needed before the first ``enqueue`` to it.
+
+        Raises:
+            UnknownTopic: There is no such topic.
+            PermissionRefused: The topic is not writable.
+        """
+        self._check_open()
+        await self._cluster.lease_slot()
+        routes = await self._cluster.track(topic)
+        if not routes.settings(topic).writable:
+            raise PermissionRefused(f"topic {topic} is not writable: its settings say so")
+        if topic not in self._topics:
+            queues = TopicQueues(topic, self._make_queue)
+            self._follow(queues)
+            self._topics[topic] = queues
+
+    def _make_queue(self, where: TopicPartition) -> PartitionQueue:
+        return PartitionQueue(where, self._producer_id, self.config, self._ended)
+
+    def is_published(self, topic: str) -> bool:
+        """Whether ``enqueue`` may be called for ``topic``."""
+        return topic in self._topics
+
+    def _follow(self, queues: TopicQueues) -> None:
+        routes = self._cluster.routes
+        if queues.topic not in routes:
+            for queue in queues.queues:
+                queue.close(UnknownTopic(f"topic {queues.topic} was deleted"))
+            self._topics.pop(queues.topic, None)
+            return
+        placements = routes.partitions(queues.topic)
+        writable = [
+            placement.partition
+            for placement in placements
+            if placement.writer_group is not None and routes.master(placement.writer_group)
+        ]
+        queues.update(routes.settings(queues.topic), len(placements), writable)
+
+    def _routes_changed(self) -> None:
+        for queues in list(self._topics.values()):
+            self._follow(queues)
+        self._pump()
+
+    # Any thread -------------------------------------------------------------------------------
+    def enqueue(
+        self,
+        message: Message,
+        callback: SendCallback | None = None,
+        timeout: float | None = None,
+        *,
+        block: bool = True,
+    ) -> SendFuture:
+        """Take one message; it is sent from the loop, in order per partition and thread.
+
+        With ``block``, waits while the buffer is full, at most until the send's deadline.
+
+        Raises:
+            InvalidArgument, MessageTooLarge: The message is unusable; nothing was taken.
+            InvalidState: The producer is closed, or the topic was not published.
+            BufferFull: No room until the deadline (at once, without ``block``).
+        """
+        queues = self._topics.get(message.topic)
+        if queues is None or self._closed:
+            self._check_open()
+            raise InvalidState(f"topic {message.topic!r} was not published by this producer")
+        content = message.content
+        if type(content) is not bytes or len(content) > queues.settings.max_message_bytes:
+            content = _checked_content(content, queues)
+        tag = message.tag
+        tag_bytes = None if tag is None else _checked_tag(tag)
+        key = message.key
+        properties = None
+        if key is not None or message.headers:
+            properties = encode_properties(Properties(key=key, headers=message.headers or {}))
+        deadline = self._clock() + (self.config.send_timeout_s if timeout is None else timeout)
+        future = SendFuture(content, tag_bytes, properties, callback, deadline)
+        with self._lock:
+            if (
+                self._taken_messages - self._ended_messages >= self.config.buffer_messages
+                or self._taken_bytes - self._ended_bytes >= self.config.buffer_bytes
+            ):
+                self._wait_for_room(deadline, block=block)
+            self._taken_messages += 1
+            self._taken_bytes += len(content)
+            numbers = queues.queues
+            number = self._partitioner.choose(key, len(numbers), queues.writable)
+            future.partition = number
+            numbers[number].pending.append(future)
+            if not self._awake:
+                self._awake = True
+                self._loop.call_soon_threadsafe(self._pump)
+        return future
+
+    def _wait_for_room(self, deadline: float, *, block: bool) -> None:
+        """Return once there is room; the lock is held. Half the buffer must drain before that."""
+        self._waiting_for_room += 1
+        try:
+            while (
+                self._taken_messages - self._ended_messages > self.config.buffer_messages // 2
+                or self._taken_bytes - self._ended_bytes > self.config.buffer_bytes // 2
+            ):
+                left = deadline - self._clock()
+                if not block or left <= 0 or not self._room.wait(left):
+                    raise BufferFull(
+                        f"{self._taken_messages - self._ended_messages} messages "
+                        f"({self._taken_bytes - self._ended_bytes} bytes) wait already; the "
+                        f"bounds are {self.config.buffer_messages} messages and "
+                        f"{self.config.buffer_bytes} bytes"
+                    )
+                self._check_open()
+        finally:
+            self._waiting_for_room -= 1
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InvalidState("the producer is closed")
+
+    # The loop ---------------------------------------------------------------------------------
+    def _pump(self) -> None:
+        """Send whatever can be sent now."""
+        self._awake = False
+        now = self._clock()
+        retry_at = 0.0
+        busy = False
+        for queues in self._topics.values():
+            for queue in queues.queues:
+                if queue.pending or queue.in_flight:
+                    busy = True
+                    self._pump_queue(queue, now)
+                    if queue.retry_at > now:
+                        retry_at = min(retry_at or queue.retry_at, queue.retry_at)
+        if retry_at:
+            self._pump_at(retry_at)
+        if busy and self._tick_timer is None:
+            self._tick_timer = self._loop.call_later(_TICK_S, self._tick)
+        if not busy:
+            self._wake_idle()
+
+    def _pump_queue(self, queue: PartitionQueue, now: float) -> None:
+        connection = self._connection_of(queue)
+        if connection is None:
+            return
+        for batch in queue.sendable(now, self._cluster.take_ids):
+            self._send(queue, batch, connection)
+
+    def _connection_of(self, queue: PartitionQueue) -> BrokerConnection | None:
+        routes = self._cluster.routes
+        group = routes.placement(queue.where).writer_group
+        master = None if group is None else routes.master(group)
+        if master is None:
+            return None
+        return self._cluster.live_connection(master[0])
+
+    def _send(self, queue: PartitionQueue, batch: Batch, connection: BrokerConnection) -> None:
+        stamp = batch.stamp
+        header = PutRequest(
+            topic=queue.where.topic,
+            partition=queue.where.partition,
+            record_count=len(batch.items),
+            crc=batch.crc,
+            producer_id=stamp.producer_id,
+            producer_epoch=stamp.producer_epoch,
+            sequence=stamp.sequence,
+        ).SerializeToString()
+        attempt = batch.attempts
+
+        def on_reply(frame: Frame | None) -> None:
+            if attempt == batch.attempts and batch.sent:
+                self._on_reply(queue, batch, frame)
+
+        try:
+            connection.send(Command.PUT, header, batch.body, on_reply)
+        except ConnectionCut:
+            queue.on_unanswered([batch], self._clock())
+
+    def _on_reply(self, queue: PartitionQueue, batch: Batch, frame: Frame | None) -> None:
+        now = self._clock()
+        if frame is None:
+            queue.on_unanswered([batch], now)
+        elif frame.status == 0:
+            response = PutResponse.FromString(frame.header)
+            queue.on_stored(batch, response.offset)
+        else:
+            error = messages.decode_error(frame.status, frame.header, frame.flags)
+            if isinstance(error, OutcomeUnknown):
+                queue.on_unanswered([batch], now)
+            else:
+                queue.on_refused(batch, error, now)
+            if error.refresh_routes:
+                self._cluster.refresh(queue.where.topic)
+        if not self._awake:
+            self._awake = True
+            self._loop.call_soon(self._pump)
+
+    def _ended(self, count: int, size: int) -> None:
+        """Some messages have their outcome; called by the queues."""
+        self._ended_messages += count
+        self._ended_bytes += size
+        if self._waiting_for_room:
+            with self._room:
+                self._room.notify_all()
+
+    def _pump_at(self, when: float) -> None:
+        if self._retry_timer is not None:
+            self._retry_timer.cancel()
+        self._retry_timer = self._loop.call_later(max(0.0, when - self._clock()), self._pump)
+
+    def _tick(self) -> None:
+        """Give up what is past its deadline, and look again soon while anything is left."""
+        self._tick_timer = None
+        now = self._clock()
+        for queues in self._topics.values():
+            for queue in queues.queues:
+                if queue.in_flight or queue.pending:
+                    queue.on_tick(now)
+        self._pump()
+
+    def _wake_idle(self) -> None:
+        idle, self._idle = self._idle, []
+        for waiter in idle:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` or ``abort`` was called."""
+        return self._closed
+
+    @property
+    def unfinished(self) -> int:
+        """How many messages were taken and have no outcome yet."""
+        return self._taken_messages - self._ended_messages
+
+    async def flush(self) -> None:
+        """Wait until every message taken so far has its outcome (each has a deadline)."""
+        while self.unfinished:
+            waiter = self._loop.create_future()
+            self._idle.append(waiter)
+            self._pump()
+            await waiter
+
+    async def close(self) -> None:
+        """Refuse new messages, wait for those taken, stop. May be called again."""
+        if self._closed:
+            return
+        self._closed = True
+        with self._room:
+            self._room.notify_all()
+        await self.flush()
+        self._stop()
+
+    def abort(self) -> None:
+        """Stop at once: what has no outcome yet is given up."""
+        self._closed = True
+        for queues in self._topics.values():
+            for queue in queues.queues:
+                queue.close(InvalidState("the producer was closed before this message was sent"))
+        self._stop()
+        self._wake_idle()
+
+    def _stop(self) -> None:
+        self._remove_listener()
+        for timer in (self._retry_timer, self._tick_timer):
+            if timer is not None:
+                timer.cancel()
+
+
+def _checked_content(content: object, queues: TopicQueues) -> bytes:
+    if not isinstance(content, bytes | bytearray | memoryview):
+        raise InvalidArgument(
+            f"content is {type(content).__name__}; give bytes (text: content.encode())"
+        )
+    if len(content) > queues.settings.max_message_bytes:
+        raise MessageTooLarge(
+            f"message of {len(content)} bytes; topic {queues.topic} takes at most "
+            f"{queues.settings.max_message_bytes}"
+        )
+    return bytes(content)
+
+
+def _checked_tag(tag: str) -> bytes:
+    encoded = tag.encode()
+    if not 1 <= len(encoded) <= limits.TAG_BYTES_MAX:
+        raise InvalidArgument(f"tag of {len(encoded)} bytes is outside [1, {limits.TAG_BYTES_MAX}]")
+    return encoded
