@@ -151,6 +151,11 @@ class _Connection:
         """See ``FrameParser.pending_frame``."""
         return self._parser.pending_frame
 
+    @property
+    def pending_bytes(self) -> int:
+        """See ``FrameParser.pending_bytes``."""
+        return self._parser.pending_bytes
+
     def data_to_send(self) -> list[Buffer]:
         """Return what this connection itself has to say, and forget it."""
         outgoing, self._outgoing = self._outgoing, []
