@@ -41,6 +41,7 @@ class End(asyncio.Protocol):
     writing: bool = True
     lost: bool = False
     error: Exception | None = None
+    failure: Exception | None = None
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     transport: asyncio.Transport = field(init=False)
@@ -51,6 +52,8 @@ class End(asyncio.Protocol):
         self._note("made")
 
     def data_received(self, data: bytes) -> None:
+        if self.failure is not None:
+            raise self.failure
         self.received += data
         self.chunks.append(data)
         self._note("data")
@@ -186,8 +189,17 @@ async def test_close_delivers_what_was_written_then_ends_both(network: Network) 
         assert server.log[-2:] == ["eof", "lost"]
         assert (client.error, server.error) == (None, None)
         assert client.log.count("lost") == server.log.count("lost") == 1
-        client.transport.write(b"into the void")
         assert not client.chunks
+
+
+async def test_what_is_written_after_close_is_dropped(network: Network) -> None:
+    """Between ``close`` and ``connection_lost`` a late answer does no harm."""
+    async with pair(network) as (client, server):
+        client.transport.write(b"kept")
+        client.transport.close()
+        client.transport.write(b"dropped")
+        await server.until(lambda: server.lost)
+        assert server.received == b"kept"
 
 
 async def test_abort_ends_both(network: Network) -> None:
@@ -230,7 +242,7 @@ async def test_a_protocol_that_fails_ends_only_its_connection(network: Network) 
     reports: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
     async with pair(network) as (client, server), pair(network) as (other, other_server):
-        server.data_received = lambda data: 1 / 0  # type: ignore[method-assign,assignment]
+        server.failure = ZeroDivisionError("a bug of this protocol")
         client.transport.write(b"boom")
         await client.until(lambda: client.lost)
         await server.until(lambda: server.lost)

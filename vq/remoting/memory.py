@@ -307,6 +307,8 @@ class MemoryTransport(asyncio.Transport):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """See asyncio. The bytes are copied; those for an end that is gone are dropped."""
+        if self._protocol is None:
+            raise RuntimeError("cannot write after connection_lost")
         if self._closing:
             return
         if self._eof_sent:

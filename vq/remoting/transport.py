@@ -39,7 +39,11 @@ class Listener(Protocol):
 
 
 class Network(Protocol):
-    """Makes connections. Call it on the running loop."""
+    """Makes connections. Call it on the running loop.
+
+    Between ``close`` and ``connection_lost`` a transport drops what is written; after
+    ``connection_lost`` nothing may be written (uvloop and the twin raise ``RuntimeError``).
+    """
 
     async def listen(
         self, address: Address, protocol_factory: Callable[[], asyncio.Protocol]

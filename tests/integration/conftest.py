@@ -1,0 +1,22 @@
+"""What every integration test may use.
+
+Modules named in ``ON_BOTH_LOOPS`` run on asyncio's own loop and on uvloop; the others on asyncio's.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import pytest
+import uvloop
+
+ON_BOTH_LOOPS: Final = {"test_network_contract.py"}
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Return the loops that ``item`` runs on, by the name shown in its id."""
+    if item.path.name in ON_BOTH_LOOPS:
+        return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+    return {"asyncio": asyncio.new_event_loop}
