@@ -283,7 +283,6 @@ class EmbeddedZooKeeper:
             str(self._java),
             "-Xmx96m",
             "-XX:+UseSerialGC",
-            "-XX:TieredStopAtLevel=1",
             "-Xshare:auto",
             "-Dzookeeper.admin.enableServer=false",
             "-Dzookeeper.preAllocSize=1024",

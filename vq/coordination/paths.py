@@ -1,0 +1,435 @@
+"""The tree in ZooKeeper: one class per znode with its path and how its value is written and read.
+
+Values are small JSON objects that an operator can read with zkCli; every one has the format version
+``v``. Fields that a reader does not know are ignored (an older vq reads a newer value of the same
+version); a higher ``v`` is refused. Nothing here does I/O.
+
+    brokers/<group>                       BrokerGroup     pool, labels, draining or not
+      state                               GroupState      epoch, master, insync, incarnations
+      nodes/<node>            ephemeral   BrokerNode      where the process listens
+      load/<node>             ephemeral   BrokerLoad      how busy it is
+    topics/<topic>                        Topic           id, settings, phase
+      partitions/<n>                      Partition       placement spans, state
+    consumers/<group>                     ConsumerGroup   model, topics, start
+      members/<member>        ephemeral   Member          host, pid, subscriptions
+      assignment/<topic>/<n>              Assignment      member, generation (the fence)
+      owners/<topic>/<n>      ephemeral   Owner           the member really consuming now
+      offsets/<topic>/<n>                 CommittedOffset offset, message id, time, member
+    slots                                 SlotCounter     where the search for a slot starts
+      <n>                     ephemeral   Slot            who holds this message-id slot
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Final, Self
+
+from vq.coordination.coordinator import join
+from vq.errors import CoordinationError, InvalidArgument
+from vq.model import FlushMode, PartitionState, Span, TopicSettings
+
+FORMAT_VERSION: Final = 1
+
+BROKERS: Final = "brokers"
+TOPICS: Final = "topics"
+CONSUMERS: Final = "consumers"
+SLOTS: Final = "slots"
+
+
+class Value:
+    """Base of all values: encoding as a JSON object with ``v``; decoding checks every type."""
+
+    _what: ClassVar[str] = "value"
+
+    def encode(self) -> bytes:
+        """Return the bytes to store."""
+        return json.dumps({"v": FORMAT_VERSION, **self._to_json()}).encode()
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> Self:
+        """Read the bytes stored at ``path``.
+
+        Raises:
+            CoordinationError: They are no such value, or one of a newer vq.
+        """
+        try:
+            document = json.loads(data)
+            version = document["v"]
+            if type(version) is not int or version < 1:
+                raise ValueError(f"v = {version!r}")
+        except (ValueError, KeyError, TypeError) as error:
+            raise CoordinationError(
+                f"znode {path!r} holds {data[:80]!r}, which is no {cls._what}: {error!r}"
+            ) from error
+        if version > FORMAT_VERSION:
+            raise CoordinationError(
+                f"znode {path!r} has format v{version}, this vq reads up to v{FORMAT_VERSION}; "
+                "upgrade vq here"
+            )
+        try:
+            return cls._from_json(document)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CoordinationError(
+                f"znode {path!r} holds {data[:80]!r}, which is no {cls._what}: {error!r}"
+            ) from error
+
+    def _to_json(self) -> dict[str, Any]:
+        return {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]
+
+    @classmethod
+    def _from_json(cls, document: Mapping[str, Any]) -> Self:
+        known = {each.name: each for each in fields(cls)}  # type: ignore[arg-type]
+        values = {name: document[name] for name in known if name in document}
+        for name, value in values.items():
+            _check_type(name, value, str(known[name].type))
+        return cls(**values)
+
+
+def _check_type(name: str, value: object, declared: str) -> None:
+    """Check a decoded field against its annotation: int, str, bool, float or a container."""
+    allowed: dict[str, tuple[type, ...]] = {
+        "int": (int,),
+        "str": (str,),
+        "bool": (bool,),
+        "float": (int, float),
+        "str | None": (str, type(None)),
+    }
+    for annotation, types in allowed.items():
+        if declared in {annotation, f"<class '{annotation}'>"}:
+            if not isinstance(value, types) or (bool not in types and isinstance(value, bool)):
+                raise TypeError(f"{name} = {value!r} is not {annotation}")
+            return
+    if "Mapping" in declared and not (
+        isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
+    ):
+        raise TypeError(f"{name} = {value!r} is not an object of strings")
+    if "tuple" in declared and not isinstance(value, list):
+        raise TypeError(f"{name} = {value!r} is not a list")
+
+
+# Brokers --------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerGroup(Value):
+    """``brokers/<group>``: what an operator says of a group."""
+
+    _what = "broker group"
+    pool: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    draining: bool = False
+
+    @staticmethod
+    def path(group: str) -> str:
+        """Return the group's path."""
+        return join(BROKERS, group)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupState(Value):
+    """``brokers/<group>/state``: who leads. Changed by compare-and-set only.
+
+    Invariant: ``epoch`` only rises; ``master`` is in ``insync``; ``incarnations`` names, for every
+    member of ``insync``, the czxid of the registration it was counted with.
+    """
+
+    _what = "group state"
+    epoch: int
+    master: str
+    insync: tuple[str, ...]
+    incarnations: Mapping[str, int]
+
+    @staticmethod
+    def path(group: str) -> str:
+        """Return the path of the group's state."""
+        return join(BROKERS, group, "state")
+
+    @classmethod
+    def _from_json(cls, document: Mapping[str, Any]) -> Self:
+        insync = document["insync"]
+        if not isinstance(insync, list) or not all(isinstance(node, str) for node in insync):
+            raise TypeError(f"insync = {insync!r} is not a list of nodes")
+        incarnations = document["incarnations"]
+        if not all(type(czxid) is int for czxid in incarnations.values()):
+            raise TypeError(f"incarnations = {incarnations!r} are not numbers")
+        if type(document["epoch"]) is not int or not isinstance(document["master"], str):
+            raise TypeError("epoch or master has another type")
+        return cls(
+            epoch=document["epoch"],
+            master=document["master"],
+            insync=tuple(insync),
+            incarnations=dict(incarnations),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerNode(Value):
+    """``brokers/<group>/nodes/<node>``: a running broker process; its czxid is its incarnation.
+
+    ``nonce`` makes a create with a lost reply recognisable; ``directory`` is the identity of the
+    data directory, whose lock only one process can hold.
+    """
+
+    _what = "broker node"
+    host: str
+    port: int
+    metrics_port: int = 0
+    started_ms: int = 0
+    version: str = ""
+    nonce: str = ""
+    directory: str = ""
+
+    @staticmethod
+    def parent(group: str) -> str:
+        """Return the path that holds the group's nodes."""
+        return join(BROKERS, group, "nodes")
+
+    @classmethod
+    def path(cls, group: str, node: str) -> str:
+        """Return the node's path."""
+        return join(cls.parent(group), node)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerLoad(Value):
+    """``brokers/<group>/load/<node>``: written every few seconds, for placement and consoles."""
+
+    _what = "broker load"
+    disk_bytes_free: int = 0
+    disk_bytes_total: int = 0
+    messages_per_s: float = 0.0
+    bytes_per_s: float = 0.0
+    queue_depth: int = 0
+    partitions: int = 0
+
+    @staticmethod
+    def path(group: str, node: str) -> str:
+        """Return the path of the node's load."""
+        return join(BROKERS, group, "load", node)
+
+
+# Topics ---------------------------------------------------------------------------------------
+READY: Final = "ready"
+CREATING: Final = "creating"
+DELETING: Final = "deleting"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic(Value):
+    """``topics/<topic>``: every change of the topic or of a partition writes this node too.
+
+    So one watch tells of everything. A topic is seen by clients only in phase ``ready``; large
+    ones need several steps to make or delete.
+    """
+
+    _what = "topic"
+    id: str
+    settings: TopicSettings
+    phase: str = READY
+
+    @staticmethod
+    def path(topic: str) -> str:
+        """Return the topic's path."""
+        return join(TOPICS, topic)
+
+    def _to_json(self) -> dict[str, Any]:
+        settings = {each.name: getattr(self.settings, each.name) for each in fields(TopicSettings)}
+        return {"id": self.id, "phase": self.phase, "settings": settings}
+
+    @classmethod
+    def _from_json(cls, document: Mapping[str, Any]) -> Self:
+        known = {each.name for each in fields(TopicSettings)}
+        values = {k: v for k, v in document["settings"].items() if k in known}
+        values["flush"] = FlushMode(values["flush"])
+        phase = document.get("phase", READY)
+        if phase not in {READY, CREATING, DELETING}:
+            raise ValueError(f"phase = {phase!r}")
+        if not isinstance(document["id"], str):
+            raise TypeError(f"id = {document['id']!r} is not a string")
+        return cls(id=document["id"], settings=TopicSettings(**values), phase=phase)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition(Value):
+    """``topics/<topic>/partitions/<n>``: which groups hold which ranges."""
+
+    _what = "partition"
+    spans: tuple[Span, ...]
+    state: PartitionState = PartitionState.RW
+
+    @staticmethod
+    def parent(topic: str) -> str:
+        """Return the path that holds the topic's partitions."""
+        return join(TOPICS, topic, "partitions")
+
+    @classmethod
+    def path(cls, topic: str, partition: int) -> str:
+        """Return the partition's path."""
+        return join(cls.parent(topic), str(partition))
+
+    def _to_json(self) -> dict[str, Any]:
+        placement = [{"group": s.group, "start": s.start, "end": s.end} for s in self.spans]
+        return {"placement": placement, "state": self.state}
+
+    @classmethod
+    def _from_json(cls, document: Mapping[str, Any]) -> Self:
+        spans = tuple(_span(each) for each in document["placement"])
+        return cls(spans=spans, state=PartitionState(document["state"]))
+
+
+def _span(document: Mapping[str, Any]) -> Span:
+    group, start, end = document["group"], document["start"], document.get("end")
+    if not isinstance(group, str) or type(start) is not int or start < 0:
+        raise TypeError(f"span {document!r}")
+    if end is not None and (type(end) is not int or end < start):
+        raise ValueError(f"span {document!r} ends before it starts")
+    return Span(group, start, end)
+
+
+# Consumers ------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroup(Value):
+    """``consumers/<group>``: the contract all members share; made by the first one.
+
+    ``model`` is ``clustering`` (each message to one member) or ``broadcasting`` (to all);
+    ``start`` is ``earliest`` or ``latest``: where a partition without a committed offset begins;
+    ``topics`` maps each topic to its filter, "" for none.
+    """
+
+    _what = "consumer group"
+    model: str = "clustering"
+    start: str = "earliest"
+    topics: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.model not in {"clustering", "broadcasting"}:
+            raise InvalidArgument(
+                f"model {self.model!r} is neither 'clustering' nor 'broadcasting'"
+            )
+        if self.start not in {"earliest", "latest"}:
+            raise InvalidArgument(f"start {self.start!r} is not 'earliest' or 'latest'")
+
+    @staticmethod
+    def path(group: str) -> str:
+        """Return the group's path."""
+        return join(CONSUMERS, group)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member(Value):
+    """``consumers/<group>/members/<member>``: a consumer process."""
+
+    _what = "group member"
+    host: str = ""
+    pid: int = 0
+    topics: tuple[str, ...] = ()
+    since_ms: int = 0
+    nonce: str = ""
+
+    @staticmethod
+    def parent(group: str) -> str:
+        """Return the path that holds the group's members."""
+        return join(CONSUMERS, group, "members")
+
+    @classmethod
+    def path(cls, group: str, member: str) -> str:
+        """Return the member's path."""
+        return join(cls.parent(group), member)
+
+    @classmethod
+    def _from_json(cls, document: Mapping[str, Any]) -> Self:
+        topics = document.get("topics", [])
+        if not isinstance(topics, list) or not all(isinstance(topic, str) for topic in topics):
+            raise TypeError(f"topics = {topics!r} is not a list of names")
+        known = {each.name for each in fields(cls)} - {"topics"}
+        values = {name: document[name] for name in known if name in document}
+        return cls(topics=tuple(topics), **values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment(Value):
+    """``consumers/<group>/assignment/<topic>/<n>``: the last claim. Persistent: it is the fence.
+
+    ``generation`` is the version of the znode that this very value has. ``member`` is "" before
+    the first claim and after a reset.
+    """
+
+    _what = "assignment"
+    member: str = ""
+    generation: int = 0
+
+    @staticmethod
+    def parent(group: str, topic: str) -> str:
+        """Return the path that holds the topic's assignments."""
+        return join(CONSUMERS, group, "assignment", topic)
+
+    @classmethod
+    def path(cls, group: str, topic: str, partition: int) -> str:
+        """Return the assignment's path."""
+        return join(cls.parent(group, topic), str(partition))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner(Value):
+    """``consumers/<group>/owners/<topic>/<n>``: the member that consumes it now."""
+
+    _what = "owner"
+    member: str
+    generation: int = 0
+
+    @staticmethod
+    def parent(group: str, topic: str) -> str:
+        """Return the path that holds the topic's owners."""
+        return join(CONSUMERS, group, "owners", topic)
+
+    @classmethod
+    def path(cls, group: str, topic: str, partition: int) -> str:
+        """Return the owner's path."""
+        return join(cls.parent(group, topic), str(partition))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedOffset(Value):
+    """``consumers/<group>/offsets/<topic>/<n>``: everything before ``offset`` is done."""
+
+    _what = "offset"
+    offset: int
+    message_id: int = 0
+    time_ms: int = 0
+    member: str = ""
+
+    @staticmethod
+    def parent(group: str, topic: str) -> str:
+        """Return the path that holds the topic's offsets."""
+        return join(CONSUMERS, group, "offsets", topic)
+
+    @classmethod
+    def path(cls, group: str, topic: str, partition: int) -> str:
+        """Return the offset's path."""
+        return join(cls.parent(group, topic), str(partition))
+
+
+# Slots ----------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotCounter(Value):
+    """``slots``: ``next`` is where the search for a free slot starts; it goes round."""
+
+    _what = "slot counter"
+    next: int = 0
+
+    @staticmethod
+    def path() -> str:
+        """Return the path of the counter."""
+        return SLOTS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot(Value):
+    """``slots/<n>``: held by one producer while its session lives."""
+
+    _what = "slot"
+    holder: str = ""
+    since_ms: int = 0
+
+    @staticmethod
+    def path(slot: int) -> str:
+        """Return the slot's path."""
+        return join(SLOTS, str(slot))

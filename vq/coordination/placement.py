@@ -1,0 +1,96 @@
+"""Moving a partition as arithmetic on its spans; copies nothing and does no I/O.
+
+The spans of a partition are one sequence of offsets without gaps: each starts where the one before
+it ends, only the last one may be open. Example, a move from ``b1`` to ``b2`` at offset 500::
+
+    [b1: 0…)   --close_span(500)-->   [b1: 0…500)   --open_span(b2)-->   [b1: 0…500) [b2: 500…)
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from vq.errors import InvalidArgument, InvalidState
+from vq.model import PartitionPlacement, PartitionState, Span
+
+
+def check_spans(placement: PartitionPlacement) -> PartitionPlacement:
+    """Return ``placement`` if its spans are one gapless sequence, at most the last one open.
+
+    Raises:
+        InvalidArgument: They are not; shows the two spans that do not fit.
+    """
+    for before, after in zip(placement.spans, placement.spans[1:], strict=False):
+        if before.end is None or before.end != after.start:
+            raise InvalidArgument(
+                f"{placement.topic}-{placement.partition}: span {after} does not follow {before}"
+            )
+    return placement
+
+
+def close_span(placement: PartitionPlacement, end: int) -> PartitionPlacement:
+    """Give the open span its end; the partition takes no appends until another one is opened.
+
+    Raises:
+        InvalidState: No span is open.
+        InvalidArgument: ``end`` lies before the span's start.
+    """
+    last = placement.spans[-1] if placement.spans else None
+    if last is None or last.end is not None:
+        raise InvalidState(f"{placement.topic}-{placement.partition} has no open span to close")
+    if end < last.start:
+        raise InvalidArgument(f"end {end} lies before the start {last.start} of the open span")
+    spans = (*placement.spans[:-1], replace(last, end=end))
+    return replace(placement, spans=spans, state=PartitionState.RO)
+
+
+def open_span(placement: PartitionPlacement, group: str) -> PartitionPlacement:
+    """Let ``group`` take the appends from the end of the last span on.
+
+    A last span that is empty is dropped: nothing was written there. One of the same group goes on.
+
+    Raises:
+        InvalidState: A span is open already.
+    """
+    spans = placement.spans
+    start = 0
+    if spans:
+        end = spans[-1].end
+        if end is None:
+            raise InvalidState(
+                f"{placement.topic}-{placement.partition} is open on {spans[-1].group!r} already"
+            )
+        start = end
+        if spans[-1].start == end:
+            spans = spans[:-1]
+    if spans and spans[-1].group == group:
+        spans, start = spans[:-1], spans[-1].start
+    return replace(placement, spans=(*spans, Span(group, start)), state=PartitionState.RW)
+
+
+def move(placement: PartitionPlacement, end: int, group: str) -> PartitionPlacement:
+    """Close the open span at ``end`` and open one on ``group`` there; the same group is refused.
+
+    Raises:
+        InvalidArgument: The partition is open on ``group`` already, or ``end`` does not fit.
+        InvalidState: No span is open.
+    """
+    if placement.writer_group == group:
+        raise InvalidArgument(f"{placement.topic}-{placement.partition} is on {group!r} already")
+    return open_span(close_span(placement, end), group)
+
+
+def forget_spans(
+    placement: PartitionPlacement, log_starts: Mapping[str, int]
+) -> PartitionPlacement:
+    """Drop closed spans of which retention has left nothing.
+
+    ``log_starts`` says, for the groups that were asked, where their log of this partition starts.
+    Spans are dropped from the front only, so that the rest stays one sequence.
+    """
+    spans = placement.spans
+    while len(spans) > 1 and spans[0].end is not None:
+        log_start = log_starts.get(spans[0].group)
+        if log_start is None or log_start < spans[0].end:
+            break
+        spans = spans[1:]
+    return replace(placement, spans=spans)

@@ -1,0 +1,500 @@
+"""Broker processes in the tree: registration, mastership of a group, load, and the list of groups.
+
+A ``BrokerRegistration`` owns this process's ephemeral node and keeps it through lost sessions. The
+node is only ever created, never overwritten: one left by our own dead session is deleted, anybody
+else's is waited for. Its czxid is the process's incarnation. Mastership is a compare-and-set on the
+group's ``state``; the epoch rises with every claim.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from vq.clock import Clock
+from vq.coordination.coordinator import (
+    BadVersion,
+    Check,
+    ConnectionLost,
+    Coordinator,
+    Create,
+    Node,
+    NodeExists,
+    NoNode,
+    Operation,
+    SessionExpired,
+    SessionState,
+    Set,
+    WatchEvent,
+)
+from vq.coordination.paths import BROKERS, BrokerGroup, BrokerLoad, BrokerNode, GroupState
+from vq.coordination.reading import children_or_none, count_partitions, gather_all
+from vq.errors import CoordinationError, InvalidState
+from vq.model import Address, GroupView, NodeInfo, check_name
+
+logger = logging.getLogger(__name__)
+
+#: How long a start waits for a node that another session left; longer than any session time-out
+#: granted by default.
+REGISTER_TIMEOUT_S: Final = 65.0
+#: The registration is compared with the tree this often even when no watch fires.
+AUDIT_INTERVAL_S: Final = 30.0
+#: Own sessions remembered as dead.
+DEAD_SESSIONS_MAX: Final = 16
+RETRY_S_MIN: Final = 0.1
+RETRY_S_MAX: Final = 5.0
+#: Compare-and-set tries before a claim says that something else keeps writing.
+CLAIM_TRIES_MAX: Final = 20
+
+
+class NameTaken(CoordinationError):
+    """Another live process is registered under this group and node name."""
+
+    retriable = False
+
+
+class MastershipRefused(CoordinationError):
+    """This node may not lead its group now; the message says why and what to do."""
+
+    retriable = False
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """This process is registered and leads its group, since ``incarnation``, with ``epoch``."""
+
+    incarnation: int
+    epoch: int
+
+
+#: Told on the loop: ``Registered`` after every registration, None as soon as it is lost.
+OnRegistration = Callable[[Registered | None], None]
+
+
+class BrokerRegistration:
+    """This broker process in the tree, kept alive across sessions.
+
+    ``start`` registers, claims mastership and begins keeping both; ``stop`` takes the node away.
+    After a lost session (or when the node vanishes otherwise) ``on_change(None)`` is called, the
+    node is made anew, mastership is claimed with a new epoch, and ``on_change(Registered)``
+    follows; this is tried for ever, with back-off.
+
+    Args:
+        coordinator: A started coordinator.
+        clock: For ``started``.
+        group: The broker group.
+        node: This process's name in it.
+        address: Where clients reach it.
+        directory: Identity of the data directory whose lock this process holds; a node left by an
+            earlier process with the same directory is certainly dead and is deleted at once.
+        pool: Of the group; None leaves what the tree says.
+        rng: For the nonce and the back-off.
+        on_change: See above. Must not block.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        clock: Clock,
+        *,
+        group: str,
+        node: str,
+        address: Address,
+        metrics_port: int = 0,
+        version: str = "",
+        directory: str = "",
+        pool: str | None = None,
+        rng: random.Random | None = None,
+        on_change: OnRegistration | None = None,
+    ) -> None:
+        self._coordinator = coordinator
+        self._rng = rng or random.SystemRandom()
+        self.group = check_name("group", group)
+        self.node = check_name("node", node)
+        self._path = BrokerNode.path(group, node)
+        self._pool = pool
+        self._value = BrokerNode(
+            host=address.host,
+            port=address.port,
+            metrics_port=metrics_port,
+            started_ms=clock.wall_ms(),
+            version=version,
+            nonce=f"{self._rng.getrandbits(64):016x}",
+            directory=directory,
+        )
+        self._on_change = on_change
+        self._dead_sessions: deque[int] = deque(maxlen=DEAD_SESSIONS_MAX)
+        self._session = coordinator.session_id
+        self._registered: Registered | None = None
+        self._dirty = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+        self._remove_listener: Callable[[], None] | None = None
+
+    @property
+    def registered(self) -> Registered | None:
+        """The present registration, None while there is none."""
+        return self._registered
+
+    async def start(self, *, timeout_s: float = REGISTER_TIMEOUT_S) -> Registered:
+        """Register, claim mastership and keep both until ``stop``.
+
+        Raises:
+            NameTaken: Another process holds the name longer than ``timeout_s``.
+            MastershipRefused: The group is led by, or only in sync on, another node.
+            CoordinationError: ZooKeeper did not answer.
+        """
+        if self._keeper is not None:
+            raise InvalidState("the registration was started before")
+        self._session = self._coordinator.session_id
+        self._remove_listener = self._coordinator.add_listener(self._on_session)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while True:
+            try:
+                registered = await self._register_and_claim(deadline - loop.time())
+                break
+            except CoordinationError as error:
+                if not error.retriable or loop.time() >= deadline:
+                    self._remove_listener()
+                    raise
+                await asyncio.sleep(self._rng.uniform(0, RETRY_S_MIN))
+            except BaseException:
+                self._remove_listener()
+                raise
+        self._keeper = asyncio.create_task(self._keep())
+        return registered
+
+    async def stop(self) -> None:
+        """Stop keeping the registration and delete the node, if ZooKeeper can be reached."""
+        if self._remove_listener is not None:
+            self._remove_listener()
+        if self._keeper is not None:
+            self._keeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._keeper
+            self._keeper = None
+        was, self._registered = self._registered, None
+        if was is not None and self._coordinator.state is SessionState.CONNECTED:
+            with contextlib.suppress(CoordinationError):
+                if await self._is_ours():
+                    await self._coordinator.delete(self._path)
+
+    async def publish_load(self, load: BrokerLoad) -> None:
+        """Write this node's load (an ephemeral node of its own)."""
+        path, data = BrokerLoad.path(self.group, self.node), load.encode()
+        try:
+            await self._coordinator.set(path, data)
+        except NoNode:
+            with contextlib.suppress(NodeExists):
+                await self._coordinator.create(path, data, ephemeral=True, parents=True)
+
+    # Registering --------------------------------------------------------------------------------
+    async def register(self, *, timeout_s: float = REGISTER_TIMEOUT_S) -> NodeInfo:
+        """Create this process's node; returns it with its incarnation.
+
+        Raises:
+            NameTaken: Another process's node was still there after ``timeout_s``.
+        """
+        await ensure_group(self._coordinator, self.group, pool=self._pool)
+        holder = "another process"
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    gone = asyncio.Event()
+                    found = await self._create_or_find(gone)
+                    if found is not None and self._is_own(found):
+                        return self._info(found)
+                    if found is not None:
+                        value = BrokerNode.decode(self._path, found.data)
+                        holder = f"{value.host}:{value.port}"
+                        if await self._delete_if_dead(found, value):
+                            continue
+                        logger.info("[node=%s] waiting for %s to go", self._path, holder)
+                        with contextlib.suppress(TimeoutError):
+                            async with asyncio.timeout(AUDIT_INTERVAL_S):
+                                await gone.wait()
+        except TimeoutError:
+            raise NameTaken(
+                f"node {self.node!r} of group {self.group!r} is registered by {holder}, which is "
+                f"still alive after {timeout_s:g} s; stop it or give this node another name"
+            ) from None
+
+    async def _create_or_find(self, gone: asyncio.Event) -> Node | None:
+        """Create the node, or return the one that is in the way; None: look again."""
+
+        def wake(_: WatchEvent) -> None:
+            gone.set()
+
+        try:
+            await self._coordinator.create(
+                self._path, self._value.encode(), ephemeral=True, parents=True
+            )
+        except NodeExists:
+            pass
+        except (ConnectionLost, SessionExpired):
+            await asyncio.sleep(self._rng.uniform(0, RETRY_S_MIN))
+        try:
+            return await self._coordinator.get(self._path, watch=wake)
+        except (NoNode, ConnectionLost, SessionExpired):
+            return None
+
+    def _is_own(self, found: Node) -> bool:
+        value = BrokerNode.decode(self._path, found.data)
+        return (
+            found.stat.ephemeral_owner == self._coordinator.session_id != 0
+            and value.nonce == self._value.nonce
+        )
+
+    async def _delete_if_dead(self, found: Node, value: BrokerNode) -> bool:
+        """Delete a node that surely belongs to nobody alive; whether it was one."""
+        ours = found.stat.ephemeral_owner in self._dead_sessions
+        directory = bool(value.directory) and value.directory == self._value.directory
+        if not ours and not directory:
+            return False
+        logger.info("[node=%s] deleting the node a dead process or session left", self._path)
+        with contextlib.suppress(NoNode, BadVersion, ConnectionLost, SessionExpired):
+            await self._coordinator.delete(self._path, version=found.stat.version)
+        return True
+
+    def _info(self, found: Node) -> NodeInfo:
+        return NodeInfo(
+            group=self.group,
+            node=self.node,
+            address=Address(self._value.host, self._value.port),
+            incarnation=found.stat.czxid,
+            started_ms=self._value.started_ms,
+            version=self._value.version,
+        )
+
+    # Mastership ---------------------------------------------------------------------------------
+    async def claim_mastership(self, incarnation: int) -> int:
+        """Become master of the group with a new epoch, which is returned.
+
+        Raises:
+            MastershipRefused: Another node leads and is alive, or this node is not in sync.
+        """
+        path = GroupState.path(self.group)
+        for _ in range(CLAIM_TRIES_MAX):
+            try:
+                node = await self._coordinator.get(path)
+                state = GroupState.decode(path, node.data)
+            except NoNode:
+                node, state = None, None
+            if state is not None:
+                await self._check_may_lead(state)
+            claimed = self._claimed(state, incarnation)
+            write: Operation = (
+                Create(path, claimed.encode())
+                if node is None
+                else Set(path, claimed.encode(), node.stat.version)
+            )
+            try:
+                await self._coordinator.multi([Check(self._path, 0), write])
+                return claimed.epoch
+            except (BadVersion, NodeExists):
+                continue
+            except ConnectionLost:
+                # Only this incarnation writes itself as master, so the record tells.
+                if await self._state_is(path, claimed):
+                    return claimed.epoch
+        raise CoordinationError(
+            f"the state of group {self.group!r} changed {CLAIM_TRIES_MAX} times during a claim"
+        )
+
+    async def _check_may_lead(self, state: GroupState) -> None:
+        if self.node not in state.insync:
+            raise MastershipRefused(
+                f"node {self.node!r} is not in sync in group {self.group!r} "
+                f"(in sync: {', '.join(state.insync)}), so it may lack acknowledged messages; "
+                f"start {state.master!r}, or give this node a group of its own"
+            )
+        if state.master == self.node:
+            return
+        other = await self._coordinator.exists(BrokerNode.path(self.group, state.master))
+        if other is not None:
+            raise MastershipRefused(
+                f"group {self.group!r} is led by node {state.master!r}, which is alive; "
+                "give this node a group of its own"
+            )
+
+    def _claimed(self, state: GroupState | None, incarnation: int) -> GroupState:
+        if state is None:
+            return GroupState(
+                epoch=1,
+                master=self.node,
+                insync=(self.node,),
+                incarnations={self.node: incarnation},
+            )
+        return GroupState(
+            epoch=state.epoch + 1,
+            master=self.node,
+            insync=state.insync,
+            incarnations={**state.incarnations, self.node: incarnation},
+        )
+
+    async def _state_is(self, path: str, wanted: GroupState) -> bool:
+        try:
+            node = await self._coordinator.get(path)
+        except NoNode:
+            return False
+        return GroupState.decode(path, node.data) == wanted
+
+    # Keeping ------------------------------------------------------------------------------------
+    async def _register_and_claim(self, timeout_s: float) -> Registered:
+        info = await self.register(timeout_s=timeout_s)
+        session = self._coordinator.session_id
+        epoch = await self.claim_mastership(info.incarnation)
+        await self._coordinator.exists(self._path, watch=self._wake)
+        if self._coordinator.session_id != session:
+            raise SessionExpired("the session ended while the broker registered")
+        self._registered = Registered(info.incarnation, epoch)
+        logger.info(
+            "[node=%s] registered, incarnation %d, epoch %d", self._path, info.incarnation, epoch
+        )
+        if self._on_change is not None:
+            self._on_change(self._registered)
+        return self._registered
+
+    def _on_session(self, state: SessionState) -> None:
+        if state is SessionState.CONNECTED:
+            self._session = self._coordinator.session_id
+        elif state is SessionState.LOST:
+            self._dead_sessions.append(self._session)
+            self._lose("the session ended")
+        self._dirty.set()
+
+    def _wake(self, _: WatchEvent) -> None:
+        self._dirty.set()
+
+    def _lose(self, why: str) -> None:
+        if self._registered is None:
+            return
+        logger.warning("[node=%s] registration lost: %s", self._path, why)
+        self._registered = None
+        if self._on_change is not None:
+            self._on_change(None)
+
+    async def _keep(self) -> None:
+        """Compare the tree with what we believe, on every hint and on a slow timer."""
+        delay_s = RETRY_S_MIN
+        while True:
+            wait_s = AUDIT_INTERVAL_S if self._registered is not None else delay_s
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._dirty.wait()
+            self._dirty.clear()
+            if self._coordinator.state is SessionState.CLOSED:
+                return
+            try:
+                if self._registered is not None and not await self._is_ours():
+                    self._lose("its node is gone")
+                if self._registered is None:
+                    await self._register_and_claim(REGISTER_TIMEOUT_S)
+                delay_s = RETRY_S_MIN
+            except CoordinationError as error:
+                delay_s = min(RETRY_S_MAX, delay_s * 2 * self._rng.uniform(0.8, 1.2))
+                logger.warning("[node=%s] cannot register yet: %s", self._path, error)
+
+    async def _is_ours(self) -> bool:
+        stat = await self._coordinator.exists(self._path, watch=self._wake)
+        return (
+            stat is not None
+            and self._registered is not None
+            and stat.czxid == self._registered.incarnation
+            and stat.ephemeral_owner == self._coordinator.session_id
+        )
+
+
+async def ensure_group(coordinator: Coordinator, group: str, *, pool: str | None = None) -> None:
+    """Make the group's node if it is missing; set its pool if one is given and differs."""
+    path = BrokerGroup.path(check_name("group", group))
+    while True:
+        try:
+            node = await coordinator.get(path)
+            value = _group_value(path, node.data)
+            if pool is None or value.pool == pool:
+                return
+            changed = BrokerGroup(pool=pool, labels=value.labels, draining=value.draining)
+            await coordinator.set(path, changed.encode(), version=node.stat.version)
+            return
+        except BadVersion:
+            continue
+        except NoNode:
+            with contextlib.suppress(NodeExists):
+                await coordinator.create(path, BrokerGroup(pool=pool).encode(), parents=True)
+
+
+async def groups(coordinator: Coordinator) -> list[GroupView]:
+    """Return all broker groups, sorted by name, with the number of open partitions each holds."""
+    counts = await count_partitions(coordinator)
+    names = await children_or_none(coordinator, BROKERS)
+    return await gather_all(_group_view(coordinator, name, counts[name]) for name in names)
+
+
+async def nodes(coordinator: Coordinator, group: str) -> list[NodeInfo]:
+    """Return the registered nodes of a group, sorted by name."""
+    names = await children_or_none(coordinator, BrokerNode.parent(group))
+    found = await gather_all(read_node(coordinator, group, name) for name in names)
+    return [info for info in found if info is not None]
+
+
+async def read_node(coordinator: Coordinator, group: str, node: str) -> NodeInfo | None:
+    """Return a registered node, None if it is not registered."""
+    path = BrokerNode.path(group, node)
+    try:
+        found = await coordinator.get(path)
+    except NoNode:
+        return None
+    value = BrokerNode.decode(path, found.data)
+    return NodeInfo(
+        group=group,
+        node=node,
+        address=Address(value.host, value.port),
+        incarnation=found.stat.czxid,
+        started_ms=value.started_ms,
+        version=value.version,
+    )
+
+
+async def read_state(coordinator: Coordinator, group: str) -> GroupState | None:
+    """Return the group's state, None before anybody led it."""
+    path = GroupState.path(group)
+    try:
+        return GroupState.decode(path, (await coordinator.get(path)).data)
+    except NoNode:
+        return None
+
+
+async def read_load(coordinator: Coordinator, group: str, node: str) -> BrokerLoad | None:
+    """Return what a node last said of its load, None if it says nothing."""
+    path = BrokerLoad.path(group, node)
+    try:
+        return BrokerLoad.decode(path, (await coordinator.get(path)).data)
+    except NoNode:
+        return None
+
+
+async def _group_view(coordinator: Coordinator, group: str, partitions: int) -> GroupView:
+    path = BrokerGroup.path(group)
+    try:
+        value = _group_value(path, (await coordinator.get(path)).data)
+    except NoNode:
+        value = BrokerGroup()
+    state = await read_state(coordinator, group)
+    master = await read_node(coordinator, group, state.master) if state is not None else None
+    return GroupView(
+        group=group,
+        alive=master is not None,
+        draining=value.draining,
+        pool=value.pool,
+        partitions=partitions,
+        labels=value.labels,
+    )
+
+
+def _group_value(path: str, data: bytes) -> BrokerGroup:
+    return BrokerGroup.decode(path, data) if data else BrokerGroup()

@@ -1,0 +1,341 @@
+"""Where partitions live and who leads: a cached picture, kept fresh by watches and a slow timer.
+
+``Routes`` is an immutable snapshot; ``RouteWatcher`` keeps one for the topics that were asked for.
+Watches only mark something as dirty; one task re-reads it. While ZooKeeper is away the last picture
+stays in use. The picture may be old: a broker that refuses says ``refresh_routes``, then call
+``refresh``.
+"""
+
+import asyncio
+import contextlib
+import functools
+import logging
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from vq.clock import Clock
+from vq.coordination.coordinator import Coordinator, NoNode, SessionState, WatchEvent
+from vq.coordination.paths import TOPICS, BrokerNode, GroupState
+from vq.coordination.reading import TopicView, children_or_none, gather_all, read_topic
+from vq.errors import CoordinationError, InvalidState, UnknownTopic
+from vq.model import Address, PartitionPlacement
+
+logger = logging.getLogger(__name__)
+
+#: Everything is read again this often, in case a watch was lost.
+AUDIT_INTERVAL_S: Final = 30.0
+RETRY_S_MIN: Final = 0.1
+RETRY_S_MAX: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Master:
+    """The node that leads a group: where it listens, since which epoch and incarnation."""
+
+    address: Address
+    epoch: int
+    node: str = ""
+    incarnation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """A snapshot: the topics that are followed and the masters of all groups they live on.
+
+    ``version`` rises with every change of the snapshot.
+    """
+
+    topics: Mapping[str, TopicView] = field(default_factory=dict)
+    masters: Mapping[str, Master] = field(default_factory=dict)
+    version: int = 0
+
+    def topic(self, name: str) -> TopicView:
+        """Return a topic's id, settings and partitions.
+
+        Raises:
+            UnknownTopic: It does not exist, or is not followed.
+        """
+        view = self.topics.get(name)
+        if view is None:
+            raise UnknownTopic(
+                f"there is no topic {name!r}; create it: `vq topic create {name} --partitions N`"
+            )
+        return view
+
+    def partitions(self, topic: str) -> tuple[PartitionPlacement, ...]:
+        """Return the placement of all partitions, in order.
+
+        Raises:
+            UnknownTopic: As for ``topic``.
+        """
+        return self.topic(topic).partitions
+
+    def master(self, group: str) -> tuple[Address, int] | None:
+        """Return address and epoch of the group's master, None while nobody leads it."""
+        found = self.masters.get(group)
+        return (found.address, found.epoch) if found is not None else None
+
+
+class RouteWatcher:
+    """Keeps ``snapshot`` fresh for the topics followed with ``track``.
+
+    Args:
+        coordinator: A started coordinator.
+        clock: Tells how old the picture is.
+    """
+
+    def __init__(self, coordinator: Coordinator, clock: Clock) -> None:
+        self._coordinator = coordinator
+        self._clock = clock
+        self._snapshot = Routes()
+        self._tracked: set[str] = set()
+        self._track_all = False
+        self._dirty_topics: set[str] = set()
+        self._dirty_groups: set[str] = set()
+        self._dirty_list = False
+        self._hint = asyncio.Event()
+        self._callbacks: list[Callable[[Routes], None]] = []
+        self._task: asyncio.Task[None] | None = None
+        self._remove_listener: Callable[[], None] | None = None
+        self._read_at = -float("inf")
+        self._closed = False
+        # One read of a thing at a time, or an older answer could replace a newer one.
+        self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+
+    @property
+    def snapshot(self) -> Routes:
+        """The present picture; never blocks."""
+        return self._snapshot
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since everything was last confirmed by a read."""
+        return self._clock.monotonic() - self._read_at
+
+    def on_change(self, callback: Callable[[Routes], None]) -> Callable[[], None]:
+        """Have every new snapshot told to ``callback`` on the loop; returns its remover."""
+        self._callbacks.append(callback)
+
+        def remove() -> None:
+            with contextlib.suppress(ValueError):
+                self._callbacks.remove(callback)
+
+        return remove
+
+    async def track(self, topic: str) -> tuple[PartitionPlacement, ...]:
+        """Follow a topic from now on; returns its partitions.
+
+        A topic that does not exist is followed all the same: it appears once it is made.
+
+        Raises:
+            UnknownTopic: It does not exist now.
+        """
+        self._start()
+        known = topic in self._tracked and topic in self._snapshot.topics
+        self._tracked.add(topic)
+        if not known:
+            await self._read_topic(topic)
+        return self._snapshot.partitions(topic)
+
+    async def track_all(self) -> None:
+        """Follow every topic of the cluster, also those made later."""
+        self._start()
+        self._track_all = True
+        await self._read_list()
+
+    async def refresh(self, topic: str) -> tuple[PartitionPlacement, ...]:
+        """Read a topic and the masters of its groups again, past the server's own cache.
+
+        Raises:
+            UnknownTopic: It does not exist.
+        """
+        self._start()
+        self._tracked.add(topic)
+        await self._coordinator.sync()
+        await self._read_topic(topic, groups_too=True)
+        return self._snapshot.partitions(topic)
+
+    async def close(self) -> None:
+        """Stop following. The last snapshot stays readable."""
+        self._closed = True
+        if self._remove_listener is not None:
+            self._remove_listener()
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    # Following ----------------------------------------------------------------------------------
+    def _start(self) -> None:
+        if self._closed:
+            raise InvalidState("the route watcher is closed")
+        if self._task is None:
+            self._remove_listener = self._coordinator.add_listener(self._on_session)
+            self._task = asyncio.get_running_loop().create_task(self._follow())
+
+    def _on_session(self, state: SessionState) -> None:
+        if state is SessionState.CONNECTED:
+            self._mark_all()
+
+    def _mark_all(self) -> None:
+        self._dirty_topics |= self._tracked
+        self._dirty_groups |= set(self._groups())
+        self._dirty_list = self._track_all
+        self._hint.set()
+
+    def _on_topic(self, name: str, _: WatchEvent) -> None:
+        if name in self._tracked:
+            self._dirty_topics.add(name)
+            self._hint.set()
+
+    def _on_group(self, group: str, _: WatchEvent) -> None:
+        self._dirty_groups.add(group)
+        self._hint.set()
+
+    def _on_list(self, _: WatchEvent) -> None:
+        self._dirty_list = True
+        self._hint.set()
+
+    async def _follow(self) -> None:
+        """Re-read what is dirty, on hints and on a slow timer."""
+        delay_s = RETRY_S_MIN
+        while True:
+            try:
+                async with asyncio.timeout(AUDIT_INTERVAL_S):
+                    await self._hint.wait()
+            except TimeoutError:
+                self._mark_all()
+            self._hint.clear()
+            if self._coordinator.state is SessionState.CLOSED:
+                return
+            try:
+                await self._read_dirty()
+                delay_s = RETRY_S_MIN
+            except CoordinationError as error:
+                logger.info("routes cannot be read now, keeping the old ones: %s", error)
+                self._mark_all()
+                await asyncio.sleep(delay_s)
+                delay_s = min(RETRY_S_MAX, delay_s * 2)
+
+    async def _read_dirty(self) -> None:
+        whole = self._dirty_topics >= self._tracked
+        if whole:
+            await self._coordinator.sync()
+        if self._dirty_list:
+            self._dirty_list = False
+            await self._read_list()
+        topics, self._dirty_topics = sorted(self._dirty_topics), set()
+        groups, self._dirty_groups = sorted(self._dirty_groups), set()
+        for topic in topics:
+            with contextlib.suppress(UnknownTopic):
+                await self._read_topic(topic)
+        wanted = self._groups()
+        await gather_all(self._read_group(group) for group in groups if group in wanted)
+        if whole:
+            self._read_at = self._clock.monotonic()
+
+    # Reading ------------------------------------------------------------------------------------
+    async def _read_list(self) -> None:
+        names = await children_or_none(self._coordinator, TOPICS, watch=self._on_list)
+        gone = self._tracked - set(names)
+        if self._track_all:
+            self._tracked = set(names)
+        for name in gone:
+            self._publish_topic(name, None)
+        for name in names:
+            if name not in self._snapshot.topics:
+                with contextlib.suppress(UnknownTopic):
+                    await self._read_topic(name)
+
+    async def _read_topic(self, name: str, *, groups_too: bool = False) -> None:
+        """Read one topic and the masters of groups that are new (or, if wanted, of all)."""
+        watch = _Hint(self._on_topic, name)
+        async with self._lock(f"topic:{name}"):
+            try:
+                view = await read_topic(self._coordinator, name, watch=watch)
+            except UnknownTopic:
+                self._publish_topic(name, None)
+                raise
+            self._publish_topic(name, view)
+        groups = {span.group for placement in view.partitions for span in placement.spans}
+        known = set() if groups_too else set(self._snapshot.masters)
+        await gather_all(self._read_group(group) for group in sorted(groups - known))
+
+    async def _read_group(self, group: str) -> None:
+        async with self._lock(f"group:{group}"):
+            master = await self._read_master(group)
+            masters = dict(self._snapshot.masters)
+            if master is None:
+                masters.pop(group, None)
+            else:
+                masters[group] = master
+            self._publish(self._snapshot.topics, masters)
+
+    async def _read_master(self, group: str) -> Master | None:
+        watch = _Hint(self._on_group, group)
+        path = GroupState.path(group)
+        try:
+            state = GroupState.decode(path, (await self._coordinator.get(path, watch=watch)).data)
+        except NoNode:
+            await self._coordinator.exists(path, watch=watch)
+            return None
+        node_path = BrokerNode.path(group, state.master)
+        try:
+            node = await self._coordinator.get(node_path, watch=watch)
+        except NoNode:
+            await self._coordinator.exists(node_path, watch=watch)
+            return None
+        if node.stat.czxid != state.incarnations.get(state.master):
+            return None  # registered again, mastership not yet claimed; the watch on state tells
+        value = BrokerNode.decode(node_path, node.data)
+        address = Address(value.host, value.port)
+        return Master(address, state.epoch, state.master, node.stat.czxid)
+
+    def _lock(self, key: str) -> asyncio.Lock:
+        lock = self._locks.get(key)
+        if lock is None:
+            lock = self._locks[key] = asyncio.Lock()
+        return lock
+
+    def _groups(self) -> set[str]:
+        return {
+            span.group
+            for view in self._snapshot.topics.values()
+            for placement in view.partitions
+            for span in placement.spans
+        }
+
+    def _publish_topic(self, name: str, view: TopicView | None) -> None:
+        topics = dict(self._snapshot.topics)
+        if view is None:
+            topics.pop(name, None)
+        elif name in self._tracked:
+            topics[name] = view
+        self._publish(topics, self._snapshot.masters)
+
+    def _publish(self, topics: Mapping[str, TopicView], masters: Mapping[str, Master]) -> None:
+        before = self._snapshot
+        if topics == before.topics and masters == before.masters:
+            return
+        self._snapshot = Routes(
+            MappingProxyType(dict(topics)), MappingProxyType(dict(masters)), before.version + 1
+        )
+        for callback in list(self._callbacks):
+            try:
+                callback(self._snapshot)
+            except Exception:
+                logger.exception("a routes callback failed")
+
+
+class _Hint(functools.partial[None]):
+    """A watch bound to one name; equal for the same method and name, as watches must be."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Hint) and (self.func, self.args) == (other.func, other.args)
+
+    def __hash__(self) -> int:
+        return hash((self.func, self.args))

@@ -1,0 +1,184 @@
+"""Message-id slots: a number in [0, 8192) that no other live producer of the cluster has.
+
+A slot is an ephemeral node. The search for a free one starts where the last one ended (a persistent
+counter that goes round), so a slot is taken again only after all others: a holder that does not yet
+know that its session ended meets nobody on it for a long time.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Callable
+from typing import Final
+
+from vq import limits
+from vq.clock import Clock
+from vq.coordination.coordinator import (
+    BadVersion,
+    ConnectionLost,
+    Coordinator,
+    Create,
+    NodeExists,
+    NoNode,
+    SessionExpired,
+    SessionState,
+    Set,
+)
+from vq.coordination.paths import SLOTS, Slot, SlotCounter
+from vq.errors import CoordinationError, InvalidState
+
+logger = logging.getLogger(__name__)
+
+#: Tries to win a slot against other producers that start at the same time.
+LEASE_TRIES_MAX: Final = 200
+RETRY_S_MIN: Final = 0.05
+RETRY_S_MAX: Final = 5.0
+
+
+class NoSlotFree(CoordinationError):
+    """Every message-id slot of the cluster is taken."""
+
+
+class SlotLease:
+    """This producer's slot, leased anew after a lost session.
+
+    ``slot`` is None while there is none (the session was lost and no new one is leased yet): ids
+    must not be made then. After a loss the new slot is another number.
+
+    Args:
+        coordinator: A started coordinator.
+        clock: For ``since`` in the node.
+        holder: Shown to operators: client id, host, process id.
+        rng: For back-off.
+        on_change: Told the new slot or None, on the loop; must not block.
+        slots: How many there are; tests take fewer.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        clock: Clock,
+        *,
+        holder: str = "",
+        rng: random.Random | None = None,
+        on_change: Callable[[int | None], None] | None = None,
+        slots: int = limits.SLOTS_MAX,
+    ) -> None:
+        self._coordinator = coordinator
+        self._clock = clock
+        self._holder = holder
+        self._rng = rng or random.SystemRandom()
+        self._on_change = on_change
+        self._count = slots
+        self._slot: int | None = None
+        self._wanted = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+        self._remove_listener: Callable[[], None] | None = None
+
+    @property
+    def slot(self) -> int | None:
+        """The slot held now, None while there is none."""
+        return self._slot
+
+    async def start(self) -> int:
+        """Lease a slot and keep one until ``stop``; returns the first.
+
+        Raises:
+            CoordinationError: All slots are taken, or ZooKeeper did not answer.
+        """
+        if self._keeper is not None:
+            raise InvalidState("the slot lease was started before")
+        slot = await self._lease()
+        self._remove_listener = self._coordinator.add_listener(self._on_session)
+        self._set(slot)
+        self._keeper = asyncio.create_task(self._keep())
+        return slot
+
+    async def stop(self) -> None:
+        """Give the slot back, if ZooKeeper can be reached; otherwise it ends with the session."""
+        if self._remove_listener is not None:
+            self._remove_listener()
+        if self._keeper is not None:
+            self._keeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._keeper
+            self._keeper = None
+        slot, self._slot = self._slot, None
+        if slot is not None and self._coordinator.state is SessionState.CONNECTED:
+            with contextlib.suppress(CoordinationError):
+                await self._coordinator.delete(Slot.path(slot))
+
+    async def _lease(self) -> int:
+        value = Slot(holder=self._holder, since_ms=self._clock.wall_ms()).encode()
+        for attempt in range(LEASE_TRIES_MAX):
+            if attempt:
+                await asyncio.sleep(self._rng.uniform(0, min(1.0, RETRY_S_MIN * attempt)))
+            session = self._coordinator.session_id
+            try:
+                version, slot = await self._free_slot()
+                await self._coordinator.multi(
+                    [
+                        Set(SLOTS, SlotCounter(next=(slot + 1) % self._count).encode(), version),
+                        Create(Slot.path(slot), value, ephemeral=True),
+                    ]
+                )
+            except (BadVersion, NodeExists, NoNode, SessionExpired):
+                continue
+            except ConnectionLost:
+                # Perhaps leased, perhaps not. A slot that was is left to end with the session;
+                # there are plenty, and taking it over could meet its next holder.
+                continue
+            if session == self._coordinator.session_id:
+                return slot
+        raise CoordinationError(f"no message-id slot was won in {LEASE_TRIES_MAX} tries")
+
+    async def _free_slot(self) -> tuple[int, int]:
+        """Return the counter's version and the first free slot from where it points."""
+        try:
+            node = await self._coordinator.get(SLOTS)
+        except NoNode:
+            with contextlib.suppress(NodeExists):
+                await self._coordinator.create(SLOTS, SlotCounter().encode(), parents=True)
+            node = await self._coordinator.get(SLOTS)
+        start = SlotCounter.decode(SLOTS, node.data).next
+        taken = set(await self._coordinator.children(SLOTS))
+        for step in range(self._count):
+            slot = (start + step) % self._count
+            if str(slot) not in taken:
+                return node.stat.version, slot
+        raise NoSlotFree(
+            f"all {self._count} message-id slots are taken: as many producers are open in this "
+            "cluster; close some, or share one producer in each process"
+        )
+
+    def _on_session(self, state: SessionState) -> None:
+        if state is SessionState.LOST:
+            self._set(None)
+            self._wanted.set()
+
+    def _set(self, slot: int | None) -> None:
+        if slot == self._slot:
+            return
+        self._slot = slot
+        if self._on_change is not None:
+            self._on_change(slot)
+
+    async def _keep(self) -> None:
+        delay_s = RETRY_S_MIN
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            if self._coordinator.state is SessionState.CLOSED:
+                return
+            try:
+                slot = await self._lease()
+            except CoordinationError as error:
+                logger.warning("no message-id slot yet: %s", error)
+                self._wanted.set()
+                await asyncio.sleep(delay_s)
+                delay_s = min(RETRY_S_MAX, delay_s * 2)
+                continue
+            delay_s = RETRY_S_MIN
+            if not self._wanted.is_set():
+                self._set(slot)

@@ -1,0 +1,311 @@
+"""Making, describing, changing and deleting topics: what an operator does, as coroutines.
+
+Every change of a topic or of one of its partitions writes the topic's node in the same ``multi``,
+so one watch per topic tells of everything, and two changes at once cannot both succeed unseen. A
+topic too large for one ``multi`` is made and deleted in steps, during which its phase hides it.
+"""
+
+import contextlib
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from vq.coordination.allocation import allocate
+from vq.coordination.coordinator import (
+    MULTI_OPERATIONS_MAX,
+    BadVersion,
+    ConnectionLost,
+    Coordinator,
+    Create,
+    Delete,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    Operation,
+    Set,
+)
+from vq.coordination.paths import (
+    CONSUMERS,
+    CREATING,
+    DELETING,
+    READY,
+    TOPICS,
+    Assignment,
+    CommittedOffset,
+    Owner,
+    Partition,
+    Topic,
+)
+from vq.coordination.placement import check_spans
+from vq.coordination.reading import TopicView, children_or_none, gather_all, read_topic
+from vq.coordination.registry import groups
+from vq.errors import CoordinationError, InvalidArgument, UnknownTopic
+from vq.model import PartitionPlacement, Span, TopicSettings, check_name
+
+__all__ = [
+    "TopicExists",
+    "TopicView",
+    "add_partitions",
+    "change_placement",
+    "change_settings",
+    "create_topic",
+    "delete_topic",
+    "describe_topic",
+    "list_topics",
+]
+
+#: Partitions made or deleted by one ``multi``.
+STEP_PARTITIONS: Final = 500
+#: Compare-and-set tries before we say that somebody else keeps changing the topic.
+CHANGE_TRIES_MAX: Final = 20
+
+
+class TopicExists(CoordinationError):
+    """A topic of this name is there already; nothing was changed."""
+
+    retriable = False
+
+
+async def list_topics(coordinator: Coordinator) -> list[str]:
+    """Return the sorted names of all topics."""
+    return await children_or_none(coordinator, TOPICS)
+
+
+async def describe_topic(coordinator: Coordinator, name: str) -> TopicView:
+    """Return a topic with the placement of every partition.
+
+    Raises:
+        UnknownTopic: There is none of this name.
+    """
+    return await read_topic(coordinator, check_name("topic", name))
+
+
+async def create_topic(
+    coordinator: Coordinator,
+    name: str,
+    settings: TopicSettings | None = None,
+    *,
+    rng: random.Random | None = None,
+) -> TopicView:
+    """Make a topic and place its partitions on the live broker groups, evenly.
+
+    ``rng`` draws the topic's id. A lost reply is settled by reading: a return means it is made.
+
+    Raises:
+        TopicExists: There is one of this name.
+        CoordinationError: No broker group can take partitions, or ZooKeeper did not answer.
+    """
+    check_name("topic", name)
+    settings = settings or TopicSettings()
+    if await coordinator.exists(Topic.path(name)) is not None:
+        raise await _exists_already(coordinator, name)
+    places = allocate(settings.partitions, await groups(coordinator), pool=settings.pool)
+    topic_id = f"{(rng or random.SystemRandom()).getrandbits(64):016x}"
+    with contextlib.suppress(NodeExists):
+        await coordinator.create(TOPICS)
+    whole = settings.partitions <= STEP_PARTITIONS
+    topic = Topic(id=topic_id, settings=settings, phase=READY if whole else CREATING)
+    first: list[Operation] = [
+        Create(Topic.path(name), topic.encode()),
+        Create(Partition.parent(name)),
+        *_creations(name, places, 0, min(settings.partitions, STEP_PARTITIONS)),
+    ]
+    try:
+        await coordinator.multi(first)
+    except NodeExists:
+        raise await _exists_already(coordinator, name) from None
+    except ConnectionLost:
+        if await _topic_id(coordinator, name) != topic_id:
+            raise
+    if not whole:
+        await _create_rest(coordinator, name, topic, places)
+    return await read_topic(coordinator, name)
+
+
+async def delete_topic(coordinator: Coordinator, name: str) -> None:
+    """Delete a topic, its placement and every group's progress on it.
+
+    Brokers delete the data when they see it gone. May be repeated after any failure.
+
+    Raises:
+        UnknownTopic: There is none of this name.
+    """
+    path = Topic.path(check_name("topic", name))
+    for _ in range(CHANGE_TRIES_MAX):
+        view = await read_topic(coordinator, name, any_phase=True)
+        topic = Topic(id=view.id, settings=view.settings, phase=DELETING)
+        try:
+            await coordinator.set(path, topic.encode(), version=view.version)
+            break
+        except (BadVersion, ConnectionLost):
+            continue
+    else:
+        raise _too_busy(name)
+    for group in await children_or_none(coordinator, CONSUMERS):
+        for parent in (Owner.parent, CommittedOffset.parent, Assignment.parent):
+            await _delete_tree(coordinator, parent(group, name))
+    await _delete_tree(coordinator, path)
+
+
+async def add_partitions(coordinator: Coordinator, name: str, count: int) -> TopicView:
+    """Give a topic ``count`` more partitions, at the end.
+
+    Raises:
+        UnknownTopic: There is none of this name.
+        InvalidArgument: It would have too many, or more than one step allows.
+    """
+    if not 1 <= count <= STEP_PARTITIONS:
+        raise InvalidArgument(f"count = {count} is outside [1, {STEP_PARTITIONS}]")
+    view = await describe_topic(coordinator, name)
+    total = len(view.partitions) + count
+    settings = replace(view.settings, partitions=total)
+    places = [p.writer_group or "" for p in view.partitions]
+    places += allocate(count, await groups(coordinator), pool=settings.pool)
+    topic = Topic(id=view.id, settings=settings)
+    operations: list[Operation] = [
+        Set(Topic.path(name), topic.encode(), view.version),
+        *_creations(name, places, len(view.partitions), total),
+    ]
+    try:
+        await coordinator.multi(operations)
+    except ConnectionLost:
+        if (await describe_topic(coordinator, name)).settings.partitions < total:
+            raise
+    return await describe_topic(coordinator, name)
+
+
+async def change_settings(
+    coordinator: Coordinator, name: str, settings: TopicSettings
+) -> TopicView:
+    """Replace a topic's settings; the number of partitions must stay the same.
+
+    Raises:
+        UnknownTopic: There is none of this name.
+        InvalidArgument: The number of partitions differs.
+    """
+    for _ in range(CHANGE_TRIES_MAX):
+        view = await describe_topic(coordinator, name)
+        if settings.partitions != len(view.partitions):
+            raise InvalidArgument(
+                f"topic {name!r} has {len(view.partitions)} partitions, not {settings.partitions}; "
+                "partitions are added with add_partitions"
+            )
+        if settings == view.settings:
+            return view
+        topic = Topic(id=view.id, settings=settings)
+        with contextlib.suppress(BadVersion, ConnectionLost):
+            await coordinator.set(Topic.path(name), topic.encode(), version=view.version)
+    raise _too_busy(name)
+
+
+async def change_placement(
+    coordinator: Coordinator,
+    view: TopicView,
+    placement: PartitionPlacement,
+) -> TopicView:
+    """Write the placement of one partition, if nobody changed it since ``view`` was read.
+
+    Other partitions may have changed meanwhile. A lost reply is settled by reading.
+
+    Raises:
+        BadVersion: This partition was changed by somebody else; nothing was written.
+        UnknownTopic: The topic is gone, or another one has its name now.
+    """
+    name, number = view.name, placement.partition
+    path, version = Partition.path(name, number), view.partition_versions[number]
+    value = Partition(spans=check_spans(placement).spans, state=placement.state)
+    for _ in range(CHANGE_TRIES_MAX):
+        now = await describe_topic(coordinator, name)
+        if now.id != view.id:
+            raise UnknownTopic(f"topic {name!r} was deleted and made again meanwhile")
+        if now.partition_versions[number] != version:
+            if now.partitions[number] == placement:
+                return now  # our own write, whose reply was lost
+            raise BadVersion(path)
+        topic = Topic(id=now.id, settings=now.settings)
+        with contextlib.suppress(BadVersion, ConnectionLost):
+            await coordinator.multi(
+                [
+                    Set(path, value.encode(), version),
+                    Set(Topic.path(name), topic.encode(), now.version),
+                ]
+            )
+    raise _too_busy(name)
+
+
+# Helpers --------------------------------------------------------------------------------------
+def _creations(name: str, places: Sequence[str], start: int, end: int) -> list[Create]:
+    """Return the creations of partitions ``[start, end)``."""
+    return [
+        Create(Partition.path(name, n), Partition(spans=(Span(places[n], 0),)).encode())
+        for n in range(start, end)
+    ]
+
+
+async def _create_rest(
+    coordinator: Coordinator, name: str, topic: Topic, places: Sequence[str]
+) -> None:
+    """Make the partitions behind the first step, then show the topic."""
+    for start in range(STEP_PARTITIONS, len(places), STEP_PARTITIONS):
+        step = _creations(name, places, start, min(len(places), start + STEP_PARTITIONS))
+        try:
+            await coordinator.multi(step)
+        except ConnectionLost:
+            if await coordinator.exists(step[-1].path) is None:
+                raise
+    ready = replace(topic, phase=READY)
+    try:
+        await coordinator.set(Topic.path(name), ready.encode(), version=0)
+    except ConnectionLost:
+        if (await read_topic(coordinator, name)).id != topic.id:
+            raise
+
+
+async def _topic_id(coordinator: Coordinator, name: str) -> str | None:
+    try:
+        node = await coordinator.get(Topic.path(name))
+    except NoNode:
+        return None
+    return Topic.decode(Topic.path(name), node.data).id
+
+
+async def _exists_already(coordinator: Coordinator, name: str) -> TopicExists:
+    try:
+        view = await read_topic(coordinator, name, any_phase=True)
+    except UnknownTopic:
+        return TopicExists(f"topic {name!r} existed a moment ago; try again")
+    if view.phase == READY:
+        return TopicExists(f"topic {name!r} exists already, with {len(view.partitions)} partitions")
+    return TopicExists(
+        f"topic {name!r} was left {view.phase} half-way; finish with: `vq topic delete {name}`"
+    )
+
+
+async def _delete_tree(coordinator: Coordinator, path: str) -> None:
+    """Delete a node and everything below it; what is gone already is fine."""
+    names = await children_or_none(coordinator, path)
+    for start in range(0, len(names), STEP_PARTITIONS):
+        step = names[start : start + STEP_PARTITIONS]
+        try:
+            await coordinator.multi([Delete(f"{path}/{name}") for name in step])
+        except (NoNode, NotEmpty, ConnectionLost):
+            await gather_all(_delete_tree(coordinator, f"{path}/{name}") for name in step)
+    for _ in range(CHANGE_TRIES_MAX):
+        try:
+            await coordinator.delete(path)
+            return
+        except NoNode:
+            return
+        except ConnectionLost:
+            continue
+        except NotEmpty:
+            await _delete_tree(coordinator, path)
+            return
+
+
+def _too_busy(name: str) -> CoordinationError:
+    return CoordinationError(f"topic {name!r} changed {CHANGE_TRIES_MAX} times meanwhile; retry")
+
+
+assert STEP_PARTITIONS + 2 <= MULTI_OPERATIONS_MAX, "one step must fit into one multi"
