@@ -259,10 +259,8 @@ async def test_many_connections_at_once(network: Network) -> None:
             self.transport.write(data)
 
     listener = await network.listen(HERE, Echo)
-    clients = []
     async with asyncio.timeout(DEADLINE_S):
-        for _ in range(100):
-            clients.append((await network.connect(listener.address, End))[1])
+        clients = [(await network.connect(listener.address, End))[1] for _ in range(100)]
     for number, client in enumerate(clients):
         client.transport.write(b"%d;" % number * 50)
     for number, client in enumerate(clients):

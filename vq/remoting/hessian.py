@@ -10,13 +10,14 @@ bounded, a key may occur once, keys are strings, and nothing may follow the valu
     boolean      T F                                    bool
     int          I, 0x80-0xd7                           int
     long         L, 0x59, 0x38-0x3f, 0xd8-0xff          int (``Long`` asks the encoder for it)
-    double       D, 0x5b-0x5e                           float
+    double       D, 0x5b-0x5f                           float
     string       S, R, 0x00-0x1f, 0x30-0x33             str
     binary       B, A, 0x20-0x2f, 0x34-0x37             bytes
     list         U V, 0x57, 0x58, 0x70-0x7f             list (encoder: tuple, too)
     map          M H                                    dict
 
-Double 0x5f is refused: the specification calls it a float, Caucho's library reads thousandths.
+Double 0x5f counts thousandths, as the libraries of Caucho and hessian.js write and read it (the
+specification calls it a float).
 Strings are counted in UTF-16 units, and a character beyond U+FFFF is written as two surrogates of
 three bytes each, as Java does; plain UTF-8 of four bytes is also read.
 
@@ -27,15 +28,18 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
+from vq import limits
 from vq.errors import InvalidArgument, ProtocolError
 
 Value: TypeAlias = (
     bool | int | float | str | bytes | Sequence["Value"] | Mapping[str, "Value"] | None
 )
 
+#: Largest document that is read; text in it costs the most time, up to 0.15 µs a byte.
+DOCUMENT_BYTES_MAX: Final = 128 * limits.KIB
 DEPTH_MAX: Final = 16
-#: Values in one document, keys included. Bounds time and memory, whatever the bytes say.
-ELEMENTS_MAX: Final = 40_000
+#: Values in one document, keys and chunks included. Bounds time and memory whatever the bytes say.
+ELEMENTS_MAX: Final = 16_384
 
 _INT_MIN: Final = -(2**31)
 _INT_MAX: Final = 2**31 - 1
@@ -45,6 +49,7 @@ _LONG_MAX: Final = 2**63 - 1
 _STRING_CHUNK: Final = 0x8000
 _BINARY_CHUNK: Final = 0xFFFF
 _CONTINUATION_BYTES: Final = bytes(range(0x80, 0xC0))
+_CONTINUATION: Final = frozenset(bytes([byte]) for byte in _CONTINUATION_BYTES)
 _BELOW_FOUR_BYTE_LEADS: Final = bytes(range(0xF0))
 _U16: Final = struct.Struct(">H")
 _I32: Final = struct.Struct(">i")
@@ -213,12 +218,20 @@ def _encode_list(value: Sequence[Value], out: bytearray, depth: int) -> None:
 
 
 # Decoding -------------------------------------------------------------------------------------
-def decode(data: bytes, *, depth_max: int = DEPTH_MAX, elements_max: int = ELEMENTS_MAX) -> Value:
+def decode(
+    data: bytes,
+    *,
+    bytes_max: int = DOCUMENT_BYTES_MAX,
+    depth_max: int = DEPTH_MAX,
+    elements_max: int = ELEMENTS_MAX,
+) -> Value:
     """Return the one value that ``data`` holds.
 
     Raises:
         ProtocolError: The bytes are no such value, hold a refused kind, or exceed a bound.
     """
+    if len(data) > bytes_max:
+        raise ProtocolError(f"Hessian document of {len(data)} bytes; at most {bytes_max} are read")
     decoder = _Decoder(data, depth_max, elements_max)
     try:
         value = decoder.value(0)
@@ -249,9 +262,7 @@ class _Decoder:
 
     def value(self, depth: int) -> Value:
         """Read one value that lies ``depth`` containers deep."""
-        self._elements_left -= 1
-        if self._elements_left < 0:
-            raise ProtocolError(f"Hessian document of more than {self._elements_max} values")
+        self._count()
         code = self._data[self.position]
         self.position += 1
         return _READERS[code](self, code, depth)
@@ -301,6 +312,9 @@ class _Decoder:
     def double_2(self, code: int, depth: int) -> float:
         return float(int.from_bytes(self._raw(2), "big", signed=True))
 
+    def double_thousandths(self, code: int, depth: int) -> float:
+        return self.int_4(code, depth) * 0.001
+
     def double_8(self, code: int, depth: int) -> float:
         (value,) = _F64.unpack(self._raw(8))
         return float(value)
@@ -311,6 +325,7 @@ class _Decoder:
             return self._text(self._units(code))
         chunks = []
         while code == 0x52:
+            self._count()
             chunks.append(self._units(self._u16()))
             code = self._byte()
         if code == 0x53:
@@ -329,17 +344,15 @@ class _Decoder:
         raw = self._raw(count)
         if raw.isascii():
             return raw
+        # A unit that is missing takes at least one byte more, so this never reads too far; in good
+        # text, where a unit takes at most three bytes, what is missing shrinks quickly.
         found = _unit_count(raw)
-        while True:
-            # A unit that is missing takes at least one byte more; so this cannot read too far, and
-            # what is missing shrinks by a third at least.
-            if found < count:
-                piece = self._raw(count - found)
-                found += _unit_count(piece)
-            elif self.position < len(self._data) and 0x80 <= self._data[self.position] < 0xC0:
-                self.position += 1  # the rest of the last character
-            else:
+        while found < count and self.position - start < 3 * count:
+            found += _unit_count(self._raw(count - found))
+        for _ in range(3):  # the rest of the last character
+            if self._data[self.position : self.position + 1] not in _CONTINUATION:
                 break
+            self.position += 1
         if found != count:
             raise ProtocolError(f"Hessian string of {count} UTF-16 units cuts a character in two")
         return self._data[start : self.position]
@@ -354,6 +367,7 @@ class _Decoder:
     def binary(self, code: int, depth: int) -> bytes:
         chunks = []
         while code == 0x41:
+            self._count()
             chunks.append(self._raw(self._u16()))
             code = self._byte()
         if code == 0x42:
@@ -410,6 +424,12 @@ class _Decoder:
         raise self._unexpected(code, "null, a boolean, number, string, binary, list or map")
 
     # Helpers
+    def _count(self) -> None:
+        """Count a value, or a chunk of one: work that a few bytes of input ask for."""
+        self._elements_left -= 1
+        if self._elements_left < 0:
+            raise ProtocolError(f"Hessian document of more than {self._elements_max} values")
+
     def _enter(self, depth: int) -> None:
         if depth >= self._depth_max:
             raise ProtocolError(f"Hessian value is nested deeper than {self._depth_max}")
@@ -495,6 +515,7 @@ def _reader_table() -> tuple[_Reader, ...]:
         (0x5B, 0x5C, _Decoder.double_0),
         (0x5D, 0x5D, _Decoder.double_1),
         (0x5E, 0x5E, _Decoder.double_2),
+        (0x5F, 0x5F, _Decoder.double_thousandths),
         (0x70, 0x7F, _Decoder.list_of_length),
         (0x80, 0xBF, _Decoder.int_1),
         (0xC0, 0xCF, _Decoder.int_2),
