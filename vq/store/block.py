@@ -1,0 +1,265 @@
+"""One block: a file that holds a run of whole batches, and the cache that bounds open files.
+
+A block knows its own bytes and its sparse index, not its neighbours (``blocks``) and not when it is
+full, flushed or deleted (``log``).
+
+    position in the file   0                length           allocated
+                           | batches        | zeros (space taken ahead) |
+    offset in the log      start_offset     end_offset
+"""
+
+import errno
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from vq.errors import CorruptData
+from vq.store.disk import Disk, File
+from vq.store.format import (
+    BATCH_ON_DISK_BYTES_MAX,
+    CONTROL_BYTES,
+    INDEX_SUFFIX,
+    BatchHeader,
+    block_name,
+    decode_control,
+)
+from vq.store.offset_index import OffsetIndex
+
+__all__ = ["Block", "BlockCache"]
+
+#: Errors that say "no space" and nothing worse.
+FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_ALLOCATION_UNIT: Final = 4096
+_WALK_BYTES: Final = 256 * 1024
+
+
+class BlockCache:
+    """Keeps the blocks used last open, so that the number of descriptors is bounded.
+
+    An open block takes one descriptor and, once read from, a second one for its mapping. A block
+    with bytes that are not flushed yet is never closed, so the bound can be exceeded by the number
+    of blocks that are dirty at the same moment. Shared by all logs of a node; one thread only.
+    """
+
+    def __init__(self, open_blocks_max: int = 256) -> None:
+        self._open_blocks_max = open_blocks_max
+        self._open: OrderedDict[Block, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def opened(self, block: "Block") -> None:
+        """Note that ``block`` has opened its file; closes others if there are too many."""
+        self._open[block] = None
+        if len(self._open) > self._open_blocks_max:
+            for old in list(self._open)[: len(self._open) // 2]:
+                if not old.dirty and old is not block:
+                    old.close()
+                    if len(self._open) <= self._open_blocks_max:
+                        return
+
+    def used(self, block: "Block") -> None:
+        """Note that the open ``block`` is in use; the least recently used one is closed first."""
+        self._open.move_to_end(block)
+
+    def closed(self, block: "Block") -> None:
+        """Note that ``block`` has closed its file."""
+        self._open.pop(block, None)
+
+
+class Block:
+    """A run of batches ``[start_offset, end_offset)`` in one file.
+
+    Attributes:
+        length: Bytes of whole batches; the file may be longer by space taken ahead.
+        allocated: Bytes of the file. Invariant: ``length <= allocated``.
+        synced_length: Bytes known to be durable. Invariant: ``synced_length <= length``.
+        messages: Messages in the block; -1 until the index was loaded.
+        index: The sparse index, or None until it is needed.
+        index_saved: Whether ``index`` may be forgotten: it is beside the block, or can be built.
+    """
+
+    __slots__ = (
+        "_cache",
+        "_disk",
+        "allocated",
+        "file",
+        "index",
+        "index_saved",
+        "length",
+        "messages",
+        "path",
+        "start_offset",
+        "synced_length",
+    )
+
+    def __init__(
+        self,
+        directory: Path,
+        start_offset: int,
+        *,
+        disk: Disk,
+        cache: BlockCache,
+        length: int = 0,
+        allocated: int = 0,
+    ) -> None:
+        self.path = directory / block_name(start_offset)
+        self.start_offset = start_offset
+        self.length = length
+        self.allocated = allocated
+        self.synced_length = length
+        self.messages = -1
+        self.index: OffsetIndex | None = None
+        self.index_saved = True
+        self.file: File | None = None
+        self._disk = disk
+        self._cache = cache
+
+    @property
+    def end_offset(self) -> int:
+        """Where the block's last batch ends."""
+        return self.start_offset + self.length
+
+    @property
+    def dirty(self) -> bool:
+        """Whether bytes were appended that are not known to be durable."""
+        return self.synced_length < self.length
+
+    @property
+    def index_path(self) -> Path:
+        """Where the index is kept once the block is closed."""
+        return self.path.with_suffix(INDEX_SUFFIX)
+
+    def open(self, *, create: bool = False) -> File:
+        """Return the open file, opening it if needed.
+
+        Raises:
+            OSError: It cannot be opened.
+        """
+        file = self.file
+        if file is None:
+            file = self.file = self._disk.open(self.path, create=create)
+            self._cache.opened(self)
+        else:
+            self._cache.used(self)
+        return file
+
+    def close(self) -> None:
+        """Give the file back, and forget an index that can be loaded again."""
+        file, self.file = self.file, None
+        self._cache.closed(self)
+        if file is not None:
+            file.close()
+        if self.index_saved:
+            self.index = None
+
+    def allocate(self, length: int, wish: int) -> None:
+        """Take space for ``length`` bytes, and for ``wish`` if there is so much.
+
+        Raises:
+            OSError: ENOSPC or EDQUOT: not even ``length`` bytes fit; nothing has changed.
+        """
+        file = self.open()
+        start = self.allocated
+        need = -(-length // _ALLOCATION_UNIT) * _ALLOCATION_UNIT
+        wish = max(need, wish)
+        try:
+            file.allocate(start, wish - start)
+        except OSError as error:
+            if error.errno not in FULL_ERRNOS or wish == need:
+                raise
+            file.allocate(start, need - start)
+            wish = need
+        self.allocated = wish
+
+    def cut_allocation(self) -> None:
+        """Give back the space behind ``length``.
+
+        Raises:
+            OSError: As ``File.truncate``.
+        """
+        if self.allocated != self.length:
+            self.open().truncate(self.length)
+            self.allocated = self.length
+
+    def view(self, position: int, length: int) -> memoryview:
+        """Return ``length`` bytes from ``position`` on; the caller keeps within the block.
+
+        Raises:
+            OSError: The medium cannot deliver them.
+        """
+        file = self.file
+        if file is None:
+            file = self.open()
+        else:
+            self._cache.used(self)
+        return file.view(position, length)
+
+    def headers(self, offset: int) -> Iterator[BatchHeader]:
+        """Yield the header of every batch from ``offset``, the start of one, to the block's end.
+
+        Raises:
+            CorruptData: A control record is damaged or lies about its place.
+            OSError: The medium cannot deliver it.
+        """
+        end = self.end_offset
+        window = memoryview(b"")
+        window_start = offset
+        while offset < end:
+            at = offset - window_start
+            if at + CONTROL_BYTES > len(window):
+                window_start, at = offset, 0
+                window = self.view(
+                    offset - self.start_offset, min(_WALK_BYTES, self.end_offset - offset)
+                )
+            header = decode_control(window, at)
+            if header is None or header.start_offset != offset or header.end_offset > end:
+                raise CorruptData(
+                    f"no batch at offset {offset} of {self.path.name}", details={"offset": offset}
+                )
+            yield header
+            offset = header.end_offset
+
+    def first_append_time_ms(self) -> int:
+        """Return the append time of the first batch; the block must not be empty.
+
+        Raises:
+            CorruptData: Its control record is damaged.
+            OSError: The medium cannot deliver it.
+        """
+        return next(self.headers(self.start_offset)).append_time_ms
+
+    def load_index(self) -> OffsetIndex:
+        """Return the index: the one at hand, the one beside the block, or one built from it.
+
+        Raises:
+            CorruptData: It must be built, and a batch of the block is damaged.
+            OSError: The medium cannot deliver the block.
+        """
+        if self.index is not None:
+            return self.index
+        try:
+            index, end, messages = OffsetIndex.from_bytes(self._disk.read_bytes(self.index_path))
+            if (index.start_offset, end) != (self.start_offset, self.end_offset):
+                raise CorruptData(f"{self.index_path.name} covers something else")
+        except (OSError, CorruptData):
+            index, messages = self._build_index()
+        self.index, self.messages = index, messages
+        return index
+
+    def _build_index(self) -> tuple[OffsetIndex, int]:
+        index = OffsetIndex(self.start_offset)
+        messages = 0
+        for header in self.headers(self.start_offset):
+            index.maybe_add(header.start_offset, messages, header.append_time_ms)
+            messages += header.record_count
+        return index, messages
+
+    def index_bytes(self) -> bytes:
+        """Return the bytes of the index as it is now; ``load_index`` must have been called."""
+        assert self.index is not None
+        return self.index.to_bytes(end_offset=self.end_offset, messages=self.messages)
+
+
+assert _WALK_BYTES <= BATCH_ON_DISK_BYTES_MAX

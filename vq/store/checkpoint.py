@@ -1,0 +1,121 @@
+"""The checkpoint of a log: up to where everything is durable and need not be read again.
+
+Knows the bytes, not when they are written (``log``) or believed (``recovery``). A missing or
+damaged checkpoint costs time only: the whole log is verified then.
+
+    | at | size | field                                                          |
+    |  0 |  4   | magic "vqcp"                                                   |
+    |  4 |  1   | version, 1                                                     |
+    |  5 |  1   | flags: 1 sealed                                                |
+    |  6 |  2   | zero                                                           |
+    |  8 |  8   | log start offset                                               |
+    | 16 |  8   | offset: everything before it is durable and verified           |
+    | 24 |  8   | messages since the log's first byte, up to the log start       |
+    | 32 |  8   | messages since the log's first byte, up to the offset          |
+    | 40 |  8   | append time of the last batch before the offset                |
+    | 48 |  4   | master epoch of that batch                                     |
+    | 52 |  4   | length of the topic id                                         |
+    | 56 |  4   | length of the index of the block that holds the offset         |
+    | 60 |  4   | length of the producer table                                   |
+    | 64 |      | topic id (UTF-8), index, producer table                        |
+    | .. |  4   | CRC-32C of everything before                                   |
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+import google_crc32c
+
+from vq.errors import CorruptData
+
+__all__ = ["Checkpoint"]
+
+_MAGIC: Final = b"vqcp"
+_VERSION: Final = 1
+_SEALED: Final = 1
+_HEAD: Final = struct.Struct(
+    ">"
+    "4s"  # magic
+    "B"  # version
+    "B"  # flags
+    "2x"
+    "Q"  # log start offset
+    "Q"  # offset
+    "Q"  # messages up to the log start
+    "Q"  # messages up to the offset
+    "Q"  # append time
+    "I"  # master epoch
+    "I"  # length of the topic id
+    "I"  # length of the index
+    "I"  # length of the producer table
+)
+assert _HEAD.size == 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """What a checkpoint says. Invariant: ``start_offset <= offset``."""
+
+    topic_id: str
+    start_offset: int
+    offset: int
+    start_messages: int = 0
+    messages: int = 0
+    append_time_ms: int = 0
+    epoch: int = 0
+    sealed: bool = False
+    index: bytes = b""
+    producers: bytes = b""
+
+    def to_bytes(self) -> bytes:
+        """Return the bytes told in the module's table."""
+        topic_id = self.topic_id.encode()
+        head = _HEAD.pack(
+            _MAGIC,
+            _VERSION,
+            _SEALED if self.sealed else 0,
+            self.start_offset,
+            self.offset,
+            self.start_messages,
+            self.messages,
+            self.append_time_ms,
+            self.epoch,
+            len(topic_id),
+            len(self.index),
+            len(self.producers),
+        )
+        body = b"".join((head, topic_id, self.index, self.producers))
+        crc: int = google_crc32c.value(body)
+        return body + crc.to_bytes(4, "big")
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Checkpoint":
+        """Return what ``to_bytes`` was given.
+
+        Raises:
+            CorruptData: The bytes are no checkpoint, are damaged, or of an unknown version.
+        """
+        if len(data) < _HEAD.size + 4 or data[:4] != _MAGIC or data[4] != _VERSION:
+            raise CorruptData(f"{len(data)} bytes are no checkpoint of version {_VERSION}")
+        if google_crc32c.value(data[:-4]) != int.from_bytes(data[-4:], "big"):
+            raise CorruptData("a checkpoint fails its CRC")
+        fields = _HEAD.unpack_from(data)
+        flags, start, offset, start_messages, messages, time, epoch = fields[2:9]
+        topic_end = _HEAD.size + fields[9]
+        index_end = topic_end + fields[10]
+        end = index_end + fields[11]
+        if end != len(data) - 4 or start > offset or flags & ~_SEALED:
+            raise CorruptData("a checkpoint contradicts itself")
+        return cls(
+            topic_id=data[_HEAD.size : topic_end].decode(),
+            start_offset=start,
+            offset=offset,
+            start_messages=start_messages,
+            messages=messages,
+            append_time_ms=time,
+            epoch=epoch,
+            sealed=bool(flags & _SEALED),
+            index=data[topic_end:index_end],
+            producers=data[index_end:end],
+        )

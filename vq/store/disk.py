@@ -1,0 +1,412 @@
+"""Files as a port: what the log asks of a disk, and the real one.
+
+``Disk`` and ``File`` are all the log knows of files; ``memory_disk`` has the twin that records and
+replays crashes. Errors are plain ``OSError`` with their errno; what an error means for a partition
+is decided in ``log``. Nothing here retries anything except an interrupted or short write.
+"""
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import re
+import shutil
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+from vq.errors import DirectoryRefused
+from vq.store.format import TEMPORARY_SUFFIX
+
+__all__ = ["Buffer", "Disk", "File", "Lock", "RealDisk", "RealFile"]
+
+Buffer = bytes | bytearray | memoryview
+
+
+class File(Protocol):
+    """An open file. One thread writes; ``datasync`` may run on another one meanwhile."""
+
+    def pwrite(self, buffers: Sequence[Buffer], position: int) -> None:
+        """Write all of ``buffers``, back to back, from ``position`` on.
+
+        Raises:
+            OSError: A part may have been written. ENOSPC and EDQUOT: the disk is full.
+        """
+        ...
+
+    def pread(self, position: int, length: int) -> bytes:
+        """Return up to ``length`` bytes; fewer only at the end of the file."""
+        ...
+
+    def view(self, position: int, length: int) -> memoryview:
+        """Return ``length`` bytes as they are now, without copying where the disk can.
+
+        The view stays valid after ``close`` and ``truncate``; bytes cut off by a later ``truncate``
+        must not be looked at.
+
+        Raises:
+            OSError: EIO when the medium cannot deliver them, or the file is shorter than that.
+        """
+        ...
+
+    def allocate(self, start: int, length: int) -> None:
+        """Make sure that ``[start, start + length)`` has space on the disk; grows the file.
+
+        Raises:
+            OSError: ENOSPC: there is not so much space, and the file is as long as before.
+        """
+        ...
+
+    def truncate(self, length: int) -> None:
+        """Cut the file to ``length`` bytes, or fill it up with zeros."""
+        ...
+
+    def datasync(self) -> None:
+        """Return once every byte written before this call, and the length, are durable.
+
+        Raises:
+            OSError: What is durable cannot be told; calling it again proves nothing.
+        """
+        ...
+
+    def forget_cache(self) -> None:
+        """Let the next reads come from the medium where possible; call it after ``datasync``.
+
+        After a failed write-back the page cache shows bytes that are not on the disk.
+        """
+        ...
+
+    def size(self) -> int:
+        """Return the length of the file in bytes."""
+        ...
+
+    def close(self) -> None:
+        """Give the descriptor back. Says nothing about durability. May be called twice."""
+        ...
+
+
+class Lock(Protocol):
+    """A lock on a file that is held until released or the process ends."""
+
+    def release(self) -> None:
+        """Give the lock back. May be called twice."""
+        ...
+
+
+class Disk(Protocol):
+    """A file system, as far as the log needs one."""
+
+    def open(self, path: Path, *, create: bool = False) -> File:
+        """Open for reading and writing; with ``create`` the file must not exist yet.
+
+        The new name is durable only after ``sync_directory``.
+        """
+        ...
+
+    def exists(self, path: Path) -> bool:
+        """Whether something has this name."""
+        ...
+
+    def size(self, path: Path) -> int:
+        """Return the length of the file in bytes."""
+        ...
+
+    def listdir(self, path: Path) -> list[str]:
+        """Return the names in a directory, sorted."""
+        ...
+
+    def is_directory(self, path: Path) -> bool:
+        """Whether the name is that of a directory."""
+        ...
+
+    def mkdir(self, path: Path) -> list[Path]:
+        """Make the directory and its missing parents; return the directories to sync for that."""
+        ...
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give a file or directory another name, replacing a file of that name."""
+        ...
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file."""
+        ...
+
+    def rmtree(self, path: Path) -> None:
+        """Remove a directory and all in it."""
+        ...
+
+    def sync_directory(self, path: Path) -> None:
+        """Return once every change of names in the directory is durable."""
+        ...
+
+    def lock(self, path: Path) -> Lock:
+        """Take the lock on the file, which is made if missing, at once.
+
+        Raises:
+            DirectoryRefused: Somebody else holds it.
+        """
+        ...
+
+    def free_space(self, path: Path) -> tuple[int, int]:
+        """Return the bytes free for us and the bytes in all of the file system of ``path``."""
+        ...
+
+    def read_bytes(self, path: Path) -> bytes:
+        """Return the whole file."""
+        ...
+
+    def write_atomic(self, path: Path, data: bytes) -> None:
+        """Replace the file with ``data``: after a crash it holds the old or the new, durably."""
+        ...
+
+    def syncer(self, path: Path) -> Callable[[], None] | None:
+        """Return a function that makes everything on the file system of ``path`` durable.
+
+        It raises ``OSError`` if anything written there since the last call was lost. None where
+        this cannot be done, or errors would go unreported.
+        """
+        ...
+
+
+#: Linux 5.14: fault pages in and return EFAULT where touching them would be SIGBUS.
+_MADV_POPULATE_READ: Final = 22
+_PAGE: Final = mmap.PAGESIZE
+
+
+class RealFile:
+    """A file of the operating system; appends are ``pwritev``, reads are slices of a mapping."""
+
+    __slots__ = ("_fd", "_map", "_map_length", "_mapped")
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._map: mmap.mmap | None = None
+        self._mapped = memoryview(b"")
+        self._map_length = 0
+
+    def pwrite(self, buffers: Sequence[Buffer], position: int) -> None:
+        """See ``File.pwrite``."""
+        total = 0
+        for buffer in buffers:
+            total += len(buffer)
+        written = os.pwritev(self._fd, buffers, position)
+        if written != total:
+            self._pwrite_rest(buffers, position, written)
+
+    def _pwrite_rest(self, buffers: Sequence[Buffer], position: int, written: int) -> None:
+        rest = memoryview(b"".join(buffers))
+        while written < len(rest):
+            count = os.pwrite(self._fd, rest[written:], position + written)
+            if count == 0:
+                raise OSError(errno.EIO, "a write to a file wrote nothing")
+            written += count
+
+    def pread(self, position: int, length: int) -> bytes:
+        """See ``File.pread``."""
+        chunks = []
+        while length > 0:
+            chunk = os.pread(self._fd, length, position)
+            if not chunk:
+                break
+            chunks.append(chunk)
+            position += len(chunk)
+            length -= len(chunk)
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def view(self, position: int, length: int) -> memoryview:
+        """See ``File.view``."""
+        end = position + length
+        if end > self._map_length:
+            self._remap(end)
+        mapping = self._map
+        if mapping is not None and length:
+            start = position - position % _PAGE
+            try:
+                mapping.madvise(_MADV_POPULATE_READ, start, end - start)
+            except OSError as error:
+                if error.errno != errno.EINVAL:  # EINVAL: an older kernel; then we trust the disk
+                    raise OSError(
+                        errno.EIO, f"bytes [{position}, {end}) of a file cannot be read: {error}"
+                    ) from error
+        return self._mapped[position:end]
+
+    def _remap(self, end: int) -> None:
+        size = os.fstat(self._fd).st_size
+        if end > size:
+            raise OSError(errno.EIO, f"a file of {size} bytes should have at least {end}")
+        # Old mappings live on as long as somebody holds a slice of them. Never beyond the end of
+        # the file: touching a page there is SIGBUS.
+        self._map = mmap.mmap(self._fd, size, prot=mmap.PROT_READ)
+        self._mapped = memoryview(self._map)
+        self._map_length = size
+
+    def allocate(self, start: int, length: int) -> None:
+        """See ``File.allocate``."""
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(self._fd, start, length)
+        elif start + length > self.size():  # pragma: no cover - not Linux
+            os.ftruncate(self._fd, start + length)
+
+    def truncate(self, length: int) -> None:
+        """See ``File.truncate``."""
+        os.ftruncate(self._fd, length)
+        if length < self._map_length:
+            self._drop_map()
+
+    def _drop_map(self) -> None:
+        self._map = None
+        self._mapped = memoryview(b"")
+        self._map_length = 0
+
+    def datasync(self) -> None:
+        """See ``File.datasync``."""
+        getattr(os, "fdatasync", os.fsync)(self._fd)
+
+    def forget_cache(self) -> None:
+        """See ``File.forget_cache``."""
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def size(self) -> int:
+        """See ``File.size``."""
+        return os.fstat(self._fd).st_size
+
+    def close(self) -> None:
+        """See ``File.close``."""
+        fd, self._fd = self._fd, -1
+        self._drop_map()
+        if fd >= 0:
+            os.close(fd)
+
+
+class _RealLock:
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def release(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class RealDisk:
+    """The file system of the machine. Safe from any thread."""
+
+    def open(self, path: Path, *, create: bool = False) -> RealFile:
+        """See ``Disk.open``."""
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
+        return RealFile(os.open(path, flags, 0o644))
+
+    def exists(self, path: Path) -> bool:
+        """See ``Disk.exists``."""
+        return path.exists()
+
+    def size(self, path: Path) -> int:
+        """See ``Disk.size``."""
+        return path.stat().st_size
+
+    def listdir(self, path: Path) -> list[str]:
+        """See ``Disk.listdir``."""
+        return sorted(os.listdir(path))
+
+    def is_directory(self, path: Path) -> bool:
+        """See ``Disk.is_directory``."""
+        return path.is_dir()
+
+    def mkdir(self, path: Path) -> list[Path]:
+        """See ``Disk.mkdir``."""
+        missing = []
+        while not path.exists():
+            missing.append(path)
+            path = path.parent
+        for directory in reversed(missing):
+            directory.mkdir(exist_ok=True)
+        return [directory.parent for directory in reversed(missing)]
+
+    def rename(self, source: Path, target: Path) -> None:
+        """See ``Disk.rename``."""
+        source.replace(target)
+
+    def unlink(self, path: Path) -> None:
+        """See ``Disk.unlink``."""
+        path.unlink()
+
+    def rmtree(self, path: Path) -> None:
+        """See ``Disk.rmtree``."""
+        shutil.rmtree(path)
+
+    def sync_directory(self, path: Path) -> None:
+        """See ``Disk.sync_directory``."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def lock(self, path: Path) -> _RealLock:
+        """See ``Disk.lock``; the lock is ``flock``, so it ends with the process."""
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            os.close(fd)
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise
+            raise DirectoryRefused(
+                f"{path} is locked by process {holder}: another broker uses this data directory; "
+                "stop it or choose another directory"
+            ) from error
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        return _RealLock(fd)
+
+    def free_space(self, path: Path) -> tuple[int, int]:
+        """See ``Disk.free_space``."""
+        stat = os.statvfs(path)
+        return stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize
+
+    def read_bytes(self, path: Path) -> bytes:
+        """See ``Disk.read_bytes``."""
+        return path.read_bytes()
+
+    def write_atomic(self, path: Path, data: bytes) -> None:
+        """See ``Disk.write_atomic``."""
+        temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+        with contextlib.suppress(FileNotFoundError):
+            temporary.unlink()
+        file = self.open(temporary, create=True)
+        try:
+            file.pwrite([data], 0)
+            file.datasync()
+        finally:
+            file.close()
+        self.rename(temporary, path)
+        self.sync_directory(path.parent)
+
+    def syncer(self, path: Path) -> Callable[[], None] | None:
+        """See ``Disk.syncer``: ``syncfs``, from Linux 5.8 on, which first reported its errors."""
+        if sys.platform != "linux" or _kernel_version() < (5, 8):
+            return None
+        call = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+        if call is None:
+            return None
+        # Held open for good: the kernel reports to a descriptor what failed since it was opened.
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+        def sync() -> None:
+            if call(fd) != 0:
+                number = ctypes.get_errno()
+                raise OSError(number, f"syncfs failed: {os.strerror(number)}", str(path))
+
+        weakref.finalize(sync, os.close, fd)
+        return sync
+
+
+def _kernel_version() -> tuple[int, int]:
+    found = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    return (int(found[1]), int(found[2])) if found else (0, 0)

@@ -1,0 +1,103 @@
+"""Finding things in the blocks of a log: boundaries, times, counts.
+
+Answers come from the sparse index and a short walk over batch headers; nothing here changes a log.
+"""
+
+from vq.errors import CorruptData
+from vq.store.block import Block
+from vq.store.blocks import Blocks
+from vq.store.format import BatchHeader
+from vq.store.record import boundaries
+
+__all__ = ["batch_at", "messages_before", "next_boundary", "offset_at_time"]
+
+
+def batch_at(block: Block, offset: int) -> tuple[BatchHeader, int]:
+    """Return the batch that holds the byte at ``offset``, and the block's messages before it.
+
+    Raises:
+        CorruptData: A batch on the way is damaged.
+        OSError: The medium cannot deliver it.
+    """
+    entry = block.load_index().at_offset(offset)
+    messages = entry.messages
+    for header in block.headers(entry.offset):
+        if offset < header.end_offset:
+            return header, messages
+        messages += header.record_count
+    raise CorruptData(f"no batch of {block.path.name} holds offset {offset}")
+
+
+def _records_of(block: Block, batch: BatchHeader) -> list[int]:
+    view = block.view(batch.start_offset - block.start_offset, batch.byte_length)
+    return boundaries(view, batch.start_offset)
+
+
+def next_boundary(block: Block, offset: int) -> int:
+    """Return the first record boundary at or behind ``offset``, which the block holds.
+
+    Raises:
+        CorruptData, OSError: As ``batch_at``.
+    """
+    if offset == block.start_offset:
+        return offset
+    batch, _ = batch_at(block, offset)
+    found = _records_of(block, batch)
+    return next((start for start in found if start >= offset), batch.end_offset)
+
+
+def offset_at_time(blocks: Blocks, time_ms: int) -> int | None:
+    """Return the start of the first batch appended at or after ``time_ms``; None if there is none.
+
+    Raises:
+        CorruptData, OSError: As ``batch_at``.
+    """
+    low, high = 0, len(blocks)  # search the first block that begins at or after the time
+    while low < high:
+        middle = (low + high) // 2
+        block = blocks[middle]
+        if block.length and block.first_append_time_ms() < time_ms:
+            low = middle + 1
+        else:
+            high = middle
+    if low > 0:  # the batch may be inside the block before
+        block = blocks[low - 1]
+        for header in block.headers(block.load_index().before_time(time_ms).offset):
+            if header.append_time_ms >= time_ms:
+                return header.start_offset
+    return blocks[low].start_offset if low < len(blocks) and blocks[low].length else None
+
+
+def messages_before(blocks: Blocks, offset: int, *, messages_appended: int) -> int:
+    """Return how many messages start before ``offset``, counted since the log's first byte.
+
+    Args:
+        blocks: One of them holds the byte at ``offset``.
+        offset: Need not be a boundary.
+        messages_appended: Messages up to the end of the last block.
+
+    Raises:
+        CorruptData, OSError: As ``batch_at``.
+    """
+    at = blocks.index_at(offset)
+    block = blocks[at]
+    batch, messages = batch_at(block, offset)
+    inside = _records_of(block, batch) if offset > batch.start_offset else []
+    # The first record is the control record, which does not count; the last entry is the end.
+    behind = sum(1 for start in inside[1:-1] if start < offset)
+    return before_block(blocks, at, messages_appended=messages_appended) + messages + behind
+
+
+def before_block(blocks: Blocks, at: int, *, messages_appended: int) -> int:
+    """Return the messages before block ``at``; from the blocks behind it if its index was lost.
+
+    Raises:
+        CorruptData, OSError: As ``batch_at``.
+    """
+    behind = 0
+    for block in (blocks[i] for i in range(at, len(blocks))):
+        index = block.load_index()
+        if index.messages_before >= 0:
+            return index.messages_before - behind
+        behind += block.messages
+    return messages_appended - behind

@@ -1,0 +1,173 @@
+"""Who wrote which batches last: how a resend is told from something new.
+
+Plain values in and out; the table is part of the checkpoint, is rebuilt from the batch headers
+behind it, and moves along when a partition moves. Not here: appending, or waiting for a flush.
+
+    | size | field                                                              |
+    |  1   | version, 1                                                         |
+    |  4   | number of producers n                                              |
+    |      | n times, least recently used first:                                |
+    |  8   |   producer id                                                      |
+    |  2   |   producer epoch                                                   |
+    |  1   |   number of batches m, 1 to 5                                      |
+    | 16 m |   batches in rising order: sequence (8), start offset (8)          |
+    |  4   | CRC-32C of everything before                                       |
+"""
+
+import struct
+from collections import OrderedDict, deque
+from typing import Final
+
+import google_crc32c
+
+from vq.errors import CorruptData, ProducerFenced, SequenceGap, SequenceStale, UnknownProducer
+from vq.limits import PRODUCER_BATCHES_REMEMBERED, PRODUCERS_PER_PARTITION_MAX
+from vq.model import ProducerStamp
+
+__all__ = ["ProducerTable"]
+
+_VERSION: Final = 1
+_HEAD: Final = struct.Struct(">BI")
+_PRODUCER: Final = struct.Struct(">QHB")
+_BATCH: Final = struct.Struct(">QQ")
+
+
+class _Entry:
+    """One producer. Invariant: ``batches`` holds consecutive sequences, 1 to 5 of them."""
+
+    __slots__ = ("batches", "epoch", "last")
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.last = -1
+        self.batches: deque[tuple[int, int]] = deque(maxlen=PRODUCER_BATCHES_REMEMBERED)
+
+
+class ProducerTable:
+    """The last five batches of each of the last 4 096 producers of one partition.
+
+    One thread only. Example, producer 7 in epoch 0 having stored sequences 0, 1 and 2: sequence 3
+    is new, 1 is a resend and gives its first offset, 4 is a gap; epoch 1 starts again at 0, and
+    then everything of epoch 0 is refused.
+    """
+
+    __slots__ = ("_entries",)
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[int, _Entry] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def check(self, stamp: ProducerStamp) -> int | None:
+        """Return None if the batch is new and next in line; a repeated one's first start offset.
+
+        A repeated batch may still wait for its flush: it is durable once the log's synced offset
+        is beyond the offset returned.
+
+        Raises:
+            SequenceGap: Batches before it are missing, or a new epoch does not begin with 0.
+            SequenceStale: It is older than the five remembered.
+            ProducerFenced: A newer epoch of the producer has written.
+            UnknownProducer: The producer is not remembered and this is not its first batch.
+        """
+        producer_id, epoch, sequence = stamp
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            if sequence == 0:
+                return None
+            raise UnknownProducer(
+                f"producer {producer_id} is not remembered here and sent sequence {sequence}; "
+                "only sequence 0 can be its first"
+            )
+        if epoch == entry.epoch:
+            if sequence == entry.last + 1:
+                return None
+            return _repeated(entry, stamp)
+        if epoch < entry.epoch:
+            raise ProducerFenced(
+                f"producer {producer_id} writes in epoch {entry.epoch} now, not in {epoch}",
+                details={"epoch": entry.epoch},
+            )
+        if sequence != 0:
+            raise SequenceGap(
+                f"producer {producer_id} began epoch {epoch} with sequence {sequence}, not 0",
+                details={"expected": 0},
+            )
+        return None
+
+    def record(self, stamp: ProducerStamp, start_offset: int) -> None:
+        """Remember a batch that was appended, or was found in the log."""
+        producer_id, epoch, sequence = stamp
+        entries = self._entries
+        entry = entries.get(producer_id)
+        if entry is None or epoch != entry.epoch:
+            entry = entries[producer_id] = _Entry(epoch)
+            if len(entries) > PRODUCERS_PER_PARTITION_MAX:
+                entries.popitem(last=False)
+        elif sequence != entry.last + 1:
+            entry.batches.clear()
+        entry.last = sequence
+        entry.batches.append((sequence, start_offset))
+        entries.move_to_end(producer_id)
+
+    def copy(self) -> "ProducerTable":
+        """Return an independent table with the same content."""
+        return ProducerTable.from_bytes(self.to_bytes())
+
+    def to_bytes(self) -> bytes:
+        """Return the bytes told in the module's table."""
+        parts = [_HEAD.pack(_VERSION, len(self._entries))]
+        for producer_id, entry in self._entries.items():
+            parts.append(_PRODUCER.pack(producer_id, entry.epoch, len(entry.batches)))
+            parts += [_BATCH.pack(*batch) for batch in entry.batches]
+        body = b"".join(parts)
+        crc: int = google_crc32c.value(body)
+        return body + crc.to_bytes(4, "big")
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "ProducerTable":
+        """Return the table that ``to_bytes`` wrote; no bytes at all give an empty one.
+
+        Raises:
+            CorruptData: The bytes are no producer table, are damaged, or of an unknown version.
+        """
+        table = cls()
+        if not data:
+            return table
+        if len(data) < _HEAD.size + 4 or data[0] != _VERSION:
+            raise CorruptData(f"{len(data)} bytes are no producer table of version {_VERSION}")
+        if google_crc32c.value(data[:-4]) != int.from_bytes(data[-4:], "big"):
+            raise CorruptData("a producer table fails its CRC")
+        count = _HEAD.unpack_from(data)[1]
+        at = _HEAD.size
+        try:
+            for _ in range(count):
+                producer_id, epoch, batches = _PRODUCER.unpack_from(data, at)
+                at += _PRODUCER.size
+                for _ in range(batches):
+                    sequence, offset = _BATCH.unpack_from(data, at)
+                    at += _BATCH.size
+                    table.record(ProducerStamp(producer_id, epoch, sequence), offset)
+        except struct.error as error:
+            raise CorruptData(f"a producer table of {count} producers is cut off") from error
+        if at != len(data) - 4:
+            raise CorruptData(f"a producer table of {count} producers has {len(data)} bytes")
+        return table
+
+
+def _repeated(entry: _Entry, stamp: ProducerStamp) -> int:
+    sequence = stamp.sequence
+    if sequence > entry.last:
+        raise SequenceGap(
+            f"producer {stamp.producer_id} sent sequence {sequence}, {entry.last + 1} comes next",
+            details={"expected": entry.last + 1},
+        )
+    oldest = entry.batches[0][0]
+    if sequence < oldest:
+        raise SequenceStale(
+            f"producer {stamp.producer_id} sent sequence {sequence} again; only {oldest} to "
+            f"{entry.last} are remembered",
+            details={"oldest": oldest},
+        )
+    return entry.batches[sequence - oldest][1]

@@ -1,0 +1,510 @@
+"""Opening a log's directory after whatever happened to it: one entry point, one table of cases.
+
+The passes of ``recover``:
+
+1. Remove leftovers of interrupted writes, read the checkpoint, list the blocks.
+2. Finish an interrupted retention; compare the blocks before the checkpoint with each other by
+   name and length (their bytes were verified before the checkpoint was written).
+3. Flush what lies behind the checkpoint and read it from the medium: what a killed process had
+   written is made durable before anybody can see it, and what a failed flush left in the page
+   cache alone is not believed.
+4. Verify it batch by batch, up to the first byte that is no batch: X.
+5. Decide by ``classify`` what X is; act.
+
+    | case       | X < checkpoint | behind X        | a batch behind X says   | what is done       |
+    |            |                |                 | "synced beyond X"       |                    |
+    | CLEAN      | no             | zeros or nothing| –                       | nothing            |
+    | TORN_TAIL  | no             | no batch        | –                       | cut, keep aside    |
+    | UNSYNCED   | no             | intact batches  | no                      | cut, keep aside    |
+    | DAMAGED    | no             | intact batches  | yes                     | quarantine below X |
+    | DAMAGED    | yes            | anything        | –                       | quarantine below X |
+
+UNSYNCED is a group of appends of which a power cut kept some sectors: none was acknowledged, since
+the later ones say that nothing from X on was flushed when they were appended. Nothing is ever cut
+below an offset that some record says was flushed; a quarantined log is served below X, takes no
+appends, and its files are left as they are. Cut bytes go to ``<block>.cut-<X>`` beside the block.
+
+Recovering twice is recovering once: every step leaves a state in which the next run does the rest.
+"""
+
+import contextlib
+import enum
+import itertools
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vq.errors import CorruptData, DirectoryRefused
+from vq.store.block import Block, BlockCache
+from vq.store.checkpoint import Checkpoint
+from vq.store.disk import Disk
+from vq.store.format import (
+    BLOCK_SUFFIX,
+    CHECKPOINT_NAME,
+    CUT_MARK,
+    INDEX_SUFFIX,
+    OFFSET_DIGITS,
+    TEMPORARY_SUFFIX,
+    parse_block_name,
+)
+from vq.store.offset_index import OffsetIndex
+from vq.store.producers import ProducerTable
+from vq.store.scan import LogFacts, claimed_synced_offset, is_zero, verify
+
+__all__ = ["Case", "Recovered", "RecoveryReport", "classify", "recover"]
+
+logger = logging.getLogger(__name__)
+
+
+class Case(enum.StrEnum):
+    """What recovery found at the end of what it could verify."""
+
+    NEW = "new"
+    CLEAN = "clean"
+    TORN_TAIL = "torn tail"
+    UNSYNCED = "unsynced group"
+    DAMAGED = "damaged"
+    UNREADABLE = "unreadable"
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What recovery found and did.
+
+    Attributes:
+        case: The row of the table.
+        offset: X, where the verified part ends.
+        checkpoint_offset: From where on bytes were verified.
+        verified_bytes: How many were.
+        batches: In how many batches.
+        cut_bytes: Bytes taken off the end.
+        cut_files: Where they are kept now.
+        notes: Sentences for the operator.
+    """
+
+    case: Case = Case.NEW
+    offset: int = 0
+    checkpoint_offset: int = 0
+    verified_bytes: int = 0
+    batches: int = 0
+    cut_bytes: int = 0
+    cut_files: list[Path] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Recovered:
+    """A log as recovery hands it over."""
+
+    start_offset: int
+    end_offset: int
+    facts: LogFacts
+    start_messages: int = 0
+    blocks: list[Block] = field(default_factory=list)
+    sealed: bool = False
+    has_checkpoint: bool = False
+    quarantine: str = ""  # why, if it is in quarantine
+    report: RecoveryReport = field(default_factory=RecoveryReport)
+
+    @classmethod
+    def failed(cls, start_offset: int) -> "Recovered":
+        """Return a log of which nothing could be read."""
+        return cls(start_offset, start_offset, LogFacts(), report=RecoveryReport(Case.UNREADABLE))
+
+
+def classify(
+    x: int, *, checkpoint_offset: int, rest_is_zero: bool, claimed_synced: int | None
+) -> Case:
+    """Return the row of the table for a log whose verified part ends at ``x``.
+
+    Args:
+        x: First byte that is no batch.
+        checkpoint_offset: Everything before it was durable when the checkpoint was written.
+        rest_is_zero: Nothing but zeros, or nothing at all, lies behind x.
+        claimed_synced: Highest synced offset that an intact batch behind x tells; None: no batch.
+    """
+    if x < checkpoint_offset:
+        return Case.DAMAGED
+    if claimed_synced is not None:
+        return Case.DAMAGED if claimed_synced > x else Case.UNSYNCED
+    return Case.CLEAN if rest_is_zero else Case.TORN_TAIL
+
+
+def recover(
+    directory: Path,
+    *,
+    topic_id: str,
+    disk: Disk,
+    cache: BlockCache,
+    start_offset: int = 0,
+    producers: bytes = b"",
+) -> Recovered:
+    """Open what is in ``directory`` (which need not exist) and bring it into order.
+
+    Args:
+        directory: The partition's directory.
+        topic_id: Must be the one in the checkpoint.
+        disk: Where.
+        cache: For the blocks.
+        start_offset: Where a log without any files begins.
+        producers: Producer table of a log without any files.
+
+    Raises:
+        DirectoryRefused: The files belong to another topic of this name.
+        CorruptData: ``producers`` is no producer table.
+        OSError: The medium failed; nothing was cut because of that.
+    """
+    if not disk.exists(directory):
+        return _new_log(start_offset, producers)
+    names = _remove_leftovers(disk, directory)
+    checkpoint, notes = _read_checkpoint(disk, directory, topic_id)
+    starts = sorted(s for s in map(parse_block_name, names) if s is not None)
+    if not starts and checkpoint is None:
+        return _new_log(start_offset, producers)
+    run = _Recovery(directory, disk, cache, checkpoint)
+    run.report.notes += notes
+    return run.run(starts)
+
+
+def _new_log(start_offset: int, producers: bytes) -> Recovered:
+    facts = LogFacts(producers=ProducerTable.from_bytes(producers))
+    report = RecoveryReport(offset=start_offset, checkpoint_offset=start_offset)
+    return Recovered(start_offset, start_offset, facts, report=report)
+
+
+def _remove_leftovers(disk: Disk, directory: Path) -> list[str]:
+    """Remove half-written files and indexes without a block; return the other names."""
+    names = disk.listdir(directory)
+    kept = set(names)
+    for name in names:
+        lost_index = (
+            name.endswith(INDEX_SUFFIX)
+            and name.removesuffix(INDEX_SUFFIX) + BLOCK_SUFFIX not in kept
+        )
+        if name.endswith(TEMPORARY_SUFFIX) or lost_index:
+            disk.unlink(directory / name)
+            kept.discard(name)
+    return sorted(kept)
+
+
+def _read_checkpoint(
+    disk: Disk, directory: Path, topic_id: str
+) -> tuple[Checkpoint | None, list[str]]:
+    path = directory / CHECKPOINT_NAME
+    if not disk.exists(path):
+        return None, []
+    try:
+        checkpoint = Checkpoint.from_bytes(disk.read_bytes(path))
+    except CorruptData as error:
+        return None, [f"{path.name} is unusable ({error}); the whole log was verified instead"]
+    if checkpoint.topic_id != topic_id:
+        raise DirectoryRefused(
+            f"{directory} belongs to topic id {checkpoint.topic_id}, not {topic_id}: another topic "
+            "had this name; move the directory away"
+        )
+    return checkpoint, []
+
+
+class _Recovery:
+    """One run over one directory; ``run`` is called once."""
+
+    def __init__(
+        self, directory: Path, disk: Disk, cache: BlockCache, checkpoint: Checkpoint | None
+    ) -> None:
+        self.directory = directory
+        self.disk = disk
+        self.cache = cache
+        self.checkpoint = checkpoint
+        self.report = RecoveryReport()
+        self.sizes: dict[int, int] = {}  # start offset → length of the file
+
+    def run(self, starts: list[int]) -> Recovered:
+        """Carry out passes 2 to 5."""
+        starts = self._finish_retention(starts)
+        self.sizes = {s: self.disk.size(self._path(s)) for s in starts}
+        checkpoint = self.checkpoint
+        if not starts:
+            assert checkpoint is not None
+            return self._without_blocks(checkpoint)
+        log = self._begin(starts, checkpoint)
+        first = self._first_to_verify(starts)
+        broken = self._check_lengths(starts, first)
+        closed = starts[: (first if broken is None else broken) + 1]
+        for start, following in itertools.pairwise(closed):
+            log.blocks.append(self._block(start, following - start))
+        try:
+            if broken is not None:
+                log.facts = LogFacts()  # those of the checkpoint lie ahead of what is left
+                x = self._verify_from(log, starts[: broken + 1], broken)
+                return self._quarantine(log, x, f"the file of block {starts[broken]} is too short")
+            if checkpoint is not None and starts[0] > checkpoint.offset:
+                return self._quarantine(log, starts[0], f"everything below {starts[0]} is gone")
+            x = self._verify_from(log, starts, first)
+        except CorruptData as error:
+            x = int(error.details["offset"])
+            return self._quarantine(log, x, f"below the checkpoint there is {error}")
+        return self._settle(log, starts, x)
+
+    # Pass 2 ---------------------------------------------------------------------------------------
+    def _finish_retention(self, starts: list[int]) -> list[int]:
+        """Delete blocks that lie wholly below the log's start: their deletion was interrupted."""
+        checkpoint = self.checkpoint
+        if checkpoint is None:
+            return starts
+        keep = 0
+        for at, start in enumerate(starts):
+            end = starts[at + 1] if at + 1 < len(starts) else checkpoint.offset
+            if start >= checkpoint.start_offset or end > checkpoint.start_offset:
+                break
+            self.disk.unlink(self._path(start))
+            with contextlib.suppress(FileNotFoundError):
+                self.disk.unlink(self._path(start).with_suffix(INDEX_SUFFIX))
+            keep = at + 1
+        return starts[keep:]
+
+    def _without_blocks(self, checkpoint: Checkpoint) -> Recovered:
+        """The checkpoint stands alone: an empty log, or one whose blocks are gone."""
+        log = Recovered(checkpoint.start_offset, checkpoint.offset, _facts_of(checkpoint))
+        log.start_messages = checkpoint.start_messages
+        log.sealed, log.has_checkpoint = checkpoint.sealed, True
+        if checkpoint.start_offset != checkpoint.offset:
+            return self._quarantine(log, checkpoint.start_offset, "its blocks are gone")
+        return self._finish(log, Case.CLEAN, checkpoint.offset)
+
+    def _begin(self, starts: list[int], checkpoint: Checkpoint | None) -> Recovered:
+        log = Recovered(starts[0], starts[0], LogFacts())
+        if checkpoint is not None:
+            log.facts = _facts_of(checkpoint)
+            log.start_messages = checkpoint.start_messages
+            log.sealed, log.has_checkpoint = checkpoint.sealed, True
+            if starts[0] > checkpoint.start_offset:
+                log.start_messages = self._messages_before(starts[0], checkpoint)
+                self.report.notes.append(
+                    f"the log begins at {starts[0]}; its last checkpoint said "
+                    f"{checkpoint.start_offset}: the blocks between were deleted"
+                )
+        return log
+
+    def _messages_before(self, start: int, checkpoint: Checkpoint) -> int:
+        """Return the messages before a block as its index tells, or the best guess without one."""
+        index_path = self._path(start).with_suffix(INDEX_SUFFIX)
+        data = checkpoint.index
+        if self.disk.exists(index_path):
+            data = self.disk.read_bytes(index_path)
+        with contextlib.suppress(CorruptData):
+            index, _, _ = OffsetIndex.from_bytes(data)
+            if index.start_offset == start:
+                return index.messages_before
+        return checkpoint.start_messages
+
+    def _first_to_verify(self, starts: list[int]) -> int:
+        """Return the index of the block that holds the checkpoint's offset."""
+        if self.checkpoint is None:
+            return 0
+        offset = self.checkpoint.offset
+        return max(0, sum(1 for start in starts if start <= offset) - 1)
+
+    def _check_lengths(self, starts: list[int], first: int) -> int | None:
+        """Return the index of the first block whose file is shorter than it was, or None."""
+        for at in range(first):
+            if self.sizes[starts[at]] < starts[at + 1] - starts[at]:
+                return at
+        if self.checkpoint is not None:
+            start = starts[first]
+            if self.sizes[start] < self.checkpoint.offset - start:
+                return first
+        return None
+
+    # Passes 3 and 4 -------------------------------------------------------------------------------
+    def _verify_from(self, log: Recovered, starts: list[int], first: int) -> int:
+        """Verify from block ``first`` on, appending blocks to the log; return X."""
+        x = starts[first]
+        for at in range(first, len(starts)):
+            start = starts[at]
+            end = start + self.sizes[start]
+            if at + 1 < len(starts):
+                end = min(end, starts[at + 1])
+            x = self._verify_block(log, start, end)
+            if at + 1 < len(starts) and x != starts[at + 1]:
+                break
+        return x
+
+    def _verify_block(self, log: Recovered, start: int, end: int) -> int:
+        block = self._block(start, 0)
+        block.allocated = self.sizes[start]
+        block.index_saved = False
+        facts = log.facts
+        offset, index = self._where_to_begin(block, facts)
+        block.index = index
+        if offset < end:
+            file = block.open()
+            file.datasync()
+            file.forget_cache()
+            x = verify(file, start, offset, end, facts, index)
+        else:
+            x = offset
+        block.length = block.synced_length = x - start
+        block.messages = facts.messages - index.messages_before
+        log.blocks.append(block)
+        return x
+
+    def _where_to_begin(self, block: Block, facts: LogFacts) -> tuple[int, OffsetIndex]:
+        """Return the first offset to verify in a block, and its index up to there.
+
+        Raises:
+            CorruptData: The index must be built, and a batch below the checkpoint is damaged.
+        """
+        checkpoint = self.checkpoint
+        start = block.start_offset
+        end = start + self.sizes[start]
+        if checkpoint is None or facts.batches or not start <= checkpoint.offset <= end:
+            return start, OffsetIndex(start, messages_before=facts.messages)
+        with contextlib.suppress(CorruptData):
+            index, covered, messages = OffsetIndex.from_bytes(checkpoint.index)
+            if (index.start_offset, covered) == (start, checkpoint.offset):
+                index.messages_before = checkpoint.messages - messages
+                return checkpoint.offset, index
+        # The checkpoint speaks of another block: the one behind was made and lost again.
+        block.length = checkpoint.offset - start
+        index = block.load_index()
+        index.messages_before = checkpoint.messages - block.messages
+        return checkpoint.offset, index
+
+    # Pass 5 ---------------------------------------------------------------------------------------
+    def _settle(self, log: Recovered, starts: list[int], x: int) -> Recovered:
+        """Decide what X is and act."""
+        later = [s for s in starts if s > log.blocks[-1].start_offset]
+        rest_is_zero, claimed = self._look_behind(log.blocks[-1], later, x)
+        case = classify(
+            x,
+            checkpoint_offset=self.checkpoint.offset if self.checkpoint else 0,
+            rest_is_zero=rest_is_zero,
+            claimed_synced=claimed,
+        )
+        if case is Case.DAMAGED:
+            return self._quarantine(
+                log,
+                x,
+                f"the batch at offset {x} is damaged, and later ones say it was flushed"
+                if claimed is not None
+                else f"the log ends at {x}, before its checkpoint",
+            )
+        if later or case is not Case.CLEAN:
+            self._cut(log.blocks[-1], later, x)
+        return self._finish(log, case, x)
+
+    def _look_behind(self, block: Block, later: list[int], x: int) -> tuple[bool, int | None]:
+        """Return whether all behind X is zeros, and the highest synced offset claimed there."""
+        zero = True
+        claims: list[int] = []
+        start = block.start_offset
+        for begin, offset in [(start, x), *((s, s - 1) for s in later)]:
+            size = self.sizes[begin]
+            if size <= max(0, offset - begin):
+                continue
+            file = block.open() if begin == start else self._block(begin, 0).open()
+            try:
+                if is_zero(file, max(0, offset - begin), size):
+                    continue
+                zero = False
+                claim = claimed_synced_offset(file, begin, offset, begin + size)
+            finally:
+                if begin != start:
+                    file.close()
+            if claim is not None:
+                claims.append(claim)
+        return zero, max(claims, default=None)
+
+    def _cut(self, block: Block, later: list[int], x: int) -> None:
+        """Take everything behind X off the log and keep it aside, last block first."""
+        for start in reversed(later):
+            path = self._path(start)
+            size = self.sizes[start]
+            other = self._block(start, 0)
+            try:
+                empty = is_zero(other.open(), 0, size)
+            finally:
+                other.close()
+            if empty:
+                self.disk.unlink(path)
+            else:
+                self.disk.rename(path, self._aside(start, start))
+                self.report.cut_bytes += size
+            self.disk.sync_directory(self.directory)
+        file = block.open()
+        rest = file.pread(block.length, self.sizes[block.start_offset] - block.length)
+        rest = rest.rstrip(b"\0")
+        if rest:
+            target = self._aside(block.start_offset, x, rest)
+            self.disk.write_atomic(target, rest)
+            self.report.cut_bytes += len(rest)
+        file.truncate(block.length)
+        file.datasync()
+        block.allocated = block.length
+
+    def _aside(self, start: int, x: int, content: bytes | None = None) -> Path:
+        """Return the name for cut bytes: a free one, or the one that holds them already."""
+        base = f"{start:0{OFFSET_DIGITS}d}{CUT_MARK}{x}"
+        number = 0
+        while True:
+            path = self.directory / (f"{base}-{number}" if number else base)
+            if not self.disk.exists(path):
+                break
+            if content is not None and self.disk.read_bytes(path) == content:
+                break
+            number += 1
+        self.report.cut_files.append(path)
+        return path
+
+    def _quarantine(self, log: Recovered, x: int, why: str) -> Recovered:
+        """Leave every file as it is; the log ends at X and takes no appends."""
+        log.quarantine = (
+            f"{self.directory}: {why}. Nothing was cut; the log is served in "
+            f"[{log.start_offset}, {x}) and takes no messages. Restore the partition's files from "
+            "a copy, or move the directory away to go on without them"
+        )
+        self.report.notes.append(log.quarantine)
+        log.end_offset = x
+        return self._finish(log, Case.DAMAGED, x)
+
+    def _finish(self, log: Recovered, case: Case, x: int) -> Recovered:
+        report = self.report
+        report.case = case
+        report.offset = log.end_offset = x
+        report.checkpoint_offset = self.checkpoint.offset if self.checkpoint else log.start_offset
+        report.verified_bytes = log.facts.verified_bytes
+        report.batches = log.facts.batches
+        log.report = report
+        for block in log.blocks[:-1]:
+            block.close()
+        if log.blocks and not log.quarantine:
+            log.blocks[-1].allocated = max(log.blocks[-1].allocated, log.blocks[-1].length)
+        for note in report.notes:
+            logger.warning("[%s] %s", self.directory.name, note)
+        return log
+
+    def _path(self, start: int) -> Path:
+        return Block(self.directory, start, disk=self.disk, cache=self.cache).path
+
+    def _block(self, start: int, length: int) -> Block:
+        return Block(
+            self.directory,
+            start,
+            disk=self.disk,
+            cache=self.cache,
+            length=length,
+            allocated=length,
+        )
+
+
+def _facts_of(checkpoint: Checkpoint) -> LogFacts:
+    try:
+        producers = ProducerTable.from_bytes(checkpoint.producers)
+    except CorruptData:  # cannot happen: the checkpoint's own CRC held
+        producers = ProducerTable()
+    return LogFacts(
+        epoch=checkpoint.epoch,
+        append_time_ms=checkpoint.append_time_ms,
+        messages=checkpoint.messages,
+        producers=producers,
+    )
