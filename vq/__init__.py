@@ -1,3 +1,94 @@
-"""vq: a durable, partitioned message queue coordinated through ZooKeeper."""
+"""vq: a durable, partitioned message queue coordinated through ZooKeeper.
+
+The names below are the public API for blocking code; ``vq.aio`` has the same as coroutines. They
+are loaded on first use, so that ``import vq`` costs nothing to programs that need one of them.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vq.client.blocking import MessageConsumer, MessageProducer
+    from vq.client.config import (
+        ConsumerConfig,
+        MessageFactoryConfig,
+        OnListenerError,
+        ProducerConfig,
+        StartPosition,
+    )
+    from vq.client.factory import MessageFactory
+    from vq.client.future import SendFuture
+    from vq.errors import InvalidArgument, InvalidState, OutcomeUnknown, Refused, VqError
+    from vq.model import (
+        Address,
+        Message,
+        PartitionPlacement,
+        SendResult,
+        StatusResult,
+        TopicPartition,
+        TopicSettings,
+    )
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "vq.client.blocking": ("MessageConsumer", "MessageProducer"),
+    "vq.client.config": (
+        "ConsumerConfig",
+        "MessageFactoryConfig",
+        "OnListenerError",
+        "ProducerConfig",
+        "StartPosition",
+    ),
+    "vq.client.factory": ("MessageFactory",),
+    "vq.client.future": ("SendFuture",),
+    "vq.errors": ("InvalidArgument", "InvalidState", "OutcomeUnknown", "Refused", "VqError"),
+    "vq.model": (
+        "Address",
+        "Message",
+        "PartitionPlacement",
+        "SendResult",
+        "StatusResult",
+        "TopicPartition",
+        "TopicSettings",
+    ),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Address",
+    "ConsumerConfig",
+    "InvalidArgument",
+    "InvalidState",
+    "Message",
+    "MessageConsumer",
+    "MessageFactory",
+    "MessageFactoryConfig",
+    "MessageProducer",
+    "OnListenerError",
+    "OutcomeUnknown",
+    "PartitionPlacement",
+    "ProducerConfig",
+    "Refused",
+    "SendFuture",
+    "SendResult",
+    "StartPosition",
+    "StatusResult",
+    "TopicPartition",
+    "TopicSettings",
+    "VqError",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'vq' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

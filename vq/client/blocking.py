@@ -5,7 +5,7 @@ from typing import Self
 
 from vq.client.config import ConsumerConfig, ProducerConfig
 from vq.client.consumer import ConsumerCore
-from vq.client.delivery import Listener
+from vq.client.delivery import Listener, Workers
 from vq.client.future import SendCallback, SendFuture
 from vq.client.producer import ProducerCore
 from vq.client.runtime import LoopThread
@@ -13,6 +13,7 @@ from vq.model import Message, SendResult, TopicPartition
 
 _SEND_SYNC_S = 3.0
 _GET_S = 5.0
+_WORKERS_S = 5.0
 
 
 class MessageProducer:
@@ -82,7 +83,7 @@ class MessageProducer:
         self._runtime.run(self._core.flush(), timeout)
 
     def close(self) -> None:
-        """Wait for what was taken (every message has a deadline), then stop. May be called again."""
+        """Wait for what was taken (each has a deadline), then stop. May be called again."""
         if not self._runtime.forked and not self._core.closed:
             self._runtime.run(self._core.close())
 
@@ -101,9 +102,10 @@ class MessageProducer:
 class MessageConsumer:
     """Receives messages, by position or as a member of a group."""
 
-    def __init__(self, core: ConsumerCore, runtime: LoopThread) -> None:
+    def __init__(self, core: ConsumerCore, runtime: LoopThread, workers: Workers) -> None:
         self._core = core
         self._runtime = runtime
+        self._workers = workers
 
     @property
     def config(self) -> ConsumerConfig:
@@ -145,7 +147,8 @@ class MessageConsumer:
             topic: Must exist when ``start`` is called.
             length: Bytes fetched at a time, 1 to 8 MiB.
             listener: Called once per message, on a thread of this consumer. A message counts as
-                consumed when it returns; what happens when it raises is ``config.on_listener_error``.
+                consumed when it returns; ``config.on_listener_error`` says what happens when it
+                raises.
             message_filter: A tag, or several as ``"a || b"``; brokers send nothing else.
         """
         self._core.subscribe(topic, length, listener, message_filter)
@@ -177,6 +180,7 @@ class MessageConsumer:
         """Finish the messages in hand, commit, leave the group. May be called again."""
         if not self._runtime.forked and not self._core.closed:
             self._runtime.run(self._core.close())
+            self._workers.close(_WORKERS_S)
 
     def __enter__(self) -> Self:
         return self

@@ -15,16 +15,17 @@ from vq.client import connection as connections
 from vq.client.config import MessageFactoryConfig
 from vq.client.connection import BrokerConnection
 from vq.client.ids import IdGenerator
-from vq.clock import Clock
+from vq.clock import Clock, SystemClock
 from vq.coordination.coordinator import Coordinator
 from vq.coordination.routes import Routes, RouteWatcher
 from vq.coordination.slots import SlotLease
+from vq.coordination.zk import ZooKeeperCoordinator
 from vq.errors import NotMaster, UnknownPartition, VqError
 from vq.model import Address, TopicPartition
 from vq.remoting.frames import Buffer
-from vq.remoting.transport import Network
+from vq.remoting.transport import Network, TcpNetwork
 
-_LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 _RECONNECT_S = 0.05
 _RECONNECT_MAX_S = 1.0
 
@@ -47,8 +48,12 @@ class ClusterClient:
         self.rng = rng
         self._network = network
         self._watcher = RouteWatcher(coordinator, clock)
-        self._slot = SlotLease(coordinator, owner=config.client_id)
+        self._slot = SlotLease(
+            coordinator, clock, holder=config.client_id, rng=rng, on_change=self._slot_changed
+        )
+        self._slot_task: asyncio.Task[int] | None = None
         self._ids: IdGenerator | None = None
+        self.ids_ready = False  # a slot is leased now; without one no id may be made
         self._ids_lock = threading.Lock()
         self._connections: dict[Address, BrokerConnection] = {}
         self._connecting: dict[Address, asyncio.Task[BrokerConnection]] = {}
@@ -78,7 +83,8 @@ class ClusterClient:
         for connection in list(self._connections.values()):
             connection.close()
         await self._watcher.close()
-        await self._slot.release()
+        if self._slot_task is not None:
+            await self._slot.stop()
         await self.coordinator.close()
 
     # Routes -----------------------------------------------------------------------------------
@@ -105,7 +111,7 @@ class ClusterClient:
         try:
             await self._watcher.refresh(topic)
         except VqError as error:
-            _LOG.debug("routes of %s could not be read again: %s", topic, error)
+            logger.debug("routes of %s could not be read again: %s", topic, error)
         finally:
             del self._refreshing[topic]
 
@@ -137,11 +143,19 @@ class ClusterClient:
     # Message ids ------------------------------------------------------------------------------
     async def lease_slot(self) -> None:
         """Lease a message-id slot, once; producers need one before their first message."""
-        if self._ids is None:
-            slot = await self._slot.acquire()
-            if self._ids is None:
-                self._ids = IdGenerator(slot, self.clock)
-                self._slot.on_change(self._ids.use_slot)
+        if self._slot_task is None or (self._slot_task.done() and self._ids is None):
+            self._slot_task = asyncio.create_task(self._slot.start())
+        await asyncio.shield(self._slot_task)
+
+    def _slot_changed(self, slot: int | None) -> None:
+        self.ids_ready = slot is not None
+        if slot is not None:
+            with self._ids_lock:
+                if self._ids is None:
+                    self._ids = IdGenerator(slot, self.clock)
+                else:
+                    self._ids.use_slot(slot)
+        self._changed()
 
     def take_ids(self, count: int) -> list[int]:
         """Return new message ids; any thread."""
@@ -204,7 +218,7 @@ class ClusterClient:
             self._failures.pop(address, None)
         else:
             self._failures[address] = self._failures.get(address, 0) + 1
-            _LOG.debug("no connection to %s: %s", address, error)
+            logger.debug("no connection to %s: %s", address, error)
         self._changed()
 
     def _connection_closed(self, connection: BrokerConnection) -> None:
@@ -225,3 +239,26 @@ class ClusterClient:
         bound = self.config.request_timeout_s if timeout is None else timeout
         connection = await self.connection(address)
         return await connection.request(command, message, body, timeout=bound)
+
+
+async def open_cluster(config: MessageFactoryConfig) -> ClusterClient:
+    """Return a started client of a real cluster, on the running loop.
+
+    Raises:
+        CoordinationError: ZooKeeper does not answer in time; nothing is left open.
+    """
+    cluster = ClusterClient(
+        config,
+        coordinator=ZooKeeperCoordinator(
+            config.zookeeper, config.cluster, session_timeout_s=config.session_timeout_s
+        ),
+        network=TcpNetwork(),
+        clock=SystemClock(),
+        rng=random.Random(),
+    )
+    try:
+        await cluster.start()
+    except BaseException:
+        await cluster.close()
+        raise
+    return cluster

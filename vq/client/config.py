@@ -1,4 +1,4 @@
-"""What an application may set, for a factory, a producer and a consumer. Checked at construction."""
+"""What an application may set for a factory, a producer and a consumer; checked when made."""
 
 import enum
 from dataclasses import dataclass

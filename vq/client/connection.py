@@ -169,10 +169,9 @@ async def connect(
     """
     try:
         async with asyncio.timeout(timeout):
-            _, protocol = await network.connect(
+            _, connection = await network.connect(
                 address, lambda: BrokerConnection(address, on_close=on_close)
             )
-            connection = cast("BrokerConnection", protocol)
             try:
                 connection.hello, _ = await connection.request(
                     Command.HELLO, hello_request(client_id, cluster), timeout=timeout

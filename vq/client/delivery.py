@@ -1,7 +1,7 @@
 """From fetched bytes to a listener called once per message, partition by partition.
 
     loop                     worker threads                      loop
-    chunk ──▶ Delivery ──▶ decode, verify, call listener ──▶ room for the fetcher, position to commit
+    chunk ──▶ Delivery ──▶ decode, verify, call listener ──▶ room to fetch, position to commit
 
 A ``Delivery`` is one partition's line of chunks. It is in at most one worker at a time, so a
 partition's messages are handled in order by one thread; different partitions may be handled side
@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from vq.client.config import ConsumerConfig, OnListenerError
 from vq.client.fetcher import Chunk
@@ -23,10 +23,14 @@ from vq.model import Message, TopicPartition
 from vq.store.format import FLAG_COMPRESSION_MASK
 from vq.store.record import Record, decode_into, decode_properties, decompress
 
-_LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 _BACKOFF_MAX_S = 30.0
 
 Listener = Callable[[Message], Any]
+
+
+def ignore(message: Message) -> None:
+    """Stand in for a listener where messages are iterated over instead."""
 
 
 def to_message(where: TopicPartition, record: Record) -> Message:
@@ -89,14 +93,38 @@ def _behind(record: Record, offset: int) -> int:
     return offset + record.next_offset - record.offset
 
 
-class Delivery:
-    """One held partition on its way to a listener.
+class Delivery(Protocol):
+    """One held partition on its way to the user.
 
     Attributes:
-        position: Where this group goes on after a stop: behind the last message whose listener
-            returned, control records and filtered messages included. Any thread may read it.
+        position: Where this group goes on after a stop: behind the last message the user is done
+            with, control records and filtered messages included. Any thread may read it.
+        delivered: How many messages the user is done with.
         error: Why delivery stands still, or None.
     """
+
+    position: int
+    delivered: int
+    error: VqError | None
+
+    def add(self, chunk: Chunk) -> None:
+        """Queue a chunk; the fetcher bounds how many bytes wait here."""
+        ...
+
+    def stop(self, on_stopped: Callable[[], None]) -> None:
+        """Deliver no further message; call ``on_stopped`` once the user is at none any more.
+
+        It may be called from another thread, or at once.
+        """
+        ...
+
+
+DeliveryMaker = Callable[[TopicPartition, int, Listener, Callable[[int], None]], Delivery]
+"""``(partition, position, listener, on_consumed)`` to a delivery; ``on_consumed`` takes bytes."""
+
+
+class ThreadDelivery:
+    """A delivery that calls a listener on one of ``workers``; see ``Delivery``."""
 
     def __init__(
         self,
@@ -125,7 +153,7 @@ class Delivery:
 
     # The loop ---------------------------------------------------------------------------------
     def add(self, chunk: Chunk) -> None:
-        """Queue a chunk; the fetcher bounds how many bytes wait here."""
+        """See ``Delivery.add``."""
         with self._lock:
             self._chunks.append(chunk)
             if self._scheduled or self._stop.is_set():
@@ -134,10 +162,7 @@ class Delivery:
         self._workers.submit(self)
 
     def stop(self, on_stopped: Callable[[], None]) -> None:
-        """Deliver no further message; call ``on_stopped`` once no listener is running.
-
-        It is called from the worker's thread, or at once when none is at it.
-        """
+        """See ``Delivery.stop``; called from the worker's thread, or at once when none is at it."""
         with self._lock:
             self._stop.set()
             self._chunks.clear()
@@ -185,7 +210,7 @@ class Delivery:
     def _give_up(self, error: CorruptData) -> None:
         self.error = error
         self._stop.set()
-        _LOG.error(
+        logger.error(
             "%s: delivery stops at a damaged record, nothing is skipped: %s", self.where, error
         )
 
@@ -197,7 +222,7 @@ class Delivery:
         while True:
             tries += 1
             if skip and tries > self._config.listener_retries:
-                _LOG.error(
+                logger.error(
                     "%s: message at offset %d skipped after %d tries: %r",
                     self.where,
                     message.offset,
@@ -205,7 +230,7 @@ class Delivery:
                     error,
                 )
                 return True
-            _LOG.warning(
+            logger.warning(
                 "%s: the listener raised for the message at offset %d, try %d: %r",
                 self.where,
                 message.offset,
@@ -227,7 +252,7 @@ class Workers:
     """Threads that run deliveries, in the order in which they became ready."""
 
     def __init__(self, count: int, *, name: str) -> None:
-        self._ready: queue.SimpleQueue[Delivery | None] = queue.SimpleQueue()
+        self._ready: queue.SimpleQueue[ThreadDelivery | None] = queue.SimpleQueue()
         self._threads = [
             threading.Thread(target=self._run, name=f"{name}-{number}", daemon=True)
             for number in range(count)
@@ -235,7 +260,7 @@ class Workers:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, delivery: Delivery) -> None:
+    def submit(self, delivery: ThreadDelivery) -> None:
         """Have ``delivery.run`` called once."""
         self._ready.put(delivery)
 

@@ -6,25 +6,21 @@ producers and consumers share them. All its methods may be called from any threa
 
 import asyncio
 import contextlib
-import random
 import threading
 from types import TracebackType
 from typing import Self
 
 from vq.client.blocking import MessageConsumer, MessageProducer
-from vq.client.cluster import ClusterClient
+from vq.client.cluster import ClusterClient, open_cluster
 from vq.client.config import ConsumerConfig, MessageFactoryConfig, ProducerConfig
 from vq.client.consumer import ConsumerCore
-from vq.client.delivery import Workers
+from vq.client.delivery import ThreadDelivery, Workers
 from vq.client.partitioner import Partitioner
 from vq.client.producer import ProducerCore
 from vq.client.queries import broker_status, cluster_status, partitions_of
 from vq.client.runtime import LoopThread
-from vq.clock import SystemClock
-from vq.coordination.zk import ZooKeeperCoordinator
 from vq.errors import InvalidState
 from vq.model import Address, PartitionPlacement, StatusResult
-from vq.remoting.transport import TcpNetwork
 
 _STOP_S = 30.0
 
@@ -62,31 +58,12 @@ class MessageFactory:
             self.config = config
         runtime = LoopThread(f"vq-{self.config.client_id}")
         try:
-            self._cluster = runtime.run(self._start())
+            self._cluster = runtime.run(open_cluster(self.config))
         except BaseException:
             runtime.stop()
             raise
         self._runtime = runtime
         return self
-
-    async def _start(self) -> ClusterClient:
-        cluster = ClusterClient(
-            self.config,
-            coordinator=ZooKeeperCoordinator(
-                self.config.zookeeper,
-                self.config.cluster,
-                session_timeout_s=self.config.session_timeout_s,
-            ),
-            network=TcpNetwork(),
-            clock=SystemClock(),
-            rng=random.Random(),  # noqa: S311 - spreads load, guards nothing
-        )
-        try:
-            await cluster.start()
-        except BaseException:
-            await cluster.close()
-            raise
-        return cluster
 
     def create_producer(
         self, config: ProducerConfig | None = None, *, partitioner: Partitioner | None = None
@@ -108,11 +85,18 @@ class MessageFactory:
         runtime, cluster = self._opened()
         settings = config or ConsumerConfig()
 
-        async def make() -> ConsumerCore:
-            workers = Workers(settings.listener_threads, name=f"vq-listener-{settings.group}")
-            return ConsumerCore(cluster, settings, workers=workers)
+        workers = Workers(settings.listener_threads, name=f"vq-listener-{settings.group}")
 
-        consumer = MessageConsumer(runtime.run(make()), runtime)
+        async def make() -> ConsumerCore:
+            return ConsumerCore(
+                cluster,
+                settings,
+                make_delivery=lambda where, position, listener, on_consumed: ThreadDelivery(
+                    where, position, listener, settings, on_consumed=on_consumed, workers=workers
+                ),
+            )
+
+        consumer = MessageConsumer(runtime.run(make()), runtime, workers)
         with self._lock:
             self._consumers.append(consumer)
         return consumer

@@ -19,7 +19,7 @@ from vq.remoting.format import Command
 from vq.remoting.frames import Frame
 from vq.remoting.wire_pb2 import GetRequest, GetResponse
 
-_LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 _BACKOFF_S = 0.02
 _BACKOFF_MAX_S = 1.0
 #: A broker that has not answered this long after the hold ended is asked again elsewhere.
@@ -138,7 +138,7 @@ class PartitionFetcher:
 
     def _no_answer(self, number: int, close: Callable[[], None]) -> None:
         if number == self._request and not self._stopped:
-            _LOG.warning("%s: the broker does not answer; connecting anew", self.where)
+            logger.warning("%s: the broker does not answer; connecting anew", self.where)
             close()
 
     def _on_reply(self, frame: Frame | None) -> None:

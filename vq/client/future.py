@@ -12,7 +12,7 @@ from typing import Any
 from vq.errors import InvalidState, TimedOut, VqError
 from vq.model import SendResult
 
-_LOG = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 SendCallback = Callable[[SendResult | None, VqError | None], Any]
 """Called once per message with ``(result, None)`` or ``(None, error)``."""
@@ -52,6 +52,8 @@ class SendFuture:
         self.properties = properties
         self.callback = callback
         self.deadline = deadline
+        self.message_id = 0
+        self.partition = -1
         self.offset = -1
         self._error: VqError | None = None
         self._waiters: list[Callable[[], Any]] | None = None
@@ -137,4 +139,4 @@ class SendFuture:
         try:
             self.callback(result, error)
         except Exception:
-            _LOG.exception("a send callback raised")
+            logger.exception("a send callback raised")

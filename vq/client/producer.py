@@ -85,6 +85,7 @@ class ProducerCore:
         self._closed = False
         self._taken_messages = self._taken_bytes = 0  # written under the lock
         self._ended_messages = self._ended_bytes = 0  # written by the loop
+        self._room_waiters: list[asyncio.Future[None]] = []
         self._idle: list[asyncio.Future[None]] = []
         self._retry_timer: asyncio.TimerHandle | None = None
         self._tick_timer: asyncio.TimerHandle | None = None
@@ -101,7 +102,7 @@ class ProducerCore:
         self._check_open()
         await self._cluster.lease_slot()
         routes = await self._cluster.track(topic)
-        if not routes.settings(topic).writable:
+        if not routes.topic(topic).settings.writable:
             raise PermissionRefused(f"topic {topic} is not writable: its settings say so")
         if topic not in self._topics:
             queues = TopicQueues(topic, self._make_queue)
@@ -117,7 +118,7 @@ class ProducerCore:
 
     def _follow(self, queues: TopicQueues) -> None:
         routes = self._cluster.routes
-        if queues.topic not in routes:
+        if queues.topic not in routes.topics:
             for queue in queues.queues:
                 queue.close(UnknownTopic(f"topic {queues.topic} was deleted"))
             self._topics.pop(queues.topic, None)
@@ -128,7 +129,7 @@ class ProducerCore:
             for placement in placements
             if placement.writer_group is not None and routes.master(placement.writer_group)
         ]
-        queues.update(routes.settings(queues.topic), len(placements), writable)
+        queues.update(routes.topic(queues.topic).settings, len(placements), writable)
 
     def _routes_changed(self) -> None:
         for queues in list(self._topics.values()):
@@ -169,10 +170,7 @@ class ProducerCore:
         deadline = self._clock() + (self.config.send_timeout_s if timeout is None else timeout)
         future = SendFuture(content, tag_bytes, properties, callback, deadline)
         with self._lock:
-            if (
-                self._taken_messages - self._ended_messages >= self.config.buffer_messages
-                or self._taken_bytes - self._ended_bytes >= self.config.buffer_bytes
-            ):
+            if self.is_full:
                 self._wait_for_room(deadline, block=block)
             self._taken_messages += 1
             self._taken_bytes += len(content)
@@ -205,6 +203,30 @@ class ProducerCore:
         finally:
             self._waiting_for_room -= 1
 
+    @property
+    def is_full(self) -> bool:
+        """Whether ``enqueue`` would have to wait now."""
+        return (
+            self._taken_messages - self._ended_messages >= self.config.buffer_messages
+            or self._taken_bytes - self._ended_bytes >= self.config.buffer_bytes
+        )
+
+    async def wait_for_room(self, timeout: float | None) -> None:
+        """Return once ``enqueue`` need not wait; for callers on the loop.
+
+        Raises:
+            BufferFull: There was no room within the send's deadline.
+        """
+        bound = self.config.send_timeout_s if timeout is None else timeout
+        try:
+            async with asyncio.timeout(bound):
+                while self.is_full:
+                    waiter = self._loop.create_future()
+                    self._room_waiters.append(waiter)
+                    await waiter
+        except TimeoutError:
+            raise BufferFull(f"no room for a message within {bound:g} s") from None
+
     def _check_open(self) -> None:
         if self._closed:
             raise InvalidState("the producer is closed")
@@ -232,13 +254,15 @@ class ProducerCore:
 
     def _pump_queue(self, queue: PartitionQueue, now: float) -> None:
         connection = self._connection_of(queue)
-        if connection is None:
-            return
+        if connection is None or not self._cluster.ids_ready:
+            return  # called again when that changes
         for batch in queue.sendable(now, self._cluster.take_ids):
             self._send(queue, batch, connection)
 
     def _connection_of(self, queue: PartitionQueue) -> BrokerConnection | None:
         routes = self._cluster.routes
+        if queue.where.topic not in routes.topics:
+            return None
         group = routes.placement(queue.where).writer_group
         master = None if group is None else routes.master(group)
         if master is None:
@@ -293,6 +317,9 @@ class ProducerCore:
         if self._waiting_for_room:
             with self._room:
                 self._room.notify_all()
+        if self._room_waiters:
+            waiters, self._room_waiters = self._room_waiters, []
+            _wake_all(waiters)
 
     def _pump_at(self, when: float) -> None:
         if self._retry_timer is not None:
@@ -311,9 +338,7 @@ class ProducerCore:
 
     def _wake_idle(self) -> None:
         idle, self._idle = self._idle, []
-        for waiter in idle:
-            if not waiter.done():
-                waiter.set_result(None)
+        _wake_all(idle)
 
     @property
     def closed(self) -> bool:
@@ -357,6 +382,12 @@ class ProducerCore:
         for timer in (self._retry_timer, self._tick_timer):
             if timer is not None:
                 timer.cancel()
+
+
+def _wake_all(waiters: list[asyncio.Future[None]]) -> None:
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(None)
 
 
 def _checked_content(content: object, queues: TopicQueues) -> bytes:

@@ -35,7 +35,7 @@ async def broker_status(
 
 async def cluster_status(cluster: ClusterClient) -> dict[Address, StatusResult]:
     """Ask every registered broker; those that do not answer are left out."""
-    nodes = await registry.nodes(cluster.coordinator)
+    nodes = await registry.all_nodes(cluster.coordinator)
     answers = await asyncio.gather(
         *(broker_status(cluster, node.address) for node in nodes), return_exceptions=True
     )

@@ -442,6 +442,16 @@ async def nodes(coordinator: Coordinator, group: str) -> list[NodeInfo]:
     return [info for info in found if info is not None]
 
 
+async def all_nodes(coordinator: Coordinator) -> list[NodeInfo]:
+    """Return the registered nodes of all groups, sorted by group and node."""
+    names = await children_or_none(coordinator, BROKERS)
+    return [
+        node
+        for found in await gather_all(nodes(coordinator, name) for name in names)
+        for node in found
+    ]
+
+
 async def read_node(coordinator: Coordinator, group: str, node: str) -> NodeInfo | None:
     """Return a registered node, None if it is not registered."""
     path = BrokerNode.path(group, node)

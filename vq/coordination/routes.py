@@ -20,8 +20,8 @@ from vq.clock import Clock
 from vq.coordination.coordinator import Coordinator, NoNode, SessionState, WatchEvent
 from vq.coordination.paths import TOPICS, BrokerNode, GroupState
 from vq.coordination.reading import TopicView, children_or_none, gather_all, read_topic
-from vq.errors import CoordinationError, InvalidState, UnknownTopic
-from vq.model import Address, PartitionPlacement
+from vq.errors import CoordinationError, InvalidState, UnknownPartition, UnknownTopic
+from vq.model import Address, PartitionPlacement, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +72,21 @@ class Routes:
             UnknownTopic: As for ``topic``.
         """
         return self.topic(topic).partitions
+
+    def placement(self, where: TopicPartition) -> PartitionPlacement:
+        """Return where one partition lives.
+
+        Raises:
+            UnknownTopic: As for ``topic``.
+            UnknownPartition: The topic has fewer partitions.
+        """
+        placements = self.topic(where.topic).partitions
+        if not 0 <= where.partition < len(placements):
+            raise UnknownPartition(
+                f"topic {where.topic!r} has partitions 0 to {len(placements) - 1}, "
+                f"not {where.partition}"
+            )
+        return placements[where.partition]
 
     def master(self, group: str) -> tuple[Address, int] | None:
         """Return address and epoch of the group's master, None while nobody leads it."""

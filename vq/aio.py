@@ -1,0 +1,276 @@
+"""The asynchronous API: the same names, defaults and errors as ``vq``, as coroutines.
+
+Everything lives on the running loop of whoever calls it; there are no threads. Example::
+
+    config = vq.MessageFactoryConfig(zookeeper="127.0.0.1:2181")
+    async with vq.aio.MessageFactory(config) as factory:
+        async with await factory.create_producer() as producer:
+            result = await producer.send(vq.Message("orders", b"one"))
+        async with await factory.create_consumer(vq.ConsumerConfig(group="shop")) as consumer:
+            consumer.subscribe("orders")
+            async for message in consumer:
+                print(message.content)
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Self
+
+from vq import limits
+from vq.client.cluster import ClusterClient, open_cluster
+from vq.client.config import ConsumerConfig, MessageFactoryConfig, ProducerConfig
+from vq.client.consumer import ConsumerCore
+from vq.client.delivery import ignore
+from vq.client.future import SendCallback, SendFuture
+from vq.client.inbox import Inbox, InboxDelivery
+from vq.client.partitioner import Partitioner
+from vq.client.producer import ProducerCore
+from vq.client.queries import broker_status, cluster_status, partitions_of
+from vq.errors import InvalidState
+from vq.model import (
+    Address,
+    Message,
+    PartitionPlacement,
+    SendResult,
+    StatusResult,
+    TopicPartition,
+)
+
+__all__ = ["MessageConsumer", "MessageFactory", "MessageProducer"]
+
+
+class MessageProducer:
+    """Sends messages from one loop. Made by ``MessageFactory.create_producer``."""
+
+    def __init__(self, core: ProducerCore) -> None:
+        self._core = core
+
+    @property
+    def config(self) -> ProducerConfig:
+        """How this producer batches, waits and tries again."""
+        return self._core.config
+
+    async def publish(self, topic: str) -> None:
+        """Declare a topic; sending does it when it was not done. See ``vq.MessageProducer``."""
+        await self._core.publish(topic)
+
+    async def send(self, message: Message, timeout: float | None = None) -> SendResult:
+        """Send one message and wait until it is stored as its topic's settings promise.
+
+        Many may wait at once; those of one partition share batches and keep their order.
+
+        Raises:
+            Refused: It is certainly not stored.
+            OutcomeUnknown: It may or may not be stored.
+            InvalidArgument: It is unusable.
+        """
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        future = await self.send_async(message, timeout=timeout)
+        future.add_done_callback(lambda _: None if waiter.done() else waiter.set_result(None))
+        await waiter
+        return future.result(0)
+
+    async def send_async(
+        self,
+        message: Message,
+        callback: SendCallback | None = None,
+        timeout: float | None = None,
+    ) -> SendFuture:
+        """Take one message; returns as soon as there is room for it. See ``vq.MessageProducer``."""
+        core = self._core
+        if not core.is_published(message.topic):
+            await core.publish(message.topic)
+        if core.is_full:
+            await core.wait_for_room(timeout)
+        return core.enqueue(message, callback, timeout, block=False)
+
+    async def flush(self) -> None:
+        """Wait until every message taken so far has its outcome."""
+        await self._core.flush()
+
+    async def close(self) -> None:
+        """Wait for what was taken, then stop. May be called again."""
+        await self._core.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+class MessageConsumer:
+    """Receives messages by position, or as a member of a group with ``async for``."""
+
+    def __init__(self, core: ConsumerCore, inbox: Inbox) -> None:
+        self._core = core
+        self._inbox = inbox
+        self._started = False
+
+    @property
+    def config(self) -> ConsumerConfig:
+        """How this consumer fetches and commits."""
+        return self._core.config
+
+    @property
+    def member(self) -> str:
+        """The name of this member inside its group."""
+        return self._core.member
+
+    async def get(
+        self, topic: str, partition: int, offset: int, length: int, timeout: float | None = None
+    ) -> list[Message]:
+        """Read messages from ``offset`` on; see ``vq.MessageConsumer.get``."""
+        return await self._core.get(topic, partition, offset, length, timeout)
+
+    def subscribe(
+        self, topic: str, length: int = limits.MIB, message_filter: str | None = None
+    ) -> Self:
+        """Name a topic to consume; chainable, before the iteration begins."""
+        self._core.subscribe(topic, length, ignore, message_filter)
+        return self
+
+    async def start(self) -> Self:
+        """Join the group; the iteration does it when it was not done."""
+        await self._core.start()
+        self._started = True
+        return self
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        """Yield messages as they come; one is consumed when the next one is asked for."""
+        if not self._started:
+            await self.start()
+        try:
+            while (message := await self._inbox.next()) is not None:
+                yield message
+        finally:
+            self._inbox.finish_current()
+
+    async def get_offset(self, topic: str) -> dict[TopicPartition, int]:
+        """Return the committed offset of the group in every partition that has one."""
+        return await self._core.committed(topic)
+
+    async def commit(self) -> None:
+        """Commit now what was consumed, instead of at the next interval."""
+        await self._core.commit()
+
+    def assignment(self) -> list[TopicPartition]:
+        """Return the partitions this member holds now."""
+        return self._core.held()
+
+    async def close(self) -> None:
+        """Count the message in hand as consumed, commit, leave the group. May be called again."""
+        self._inbox.close()
+        await self._core.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+class MessageFactory:
+    """Makes producers and consumers of one cluster, all on the running loop."""
+
+    def __init__(self, config: MessageFactoryConfig | None = None) -> None:
+        self.config = config or MessageFactoryConfig()
+        self._cluster: ClusterClient | None = None
+        self._producers: list[MessageProducer] = []
+        self._consumers: list[MessageConsumer] = []
+
+    @classmethod
+    def on_cluster(cls, cluster: ClusterClient) -> Self:
+        """Return a factory over a started cluster client: for simulations and tests."""
+        factory = cls(cluster.config)
+        factory._cluster = cluster
+        return factory
+
+    async def open(self, config: MessageFactoryConfig | None = None) -> Self:
+        """Open the session with ZooKeeper; returns the factory.
+
+        Raises:
+            CoordinationError: ZooKeeper does not answer in time.
+            InvalidState: It is open already.
+        """
+        if self._cluster is not None:
+            raise InvalidState("this factory is open already")
+        if config is not None:
+            self.config = config
+        self._cluster = await open_cluster(self.config)
+        return self
+
+    async def create_producer(
+        self, config: ProducerConfig | None = None, *, partitioner: Partitioner | None = None
+    ) -> MessageProducer:
+        """Return a new producer; it is closed with the factory at the latest."""
+        cluster = self._opened()
+        await cluster.lease_slot()
+        core = ProducerCore(cluster, config or ProducerConfig(), partitioner=partitioner)
+        self._producers.append(MessageProducer(core))
+        return self._producers[-1]
+
+    async def create_consumer(self, config: ConsumerConfig | None = None) -> MessageConsumer:
+        """Return a new consumer; it is closed with the factory at the latest."""
+        inbox = Inbox()
+        core = ConsumerCore(
+            self._opened(),
+            config or ConsumerConfig(),
+            make_delivery=lambda where, position, _listener, on_consumed: InboxDelivery(
+                where, position, inbox, on_consumed
+            ),
+        )
+        self._consumers.append(MessageConsumer(core, inbox))
+        return self._consumers[-1]
+
+    async def get_partitions_for_topic(self, topic: str) -> list[PartitionPlacement]:
+        """Return where the partitions of a topic live, in rising order."""
+        return await partitions_of(self._opened(), topic)
+
+    async def get_status(
+        self, address: Address | str | None = None
+    ) -> dict[Address, StatusResult] | StatusResult:
+        """Ask one broker, or every registered one, for its status."""
+        if address is None:
+            return await cluster_status(self._opened())
+        where = Address.parse(address) if isinstance(address, str) else address
+        return await broker_status(self._opened(), where)
+
+    def _opened(self) -> ClusterClient:
+        if self._cluster is None:
+            raise InvalidState("the factory is not open; await open() or use it in `async with`")
+        return self._cluster
+
+    async def shutdown(self) -> None:
+        """Close every consumer and producer, then the session. May be called again."""
+        cluster, self._cluster = self._cluster, None
+        if cluster is None:
+            return
+        for consumer in self._consumers:
+            await consumer.close()
+        for producer in self._producers:
+            await producer.close()
+        await cluster.close()
+
+    async def __aenter__(self) -> Self:
+        return self if self._cluster is not None else await self.open()
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.shutdown()

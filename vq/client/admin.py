@@ -1,0 +1,239 @@
+"""What operators ask of a cluster through the wire: ends of partitions, backlogs, moves.
+
+Loop-bound functions on a ``ClusterClient``. Changes that concern ZooKeeper alone are in
+``vq.coordination.topics``. What a broker that is away would have to tell is None, never 0.
+
+A move copies nothing: the old group ends its span, the new one starts at that offset::
+
+    SEAL at the old master     appends are refused from now on; returns the end and the producers
+    ADOPT at the new master    makes an empty log that starts there and knows the producers
+    compare-and-set            the partition's znode gets [old: start…end) [new: end…)
+
+Until the last step nothing has changed for anybody: a mover that dies before leaves a seal that the
+old master takes back after its ``seal_timeout_s``.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from vq.client.cluster import ClusterClient
+from vq.coordination import registry, topics
+from vq.coordination.placement import move
+from vq.coordination.reading import TopicView
+from vq.errors import (
+    CoordinationError,
+    InvalidArgument,
+    NotMaster,
+    TimedOut,
+    UnknownPartition,
+    VqError,
+)
+from vq.model import Address, NodeInfo, PartitionPlacement, Span
+from vq.remoting.format import Command
+from vq.remoting.wire_pb2 import (
+    AdoptRequest,
+    OffsetsRequest,
+    OffsetsResponse,
+    PingRequest,
+    PingResponse,
+    SealRequest,
+    SealResponse,
+)
+
+#: Bound of one move from SEAL to the change in ZooKeeper. Well below the brokers' seal time-out.
+MOVE_TIMEOUT_S = 10.0
+
+
+# Masters and ends -----------------------------------------------------------------------------
+async def master_of(cluster: ClusterClient, group: str) -> NodeInfo | None:
+    """Return the registered master of a group, None while it has none."""
+    state = await registry.read_state(cluster.coordinator, group)
+    if state is None:
+        return None
+    return await registry.read_node(cluster.coordinator, group, state.master)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionEnds:
+    """The offsets a partition holds, ``[earliest, latest)``; ``log_end`` may be ahead of it."""
+
+    earliest: int
+    latest: int
+    log_end: int
+
+
+class Inspector:
+    """Asks brokers about partitions; remembers masters, so use one per question."""
+
+    def __init__(self, cluster: ClusterClient) -> None:
+        self._cluster = cluster
+        self._masters: dict[str, asyncio.Task[NodeInfo | None]] = {}
+
+    async def ends(self, placement: PartitionPlacement) -> PartitionEnds | None:
+        """Return the ends of a partition, None when a broker that knows one does not answer."""
+        if not placement.spans:
+            return None
+        newest = await self._offsets(placement, placement.spans[-1])
+        oldest = newest
+        if len(placement.spans) > 1:
+            oldest = await self._offsets(placement, placement.spans[0])
+        if newest is None or oldest is None:
+            return None
+        return PartitionEnds(oldest.earliest, newest.latest, newest.log_end_offset)
+
+    async def count(self, placement: PartitionPlacement, start: int, end: int) -> int | None:
+        """Return how many messages lie in ``[start, end)``, None when a broker cannot tell."""
+        total = 0
+        for span in placement.spans:
+            low, high = max(start, span.start), end if span.end is None else min(end, span.end)
+            if low >= high:
+                continue
+            answer = await self._offsets(placement, span, low, high)
+            if answer is None:
+                return None
+            total += answer.count
+        return total
+
+    async def _offsets(
+        self, placement: PartitionPlacement, span: Span, low: int = 0, high: int = 0
+    ) -> OffsetsResponse | None:
+        master = await self._master(span.group)
+        if master is None:
+            return None
+        request = OffsetsRequest(topic=placement.topic, partition=placement.partition)
+        if low < high:
+            request.count, request.from_offset, request.to_offset = True, low, high
+        try:
+            answer, _ = await self._cluster.request(master.address, Command.OFFSETS, request)
+        except VqError:
+            return None
+        assert isinstance(answer, OffsetsResponse)
+        return answer
+
+    async def _master(self, group: str) -> NodeInfo | None:
+        task = self._masters.get(group)
+        if task is None:
+            task = asyncio.create_task(master_of(self._cluster, group))
+            self._masters[group] = task
+        return await task
+
+
+async def ping(cluster: ClusterClient, address: Address) -> tuple[float, float]:
+    """Return ``(round trip in seconds, the broker's clock minus ours in seconds)``.
+
+    The difference is known to half a round trip.
+
+    Raises:
+        VqError: No answer.
+    """
+    clock = cluster.clock
+    await cluster.connection(address)  # the connection's own cost is not part of the round trip
+    wall_ms, started = clock.wall_ms(), clock.monotonic()
+    answer, _ = await cluster.request(address, Command.PING, PingRequest())
+    assert isinstance(answer, PingResponse)
+    trip_s = clock.monotonic() - started
+    return trip_s, (answer.wall_ms - wall_ms) / 1000 - trip_s / 2
+
+
+# Moves ----------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One partition to be moved, as read from the tree: nothing has happened yet."""
+
+    view: TopicView
+    placement: PartitionPlacement
+    source: NodeInfo
+    target: NodeInfo
+
+
+async def plan_moves(
+    cluster: ClusterClient, topic: str, partitions: Iterable[int], group: str
+) -> list[Move]:
+    """Return the moves that bring ``partitions`` to ``group``; those that are there are left out.
+
+    Raises:
+        UnknownTopic, UnknownPartition: There is none.
+        InvalidArgument: There is no such group, or its pool is not the topic's.
+        NotMaster: The old or the new group has no master.
+        CoordinationError: A partition is closed, or in the middle of another move.
+    """
+    view = await topics.describe_topic(cluster.coordinator, topic)
+    await _check_target(cluster, view, group)
+    target = await _need_master(cluster, group, "the new")
+    moves = []
+    for number in sorted(set(partitions)):
+        if not 0 <= number < len(view.partitions):
+            raise UnknownPartition(
+                f"topic {topic!r} has partitions 0 to {len(view.partitions) - 1}, not {number}"
+            )
+        placement = view.partitions[number]
+        if placement.writer_group is None:
+            raise CoordinationError(
+                f"{topic}-{number} is open on no group (state {placement.state}); nothing to move"
+            )
+        if placement.writer_group != group:
+            source = await _need_master(cluster, placement.writer_group, "the old")
+            moves.append(Move(view, placement, source, target))
+    return moves
+
+
+async def _check_target(cluster: ClusterClient, view: TopicView, group: str) -> None:
+    known = {each.group: each for each in await registry.groups(cluster.coordinator)}
+    if group not in known:
+        raise InvalidArgument(
+            f"there is no broker group {group!r}; known: {', '.join(known) or 'none'}"
+        )
+    pool = view.settings.pool
+    if pool is not None and known[group].pool != pool:
+        raise InvalidArgument(
+            f"topic {view.name!r} lives in pool {pool!r}, but group {group!r} is of pool "
+            f"{known[group].pool!r}"
+        )
+
+
+async def _need_master(cluster: ClusterClient, group: str, which: str) -> NodeInfo:
+    master = await master_of(cluster, group)
+    if master is None:
+        raise NotMaster(f"{which} group {group!r} has no running master; start its broker first")
+    return master
+
+
+async def carry_out(cluster: ClusterClient, planned: Move) -> int:
+    """Move one partition; return the offset at which the new group goes on.
+
+    Raises:
+        BadVersion: Somebody else changed the partition meanwhile; nothing was moved.
+        OutcomeUnknown, CoordinationError: A step did not come back. Only the last one changes
+            anything for others: the topic's description says whether the partition has moved.
+        VqError: A broker refused; nothing was moved.
+    """
+    try:
+        async with asyncio.timeout(MOVE_TIMEOUT_S):
+            return await _carry_out(cluster, planned)
+    except TimeoutError:
+        raise TimedOut(
+            f"moving {planned.placement.topic}-{planned.placement.partition} took longer than "
+            f"{MOVE_TIMEOUT_S:g} s; `vq topic describe` says whether it has moved"
+        ) from None
+
+
+async def _carry_out(cluster: ClusterClient, planned: Move) -> int:
+    placement, view = planned.placement, planned.view
+    name, number = placement.topic, placement.partition
+    seal = SealRequest(
+        topic=name, partition=number, placement_version=view.partition_versions[number]
+    )
+    sealed, _ = await cluster.request(planned.source.address, Command.SEAL, seal)
+    assert isinstance(sealed, SealResponse)
+    adopt = AdoptRequest(
+        topic=name,
+        partition=number,
+        topic_id=view.id,
+        start_offset=sealed.end_offset,
+        producers=sealed.producers,
+    )
+    await cluster.request(planned.target.address, Command.ADOPT, adopt)
+    moved = move(placement, sealed.end_offset, planned.target.group)
+    await topics.change_placement(cluster.coordinator, view, moved)
+    return sealed.end_offset

@@ -1,0 +1,387 @@
+"""The consumer's core: reads by position, and the work of one group member.
+
+Loop-bound. ``Membership`` decides which partitions are held; for each of them there is a fetcher
+(bytes ahead of time) and a delivery (decode, call the listener); ``commit`` moves what deliveries
+finished into ZooKeeper. A partition that is to be given up is first drained: no listener is running
+and its position is committed before anybody else may claim it.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from vq import limits
+from vq.client.cluster import ClusterClient
+from vq.client.config import ConsumerConfig
+from vq.client.delivery import Decoder, Delivery, DeliveryMaker, Listener
+from vq.client.fetcher import Chunk, PartitionFetcher
+from vq.client.membership import Membership, MembershipHooks
+from vq.coordination import groups
+from vq.errors import (
+    CoordinationError,
+    GenerationStale,
+    InvalidArgument,
+    InvalidState,
+    TimedOut,
+    VqError,
+)
+from vq.model import Message, TopicPartition
+from vq.remoting.format import Command
+from vq.remoting.wire_pb2 import GetRequest, GetResponse, OffsetsRequest, OffsetsResponse
+from vq.store.record import bytes_needed
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+_DRAIN_WARNING_S = 10.0
+_CLOSE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """One topic of a consumer: how much to fetch at a time, for whom, and which tags."""
+
+    topic: str
+    length: int
+    listener: Listener
+    tags: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Held:
+    """A partition this member owns now."""
+
+    where: TopicPartition
+    delivery: Delivery
+    fetcher: PartitionFetcher
+    committed: int
+    drained: "asyncio.Future[None] | None" = field(default=None)
+
+
+class ConsumerCore:
+    """One consumer. Create it on the loop it will live on."""
+
+    def __init__(
+        self, cluster: ClusterClient, config: ConsumerConfig, *, make_delivery: DeliveryMaker
+    ) -> None:
+        self.config = config
+        self.member = config.member or _member_name(cluster)
+        self.closed = False
+        self._cluster = cluster
+        self._make_delivery = make_delivery
+        self._loop = asyncio.get_running_loop()
+        self._subscriptions: dict[str, Subscription] = {}
+        self._membership: Membership | None = None
+        self._held: dict[TopicPartition, _Held] = {}
+        self._commit_task: asyncio.Task[None] | None = None
+        self._commit_lock = asyncio.Lock()
+        self.last_error: VqError | None = None
+
+    # Reading by position ------------------------------------------------------------------------
+    async def get(
+        self, topic: str, partition: int, offset: int, length: int, timeout: float | None = None
+    ) -> list[Message]:
+        """See ``MessageConsumer.get``."""
+        if not 1 <= length <= limits.FETCH_BYTES_MAX:
+            raise InvalidArgument(f"length {length} is outside [1, {limits.FETCH_BYTES_MAX}] bytes")
+        where = TopicPartition(topic, partition)
+        await self._cluster.track(topic)
+        wait_s = min(timeout or 0.0, limits.LONG_POLL_S_MAX)
+        deadline = self._cluster.clock.monotonic() + (timeout or 0.0)
+        while True:
+            chunk = await self._fetch(where, offset, length, wait_s)
+            messages = Decoder(where).decode(chunk)
+            if messages:
+                return messages
+            if chunk.body:  # a control record alone, or a record larger than ``length``
+                offset, length = _further(chunk, offset, length)
+            elif self._cluster.clock.monotonic() >= deadline:
+                return []
+
+    async def _fetch(self, where: TopicPartition, offset: int, length: int, wait_s: float) -> Chunk:
+        response, body = await self._request(
+            where,
+            offset,
+            Command.GET,
+            GetRequest(
+                topic=where.topic,
+                partition=where.partition,
+                offset=offset,
+                max_bytes=length,
+                max_wait_ms=int(wait_s * 1000),
+                validate=True,
+            ),
+            wait_s,
+        )
+        assert isinstance(response, GetResponse)
+        return Chunk(response.offset, response.offset + len(body), body, None)
+
+    async def _request(
+        self,
+        where: TopicPartition,
+        offset: int,
+        command: int,
+        message: object,
+        extra_s: float = 0.0,
+    ) -> tuple[object, bytes]:
+        """Ask whoever holds ``offset``, following it once or twice when it moved."""
+        deadline = self._cluster.clock.monotonic() + self._cluster.config.request_timeout_s
+        pause = 0.02
+        while True:
+            try:
+                address = self._cluster.address_at(where, offset)
+                left = max(0.01, deadline - self._cluster.clock.monotonic())
+                return await self._cluster.request(
+                    address, command, message, timeout=left + extra_s
+                )
+            except VqError as error:
+                late = self._cluster.clock.monotonic() + pause >= deadline
+                if late or not (error.retriable or error.refresh_routes):
+                    raise
+                self._cluster.refresh(where.topic)
+            await asyncio.sleep(pause)
+            pause = min(0.5, pause * 2)
+
+    async def offsets(
+        self, where: TopicPartition, *, time_ms: int | None = None
+    ) -> OffsetsResponse:
+        """Return the earliest and latest offset of a partition, and the one for a time.
+
+        Raises:
+            UnknownTopic, UnknownPartition: There is none.
+        """
+        await self._cluster.track(where.topic)
+        placement = self._cluster.routes.placement(where)
+        last = placement.spans[-1]
+        at = last.start if last.end is None else last.end - 1
+        request = OffsetsRequest(topic=where.topic, partition=where.partition)
+        if time_ms is not None:
+            request.by_time, request.time_ms = True, time_ms
+        response, _ = await self._request(where, at, Command.OFFSETS, request)
+        assert isinstance(response, OffsetsResponse)
+        if len(placement.spans) > 1:  # the oldest bytes may lie in another group
+            first, _ = await self._request(
+                where, placement.spans[0].start, Command.OFFSETS, request
+            )
+            assert isinstance(first, OffsetsResponse)
+            response.earliest = min(response.earliest, first.earliest)
+        return response
+
+    # Subscriptions ------------------------------------------------------------------------------
+    def subscribe(
+        self, topic: str, length: int, listener: Listener, message_filter: str | None
+    ) -> None:
+        """See ``MessageConsumer.subscribe``."""
+        if self._membership is not None or self.closed:
+            raise InvalidState("subscribe comes before start")
+        if topic in self._subscriptions:
+            raise InvalidArgument(f"topic {topic!r} is subscribed already")
+        if not 1 <= length <= limits.FETCH_BYTES_MAX:
+            raise InvalidArgument(f"length {length} is outside [1, {limits.FETCH_BYTES_MAX}] bytes")
+        tags = tuple(tag.strip() for tag in (message_filter or "").split("||") if tag.strip())
+        if message_filter is not None and not tags:
+            raise InvalidArgument(f"message_filter {message_filter!r} names no tag")
+        self._subscriptions[topic] = Subscription(topic, length, listener, tags)
+
+    async def start(self) -> None:
+        """See ``MessageConsumer.start``."""
+        if not self._subscriptions:
+            raise InvalidState("nothing is subscribed: call subscribe(topic, length, listener)")
+        if not self.config.group:
+            raise InvalidState("start needs ConsumerConfig(group=...)")
+        if self._membership is not None or self.closed:
+            raise InvalidState("this consumer was started or closed before")
+        for topic in self._subscriptions:
+            await self._cluster.track(topic)
+        self._membership = Membership(
+            self._cluster,
+            self.config,
+            member=self.member,
+            filters={each.topic: "||".join(each.tags) for each in self._subscriptions.values()},
+            hooks=MembershipHooks(self._claimed, self._revoke, self._suspend, self._resume),
+        )
+        await self._membership.start()
+        self._commit_task = asyncio.create_task(self._commit_regularly())
+
+    def held(self) -> list[TopicPartition]:
+        """Return the partitions this member owns now, sorted."""
+        return sorted(self._held)
+
+    # What membership tells ----------------------------------------------------------------------
+    async def _claimed(self, claim: groups.Claim) -> None:
+        """A partition is ours: find where to begin, and begin."""
+        where = claim.partition
+        if claim.committed is not None:
+            self._begin(where, claim.committed.offset, committed=claim.committed.offset)
+            return
+        assert self._membership is not None
+        offsets = await self.offsets(where)
+        latest = self._membership.contract.start == "latest"
+        position = offsets.latest if latest else offsets.earliest
+        # Kept at once: what arrives from now on must not be skipped after a crash.
+        await self._membership.commit({where: position})
+        self._begin(where, position, committed=position)
+
+    def _begin(self, where: TopicPartition, position: int, *, committed: int) -> None:
+        subscription = self._subscriptions[where.topic]
+        delivery = self._make_delivery(
+            where,
+            position,
+            subscription.listener,
+            lambda size: self._soon(fetcher.consumed, size),
+        )
+        fetcher = PartitionFetcher(
+            self._cluster,
+            where,
+            position,
+            length=subscription.length,
+            prefetch_bytes=self.config.prefetch_bytes,
+            max_wait_s=self.config.max_wait_s,
+            tags=subscription.tags,
+            on_chunk=delivery.add,
+            on_error=self._fetch_failed,
+        )
+        self._held[where] = _Held(where, delivery, fetcher, committed)
+        fetcher.start()
+
+    def _soon(self, callback: Callable[[T], object], argument: T) -> None:
+        """Call back on the loop, from any thread; too late is no error."""
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+            self._loop.call_soon_threadsafe(callback, argument)
+
+    def _fetch_failed(self, error: VqError) -> None:
+        self.last_error = error
+        logger.error("group %s, member %s: %s", self.config.group, self.member, error)
+
+    async def _drain(self, held: _Held) -> None:
+        """Return once no listener runs for a partition any more."""
+        held.fetcher.stop()
+        if held.drained is None:
+            drained = held.drained = self._loop.create_future()
+            held.delivery.stop(lambda: self._soon(_settle, drained))
+        while not held.drained.done():
+            await asyncio.wait([held.drained], timeout=_DRAIN_WARNING_S)
+            if not held.drained.done():
+                logger.warning(
+                    "%s waits for its listener to return before it can be given up",
+                    held.where,
+                )
+
+    async def _revoke(self, where: TopicPartition, commit: bool) -> None:
+        """A partition is to be given up: drain it, commit what was done, forget it."""
+        held = self._held.get(where)
+        if held is None:
+            return
+        await self._drain(held)
+        if commit:
+            try:
+                await self._commit([held])
+            except CoordinationError as error:
+                logger.warning("%s: the last commit before release failed: %s", where, error)
+        self._held.pop(where, None)
+
+    async def _suspend(self) -> None:
+        """Ownership can no longer be proved: deliver nothing until it can."""
+        await asyncio.gather(*(self._drain(held) for held in self._held.values()))
+
+    def _resume(self) -> None:
+        """The same session is back and still owns what it held: go on where delivery stopped."""
+        for held in list(self._held.values()):
+            if held.drained is not None and held.drained.done():
+                self._begin(held.where, held.delivery.position, committed=held.committed)
+
+    # Commits --------------------------------------------------------------------------------------
+    async def _commit_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(
+                self.config.commit_interval_s * (0.8 + 0.4 * self._cluster.rng.random())
+            )
+            try:
+                await self.commit()
+            except VqError as error:
+                logger.warning(
+                    "group %s: commit failed, tried again later: %s", self.config.group, error
+                )
+
+    async def commit(self) -> None:
+        """Commit the position of every partition that has moved.
+
+        Raises:
+            CoordinationError: ZooKeeper did not take it; it is tried again at the next interval.
+        """
+        await self._commit(list(self._held.values()))
+
+    async def _commit(self, partitions: list[_Held]) -> None:
+        membership = self._membership
+        if membership is None:
+            return
+        async with self._commit_lock:
+            dirty = {
+                held.where: held.delivery.position
+                for held in partitions
+                if held.delivery.position != held.committed
+            }
+            if not dirty:
+                return
+            for where, error in (await membership.commit(dirty)).items():
+                held = self._held.get(where)
+                if error is None:
+                    if held is not None:
+                        held.committed = dirty[where]
+                elif isinstance(error, GenerationStale):
+                    logger.warning("%s was taken over by another member: %s", where, error)
+                    membership.wake()
+
+    async def committed(self, topic: str) -> dict[TopicPartition, int]:
+        """See ``MessageConsumer.get_offset``."""
+        if not self.config.group:
+            raise InvalidState("get_offset needs ConsumerConfig(group=...)")
+        found = await groups.read_offsets(self._cluster.coordinator, self.config.group, [topic])
+        return {where: value.offset for where, value in found.items()}
+
+    async def close(self) -> None:
+        """Finish the messages in hand, commit, leave the group. May be called again."""
+        if self.closed:
+            return
+        self.closed = True
+        if self._commit_task is not None:
+            self._commit_task.cancel()
+        if self._membership is not None:
+            try:
+                async with asyncio.timeout(_CLOSE_S):
+                    await self._membership.close()
+            except TimeoutError:
+                logger.exception("group %s: left without a clean hand-over", self.config.group)
+        for held in self._held.values():
+            held.fetcher.stop()
+
+
+def _settle(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _further(chunk: Chunk, offset: int, length: int) -> tuple[int, int]:
+    """Return the offset and length to read with when ``chunk`` held no whole message.
+
+    Raises:
+        TimedOut: Never in practice: the record would have to be larger than any frame.
+    """
+    position = 0
+    while len(chunk.body) - position >= 20:
+        size = bytes_needed(memoryview(chunk.body)[position:])
+        if position + size > len(chunk.body):
+            if size > limits.FETCH_BYTES_MAX:
+                raise TimedOut(f"the record at {offset + position} has {size} bytes")
+            return offset + position, max(length, size)
+        position += size
+    return offset + position, max(length, 64)
+
+
+def _member_name(cluster: ClusterClient) -> str:
+    host = "".join(c if c.isalnum() or c in "._-" else "-" for c in socket.gethostname())[:60]
+    return f"{host}-{os.getpid()}-{cluster.rng.getrandbits(32):08x}"
