@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from vq.cli.output import Output
-from vq.cli.settings import Sources, build, read_sources
+from vq.cli.settings import Sources, build, is_given, read_sources
 
 if TYPE_CHECKING:
     from vq.client.config import ConsumerConfig, MessageFactoryConfig, ProducerConfig
@@ -35,7 +35,9 @@ class Invocation:
         """Return how to reach the cluster."""
         from vq.client.config import MessageFactoryConfig
 
-        sources = self.sources.with_flags(client_id=self._client_id())
+        sources = self.sources
+        if not is_given("client", "client_id", sources):
+            sources = sources.with_flags(client_id=f"vq-cli-{os.getpid()}")
         return build(MessageFactoryConfig, "client", sources)
 
     def producer_config(self, **flags: Any) -> "ProducerConfig":
@@ -53,11 +55,6 @@ class Invocation:
     def run(self, work: Coroutine[Any, Any, R]) -> R:
         """Run a coroutine to its end; ctrl-C cancels it, so that it can tidy up."""
         return asyncio.run(work)
-
-    def _client_id(self) -> str | None:
-        table = self.sources.file.get("client", {})
-        set_elsewhere = "VQ_CLIENT_CLIENT_ID" in self.sources.environ or "client_id" in table
-        return None if set_elsewhere else f"vq-cli-{os.getpid()}"
 
 
 def command_options(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -87,6 +87,17 @@ def build(cls: type[T], section: str, sources: Sources) -> T:
     return _build(cls, section, table, sources)
 
 
+def is_given(section: str, name: str, sources: Sources) -> bool:
+    """Whether any of the places above the defaults has a setting."""
+    table = sources.file.get(section, {})
+    return (
+        sources.flags.get(name) is not None
+        or any(variable in sources.environ for variable in _variables(section, name))
+        or (isinstance(table, Mapping) and name in table)
+        or (name in SHARED and name in sources.file)
+    )
+
+
 def _build(cls: type[T], section: str, table: Mapping[str, Any], sources: Sources) -> T:
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]
     _refuse_unknown(table, [item.name for item in fields], f"{sources.file_name} [{section}]")

@@ -1,0 +1,62 @@
+"""``vq broker``: one broker process, in the foreground until SIGTERM or SIGINT."""
+
+from pathlib import Path
+
+import click
+
+from vq.cli.options import Invocation, command_options
+from vq.cli.processes import die_with
+from vq.cli.settings import build
+from vq.model import Address
+
+
+@click.command()
+@click.option(
+    "--data", type=click.Path(file_okay=False, path_type=Path), help="Directory of the logs."
+)
+@click.option("--group", metavar="NAME", help="Broker group, the holder of partitions.")
+@click.option("--node", metavar="NAME", help="Name of this node inside its group.")
+@click.option("--host", metavar="ADDRESS", help="Address to listen on.  [127.0.0.1]")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on, 0: any.  [8123]")
+@click.option(
+    "--advertised", metavar="HOST:PORT", help="What clients connect to.  [where it listens]"
+)
+@click.option("--pool", metavar="NAME", help="Pool of topics that this group may hold.")
+@click.option("--die-with", type=int, hidden=True, help="End when the parent of this id ends.")
+@command_options
+def broker(
+    invocation: Invocation,
+    data: Path | None,
+    group: str | None,
+    node: str | None,
+    host: str | None,
+    port: int | None,
+    advertised: str | None,
+    pool: str | None,
+    die_with: int | None,
+) -> None:
+    """Run one broker process until it is told to stop.
+
+    Every setting can also stand in the [broker] table of the --config file, or in VQ_BROKER_*.
+    SIGTERM and ctrl-C stop it gracefully: what was acknowledged is on disk, and its place in
+    ZooKeeper is given back.
+    """
+    from vq.broker.config import BrokerConfig
+    from vq.broker.main import run_broker
+
+    _tie_to_parent(die_with)
+    sources = invocation.sources.with_flags(
+        data=data,
+        group=group,
+        node=node,
+        host=host,
+        port=port,
+        advertised=None if advertised is None else Address.parse(advertised),
+        pool=pool,
+    )
+    run_broker(build(BrokerConfig, "broker", sources))
+
+
+def _tie_to_parent(parent: int | None) -> None:
+    if parent is not None:
+        die_with(parent)

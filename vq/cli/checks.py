@@ -1,0 +1,207 @@
+"""What ``vq doctor`` concludes from what it measured. Plain values in, findings out; no I/O.
+
+A check that fails means that something vq needs does not work now; a warning, that it works but
+not as one would want it in production, or only a part (such as ``vq standalone``) would not.
+"""
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from vq.cli.output import bytes_text
+
+NOFILE_WARN = 4_096
+NOFILE_FAIL = 1_024
+SYNC_WARN_S = 0.020
+ZOOKEEPER_LATENCY_WARN_S = 0.050
+SKEW_WARN_S = 1.0
+SKEW_FAIL_S = 60.0
+ZOOKEEPER_MIN = (3, 5)
+
+
+class Level(enum.StrEnum):
+    """How a finding is to be taken."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the doctor's report; ``remedy`` says what to do, "" when all is well."""
+
+    check: str
+    level: Level
+    detail: str
+    remedy: str = ""
+
+
+def ok(check: str, detail: str) -> Finding:
+    """Return a finding that nothing need be done about."""
+    return Finding(check, Level.OK, detail)
+
+
+def warn(check: str, detail: str, remedy: str) -> Finding:
+    """Return a finding that works but should be better."""
+    return Finding(check, Level.WARN, detail, remedy)
+
+
+def fail(check: str, detail: str, remedy: str) -> Finding:
+    """Return a finding that must be mended."""
+    return Finding(check, Level.FAIL, detail, remedy)
+
+
+# This machine ---------------------------------------------------------------------------------
+def part(check: str, found: str | None, why_not: str) -> Finding:
+    """Judge a part that only ``vq standalone`` needs: Java, or the ZooKeeper jars."""
+    if found is not None:
+        return ok(check, found)
+    return warn(check, why_not, "needed only to run ZooKeeper here (`vq standalone`, `make demo`)")
+
+
+def open_files(soft: int, hard: int) -> Finding:
+    """Judge the limit of open files: connections and block files each take one."""
+    detail = f"limit {soft}, can be raised to {hard}"
+    remedy = (
+        f"raise it to {NOFILE_WARN} or more where the broker is started: `ulimit -n {NOFILE_WARN}`,"
+        " or LimitNOFILE= of its systemd unit"
+    )
+    if soft < NOFILE_FAIL:
+        return fail("open files", detail, remedy)
+    return ok("open files", detail) if soft >= NOFILE_WARN else warn("open files", detail, remedy)
+
+
+def disk_space(place: str, free: int, total: int, *, warn_at: float, refuse_at: float) -> Finding:
+    """Judge the room on a file system against the shares at which a broker warns and refuses."""
+    used = 1.0 if total == 0 else 1 - free / total
+    detail = f"{place}: {bytes_text(free)} free of {bytes_text(total)}, {used:.0%} in use"
+    remedy = "free space, shorten retention, or put the data on a larger file system"
+    if used >= refuse_at:
+        return fail("disk space", f"{detail}; brokers refuse sends from {refuse_at:.0%}", remedy)
+    if used >= warn_at:
+        return warn("disk space", f"{detail}; brokers warn from {warn_at:.0%}", remedy)
+    return ok("disk space", detail)
+
+
+def disk_sync(place: str, seconds: Sequence[float]) -> Finding:
+    """Judge how long making a small write durable takes; every sync send waits for one."""
+    median = sorted(seconds)[len(seconds) // 2]
+    detail = f"{place}: {median * 1000:.2f} ms (median of {len(seconds)})"
+    if median < SYNC_WARN_S:
+        return ok("fdatasync", detail)
+    return warn(
+        "fdatasync", detail, "sends wait for this: use a disk with a fast flush, or flush=async"
+    )
+
+
+def data_directory(place: str, error: str | None) -> Finding:
+    """Judge whether the data directory can be written."""
+    if error is None:
+        return ok("data directory", f"{place} can be written")
+    return fail("data directory", f"{place}: {error}", "make it, or let this user write there")
+
+
+def broker_port(address: str, error: str | None, broker: str | None) -> Finding:
+    """Judge the port a broker would listen on: free, or taken, perhaps by a broker."""
+    if broker is not None:
+        return ok("broker port", f"{address}: {broker} listens there")
+    if error is None:
+        return ok("broker port", f"{address} is free")
+    return warn(
+        "broker port",
+        f"{address} cannot be used: {error}, and no vq broker answers there",
+        "stop what listens there, or give the broker another --port",
+    )
+
+
+# ZooKeeper and the brokers --------------------------------------------------------------------
+def zookeeper_servers(versions: Mapping[str, str | None]) -> Finding:
+    """Judge the servers: ``address -> version``, None for one that does not answer."""
+    shown = ", ".join(f"{a} {v or 'does not answer'}" for a, v in versions.items())
+    silent = [address for address, version in versions.items() if version is None]
+    if len(silent) == len(versions):
+        return fail(
+            "zookeeper",
+            shown,
+            "start it there, or name the right servers with --zookeeper; for development "
+            "`vq standalone` starts one",
+        )
+    numbers = [_number(version) for version in versions.values() if version is not None]
+    old = [number for number in numbers if number and number < ZOOKEEPER_MIN]
+    if old:
+        return fail("zookeeper", shown, "vq needs ZooKeeper 3.5 or later; upgrade it")
+    if silent:
+        return warn("zookeeper", shown, f"look at {', '.join(silent)}")
+    return ok("zookeeper", shown)
+
+
+def _number(version: str) -> tuple[int, ...]:
+    parts = version.split("-")[0].split(".")[:2]
+    return tuple(int(part) for part in parts if part.isdecimal())
+
+
+def zookeeper_session(seconds: Sequence[float], error: str | None) -> Finding:
+    """Judge a session: does it open, and how long does an answered call take?"""
+    if error is not None:
+        return fail("session", error, "look at the ZooKeeper servers' logs")
+    median = sorted(seconds)[len(seconds) // 2]
+    detail = f"answers in {median * 1000:.1f} ms (median of {len(seconds)})"
+    if median < ZOOKEEPER_LATENCY_WARN_S:
+        return ok("session", detail)
+    return warn("session", detail, "give ZooKeeper a disk of its own and bring it nearer")
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAnswer:
+    """What one registered broker did when asked; ``error`` is None when it answered."""
+
+    name: str
+    address: str
+    error: str | None = None
+    trip_s: float = 0.0
+    skew_s: float = 0.0
+    bad_partitions: Sequence[str] = ()
+
+
+def brokers(groups: Mapping[str, bool], answers: Sequence[BrokerAnswer]) -> list[Finding]:
+    """Judge the cluster: ``groups`` says of each whether it has a master."""
+    if not groups:
+        return [fail("brokers", "none has ever registered", "start one: vq broker --config FILE")]
+    findings = [
+        fail(f"group {name}", "has no running master", "start its broker; look at the broker's log")
+        for name, has_master in groups.items()
+        if not has_master
+    ]
+    findings += [_answer(each) for each in answers]
+    skews = {each.name: each.skew_s for each in answers if each.error is None}
+    if skews:
+        findings.append(clock_skew(skews))
+    return findings
+
+
+def _answer(answer: BrokerAnswer) -> Finding:
+    check = f"broker {answer.name}"
+    if answer.error is not None:
+        return fail(
+            check,
+            f"{answer.address}: {answer.error}",
+            "is its advertised address reachable from here? does the process hang? see its log",
+        )
+    if answer.bad_partitions:
+        return fail(
+            check,
+            f"{answer.address}: {', '.join(answer.bad_partitions)}",
+            "these partitions take no messages; the broker's log says why and what to do",
+        )
+    return ok(check, f"{answer.address} answers in {answer.trip_s * 1000:.1f} ms")
+
+
+def clock_skew(skews: Mapping[str, float]) -> Finding:
+    """Judge the brokers' clocks: each one's difference from ours, in seconds."""
+    spread = max([0.0, *skews.values()]) - min([0.0, *skews.values()])
+    detail = ", ".join(f"{name} {skew:+.3f} s" for name, skew in sorted(skews.items()))
+    remedy = "synchronise the clocks (chrony, ntpd): message times and retention follow them"
+    if spread >= SKEW_FAIL_S:
+        return fail("clocks", detail, remedy)
+    return warn("clocks", detail, remedy) if spread >= SKEW_WARN_S else ok("clocks", detail)

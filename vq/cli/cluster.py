@@ -1,0 +1,118 @@
+"""``vq cluster``: the brokers as ZooKeeper knows them and as they answer themselves."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from vq.cli.connect import cluster_client
+from vq.cli.errors import CommandFailed
+from vq.cli.options import Invocation, command_options
+from vq.cli.output import bytes_text
+from vq.client.cluster import ClusterClient
+from vq.client.queries import broker_status
+from vq.coordination import registry
+from vq.coordination.reading import gather_all
+from vq.errors import VqError
+from vq.model import GroupView, NodeInfo, StatusResult
+
+
+@click.group()
+def cluster() -> None:
+    """Look at the brokers of the cluster."""
+
+
+@cluster.command()
+@command_options
+def status(invocation: Invocation) -> None:
+    """Show every broker group with its nodes, and what each broker says of itself.
+
+    Exit code 1 when a group has no master or a registered broker does not answer.
+    """
+
+    async def work() -> list[dict[str, Any]]:
+        async with cluster_client(invocation.client_config()) as client:
+            views = await registry.groups(client.coordinator)
+            found = await gather_all(_group_rows(client, view) for view in views)
+            return [row for rows in found for row in rows]
+
+    rows = invocation.run(work())
+    columns = ("group", "node", "address", "role", "epoch", "partitions", "connections")
+    invocation.output.table(
+        rows, columns=(*columns, "messages_in", "disk_free", "uptime_s", "answers")
+    )
+    if not rows:
+        invocation.output.remark("no broker has ever registered here; start one: vq broker")
+    bad = [row for row in rows if row["answers"] != "yes"]
+    if bad:
+        raise CommandFailed(f"{len(bad)} of {len(rows)} broker(s) are not well, see 'answers'")
+
+
+async def _group_rows(client: ClusterClient, view: GroupView) -> list[dict[str, Any]]:
+    nodes, state = await asyncio.gather(
+        registry.nodes(client.coordinator, view.group),
+        registry.read_state(client.coordinator, view.group),
+    )
+    if not nodes:
+        return [_row(view, None, None, "no broker is registered", None)]
+    answers = await asyncio.gather(*(_ask(client, node) for node in nodes))
+    epoch = None if state is None else state.epoch
+    return [
+        _row(view, node, answer if isinstance(answer, StatusResult) else None, _said(answer), epoch)
+        for node, answer in zip(nodes, answers, strict=True)
+    ]
+
+
+async def _ask(client: ClusterClient, node: NodeInfo) -> StatusResult | VqError:
+    try:
+        return await broker_status(client, node.address)
+    except VqError as error:
+        return error
+
+
+def _said(answer: StatusResult | VqError) -> str:
+    return "yes" if isinstance(answer, StatusResult) else f"{type(answer).__name__}: {answer}"
+
+
+def _row(
+    view: GroupView,
+    node: NodeInfo | None,
+    answer: StatusResult | None,
+    said: str,
+    epoch: int | None,
+) -> dict[str, Any]:
+    raw = {} if answer is None else answer.raw
+    free = raw.get("disk_bytes_free")
+    role = None if answer is None else ("master" if raw.get("master") else "slave")
+    return {
+        "group": view.group,
+        "node": None if node is None else node.node,
+        "address": None if node is None else str(node.address),
+        "role": role,
+        "epoch": epoch,
+        "partitions": view.partitions,
+        "connections": raw.get("connections"),
+        "messages_in": raw.get("messages_in"),
+        "disk_free": bytes_text(free),
+        "uptime_s": None if answer is None else round(answer.uptime_s),
+        "answers": said,
+        "pool": view.pool,
+        "draining": view.draining,
+        "version": None if answer is None else answer.version,
+        "bytes_in": raw.get("bytes_in"),
+        "bytes_out": raw.get("bytes_out"),
+        "flushes": raw.get("flushes"),
+        "disk_bytes_free": free,
+        "disk_bytes_total": raw.get("disk_bytes_total"),
+        "bad_partitions": _not_rw(raw.get("partitions", ())),
+    }
+
+
+def _not_rw(partitions: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return the partitions that do not take appends, with the reason the broker gives."""
+    return [
+        {key: each[key] for key in ("topic", "partition", "state", "reason")}
+        for each in partitions
+        if each["state"] not in {"rw", "ro"}
+    ]

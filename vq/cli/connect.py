@@ -1,0 +1,45 @@
+"""Opening the cluster for one command: a factory for messages, a client core for questions."""
+
+import contextlib
+import logging
+import random
+from collections.abc import AsyncIterator
+
+from vq.client.cluster import ClusterClient
+from vq.client.config import MessageFactoryConfig
+from vq.clock import SystemClock
+from vq.coordination.zk import ZooKeeperCoordinator
+from vq.remoting.transport import TcpNetwork
+
+
+def coordinator_of(config: MessageFactoryConfig) -> ZooKeeperCoordinator:
+    """Return a coordinator for the cluster, not started."""
+    return ZooKeeperCoordinator(
+        config.zookeeper, config.cluster, session_timeout_s=config.session_timeout_s
+    )
+
+
+@contextlib.asynccontextmanager
+async def cluster_client(config: MessageFactoryConfig) -> AsyncIterator[ClusterClient]:
+    """Open the cluster on the running loop and close it at the end.
+
+    Raises:
+        CoordinationError: ZooKeeper does not answer within ``config.start_timeout_s``.
+    """
+    cluster = ClusterClient(
+        config,
+        coordinator=coordinator_of(config),
+        network=TcpNetwork(),
+        clock=SystemClock(),
+        rng=random.Random(),
+    )
+    try:
+        await cluster.start()
+        yield cluster
+    finally:
+        await cluster.close()
+
+
+def log_to_stderr(level: int = logging.WARNING) -> None:
+    """Send log lines of the library to standard error, short ones for a person."""
+    logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s", force=True)

@@ -1,0 +1,186 @@
+"""``vq group``: consumer groups, their members, and how far behind they are."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from vq.cli.connect import cluster_client
+from vq.cli.options import Invocation, command_options
+from vq.client.admin import Inspector
+from vq.client.cluster import ClusterClient
+from vq.coordination import groups, topics
+from vq.coordination.coordinator import Coordinator
+from vq.coordination.groups import MemberView
+from vq.coordination.paths import CommittedOffset, ConsumerGroup
+from vq.coordination.reading import TopicView, gather_all
+from vq.errors import CoordinationError, UnknownTopic
+from vq.model import PartitionPlacement, TopicPartition
+
+
+class UnknownGroup(CoordinationError):
+    """There is no consumer group of this name."""
+
+    retriable = False
+    hint = "a group is made by its first consumer; `vq group list` shows those that there are"
+
+
+@click.group()
+def group() -> None:
+    """List and describe consumer groups."""
+
+
+# list -----------------------------------------------------------------------------------------
+@group.command(name="list")
+@command_options
+def list_(invocation: Invocation) -> None:
+    """List consumer groups with their topics and live members."""
+
+    async def work() -> list[dict[str, Any]]:
+        async with cluster_client(invocation.client_config()) as cluster:
+            names = await groups.list_groups(cluster.coordinator)
+            return await gather_all(_list_row(cluster.coordinator, name) for name in names)
+
+    columns = ("group", "topics", "members", "model", "start")
+    invocation.output.table(invocation.run(work()), columns=columns)
+
+
+async def _list_row(coordinator: Coordinator, name: str) -> dict[str, Any]:
+    contract = await groups.read_group(coordinator, name) or ConsumerGroup()
+    return {
+        "group": name,
+        "topics": ",".join(sorted(contract.topics)),
+        "members": len(await groups.members(coordinator, name)),
+        "model": contract.model,
+        "start": contract.start,
+    }
+
+
+# describe -------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """What the tree says of a group; a topic that is gone is missing from ``topics``."""
+
+    contract: ConsumerGroup
+    members: Mapping[str, MemberView]
+    owners: Mapping[TopicPartition, str]
+    offsets: Mapping[TopicPartition, CommittedOffset]
+    topics: Mapping[str, TopicView]
+
+
+@group.command()
+@click.argument("name")
+@click.option("--no-count", is_flag=True, help="Leave out the lag in messages: faster.")
+@command_options
+def describe(invocation: Invocation, name: str, no_count: bool) -> None:
+    """Show a group's members, and its progress in every partition.
+
+    The lag is what lies between the committed offset and the end, in bytes and in messages.
+    """
+
+    async def work() -> tuple[GroupState, list[dict[str, Any]]]:
+        async with cluster_client(invocation.client_config()) as cluster:
+            state = await _read(cluster, name)
+            inspector = Inspector(cluster)
+            rows = (
+                _row(inspector, state, placement, counted=not no_count)
+                for view in state.topics.values()
+                for placement in view.partitions
+            )
+            return state, await gather_all(rows)
+
+    state, rows = invocation.run(work())
+    members = [_member_row(view, rows) for view in state.members.values()]
+    summary = _summary(name, state, rows)
+    output = invocation.output
+    if output.as_json:
+        output.document({**summary, "members": members, "partitions": rows})
+        return
+    output.record(summary)
+    output.title("")
+    output.table(members, columns=("member", "host", "pid", "partitions"))
+    output.title("")
+    columns = ("topic", "partition", "owner", "committed", "end", "lag_bytes", "lag_messages")
+    output.table(rows, columns=columns)
+
+
+async def _read(cluster: ClusterClient, name: str) -> GroupState:
+    coordinator = cluster.coordinator
+    contract = await groups.read_group(coordinator, name)
+    if contract is None:
+        raise UnknownGroup(f"there is no consumer group {name!r}")
+    names = sorted(contract.topics)
+    views = await gather_all(_view_or_none(coordinator, each) for each in names)
+    return GroupState(
+        contract,
+        await groups.members(coordinator, name),
+        await groups.read_owners(coordinator, name, names),
+        await groups.read_offsets(coordinator, name, names),
+        {view.name: view for view in views if view is not None},
+    )
+
+
+async def _view_or_none(coordinator: Coordinator, topic: str) -> TopicView | None:
+    try:
+        return await topics.describe_topic(coordinator, topic)
+    except UnknownTopic:
+        return None
+
+
+async def _row(
+    inspector: Inspector, state: GroupState, placement: PartitionPlacement, *, counted: bool
+) -> dict[str, Any]:
+    where = TopicPartition(placement.topic, placement.partition)
+    committed = state.offsets.get(where)
+    ends = await inspector.ends(placement)
+    begin = end = None
+    if ends is not None:
+        end = ends.latest
+        start_at = end if state.contract.start == "latest" else ends.earliest
+        begin = max(committed.offset, ends.earliest) if committed is not None else start_at
+    count = None
+    if counted and begin is not None and end is not None:
+        count = await inspector.count(placement, begin, end) if begin < end else 0
+    return {
+        "topic": placement.topic,
+        "partition": placement.partition,
+        "owner": state.owners.get(where, "-"),
+        "committed": "-" if committed is None else committed.offset,
+        "end": end,
+        "lag_bytes": None if begin is None or end is None else max(0, end - begin),
+        "lag_messages": count,
+        "committed_ms": None if committed is None else committed.time_ms,
+        "committed_by": None if committed is None else committed.member,
+    }
+
+
+def _member_row(view: MemberView, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "member": view.member,
+        "host": view.value.host,
+        "pid": view.value.pid,
+        "partitions": sum(row["owner"] == view.member for row in rows),
+        "topics": list(view.value.topics),
+        "since_ms": view.value.since_ms,
+    }
+
+
+def _summary(name: str, state: GroupState, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    gone = sorted(set(state.contract.topics) - set(state.topics))
+    topics_shown = {topic: state.contract.topics[topic] or "all" for topic in state.topics}
+    return {
+        "group": name,
+        "model": state.contract.model,
+        "start": state.contract.start,
+        "topics": topics_shown,
+        "deleted_topics": gone,
+        "lag_bytes": _total(rows, "lag_bytes"),
+        "lag_messages": _total(rows, "lag_messages"),
+    }
+
+
+def _total(rows: list[dict[str, Any]], column: str) -> int | None:
+    """Return the sum of a column; one unknown part makes it unknown."""
+    values = [row[column] for row in rows]
+    return None if None in values else sum(values)

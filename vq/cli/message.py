@@ -1,0 +1,91 @@
+"""``vq message``: reading by position, without a group."""
+
+import sys
+
+import click
+
+from vq.cli import text
+from vq.cli.errors import CommandFailed
+from vq.cli.options import Invocation, command_options
+from vq.client.config import ConsumerConfig
+from vq.client.factory import MessageFactory
+from vq.errors import OffsetNotBoundary
+from vq.limits import KIB
+from vq.model import Message
+
+_LENGTH = 64 * KIB
+
+
+@click.group()
+def message() -> None:
+    """Look at single messages."""
+
+
+@message.command()
+@click.argument("topic")
+@click.argument("partition", type=click.IntRange(min=0))
+@click.argument("offset", type=click.IntRange(min=0))
+@click.option("--count", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--raw", is_flag=True, help="Only the content, byte for byte, without a newline.")
+@click.option(
+    "--next",
+    "go_on",
+    is_flag=True,
+    help="When OFFSET is inside a record, go on at the next one instead of refusing.",
+)
+@command_options
+def get(
+    invocation: Invocation,
+    topic: str,
+    partition: int,
+    offset: int,
+    count: int,
+    raw: bool,
+    go_on: bool,
+) -> None:
+    """Print the message at OFFSET of a partition, or the first one behind it.
+
+    Needs no group and moves none. An offset outside the partition is refused with the valid range.
+    """
+    with MessageFactory(invocation.client_config()) as factory:
+        found = _read(factory, topic, partition, offset, count, go_on=go_on)
+    if not found:
+        raise CommandFailed(f"{topic}-{partition} ends at {offset}: no message is there yet")
+    _print(invocation, found, raw=raw)
+
+
+def _read(
+    factory: MessageFactory, topic: str, partition: int, offset: int, count: int, *, go_on: bool
+) -> list[Message]:
+    found: list[Message] = []
+    with factory.create_consumer(ConsumerConfig()) as consumer:
+        while len(found) < count:
+            try:
+                some = consumer.get(topic, partition, offset, _LENGTH)
+            except OffsetNotBoundary as error:
+                following = error.details.get("next")
+                if not go_on or not isinstance(following, int):
+                    raise
+                offset = following
+                continue
+            if not some:
+                break
+            found += some
+            offset = some[-1].next_offset
+    return found[:count]
+
+
+def _print(invocation: Invocation, found: list[Message], *, raw: bool) -> None:
+    if raw:
+        for each in found:
+            sys.stdout.buffer.write(each.content)
+        sys.stdout.buffer.flush()
+    elif invocation.output.as_json:
+        for each in found:
+            sys.stdout.buffer.write(text.as_json_line(each))
+        sys.stdout.buffer.flush()
+    else:
+        for number, each in enumerate(found):
+            if number:
+                invocation.output.line("")
+            invocation.output.record(text.as_fields(each))

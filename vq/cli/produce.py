@@ -1,0 +1,182 @@
+"""``vq produce``: every line becomes a message; ends when each has its outcome."""
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO
+
+import click
+
+from vq.cli.errors import CommandFailed
+from vq.cli.options import Invocation, command_options
+from vq.cli.output import Advance
+from vq.client.factory import MessageFactory
+from vq.client.partitioner import KeyOrRoundRobin, Partitioner
+from vq.errors import InvalidArgument, OutcomeUnknown, VqError
+from vq.model import Message, SendResult
+
+_SHOWN_ERRORS = 5
+
+
+class Turns:
+    """Messages take turns over the partitions, whatever their key."""
+
+    def __init__(self) -> None:
+        self._turns = KeyOrRoundRobin()
+
+    def choose(self, key: str | None, partitions: int, writable: Sequence[int]) -> int:
+        """See ``Partitioner.choose``."""
+        return self._turns.choose(None, partitions, writable)
+
+
+class OnePartition:
+    """Every message goes to the same partition."""
+
+    def __init__(self, partition: int) -> None:
+        self._partition = partition
+
+    def choose(self, key: str | None, partitions: int, writable: Sequence[int]) -> int:
+        """See ``Partitioner.choose``."""
+        if self._partition >= partitions:
+            raise InvalidArgument(
+                f"partition {self._partition} is outside [0, {partitions}) of this topic"
+            )
+        return self._partition
+
+
+class Tally:
+    """Counts outcomes; called by the producer's thread, read by the command's."""
+
+    def __init__(self, advance: Advance) -> None:
+        self.acknowledged = self.refused = self.unknown = 0
+        self.errors: list[str] = []
+        self._advance = advance
+        self._lock = threading.Lock()
+
+    def ended(self, line: int, result: SendResult | None, error: VqError | None) -> None:
+        """Count the outcome of one line."""
+        with self._lock:
+            if error is None:
+                self.acknowledged += 1
+            elif isinstance(error, OutcomeUnknown):
+                self.unknown += 1
+            else:
+                self.refused += 1
+            if error is not None and len(self.errors) < _SHOWN_ERRORS:
+                self.errors.append(f"line {line}: {type(error).__name__}: {error}")
+        self._advance(1)
+
+
+def lines_of(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines without their newline; a last line without one counts too."""
+    for line in file:
+        yield line.removesuffix(b"\n")
+
+
+def message_of(
+    topic: str, line: bytes, *, tag: str | None, key: str | None, separator: str | None
+) -> Message:
+    """Return a line as a message; with ``separator`` the text before its first one is the key."""
+    if separator is not None:
+        before, found, after = line.partition(separator.encode())
+        if found:
+            return Message(topic, after, tag=tag, key=before.decode(errors="replace"))
+    return Message(topic, line, tag=tag, key=key)
+
+
+def partitioner_of(partition_by: str, partition: int | None) -> Partitioner:
+    """Return what chooses the partition of each message."""
+    if partition is not None:
+        return OnePartition(partition)
+    return KeyOrRoundRobin() if partition_by == "key" else Turns()
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("file", type=click.File("rb"), default="-")
+@click.option("--tag", metavar="TEXT", help="Tag of every message.")
+@click.option("--key", metavar="TEXT", help="Key (business id) of every message.")
+@click.option(
+    "--key-separator",
+    metavar="TEXT",
+    help="The text of a line before its first TEXT is the key, the rest the message.",
+)
+@click.option(
+    "--partition-by",
+    type=click.Choice(["key", "round-robin"]),
+    default="key",
+    show_default=True,
+    help="Hash of the key, where there is one; or turns, whatever the key.",
+)
+@click.option(
+    "--partition", type=click.IntRange(min=0), metavar="N", help="Send everything to partition N."
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Deadline of each message, all tries included.  [30]",
+)
+@click.option("--max", "limit", type=click.IntRange(min=1), help="Stop after so many lines.")
+@command_options
+def produce(
+    invocation: Invocation,
+    topic: str,
+    file: BinaryIO,
+    tag: str | None,
+    key: str | None,
+    key_separator: str | None,
+    partition_by: str,
+    partition: int | None,
+    timeout: float | None,
+    limit: int | None,
+) -> None:
+    """Send the lines of a file or of standard input.
+
+    FILE is read to its end; without it (or with -) standard input is. Each line is one message,
+    sent in order per partition. Exit code 1 when any was refused or its outcome is unknown.
+    """
+    if key is not None and key_separator is not None:
+        raise click.UsageError("--key and --key-separator exclude one another")
+    config = invocation.producer_config(send_timeout_s=timeout)
+    started = time.monotonic()
+    sent = size = 0
+    with (
+        MessageFactory(invocation.client_config()) as factory,
+        factory.create_producer(
+            config, partitioner=partitioner_of(partition_by, partition)
+        ) as producer,
+        invocation.output.progress(f"sending to {topic}", total=limit) as advance,
+    ):
+        producer.publish(topic)
+        tally = Tally(advance)
+        for number, line in enumerate(itertools.islice(lines_of(file), limit), start=1):
+            message = message_of(topic, line, tag=tag, key=key, separator=key_separator)
+            producer.send_async(message, lambda r, e, n=number: tally.ended(n, r, e))  # type: ignore[misc]
+            sent, size = number, size + len(message.content)
+        producer.flush()
+    _report(invocation, topic, sent, size, tally, time.monotonic() - started)
+
+
+def _report(
+    invocation: Invocation, topic: str, sent: int, size: int, tally: Tally, seconds: float
+) -> None:
+    output = invocation.output
+    values = {
+        "topic": topic,
+        "sent": sent,
+        "acknowledged": tally.acknowledged,
+        "refused": tally.refused,
+        "unknown": tally.unknown,
+        "bytes": size,
+        "seconds": round(seconds, 3),
+    }
+    output.record(values)
+    for text in tally.errors:
+        output.remark(text)
+    if tally.acknowledged != sent:
+        raise CommandFailed(
+            f"of {sent} messages {tally.refused} were refused and certainly not stored, "
+            f"{tally.unknown} may or may not be stored"
+        )

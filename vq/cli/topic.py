@@ -1,0 +1,298 @@
+"""``vq topic``: create, list, describe, move, delete."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from vq.cli.connect import cluster_client
+from vq.cli.errors import CommandFailed
+from vq.cli.options import Invocation, command_options, yes_option
+from vq.cli.output import Value
+from vq.client import admin
+from vq.client.admin import Inspector, Move
+from vq.client.cluster import ClusterClient
+from vq.coordination import topics
+from vq.coordination.reading import TopicView, gather_all
+from vq.errors import InvalidArgument
+from vq.model import FlushMode, PartitionPlacement, TopicSettings
+
+
+@click.group()
+def topic() -> None:
+    """Create, list, describe, move and delete topics."""
+
+
+# create ---------------------------------------------------------------------------------------
+@topic.command()
+@click.argument("name")
+@click.option("--partitions", type=int, default=1, show_default=True, metavar="N")
+@click.option(
+    "--flush",
+    type=click.Choice([str(mode) for mode in FlushMode]),
+    default="sync",
+    show_default=True,
+    help="Acknowledge after fdatasync, or after the write (a power cut may lose seconds).",
+)
+@click.option(
+    "--flush-messages",
+    type=int,
+    metavar="N",
+    help="With async: fdatasync every N messages.  [1000]",
+)
+@click.option("--flush-ms", type=int, metavar="MS", help="With async: and every MS.  [10000]")
+@click.option(
+    "--retention-hours",
+    metavar="HOURS",
+    help="Age at which closed blocks may be deleted, or 'forever'.  [72]",
+)
+@click.option("--max-message-bytes", type=int, metavar="BYTES", help="At most 1048576.  [1048576]")
+@click.option("--pool", metavar="NAME", help="Only broker groups of this pool.")
+@command_options
+def create(
+    invocation: Invocation,
+    name: str,
+    partitions: int,
+    flush: str,
+    flush_messages: int | None,
+    flush_ms: int | None,
+    retention_hours: str | None,
+    max_message_bytes: int | None,
+    pool: str | None,
+) -> None:
+    """Make a topic and place its partitions evenly on the live broker groups."""
+    given = {
+        "flush_interval_messages": flush_messages,
+        "flush_interval_ms": flush_ms,
+        "max_message_bytes": max_message_bytes,
+        "pool": pool,
+    }
+    values: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    if retention_hours is not None:
+        values["retention_hours"] = _hours(retention_hours)
+    settings = TopicSettings(partitions=partitions, flush=FlushMode(flush), **values)
+
+    async def work() -> TopicView:
+        async with cluster_client(invocation.client_config()) as cluster:
+            return await topics.create_topic(cluster.coordinator, name, settings)
+
+    view = invocation.run(work())
+    rows = [_placement_row(placement) for placement in view.partitions]
+    if invocation.output.as_json:
+        invocation.output.document({"topic": name, "id": view.id, "partitions": rows})
+        return
+    invocation.output.remark(f"created {name} with {len(rows)} partition(s)")
+    invocation.output.table(rows, columns=("partition", "group", "state"))
+
+
+def _hours(text: str) -> int | None:
+    if text == "forever":
+        return None
+    if not text.isdigit():
+        raise InvalidArgument(f"--retention-hours {text!r} is neither a whole number nor 'forever'")
+    return int(text)
+
+
+def _placement_row(placement: PartitionPlacement) -> dict[str, Value]:
+    return {
+        "partition": placement.partition,
+        "group": placement.writer_group,
+        "state": str(placement.state),
+    }
+
+
+# list -----------------------------------------------------------------------------------------
+@topic.command(name="list")
+@command_options
+def list_(invocation: Invocation) -> None:
+    """List topics with their settings."""
+
+    async def work() -> list[TopicView]:
+        async with cluster_client(invocation.client_config()) as cluster:
+            names = await topics.list_topics(cluster.coordinator)
+            return await gather_all(
+                topics.describe_topic(cluster.coordinator, name) for name in names
+            )
+
+    rows: list[dict[str, Value]] = [
+        {
+            "topic": view.name,
+            "partitions": len(view.partitions),
+            "flush": str(view.settings.flush),
+            "retention": _retention(view.settings),
+            "groups": ",".join(sorted({p.writer_group or "-" for p in view.partitions})),
+            "id": view.id,
+        }
+        for view in invocation.run(work())
+    ]
+    columns = ("topic", "partitions", "flush", "retention", "groups")
+    invocation.output.table(rows, columns=columns)
+
+
+def _retention(settings: TopicSettings) -> str:
+    hours = settings.retention_hours
+    return "forever" if hours is None else f"{hours} h"
+
+
+# describe -------------------------------------------------------------------------------------
+@topic.command()
+@click.argument("name")
+@command_options
+def describe(invocation: Invocation, name: str) -> None:
+    """Show a topic: settings, and each partition with its place and offsets."""
+
+    async def work() -> tuple[TopicView, list[dict[str, Any]]]:
+        async with cluster_client(invocation.client_config()) as cluster:
+            view = await topics.describe_topic(cluster.coordinator, name)
+            inspector = Inspector(cluster)
+            rows = [_partition_row(inspector, placement) for placement in view.partitions]
+            return view, await gather_all(rows)
+
+    view, rows = invocation.run(work())
+    settings = _settings(view)
+    output = invocation.output
+    if output.as_json:
+        output.document({**settings, "partitions": rows})
+        return
+    output.record(settings)
+    output.title("")
+    output.table(
+        rows, columns=("partition", "group", "state", "earliest", "latest", "bytes", "spans")
+    )
+
+
+def _settings(view: TopicView) -> dict[str, Value]:
+    settings = view.settings
+    return {
+        "topic": view.name,
+        "id": view.id,
+        "flush": str(settings.flush),
+        "flush_interval_messages": settings.flush_interval_messages,
+        "flush_interval_ms": settings.flush_interval_ms,
+        "retention": _retention(settings),
+        "max_message_bytes": settings.max_message_bytes,
+        "replication": settings.replication,
+        "pool": settings.pool or "any",
+        "readable": settings.readable,
+        "writable": settings.writable,
+    }
+
+
+async def _partition_row(inspector: Inspector, placement: PartitionPlacement) -> dict[str, Any]:
+    ends = await inspector.ends(placement)
+    spans = [f"{s.group}[{s.start},{'' if s.end is None else s.end})" for s in placement.spans]
+    return {
+        **_placement_row(placement),
+        "earliest": None if ends is None else ends.earliest,
+        "latest": None if ends is None else ends.latest,
+        "bytes": None if ends is None else ends.latest - ends.earliest,
+        "spans": " ".join(spans),
+    }
+
+
+# move -----------------------------------------------------------------------------------------
+@topic.command()
+@click.argument("name")
+@click.option(
+    "--partition",
+    "partitions",
+    type=click.IntRange(min=0),
+    multiple=True,
+    required=True,
+    metavar="N",
+    help="Which one; may be given several times.",
+)
+@click.option("--to", "group", required=True, metavar="GROUP", help="Group that takes over.")
+@yes_option
+@command_options
+def move(
+    invocation: Invocation, name: str, partitions: Sequence[int], group: str, yes: bool
+) -> None:
+    """Let another broker group take the appends of partitions; copies nothing.
+
+    What is there stays readable where it was written. Producers and consumers follow by themselves.
+    """
+
+    async def work() -> list[dict[str, Any]]:
+        async with cluster_client(invocation.client_config()) as cluster:
+            moves = await admin.plan_moves(cluster, name, partitions, group)
+            _show_plan(invocation, moves)
+            return await _carry_out(cluster, moves) if yes else []
+
+    done = invocation.run(work())
+    output = invocation.output
+    if done:
+        output.table(done, columns=("topic", "partition", "from", "to", "at_offset"))
+    elif not yes:
+        _need_yes()
+    else:
+        output.remark(f"every named partition is on {group} already")
+        output.table([], columns=("topic", "partition", "from", "to", "at_offset"))
+
+
+def _show_plan(invocation: Invocation, moves: Sequence[Move]) -> None:
+    for planned in moves:
+        invocation.output.remark(
+            f"plan: {planned.placement.topic}-{planned.placement.partition} from "
+            f"{planned.source.group} ({planned.source.address}) to {planned.target.group} "
+            f"({planned.target.address})"
+        )
+
+
+async def _carry_out(cluster: ClusterClient, moves: Sequence[Move]) -> list[dict[str, Any]]:
+    """Move one after the other: an error leaves the rest as it was."""
+    done = []
+    for planned in moves:
+        offset = await admin.carry_out(cluster, planned)
+        done.append(
+            {
+                "topic": planned.placement.topic,
+                "partition": planned.placement.partition,
+                "from": planned.source.group,
+                "to": planned.target.group,
+                "at_offset": offset,
+            }
+        )
+    return done
+
+
+def _need_yes() -> None:
+    raise CommandFailed("nothing was changed; add --yes to do it")
+
+
+# delete ---------------------------------------------------------------------------------------
+@topic.command()
+@click.argument("name")
+@yes_option
+@command_options
+def delete(invocation: Invocation, name: str, yes: bool) -> None:
+    """Delete a topic: its messages and every group's progress on it."""
+
+    async def work() -> None:
+        async with cluster_client(invocation.client_config()) as cluster:
+            await _plan_delete(invocation, cluster, name)
+            if yes:
+                await topics.delete_topic(cluster.coordinator, name)
+
+    invocation.run(work())
+    if not yes:
+        _need_yes()
+    if invocation.output.as_json:
+        moment = datetime.now(UTC).isoformat(timespec="milliseconds")
+        invocation.output.document({"topic": name, "deleted": True, "time": moment})
+    else:
+        invocation.output.remark(f"deleted {name}; brokers remove its data in the background")
+
+
+async def _plan_delete(invocation: Invocation, cluster: ClusterClient, name: str) -> None:
+    view = await topics.describe_topic(cluster.coordinator, name)
+    inspector = Inspector(cluster)
+    ends = await asyncio.gather(*(inspector.ends(each) for each in view.partitions))
+    known = [each.latest - each.earliest for each in ends if each is not None]
+    size = f"{sum(known)} bytes" + ("" if len(known) == len(ends) else ", and more unknown")
+    invocation.output.remark(
+        f"plan: delete {name} with {len(view.partitions)} partition(s), {size}, and the progress "
+        "of every consumer group on it; this cannot be undone"
+    )
