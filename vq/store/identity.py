@@ -1,0 +1,96 @@
+"""Whose data directory this is: an identity file, compared before anything else is touched.
+
+    @identity    {"v": 1, "cluster": "default", "group": "b1", "node": "n1", "id": "8f0c…"}
+    @lock        process id of the broker that uses the directory now
+
+Topics are directories beside these two; no topic's name can begin with ``@``. ``id`` is drawn when
+the directory is made: an emptied directory under a known node is thereby told from the old one.
+"""
+
+import json
+import secrets
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from vq.errors import DirectoryRefused
+from vq.store.disk import Disk
+from vq.store.format import FORMAT_VERSION, TEMPORARY_SUFFIX
+
+__all__ = ["IDENTITY_NAME", "LOCK_NAME", "Identity", "check_identity"]
+
+IDENTITY_NAME: Final = "@identity"
+LOCK_NAME: Final = "@lock"
+#: What may lie in a directory that is to become a data directory.
+_HARMLESS: Final = frozenset({LOCK_NAME, "lost+found", IDENTITY_NAME + TEMPORARY_SUFFIX})
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Cluster, broker group and node a data directory belongs to, and its own random id."""
+
+    cluster: str
+    group: str
+    node: str
+    id: str
+
+    def to_bytes(self) -> bytes:
+        """Return the JSON text of the identity file."""
+        return json.dumps({"v": FORMAT_VERSION, **asdict(self)}).encode() + b"\n"
+
+    @classmethod
+    def from_bytes(cls, data: bytes, path: Path) -> "Identity":
+        """Return the identity that ``path`` holds.
+
+        Raises:
+            DirectoryRefused: It cannot be parsed, or was written by a newer vq.
+        """
+        try:
+            values = json.loads(data)
+            version = int(values.pop("v"))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise _damaged(path, error) from error
+        if version > FORMAT_VERSION:
+            raise DirectoryRefused(
+                f"{path.parent} has format version {version}, this vq knows up to "
+                f"{FORMAT_VERSION}: a newer vq wrote it; run that one"
+            )
+        try:
+            return cls(**{str(key): str(value) for key, value in values.items()})
+        except TypeError as error:
+            raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> DirectoryRefused:
+    return DirectoryRefused(
+        f"{path} is damaged ({error}): restore it from a copy; its text is documented in "
+        "docs/formats.md"
+    )
+
+
+def check_identity(path: Path, *, cluster: str, group: str, node: str, disk: Disk) -> Identity:
+    """Return the identity of the data directory ``path``, writing it if the directory is new.
+
+    Raises:
+        DirectoryRefused: It belongs to another cluster, group or node, has a newer format, is
+            damaged, or holds files of something that is not vq.
+    """
+    file = path / IDENTITY_NAME
+    if disk.exists(file):
+        found = Identity.from_bytes(disk.read_bytes(file), file)
+        if (found.cluster, found.group, found.node) != (cluster, group, node):
+            raise DirectoryRefused(
+                f"{path} belongs to cluster {found.cluster!r}, group {found.group!r}, node "
+                f"{found.node!r}; this broker is cluster {cluster!r}, group {group!r}, node "
+                f"{node!r}: give it a directory of its own"
+            )
+        return found
+    strangers = [name for name in disk.listdir(path) if name not in _HARMLESS]
+    if strangers:
+        raise DirectoryRefused(
+            f"{path} is no vq data directory, yet holds {strangers[0]!r}"
+            f"{' and more' if len(strangers) > 1 else ''}: choose an empty or a new directory"
+        )
+    identity = Identity(cluster, group, node, secrets.token_hex(8))
+    disk.write_atomic(file, identity.to_bytes())
+    return identity

@@ -1,0 +1,541 @@
+"""The disk's twin in memory: records every operation, fails on order, and loses power on order.
+
+For tests and simulations, ours and our users'. What a crash keeps follows POSIX at its least
+generous: bytes written since the last ``datasync`` of a file survive sector by sector or not at
+all, its length changes in order, and a name survives only if its directory was synced (or is one
+of the first few changes of that directory, in order).
+"""
+
+import errno
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from typing import Final, Protocol
+
+from vq.errors import DirectoryRefused
+from vq.store.disk import Buffer
+from vq.store.format import TEMPORARY_SUFFIX
+
+__all__ = [
+    "Chance",
+    "MemoryDisk",
+    "MemoryFile",
+    "Operation",
+    "RandomChance",
+    "keep_all",
+    "keep_none",
+]
+
+SECTOR_BYTES: Final = 512
+_TOP: Final = PurePath("/")
+
+
+class Chance(Protocol):
+    """What decides, at a crash, which un-synced parts survive."""
+
+    def keep_sector(self) -> bool:
+        """Whether one written sector reached the medium."""
+        ...
+
+    def keep_changes(self, count: int) -> int:
+        """How many of the first of ``count`` changes in order reached the medium."""
+        ...
+
+
+class _Fixed:
+    def __init__(self, *, keep: bool) -> None:
+        self._keep = keep
+
+    def keep_sector(self) -> bool:
+        return self._keep
+
+    def keep_changes(self, count: int) -> int:
+        return count if self._keep else 0
+
+
+class RandomChance:
+    """Sectors by the toss of a coin with a bias of its own, changes up to a random one."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._bias = rng.choice((0.1, 0.5, 0.9))
+
+    def keep_sector(self) -> bool:
+        """See ``Chance.keep_sector``."""
+        return self._rng.random() < self._bias
+
+    def keep_changes(self, count: int) -> int:
+        """See ``Chance.keep_changes``."""
+        return self._rng.randint(0, count)
+
+
+#: A power cut that took everything not synced, and a killed process, which takes nothing.
+keep_none: Final[Chance] = _Fixed(keep=False)
+keep_all: Final[Chance] = _Fixed(keep=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One recorded operation. ``kind`` is the method's name; the other fields as it needs them."""
+
+    kind: str
+    path: PurePath
+    target: PurePath | None = None
+    position: int = 0
+    data: bytes = b""
+
+
+@dataclass(slots=True, eq=False)
+class _Node:
+    """A file: what is read now, what is surely on the medium, and the changes between the two."""
+
+    now: bytearray = field(default_factory=bytearray)
+    durable: bytes = b""
+    pending: list[tuple[str, int, bytes]] = field(default_factory=list)
+
+    def settle(self) -> None:
+        self.durable = bytes(self.now)
+        self.pending.clear()
+
+    def after_crash(self, chance: Chance) -> bytes:
+        """Return what is left of the content."""
+        content = bytearray(self.durable)
+        sizes = chance.keep_changes(len(self.pending))
+        for at, (kind, position, data) in enumerate(self.pending):
+            if kind == "truncate":
+                if at < sizes:
+                    _resize(content, position)
+                continue
+            end = position + len(data)
+            if at < sizes and end > len(content):
+                _resize(content, end)
+            if kind == "write":
+                _write_sectors(content, position, data, chance)
+        return bytes(content)
+
+
+@dataclass(slots=True, eq=False)
+class _Directory:
+    """A directory: its names now, the names surely on the medium, the changes since, in order.
+
+    A change gives names their new meaning, all of them or none; None is a name that is gone.
+    """
+
+    now: dict[str, "_Node | _Directory"] = field(default_factory=dict)
+    durable: dict[str, "_Node | _Directory"] = field(default_factory=dict)
+    pending: list[dict[str, "_Node | _Directory | None"]] = field(default_factory=list)
+
+    def change(self, names: "dict[str, _Node | _Directory | None]") -> None:
+        _apply_names(self.now, names)
+        self.pending.append(names)
+
+    def settle(self) -> None:
+        self.durable = dict(self.now)
+        self.pending.clear()
+
+    def after_crash(
+        self, chance: Chance, survivors: "dict[int, _Node | _Directory]"
+    ) -> "_Directory":
+        """Return what is left of the directory and of all below it."""
+        names = dict(self.durable)
+        for change in self.pending[: chance.keep_changes(len(self.pending))]:
+            _apply_names(names, change)
+        left = _Directory()
+        for name, node in sorted(names.items()):
+            if id(node) not in survivors:
+                if isinstance(node, _Directory):
+                    survivors[id(node)] = node.after_crash(chance, survivors)
+                else:
+                    content = node.after_crash(chance)
+                    survivors[id(node)] = _Node(bytearray(content), content)
+            left.now[name] = survivors[id(node)]
+        left.durable = dict(left.now)
+        return left
+
+    def walk(self, path: PurePath) -> "Iterator[tuple[PurePath, _Node | _Directory]]":
+        """Yield everything below, parents first."""
+        for name, node in sorted(self.now.items()):
+            yield path / name, node
+            if isinstance(node, _Directory):
+                yield from node.walk(path / name)
+
+
+def _apply_names(
+    names: "dict[str, _Node | _Directory]", change: "dict[str, _Node | _Directory | None]"
+) -> None:
+    for name, node in change.items():
+        if node is None:
+            names.pop(name, None)
+        else:
+            names[name] = node
+
+
+def _resize(content: bytearray, length: int) -> None:
+    if length < len(content):
+        del content[length:]
+    else:
+        content.extend(bytes(length - len(content)))
+
+
+def _write_sectors(content: bytearray, position: int, data: bytes, chance: Chance) -> None:
+    at = 0
+    while at < len(data):
+        step = min(len(data) - at, SECTOR_BYTES - (position + at) % SECTOR_BYTES)
+        room = len(content) - (position + at)
+        if chance.keep_sector() and room > 0:
+            part = data[at : at + min(step, room)]
+            content[position + at : position + at + len(part)] = part
+        at += step
+
+
+class MemoryFile:
+    """An open file of a ``MemoryDisk``; see ``File``."""
+
+    def __init__(self, disk: "MemoryDisk", path: PurePath, node: _Node) -> None:
+        self._disk = disk
+        self._path = path
+        self._node = node
+        self._closed = False
+
+    def pwrite(self, buffers: Sequence[Buffer], position: int) -> None:
+        """See ``File.pwrite``; on a full disk the part that fits is written."""
+        self._check_open()
+        data = b"".join(buffers)
+        partly = self._disk._may_fail("pwrite", self._path)
+        if partly is not None:
+            self._apply(position, data[: len(data) // 2])
+            raise partly
+        room = self._disk._room_for(self._node, position + len(data))
+        if room < position + len(data):
+            self._apply(position, data[: max(0, room - position)])
+            raise OSError(errno.ENOSPC, "the memory disk is full", str(self._path))
+        self._apply(position, data)
+
+    def _apply(self, position: int, data: bytes) -> None:
+        now = self._node.now
+        if position > len(now):
+            now.extend(bytes(position - len(now)))
+        now[position : position + len(data)] = data
+        self._node.pending.append(("write", position, data))
+        self._disk._record(Operation("pwrite", self._path, position=position, data=data))
+
+    def pread(self, position: int, length: int) -> bytes:
+        """See ``File.pread``."""
+        self._check_open()
+        self._disk._check("pread", self._path)
+        return bytes(self._node.now[position : position + length])
+
+    def view(self, position: int, length: int) -> memoryview:
+        """See ``File.view``; a copy."""
+        self._check_open()
+        self._disk._check("view", self._path)
+        if position + length > len(self._node.now):
+            raise OSError(errno.EIO, "the file is shorter than that", str(self._path))
+        return memoryview(bytes(self._node.now[position : position + length]))
+
+    def allocate(self, start: int, length: int) -> None:
+        """See ``File.allocate``."""
+        self._check_open()
+        self._disk._check("allocate", self._path)
+        end = start + length
+        if self._disk._room_for(self._node, end) < end:
+            raise OSError(errno.ENOSPC, "the memory disk is full", str(self._path))
+        if end > len(self._node.now):
+            self._node.pending.append(("truncate", end, b""))
+            _resize(self._node.now, end)
+        self._disk._record(Operation("allocate", self._path, position=end))
+
+    def truncate(self, length: int) -> None:
+        """See ``File.truncate``."""
+        self._check_open()
+        self._disk._check("truncate", self._path)
+        _resize(self._node.now, length)
+        self._node.pending.append(("truncate", length, b""))
+        self._disk._record(Operation("truncate", self._path, position=length))
+
+    def datasync(self) -> None:
+        """See ``File.datasync``; after a failure the un-synced bytes are gone from the medium."""
+        self._check_open()
+        error = self._disk._may_fail("datasync", self._path)
+        if error is not None:
+            # As ext4 does: the page cache still shows them, and the next fsync says all is well.
+            self._node.pending.clear()
+            raise error
+        self._node.settle()
+        self._disk._record(Operation("datasync", self._path))
+
+    def forget_cache(self) -> None:
+        """See ``File.forget_cache``."""
+        self._check_open()
+        if not self._node.pending:
+            self._node.now = bytearray(self._node.durable)
+
+    def size(self) -> int:
+        """See ``File.size``."""
+        self._check_open()
+        return len(self._node.now)
+
+    def close(self) -> None:
+        """See ``File.close``."""
+        if not self._closed:
+            self._closed = True
+            self._disk.open_files -= 1
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise OSError(errno.EBADF, "the file is closed", str(self._path))
+
+
+class _MemoryLock:
+    def __init__(self, locks: set[PurePath], path: PurePath) -> None:
+        self._locks = locks
+        self._path = path
+
+    def release(self) -> None:
+        self._locks.discard(self._path)
+
+
+class MemoryDisk:
+    """A file system in memory; see ``Disk``. One thread only.
+
+    Attributes:
+        operations: Everything that changed something, in order (not part of a crash).
+        open_files: How many files are open.
+    """
+
+    def __init__(self, *, capacity_bytes: int | None = None, open_files_max: int = 1 << 30) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.open_files_max = open_files_max
+        self.operations: list[Operation] = []
+        self.open_files = 0
+        self._root = _Directory()
+        self._locks: set[PurePath] = set()
+        self._faults: list[tuple[str, str, int, int]] = []
+
+    # Faults ---------------------------------------------------------------------------------------
+    def fail(self, kind: str, *, error: int = errno.EIO, after: int = 0, name: str = "") -> None:
+        """Make one call fail: the first of ``kind`` (a method's name) after ``after`` others.
+
+        Args:
+            kind: ``pwrite``, ``datasync``, ``allocate``, ``rename``, …
+            error: The errno.
+            after: How many calls of the kind succeed before.
+            name: Only calls on paths that end in this count.
+        """
+        self._faults.append((kind, name, after, error))
+
+    def _may_fail(self, kind: str, path: PurePath) -> OSError | None:
+        for at, (wanted, name, after, error) in enumerate(self._faults):
+            if wanted == kind and str(path).endswith(name):
+                if after:
+                    self._faults[at] = (wanted, name, after - 1, error)
+                    return None
+                del self._faults[at]
+                return OSError(error, f"{kind} was told to fail", str(path))
+        return None
+
+    def _check(self, kind: str, path: PurePath) -> None:
+        error = self._may_fail(kind, path)
+        if error is not None:
+            raise error
+
+    def _room_for(self, node: _Node, end: int) -> int:
+        """Return the length up to which the file may grow, at most ``end``."""
+        if self.capacity_bytes is None:
+            return end
+        return min(end, len(node.now) + max(0, self.capacity_bytes - self._used()))
+
+    def _used(self) -> int:
+        nodes = (node for _, node in self._root.walk(_TOP))
+        return sum(len(node.now) for node in nodes if isinstance(node, _Node))
+
+    def _record(self, operation: Operation) -> None:
+        self.operations.append(operation)
+
+    # Crashes --------------------------------------------------------------------------------------
+    def crash(self, chance: Chance) -> "MemoryDisk":
+        """Return the disk as it is found after power was lost now; this one stays as it is."""
+        after = MemoryDisk(capacity_bytes=self.capacity_bytes, open_files_max=self.open_files_max)
+        after._root = self._root.after_crash(chance, {})
+        return after
+
+    def replay(self, operations: Sequence[Operation]) -> Iterator[Operation]:
+        """Apply recorded operations to this disk, yielding each after it was applied."""
+        for operation in operations:
+            self._apply(operation)
+            yield operation
+
+    def _apply(self, operation: Operation) -> None:
+        path = Path(operation.path)
+        kind = operation.kind
+        if kind in ("pwrite", "allocate", "truncate", "datasync"):
+            file = self.open(path)
+            if kind == "pwrite":
+                file.pwrite([operation.data], operation.position)
+            elif kind == "allocate":
+                file.allocate(0, operation.position)
+            elif kind == "truncate":
+                file.truncate(operation.position)
+            else:
+                file.datasync()
+            file.close()
+        elif kind == "open":
+            self.open(path, create=True).close()
+        elif kind == "rename":
+            assert operation.target is not None
+            self.rename(path, Path(operation.target))
+        else:
+            action: Callable[[Path], object] = getattr(self, kind)
+            action(path)
+
+    # Names ----------------------------------------------------------------------------------------
+    def _find(self, path: PurePath) -> _Node | _Directory | None:
+        node: _Node | _Directory | None = self._root
+        for part in path.parts[1:] if path.is_absolute() else path.parts:
+            node = node.now.get(part) if isinstance(node, _Directory) else None
+        return node
+
+    def _directory(self, path: PurePath) -> _Directory:
+        node = self._find(path)
+        if node is None:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", str(path))
+        if not isinstance(node, _Directory):
+            raise NotADirectoryError(errno.ENOTDIR, "not a directory", str(path))
+        return node
+
+    def _file(self, path: PurePath) -> _Node:
+        node = self._find(path)
+        if node is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+        if isinstance(node, _Directory):
+            raise IsADirectoryError(errno.EISDIR, "is a directory", str(path))
+        return node
+
+    def open(self, path: Path, *, create: bool = False) -> MemoryFile:
+        """See ``Disk.open``."""
+        key = PurePath(path)
+        self._check("open", key)
+        if self.open_files >= self.open_files_max:
+            raise OSError(errno.EMFILE, "too many open files", str(path))
+        if create:
+            if self._find(key) is not None:
+                raise FileExistsError(errno.EEXIST, "the file exists", str(path))
+            self._directory(key.parent).change({key.name: _Node()})
+            self._record(Operation("open", key))
+        node = self._file(key)
+        self.open_files += 1
+        return MemoryFile(self, key, node)
+
+    def exists(self, path: Path) -> bool:
+        """See ``Disk.exists``."""
+        return self._find(path) is not None
+
+    def size(self, path: Path) -> int:
+        """See ``Disk.size``."""
+        return len(self._file(path).now)
+
+    def listdir(self, path: Path) -> list[str]:
+        """See ``Disk.listdir``."""
+        return sorted(self._directory(path).now)
+
+    def is_directory(self, path: Path) -> bool:
+        """See ``Disk.is_directory``."""
+        return isinstance(self._find(path), _Directory)
+
+    def mkdir(self, path: Path) -> list[Path]:
+        """See ``Disk.mkdir``."""
+        self._check("mkdir", path)
+        missing = []
+        while self._find(path) is None:
+            missing.append(path)
+            path = path.parent
+        for directory in reversed(missing):
+            self._directory(directory.parent).change({directory.name: _Directory()})
+            self._record(Operation("mkdir", PurePath(directory)))
+        return [directory.parent for directory in reversed(missing)]
+
+    def rename(self, source: Path, target: Path) -> None:
+        """See ``Disk.rename``; within one directory the change is atomic."""
+        self._check("rename", source)
+        node = self._find(source)
+        if node is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file or directory", str(source))
+        old, new = self._directory(source.parent), self._directory(target.parent)
+        if old is new:
+            old.change({source.name: None, target.name: node})
+        else:
+            new.change({target.name: node})
+            old.change({source.name: None})
+        self._record(Operation("rename", source, target=target))
+
+    def unlink(self, path: Path) -> None:
+        """See ``Disk.unlink``."""
+        self._check("unlink", path)
+        self._file(path)
+        self._directory(path.parent).change({path.name: None})
+        self._record(Operation("unlink", path))
+
+    def rmtree(self, path: Path) -> None:
+        """See ``Disk.rmtree``."""
+        self._check("rmtree", path)
+        self._directory(path)
+        self._directory(path.parent).change({path.name: None})
+        self._record(Operation("rmtree", path))
+
+    def sync_directory(self, path: Path) -> None:
+        """See ``Disk.sync_directory``."""
+        self._check("sync_directory", path)
+        self._directory(path).settle()
+        self._record(Operation("sync_directory", path))
+
+    def lock(self, path: Path) -> _MemoryLock:
+        """See ``Disk.lock``."""
+        key = PurePath(path)
+        if key in self._locks:
+            raise DirectoryRefused(
+                f"{path} is locked: another broker uses this data directory; stop it or choose "
+                "another directory"
+            )
+        if self._find(key) is None:
+            self.open(path, create=True).close()
+        self._locks.add(key)
+        return _MemoryLock(self._locks, key)
+
+    def free_space(self, path: Path) -> tuple[int, int]:
+        """See ``Disk.free_space``."""
+        self._directory(path)
+        total = self.capacity_bytes if self.capacity_bytes is not None else 1 << 40
+        return max(0, total - self._used()), total
+
+    def read_bytes(self, path: Path) -> bytes:
+        """See ``Disk.read_bytes``."""
+        self._check("read_bytes", path)
+        return bytes(self._file(path).now)
+
+    def write_atomic(self, path: Path, data: bytes) -> None:
+        """See ``Disk.write_atomic``; made of the same steps as the real one."""
+        temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+        if self.exists(temporary):
+            self.unlink(temporary)
+        file = self.open(temporary, create=True)
+        try:
+            file.pwrite([data], 0)
+            file.datasync()
+        finally:
+            file.close()
+        self.rename(temporary, path)
+        self.sync_directory(path.parent)
+
+    def syncer(self, path: Path) -> Callable[[], None] | None:
+        """See ``Disk.syncer``."""
+
+        def sync() -> None:
+            self._check("syncer", path)
+            for below, node in self._root.walk(_TOP):
+                node.settle()
+                kind = "datasync" if isinstance(node, _Node) else "sync_directory"
+                self._record(Operation(kind, below))
+            self.sync_directory(Path(_TOP))
+
+        return sync
