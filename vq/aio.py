@@ -31,6 +31,7 @@ from vq.errors import InvalidState
 from vq.model import (
     Address,
     Message,
+    OffsetBounds,
     PartitionPlacement,
     SendResult,
     StatusResult,
@@ -156,6 +157,10 @@ class MessageConsumer:
     async def get_offset(self, topic: str) -> dict[TopicPartition, int]:
         """Return the committed offset of the group in every partition that has one."""
         return await self._core.committed(topic)
+
+    async def get_bounds(self, topic: str, partition: int) -> OffsetBounds:
+        """Return the range of offsets that can be read now; see ``vq.MessageConsumer``."""
+        return await self._core.bounds(topic, partition)
 
     async def commit(self) -> None:
         """Commit now what was consumed, instead of at the next interval."""

@@ -169,6 +169,13 @@ class SendResult(NamedTuple):
     id: int
 
 
+class OffsetBounds(NamedTuple):
+    """The readable range ``[earliest, latest)`` of a partition; ``latest``: its high watermark."""
+
+    earliest: int
+    latest: int
+
+
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
     """A registered broker process."""

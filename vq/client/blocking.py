@@ -9,7 +9,7 @@ from vq.client.delivery import Listener, Workers
 from vq.client.future import SendCallback, SendFuture
 from vq.client.producer import ProducerCore
 from vq.client.runtime import LoopThread
-from vq.model import Message, SendResult, TopicPartition
+from vq.model import Message, OffsetBounds, SendResult, TopicPartition
 
 _SEND_SYNC_S = 3.0
 _GET_S = 5.0
@@ -167,6 +167,14 @@ class MessageConsumer:
     def get_offset(self, topic: str) -> dict[TopicPartition, int]:
         """Return the committed offset of the group in every partition that has one."""
         return self._runtime.run(self._core.committed(topic))
+
+    def get_bounds(self, topic: str, partition: int) -> OffsetBounds:
+        """Return the range of offsets that can be read now, from whoever holds the partition.
+
+        Raises:
+            UnknownTopic, UnknownPartition: There is none.
+        """
+        return self._runtime.run(self._core.bounds(topic, partition))
 
     def commit(self) -> None:
         """Commit now what was handled, instead of at the next interval."""

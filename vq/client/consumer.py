@@ -30,7 +30,7 @@ from vq.errors import (
     TimedOut,
     VqError,
 )
-from vq.model import Message, TopicPartition
+from vq.model import Message, OffsetBounds, TopicPartition
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import GetRequest, GetResponse, OffsetsRequest, OffsetsResponse
 from vq.store.record import bytes_needed
@@ -170,6 +170,11 @@ class ConsumerCore:
             assert isinstance(first, OffsetsResponse)
             response.earliest = min(response.earliest, first.earliest)
         return response
+
+    async def bounds(self, topic: str, partition: int) -> OffsetBounds:
+        """See ``MessageConsumer.get_bounds``."""
+        found = await self.offsets(TopicPartition(topic, partition))
+        return OffsetBounds(found.earliest, found.latest)
 
     # Subscriptions ------------------------------------------------------------------------------
     def subscribe(

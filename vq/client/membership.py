@@ -4,12 +4,11 @@ Every member computes the same sharing from what it reads (``coordination.rebala
 its own part only: first it gives up what should be another's, then it claims what should be its own
 and is free. Only partitions that move stop; a partition that is still owned is waited for.
 
-One task does all of it. Watches, sessions and timers only wake it; the truth is read each
-time.
+One task does all of it. Watches, sessions and timers only wake it; the truth is read each time.
 
-    session SUSPENDED  nothing is given up; past the session time-out delivery pauses, since somebody
-                       else may own the partitions by then
-    session LOST       deliveries are drained; with the new session the member joins and claims anew
+    SUSPENDED  nothing is given up; past the session time-out delivery pauses, since somebody else
+               may own the partitions by then
+    LOST       deliveries are drained; with the new session the member joins and claims anew
 """
 
 import asyncio
