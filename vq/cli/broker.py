@@ -1,5 +1,6 @@
 """``vq broker``: one broker process, in the foreground until SIGTERM or SIGINT."""
 
+import logging
 from pathlib import Path
 
 import click
@@ -34,7 +35,7 @@ def broker(
     advertised: str | None,
     pool: str | None,
     die_with: int | None,
-) -> None:
+) -> int:
     """Run one broker process until it is told to stop.
 
     Every setting can also stand in the [broker] table of the --config file, or in VQ_BROKER_*.
@@ -54,7 +55,13 @@ def broker(
         advertised=None if advertised is None else Address.parse(advertised),
         pool=pool,
     )
-    run_broker(build(BrokerConfig, "broker", sources))
+    config = build(BrokerConfig, "broker", sources)
+    logging.basicConfig(
+        level=logging.INFO,
+        format=f"%(asctime)s %(levelname)s [{config.group}/{config.node}] %(name)s: %(message)s",
+        force=True,
+    )
+    return run_broker(config)
 
 
 def _tie_to_parent(parent: int | None) -> None:

@@ -1,0 +1,81 @@
+"""The doctor's judgement: a table of what was measured and what is concluded."""
+
+import pytest
+
+from vq.cli import checks
+from vq.cli.checks import BrokerAnswer, Finding, Level
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("finding", "level"),
+    [
+        (checks.part("java", "/usr/bin/java", ""), Level.OK),
+        (checks.part("java", None, "no Java was found"), Level.WARN),
+        (checks.open_files(65_536, 65_536), Level.OK),
+        (checks.open_files(1_024, 65_536), Level.WARN),
+        (checks.open_files(256, 256), Level.FAIL),
+        (checks.disk_space("/d", 50 * GIB, 100 * GIB, warn_at=0.75, refuse_at=0.9), Level.OK),
+        (checks.disk_space("/d", 20 * GIB, 100 * GIB, warn_at=0.75, refuse_at=0.9), Level.WARN),
+        (checks.disk_space("/d", 5 * GIB, 100 * GIB, warn_at=0.75, refuse_at=0.9), Level.FAIL),
+        (checks.disk_space("/d", 0, 0, warn_at=0.75, refuse_at=0.9), Level.FAIL),
+        (checks.disk_sync("/d", [0.001, 0.002, 0.5]), Level.OK),
+        (checks.disk_sync("/d", [0.03, 0.04, 0.05]), Level.WARN),
+        (checks.data_directory("/d", None), Level.OK),
+        (checks.data_directory("/d", "Permission denied"), Level.FAIL),
+        (checks.broker_port("127.0.0.1:8123", None, None), Level.OK),
+        (checks.broker_port("127.0.0.1:8123", "in use", "broker b1/n1 of default"), Level.OK),
+        (checks.broker_port("127.0.0.1:8123", "in use", None), Level.WARN),
+        (checks.zookeeper_servers({"a:1": "3.9.5"}), Level.OK),
+        (checks.zookeeper_servers({"a:1": "unknown"}), Level.OK),
+        (checks.zookeeper_servers({"a:1": "3.9.5", "b:1": None}), Level.WARN),
+        (checks.zookeeper_servers({"a:1": None, "b:1": None}), Level.FAIL),
+        (checks.zookeeper_servers({"a:1": "3.4.14"}), Level.FAIL),
+        (checks.zookeeper_session([0.001], None), Level.OK),
+        (checks.zookeeper_session([0.2], None), Level.WARN),
+        (checks.zookeeper_session([], "no session"), Level.FAIL),
+        (checks.clock_skew({"b1/n1": 0.01, "b2/n1": -0.02}), Level.OK),
+        (checks.clock_skew({"b1/n1": 0.6, "b2/n1": -0.6}), Level.WARN),
+        (checks.clock_skew({"b1/n1": 90.0}), Level.FAIL),
+    ],
+)
+def test_levels(finding: Finding, level: Level) -> None:
+    assert finding.level is level
+
+
+def test_whatever_is_not_ok_says_what_to_do() -> None:
+    findings = [
+        checks.part("java", None, "none"),
+        checks.open_files(256, 256),
+        checks.disk_space("/d", 1, 100, warn_at=0.75, refuse_at=0.9),
+        checks.data_directory("/d", "Permission denied"),
+        checks.broker_port("127.0.0.1:8123", "in use", None),
+        checks.zookeeper_servers({"a:1": None}),
+        checks.zookeeper_session([], "no session"),
+        *checks.brokers({}, []),
+        *checks.brokers({"b1": False}, [BrokerAnswer("b2/n1", "h:1", error="TimedOut: 5 s")]),
+    ]
+    assert all(finding.remedy for finding in findings)
+    assert all(finding.level is not Level.OK for finding in findings)
+
+
+def test_every_broker_and_every_group_without_master_is_a_line() -> None:
+    findings = checks.brokers(
+        {"b1": True, "b2": False},
+        [
+            BrokerAnswer("b1/n1", "h:1", trip_s=0.001, skew_s=0.002),
+            BrokerAnswer("b3/n1", "h:3", bad_partitions=("t-0 is quarantined (damage at 88)",)),
+        ],
+    )
+    assert [(finding.check, finding.level) for finding in findings] == [
+        ("group b2", Level.FAIL),
+        ("broker b1/n1", Level.OK),
+        ("broker b3/n1", Level.FAIL),
+        ("clocks", Level.OK),
+    ]
+
+
+def test_a_broker_that_is_silent_has_no_clock() -> None:
+    findings = checks.brokers({"b1": True}, [BrokerAnswer("b1/n1", "h:1", error="no answer")])
+    assert [finding.check for finding in findings] == ["broker b1/n1"]

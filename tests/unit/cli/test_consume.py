@@ -1,0 +1,60 @@
+"""The printing listener: what was not printed does not count as consumed."""
+
+import io
+import logging
+
+import pytest
+
+from vq.cli.consume import Enough, Printer, _hide_enough, form_of
+from vq.model import Message
+
+MESSAGE = Message(
+    "t", b"a\xc3\xa9", tag="x", key="k", headers={"h": "1"}, partition=1, offset=88, next_offset=120
+)
+
+
+def test_messages_after_the_last_one_wanted_are_not_taken() -> None:
+    stream = io.BytesIO()
+    printer = Printer(stream, form_of(as_json=False, verbose=False), limit=2)
+    printer(MESSAGE)
+    assert not printer.ended.is_set()
+    printer(MESSAGE)
+    assert printer.ended.is_set()
+    with pytest.raises(Enough):
+        printer(MESSAGE)
+    assert stream.getvalue() == b"a\xc3\xa9\n" * 2
+    assert printer.count == 2
+
+
+def test_a_reader_that_went_away_ends_it_and_the_message_is_not_consumed() -> None:
+    class Gone(io.BytesIO):
+        def flush(self) -> None:
+            raise BrokenPipeError(32, "Broken pipe")
+
+    printer = Printer(Gone(), form_of(as_json=False, verbose=False), limit=None)
+    with pytest.raises(Enough):
+        printer(MESSAGE)
+    assert printer.ended.is_set()
+    assert isinstance(printer.failure, BrokenPipeError)
+
+
+def test_waiting_ends_when_nothing_came_for_the_idle_time() -> None:
+    printer = Printer(io.BytesIO(), form_of(as_json=False, verbose=False), limit=None)
+    printer.last_at -= 100.0
+    printer.wait(50.0)
+    assert not printer.ended.is_set()
+
+
+def test_forms() -> None:
+    assert form_of(as_json=False, verbose=True)(MESSAGE) == b"1\t88\t0\tx\tk\ta\xc3\xa9\n"
+    line = form_of(as_json=True, verbose=False)(MESSAGE)
+    assert b'"offset": 88' in line
+    assert '"content": "aé"'.encode() in line
+
+
+def test_only_the_log_lines_of_our_own_refusal_are_hidden() -> None:
+    def line(error: Exception) -> logging.LogRecord:
+        return logging.LogRecord("x", logging.WARNING, "f", 1, "%s raised %r", ("t", error), None)
+
+    assert not _hide_enough(line(Enough()))
+    assert _hide_enough(line(ValueError()))

@@ -1,0 +1,85 @@
+"""The command table: help without imports, the same texts as the commands themselves."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from vq import __version__
+from vq.cli import main
+from vq.cli.main import COMMANDS, cli
+
+HEAVY = ("asyncio", "kazoo", "google.protobuf", "uvloop", "rich.table", "vq.client.factory")
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    """Every command and sub-command with its full name."""
+    context = click.Context(cli)
+    for name in cli.list_commands(context):
+        command = cli.get_command(context, name)
+        assert command is not None
+        yield name, command
+        if isinstance(command, click.Group):
+            for sub_name, sub in command.commands.items():
+                yield f"{name} {sub_name}", sub
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_the_table_says_what_the_command_says(name: str) -> None:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    assert command.get_short_help_str(limit=200) == COMMANDS[name].help
+
+
+@pytest.mark.parametrize(("name", "command"), list(commands()), ids=[n for n, _ in commands()])
+def test_every_command_prints_json_and_says_where_the_cluster_is(
+    name: str, command: click.Command
+) -> None:
+    if isinstance(command, click.Group):
+        return
+    options = {option for parameter in command.params for option in parameter.opts}
+    assert {"--json", "--zookeeper", "--cluster", "--config"} <= options
+    assert command.help
+
+
+@pytest.mark.parametrize("name", ["topic move", "topic delete"])
+def test_what_takes_something_away_needs_yes(name: str) -> None:
+    command = dict(commands())[name]
+    assert "--yes" in {option for parameter in command.params for option in parameter.opts}
+
+
+@pytest.mark.slow
+def test_help_imports_nothing_heavy() -> None:
+    """``vq --help`` must answer at once, so it imports no event loop, protobuf or ZooKeeper."""
+    program = (
+        "import sys; from vq.cli import main; code = main.run(['--help']);"
+        f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr);"
+        "sys.exit(code)"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ended.returncode == 0
+    assert ended.stderr.strip() == "[]"
+    assert all(name in ended.stdout for name in COMMANDS)
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["--version"]) == 0
+    assert __version__ in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["topics"], ["topic", "create"], ["topic", "create", "t", "--partitons", "3"], ["topic"]],
+)
+def test_wrong_usage_ends_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(arguments) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_an_unusable_value_ends_with_2_before_anything_is_reached(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main.run(["topic", "create", "t", "--partitions", "0"]) == 2
+    assert "partitions = 0 is outside [1, 4096]" in capsys.readouterr().err

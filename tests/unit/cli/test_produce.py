@@ -1,0 +1,63 @@
+"""Lines become messages, and outcomes are counted by kind."""
+
+import io
+
+import pytest
+
+from vq.cli.produce import OnePartition, Tally, Turns, lines_of, message_of, partitioner_of
+from vq.client.partitioner import key_partition
+from vq.errors import DiskFull, InvalidArgument, TimedOut
+from vq.model import Message, SendResult
+
+
+@pytest.mark.parametrize(
+    ("data", "lines"),
+    [
+        (b"", []),
+        (b"one", [b"one"]),
+        (b"one\n", [b"one"]),
+        (b"one\n\ntwo\r\n", [b"one", b"", b"two\r"]),
+        (b"\xff\x00\n", [b"\xff\x00"]),
+    ],
+)
+def test_a_line_is_what_stands_before_a_newline(data: bytes, lines: list[bytes]) -> None:
+    assert list(lines_of(io.BytesIO(data))) == lines
+
+
+@pytest.mark.parametrize(
+    ("line", "separator", "content", "key"),
+    [
+        (b"k:v:w", None, b"k:v:w", None),
+        (b"k:v:w", ":", b"v:w", "k"),
+        (b"no key", ":", b"no key", None),
+        (b":v", ":", b"v", ""),
+    ],
+)
+def test_the_key_is_the_text_before_the_first_separator(
+    line: bytes, separator: str | None, content: bytes, key: str | None
+) -> None:
+    made = message_of("t", line, tag="x", key=None, separator=separator)
+    assert made == Message("t", content, tag="x", key=key)
+
+
+def test_partitioners() -> None:
+    assert partitioner_of("key", None).choose("a", 5, [0, 1]) == key_partition("a", 5)
+    turns = partitioner_of("round-robin", None)
+    assert {turns.choose("a", 3, [0, 1, 2]) for _ in range(3)} == {0, 1, 2}
+    assert isinstance(turns, Turns)
+    assert partitioner_of("key", 4).choose("a", 5, []) == 4
+    with pytest.raises(InvalidArgument, match=r"partition 5 is outside \[0, 5\)"):
+        OnePartition(5).choose(None, 5, [])
+
+
+def test_outcomes_are_counted_by_kind_and_the_first_errors_are_kept() -> None:
+    counted: list[int] = []
+    tally = Tally(counted.append)
+    tally.ended(1, SendResult(0, 88, 1), None)
+    tally.ended(2, None, TimedOut("3 s"))
+    for line in range(3, 20):
+        tally.ended(line, None, DiskFull("90 %"))
+    assert (tally.acknowledged, tally.unknown, tally.refused) == (1, 1, 17)
+    assert tally.errors[:2] == ["line 2: TimedOut: 3 s", "line 3: DiskFull: 90 %"]
+    assert len(tally.errors) == 5
+    assert sum(counted) == 19
