@@ -1,0 +1,477 @@
+"""One partition on its broker: checks, appends, acknowledgements, and who waits for new data.
+
+A channel decides what becomes of a PUT; what becomes of a GET is in ``reading``. All of it runs on
+the event loop. The way of a batch:
+
+    put ── checks ── producer table ── log.append ── storer.mark ──▶ flush (thread)
+                          │ seen before                                  │
+                          ▼                                              ▼
+                  first result, once that is durable          settle: acknowledge, move the HW
+
+The high watermark (HW) is where readers stop: with flush ``sync`` the end of what is durable, with
+``async`` the end of the log. It never goes back, also when the setting changes.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
+
+from vq.broker.batch_check import check_batch
+from vq.broker.context import Context, Timer
+from vq.broker.session import Session
+from vq.errors import (
+    Busy,
+    InternalError,
+    InvalidRequest,
+    NotMaster,
+    OutcomeUnknown,
+    PartitionFailed,
+    PartitionQuarantined,
+    PartitionReadOnly,
+    PermissionRefused,
+    StaleEpoch,
+    StorageFailed,
+    VqError,
+)
+from vq.model import (
+    FlushMode,
+    PartitionPlacement,
+    PartitionState,
+    ProducerStamp,
+    Span,
+    TopicPartition,
+    TopicSettings,
+)
+from vq.remoting import wire_pb2 as wire
+from vq.remoting.connection import Ticket
+from vq.store.format import CONTROL_BYTES
+from vq.store.log import Log, LogState
+from vq.store.ticket import SyncTicket
+
+logger = logging.getLogger(__name__)
+
+
+#: The log keeps a producer's epoch in two bytes.
+PRODUCER_EPOCH_MAX: Final = 0xFFFF
+
+
+class Acknowledgement(NamedTuple):
+    """A PUT that waits until the log is durable up to ``target``."""
+
+    target: int
+    session: Session
+    ticket: Ticket
+    offset: int  # of the batch's first record
+    size: int  # of the body
+    duplicate: bool
+
+
+class Woken(Protocol):
+    """A request parked in a channel until its high watermark moves."""
+
+    def wake(self) -> None:
+        """Look again: the high watermark, or something else that readers go by, changed."""
+        ...
+
+
+def local_span(placement: PartitionPlacement, group: str) -> Span | None:
+    """Return the last span that ``group`` holds, or None when it holds none."""
+    return next((span for span in reversed(placement.spans) if span.group == group), None)
+
+
+class Channel:
+    """One partition of which this group holds at least a part.
+
+    Attributes:
+        partition, topic_id, settings: Whose it is.
+        placement, placement_version: As last read from ZooKeeper.
+        span: The part of the placement that this group holds; the last one when there are several.
+        log: None until something is to be read from or written to disk.
+        start_offset: First offset kept here.
+        high_watermark: Where readers stop. Invariant: start_offset <= it <= end of the log.
+        sealed: A move asked for the end of this span, under ``placement_version``.
+        adopted: Prepared for a move; takes appends once the placement names this group.
+        failure: The I/O error that ended writing, or opening.
+        flushing: The flusher works on the log at this moment; it must not be closed.
+        closing: The topic is gone or the node stops; nothing more is done here.
+        acks: In rising order of targets, but for resends.
+        parked: GETs that wait for data.
+    """
+
+    __slots__ = (
+        "_flush_timer",
+        "_put_refusal",
+        "_unflushed_messages",
+        "_when_settled",
+        "acks",
+        "adopted",
+        "closing",
+        "context",
+        "failure",
+        "flushing",
+        "high_watermark",
+        "log",
+        "parked",
+        "partition",
+        "placement",
+        "placement_version",
+        "sealed",
+        "settings",
+        "span",
+        "start_offset",
+        "sync",
+        "topic_id",
+    )
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        *,
+        topic_id: str,
+        settings: TopicSettings,
+        placement: PartitionPlacement,
+        placement_version: int,
+        context: Context,
+    ) -> None:
+        self.partition = partition
+        self.topic_id = topic_id
+        self.settings = settings
+        self.placement = placement
+        self.placement_version = placement_version
+        self.context = context
+        self.log: Log | None = None
+        self.span = local_span(placement, context.group)
+        self.start_offset = self.high_watermark = self.span.start if self.span else 0
+        self.sync = settings.flush is FlushMode.SYNC
+        self.sealed = False
+        self.adopted = False
+        self.closing: VqError | None = None
+        self.failure: BaseException | None = None
+        self.acks: deque[Acknowledgement] = deque()
+        self.parked: dict[Woken, None] = {}
+        self._flush_timer: Timer | None = None
+        self._unflushed_messages = 0
+        self._put_refusal: tuple[type[VqError], str] | None = None
+        self._when_settled: list[Callable[[], None]] = []
+        self.flushing = False
+        self.update_refusal()
+
+    def __str__(self) -> str:
+        return str(self.partition)
+
+    @property
+    def state(self) -> tuple[str, str]:
+        """The state as STATUS tells it, and why it is not ``rw``."""
+        refusal = self._put_refusal
+        if refusal is None:
+            return "rw", ""
+        error, reason = refusal
+        if error is PartitionFailed:
+            return "failed", reason
+        if error is PartitionQuarantined:
+            return "quarantined", reason
+        return ("sealed" if self.sealed else "ro"), reason
+
+    @property
+    def takes_puts(self) -> bool:
+        """Whether a PUT may succeed now."""
+        return self._put_refusal is None
+
+    @property
+    def needs_unseal(self) -> bool:
+        """Whether the log is sealed although this group takes the appends and no move is on."""
+        return (
+            self.log is not None
+            and self.log.state is LogState.SEALED
+            and not self.sealed
+            and self.closing is None
+            and self.placement.writer_group == self.context.group
+        )
+
+    def apply(
+        self, settings: TopicSettings, placement: PartitionPlacement, placement_version: int
+    ) -> None:
+        """Take what ZooKeeper says now of settings and placement."""
+        if placement_version != self.placement_version:
+            # Completed, called off, or overtaken: whoever meant to move it from the old version
+            # cannot do so any more.
+            self.sealed = False
+        self.settings = settings
+        self.placement = placement
+        self.placement_version = placement_version
+        self.span = local_span(placement, self.context.group)
+        if placement.writer_group == self.context.group:
+            self.adopted = False
+        self.sync = settings.flush is FlushMode.SYNC
+        self.update_refusal()
+        if self.log is not None and not self.sync:
+            self._move_high_watermark(self.log.end_offset)
+        self.wake()
+
+    def attach(self, log: Log) -> None:
+        """Use ``log`` from now on; everything recovered is durable."""
+        self.log = log
+        self.start_offset = log.start_offset
+        self.high_watermark = log.end_offset
+        if log.state is LogState.FAILED:
+            self.failure = StorageFailed(log.reason)
+        self.update_refusal()
+        self.wake()
+
+    def update_refusal(self) -> None:
+        """Decide anew whether PUTs are taken, after anything that matters to it changed."""
+        self._put_refusal = self._decide_refusal()
+
+    def _decide_refusal(self) -> tuple[type[VqError], str] | None:
+        log, placement, group = self.log, self.placement, self.context.group
+        if self.closing is not None:
+            return type(self.closing), str(self.closing)
+        if self.failure is not None:
+            return PartitionFailed, f"partition {self}: writing ended with {self.failure}"
+        if log is not None and log.state is LogState.QUARANTINED:
+            return PartitionQuarantined, f"partition {self}: {log.reason}"
+        if self.sealed or (log is not None and log.state is LogState.SEALED):
+            return PartitionReadOnly, f"partition {self} is being moved to another group"
+        if placement.writer_group != group:
+            if self.span is None:
+                return NotMaster, f"partition {self} lives on {placement.writer_group}, not {group}"
+            return PartitionReadOnly, f"new messages of {self} go to {placement.writer_group}"
+        if placement.state is not PartitionState.RW:
+            return PartitionReadOnly, f"partition {self} is {placement.state.value}"
+        if not self.settings.writable:
+            return PermissionRefused, f"topic {self.partition.topic} is not writable"
+        return None
+
+    # PUT ----------------------------------------------------------------------------------------
+    def put(self, session: Session, ticket: Ticket, header: wire.PutRequest, body: bytes) -> None:
+        """Append a batch and see to it that it is acknowledged in time; open the log before."""
+        context = self.context
+        log = self.log
+        try:
+            if self._put_refusal is not None or header.epoch > context.epoch or log is None:
+                raise self._why_refused(header.epoch)
+            count = header.record_count
+            check_batch(
+                body,
+                record_count=count,
+                crc=header.crc,
+                max_message_bytes=self.settings.max_message_bytes,
+                verify_records=context.verify_records,
+            )
+            stamp = None
+            if header.producer_id:
+                if header.producer_epoch > PRODUCER_EPOCH_MAX:
+                    raise InvalidRequest(
+                        f"producer epoch {header.producer_epoch} is above {PRODUCER_EPOCH_MAX}"
+                    )
+                stamp = ProducerStamp(header.producer_id, header.producer_epoch, header.sequence)
+                first = log.producers.check(stamp)
+                if first is not None:
+                    self._acknowledge_again(session, ticket, first)
+                    return
+            start = log.append(
+                body,
+                record_count=count,
+                records_crc=header.crc,
+                epoch=context.epoch,
+                stamp=stamp,
+                transaction_id=header.transaction_id,
+            )
+        except VqError as error:
+            self._refuse(session, ticket, error)
+            if log is not None and log.state is LogState.FAILED:
+                self.fail(error)
+            return
+        counters = context.counters
+        counters.batches_in += 1
+        counters.messages_in += count
+        counters.bytes_in += len(body)
+        if self.sync:
+            size = len(body)
+            session.put_bytes += size
+            self.acks.append(
+                Acknowledgement(log.end_offset, session, ticket, start + CONTROL_BYTES, size, False)
+            )
+            context.storer.mark(self)
+        else:
+            self._appended_async(count)
+            self._acknowledge(session, ticket, start + CONTROL_BYTES, duplicate=False)
+            self._move_high_watermark(log.end_offset)
+
+    def _why_refused(self, epoch: int) -> VqError:
+        """Return the error for a PUT that is not taken."""
+        if self._put_refusal is not None:
+            error, reason = self._put_refusal
+            return error(reason)
+        if epoch > self.context.epoch:
+            return self.stale_epoch(epoch)
+        return Busy(f"partition {self} is being opened")
+
+    def stale_epoch(self, epoch: int) -> StaleEpoch:
+        """Return the error for a peer that knows a newer master than this one."""
+        return StaleEpoch(
+            f"the request knows epoch {epoch} of group {self.context.group}, this node has "
+            f"{self.context.epoch}",
+            details={"epoch": self.context.epoch},
+        )
+
+    def _refuse(self, session: Session, ticket: Ticket, error: VqError) -> None:
+        self.context.counters.refused += 1
+        session.refuse(ticket, error)
+
+    def _acknowledge(
+        self, session: Session, ticket: Ticket, offset: int, *, duplicate: bool
+    ) -> None:
+        context = self.context
+        if context.may_acknowledge():
+            session.reply(
+                ticket, wire.PutResponse(offset=offset, duplicate=duplicate, epoch=context.epoch)
+            )
+        else:
+            session.refuse(ticket, self._mastership_lost())
+
+    def _mastership_lost(self) -> OutcomeUnknown:
+        return InternalError(
+            f"partition {self}: the mastership of {self.context.group} was lost before the batch "
+            "could be acknowledged"
+        )
+
+    def _acknowledge_again(self, session: Session, ticket: Ticket, start: int) -> None:
+        """Answer a resend with the first result, but not before that is true."""
+        self.context.counters.duplicates += 1
+        log = self.log
+        assert log is not None
+        offset = start + CONTROL_BYTES
+        if self.failure is not None:
+            self._refuse(session, ticket, self._why_refused(0))
+        elif self.sync and start >= log.synced_offset:
+            # synced_offset lies between batches: once it is beyond the start, all of it is durable.
+            self.acks.append(Acknowledgement(start + 1, session, ticket, offset, 0, True))
+            self.context.storer.mark(self)
+        else:
+            self._acknowledge(session, ticket, offset, duplicate=True)
+
+    # Flush --------------------------------------------------------------------------------------
+    def _appended_async(self, count: int) -> None:
+        """Note an append that nobody waits for; flush after so many messages or so much time."""
+        self._unflushed_messages += count
+        if self._unflushed_messages >= self.settings.flush_interval_messages:
+            self.flush_now()
+        elif self._flush_timer is None:
+            delay_s = self.settings.flush_interval_ms / 1000
+            self._flush_timer = self.context.call_later(delay_s, self.flush_now)
+
+    def flush_now(self) -> None:
+        """Have everything appended so far made durable with the next flush."""
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+            self._flush_timer = None
+        self._unflushed_messages = 0
+        if self.log is not None and self.failure is None:
+            self.context.storer.mark(self)
+
+    def begin_flush(self) -> SyncTicket | None:
+        """See ``storer.Flushable``."""
+        if self.log is None or self.failure is not None:
+            return None
+        if self.log.state is LogState.FAILED:  # found out by a reader
+            self.fail(StorageFailed(self.log.reason))
+            self._tell_settled()
+            return None
+        ticket = self.log.begin_sync()
+        if ticket is None:
+            self._tell_settled()
+        else:
+            self.flushing = True
+        return ticket
+
+    def end_flush(self, ticket: SyncTicket) -> None:
+        """See ``storer.Flushable``."""
+        self.flushing = False
+        if self.log is not None and self.failure is None:
+            self.log.finish_sync(ticket)
+
+    def flush_failed(self, error: BaseException) -> None:
+        """See ``storer.Flushable``."""
+        self.flushing = False
+        self.fail(error)
+        self._tell_settled()
+
+    def settle(self) -> None:
+        """Acknowledge what is durable now, and wake the readers."""
+        log = self.log
+        if log is None:
+            return
+        synced = log.synced_offset
+        acks = self.acks
+        while acks and acks[0].target <= synced:
+            _, session, ticket, offset, size, duplicate = acks.popleft()
+            session.put_bytes -= size
+            self._acknowledge(session, ticket, offset, duplicate=duplicate)
+        self._move_high_watermark(synced)
+        self._tell_settled()
+
+    @property
+    def settled(self) -> bool:
+        """Whether no flush of this log runs, and everything appended is durable or given up."""
+        log = self.log
+        return not self.flushing and (
+            log is None or self.failure is not None or log.synced_offset >= log.end_offset
+        )
+
+    def when_settled(self, callback: Callable[[], None]) -> None:
+        """Flush once more, then call ``callback`` as soon as ``settled`` holds."""
+        if self.log is None or (self.failure is not None and not self.flushing):
+            callback()
+        else:
+            self._when_settled.append(callback)
+            self.flush_now()
+
+    def _tell_settled(self) -> None:
+        if not self._when_settled:
+            return
+        if self.settled:
+            callbacks, self._when_settled = self._when_settled, []
+            for callback in callbacks:
+                callback()
+        else:
+            self.context.storer.mark(self)
+
+    def fail(self, error: BaseException) -> None:
+        """End writing for good: the first I/O error on a log is its last."""
+        if self.failure is None:
+            logger.error("partition %s: writing ends after an I/O error: %s", self, error)
+            self.failure = error
+            if self.log is not None:
+                self.log.fail(error)
+            self.update_refusal()
+        self.drop_acks(StorageFailed(f"partition {self}: {error}"))
+
+    def drop_acks(self, error: OutcomeUnknown) -> None:
+        """Tell all who wait for a flush that the outcome is unknown."""
+        acks, self.acks = self.acks, deque()
+        for ack in acks:
+            ack.session.put_bytes -= ack.size
+            self._refuse(ack.session, ack.ticket, error)
+
+    # Readers ------------------------------------------------------------------------------------
+    def _move_high_watermark(self, offset: int) -> None:
+        if offset > self.high_watermark:
+            self.high_watermark = offset
+            if self.parked:
+                self.wake()
+
+    def wake(self) -> None:
+        """Have all parked requests look again."""
+        for waiting in list(self.parked):
+            waiting.wake()
+
+    def close(self, error: VqError) -> None:
+        """Refuse everything from now on; whoever is parked is told ``error``."""
+        self.closing = error
+        self.update_refusal()
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+            self._flush_timer = None
+        self.wake()

@@ -1,0 +1,141 @@
+"""What one broker process is told: names, places, addresses and bounds.
+
+What must be equal on every broker is kept in ZooKeeper with the topics (``vq.model.TopicSettings``)
+and is not here. Reading flags, environment and files is the entry point's work.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vq import limits
+from vq.errors import InvalidArgument
+from vq.model import Address, check_name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """Bounds of connections. Defaults come from ``vq.limits``; tests make them small.
+
+    Attributes:
+        connections_max: Open connections at once.
+        per_address_max: Of them from one address.
+        before_hello_max: Of them that have not said HELLO yet.
+        requests_in_flight_max: Requests of one connection without an answer; told in HELLO.
+        put_bytes_in_flight_max: Bytes of PUTs of one connection that wait for a flush before
+            reading from it pauses.
+        requests_waiting_max: Requests of all connections without an answer before reading pauses.
+        gathered_bytes_max: Bytes of incomplete frames kept for all connections; the connection
+            that would exceed it is closed as ``Busy``.
+        write_buffer_bytes: What may wait to be taken by a peer before reading from it pauses.
+        hello_timeout_s, frame_timeout_s, write_timeout_s, idle_timeout_s: See ``vq.limits``.
+        sweep_interval_s: How often deadlines are looked at; each may be late by so much.
+    """
+
+    connections_max: int = limits.CONNECTIONS_MAX
+    per_address_max: int = limits.CONNECTIONS_PER_ADDRESS_MAX
+    before_hello_max: int = limits.CONNECTIONS_BEFORE_HELLO_MAX
+    requests_in_flight_max: int = limits.REQUESTS_IN_FLIGHT_PER_CONNECTION_MAX
+    put_bytes_in_flight_max: int = limits.PUT_BYTES_IN_FLIGHT_PER_CONNECTION_MAX
+    requests_waiting_max: int = 65_536
+    gathered_bytes_max: int = 256 * limits.MIB
+    write_buffer_bytes: int = 1 * limits.MIB
+    hello_timeout_s: float = limits.HELLO_TIMEOUT_S
+    frame_timeout_s: float = limits.FRAME_TIMEOUT_S
+    write_timeout_s: float = limits.WRITE_TIMEOUT_S
+    idle_timeout_s: float = limits.IDLE_TIMEOUT_S
+    sweep_interval_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if getattr(self, name) <= 0:
+                raise InvalidArgument(f"{name} = {getattr(self, name)} must be above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """Settings of one broker process. Checked once, here.
+
+    Attributes:
+        data: Directory of the logs; made when missing, locked while the broker runs.
+        cluster: The cluster it belongs to; with its root in ZooKeeper it is one tree.
+        group: Its broker group, the container that partitions are given to.
+        node: Its name inside the group; group and node never change for a data directory.
+        host: Address to listen on. Loopback unless told: nothing is open to others by default.
+        port: Port to listen on; 0 takes a free one.
+        advertised: What clients are told to connect to; None means where it listens.
+        zookeeper: ``host:port,host:port``.
+        zookeeper_root: Path under which clusters live.
+        session_timeout_s: ZooKeeper session; how long a dead broker stays registered.
+        pool: Which topics' partitions this group may be given; None is the common pool.
+        labels: Free-form facts for operators, such as a rack.
+        block_bytes: Size of one block file.
+        disk_warn: Share of the disk in use at which a warning is logged.
+        disk_refuse: Share at which PUTs are refused as ``DiskFull``.
+        disk_resume: Share below which PUTs are taken again; below ``disk_refuse``, so that it does
+            not flap.
+        disk_interval_s: How often the disk is looked at.
+        load_interval_s: How often load is published to ZooKeeper.
+        refresh_interval_s: How often topics are read again even if no watch fired.
+        seal_timeout_s: A partition sealed for a move that was not completed takes appends again
+            after this time.
+        start_timeout_s: How long to wait for ZooKeeper when starting.
+        stop_timeout_s: A graceful stop ends within this time whatever happens.
+        verify_records: Walk the records of every batch, not only of small ones.
+        trash_keep_s: How long data of a deleted topic are kept aside before they are removed.
+        connections: Bounds of connections.
+    """
+
+    data: Path
+    cluster: str = "default"
+    group: str
+    node: str
+    host: str = "127.0.0.1"
+    port: int = 8123
+    advertised: Address | None = None
+    zookeeper: str = "127.0.0.1:2181"
+    zookeeper_root: str = "/vq"
+    session_timeout_s: float = 10.0
+    pool: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    block_bytes: int = 128 * limits.MIB
+    disk_warn: float = 0.75
+    disk_refuse: float = 0.90
+    disk_resume: float = 0.88
+    disk_interval_s: float = 1.0
+    load_interval_s: float = 5.0
+    refresh_interval_s: float = 30.0
+    seal_timeout_s: float = 30.0
+    start_timeout_s: float = 30.0
+    stop_timeout_s: float = 10.0
+    verify_records: bool = False
+    trash_keep_s: float = 3_600.0
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
+
+    def __post_init__(self) -> None:
+        check_name("cluster", self.cluster)
+        check_name("group", self.group)
+        check_name("node", self.node)
+        if not 0 <= self.port <= 65_535:
+            raise InvalidArgument(f"port = {self.port} is outside [0, 65535]")
+        if not 0 < self.disk_resume <= self.disk_refuse <= 1 or not 0 < self.disk_warn <= 1:
+            raise InvalidArgument(
+                f"disk_warn = {self.disk_warn}, disk_resume = {self.disk_resume}, disk_refuse = "
+                f"{self.disk_refuse}: each is a share in (0, 1], and resume is at most refuse"
+            )
+        if self.block_bytes < 2 * limits.BATCH_BYTES_MAX:
+            raise InvalidArgument(
+                f"block_bytes = {self.block_bytes} is below {2 * limits.BATCH_BYTES_MAX}, "
+                "two of the largest batches"
+            )
+        for name in (
+            "session_timeout_s",
+            "disk_interval_s",
+            "load_interval_s",
+            "refresh_interval_s",
+            "seal_timeout_s",
+            "start_timeout_s",
+            "stop_timeout_s",
+        ):
+            if getattr(self, name) <= 0:
+                raise InvalidArgument(f"{name} = {getattr(self, name)} must be above 0")

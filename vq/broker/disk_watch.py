@@ -1,0 +1,45 @@
+"""How full may the disk get? Decides from what was measured; measuring is the node's work."""
+
+import enum
+from dataclasses import dataclass
+
+
+class DiskLevel(enum.IntEnum):
+    """How full the disk is, as far as it matters."""
+
+    OK = 0
+    WARN = 1
+    REFUSE = 2
+
+
+@dataclass(slots=True)
+class DiskWatch:
+    """Turns measurements into a level, with a gap between refusing and resuming.
+
+    Attributes:
+        warn, refuse, resume: Shares of the disk in use, in (0, 1]; see ``BrokerConfig``.
+        level: After the last measurement.
+        free, total: Bytes, of the last measurement; 0 before the first.
+    """
+
+    warn: float
+    refuse: float
+    resume: float
+    level: DiskLevel = DiskLevel.OK
+    free: int = 0
+    total: int = 0
+
+    @property
+    def used_share(self) -> float:
+        """The share in use; 0 before the first measurement."""
+        return 1 - self.free / self.total if self.total else 0.0
+
+    def observe(self, free: int, total: int) -> DiskLevel:
+        """Take a measurement and return the new level."""
+        self.free, self.total = free, total
+        used = self.used_share
+        if used >= self.refuse or (self.level is DiskLevel.REFUSE and used >= self.resume):
+            self.level = DiskLevel.REFUSE
+        else:
+            self.level = DiskLevel.WARN if used >= self.warn else DiskLevel.OK
+        return self.level

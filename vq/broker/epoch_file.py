@@ -1,0 +1,53 @@
+"""The highest epoch this data directory has acted in, stored before acting in it.
+
+A text file of one line, ``<data>/epoch``, sample:
+
+    vq-epoch 1 17
+
+The words are: what it is, version of this layout, epoch. It lets a broker notice that the group's
+record in ZooKeeper was lost: an epoch that does not rise is no fence.
+"""
+
+from pathlib import Path
+
+from vq.errors import CoordinationError, DirectoryRefused
+from vq.store.disk import Disk
+
+_NAME = "epoch"
+_MARK = "vq-epoch"
+_VERSION = "1"
+
+
+def read_epoch(data: Path, disk: Disk) -> int:
+    """Return the stored epoch, 0 if there never was one.
+
+    Raises:
+        DirectoryRefused: The file is not what it should be.
+    """
+    path = data / _NAME
+    if not disk.exists(path):
+        return 0
+    words = disk.read_bytes(path).decode("ascii", "replace").split()
+    if len(words) != 3 or words[:2] != [_MARK, _VERSION] or not words[2].isdigit():
+        raise DirectoryRefused(
+            f"{path} holds {' '.join(words)[:60]!r}, not '{_MARK} {_VERSION} <epoch>'; it was "
+            "damaged or written by a newer vq"
+        )
+    return int(words[2])
+
+
+def store_epoch(data: Path, disk: Disk, epoch: int) -> None:
+    """Make ``epoch`` durable as the one acted in from now on.
+
+    Raises:
+        CoordinationError: It does not rise above the one stored.
+        OSError: It could not be stored; it must not be acted in.
+    """
+    known = read_epoch(data, disk)
+    if epoch <= known:
+        raise CoordinationError(
+            f"ZooKeeper gave epoch {epoch}, but this data directory has acted in {known}: the "
+            "group's record was lost or is another cluster's. Restore ZooKeeper's data, or point "
+            "the broker at the right ensemble"
+        )
+    disk.write_atomic(data / _NAME, f"{_MARK} {_VERSION} {epoch}\n".encode())

@@ -1,0 +1,366 @@
+"""The life of one broker process: start, mastership, load, disk, stop.
+
+    start:  data directory (identity, lock) → ZooKeeper → topics → open logs → listen
+            → register, claim mastership → epoch on disk → serve
+    stop:   refuse PUTs → finish flushes → close logs → leave ZooKeeper → close connections
+
+Everything a node needs from outside comes through its constructor, so that it runs the same on a
+virtual clock with disk, network and ZooKeeper in memory. ``main`` builds the real thing.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+
+from vq import __version__
+from vq.broker.config import BrokerConfig
+from vq.broker.context import Context
+from vq.broker.disk_watch import DiskLevel, DiskWatch
+from vq.broker.dispatcher import Dispatcher
+from vq.broker.epoch_file import store_epoch
+from vq.broker.flusher import Flusher, FlushRunner, ThreadFlusher
+from vq.broker.lease import Lease
+from vq.broker.load import LoadMeter
+from vq.broker.moving import Mover
+from vq.broker.partitions import Partitions
+from vq.broker.runner import Runner, ThreadRunner
+from vq.broker.server import Server
+from vq.broker.status import StatusReport
+from vq.broker.storer import Storer
+from vq.broker.tasks import Tasks
+from vq.broker.turn import Turn
+from vq.clock import Clock
+from vq.coordination.coordinator import Coordinator
+from vq.coordination.registry import BrokerRegistration, Registered, read_state
+from vq.errors import CoordinationError, DiskFull, InvalidState, NotMaster, ShuttingDown, VqError
+from vq.model import Address
+from vq.remoting.connection import ServerIdentity
+from vq.remoting.transport import Listener, Network
+from vq.store.directory import DataDirectory
+from vq.store.disk import Disk
+from vq.store.log import LogConfig
+
+logger = logging.getLogger(__name__)
+
+
+class BrokerNode:
+    """One broker. ``start`` once, ``stop`` once; both on the loop it lives on.
+
+    Args:
+        config: Its settings.
+        coordinator: Not started yet; the node starts and closes it.
+        network: Where it listens.
+        disk: Where its data are.
+        clock: Time.
+        rng: For the registration's nonce and back-off.
+        flusher: None: a thread of its own.
+        runner: For blocking work; None: a thread of its own.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        coordinator: Coordinator,
+        network: Network,
+        disk: Disk,
+        clock: Clock,
+        rng: random.Random,
+        flusher: Flusher | None = None,
+        runner: Runner | None = None,
+    ) -> None:
+        self.config = config
+        self._coordinator = coordinator
+        self._network = network
+        self._disk = disk
+        self._clock = clock
+        self._rng = rng
+        self._flusher = flusher
+        self._runner: Runner = runner or ThreadRunner()
+        self._tasks = Tasks()
+        self._lease = Lease(coordinator, clock)
+        self._disk_watch = DiskWatch(config.disk_warn, config.disk_refuse, config.disk_resume)
+        self._listener: Listener | None = None
+        self._registration: BrokerRegistration | None = None
+        self._directory: DataDirectory | None = None
+        self._stopping = False
+        self._not_master: VqError | None = NotMaster("this node is not registered yet")
+
+    @property
+    def address(self) -> Address:
+        """Where it listens.
+
+        Raises:
+            InvalidState: It does not.
+        """
+        if self._listener is None:
+            raise InvalidState("the broker does not listen: it was not started, or it stopped")
+        return self._listener.address
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of its mastership, 0 while it has none."""
+        return self._context.epoch
+
+    # Start --------------------------------------------------------------------------------------
+    async def start(self) -> None:
+        """Return when the broker is registered and serves.
+
+        Raises:
+            DirectoryRefused: The data directory is another broker's, another cluster's, of a
+                newer format, or in use.
+            AddressUnavailable: The port is taken.
+            CoordinationError: ZooKeeper cannot be reached, or this node may not lead its group.
+        """
+        try:
+            await self._start()
+        except BaseException:
+            await self._abandon()
+            raise
+
+    async def _start(self) -> None:
+        config = self.config
+        self._directory = await self._runner.run(
+            lambda: DataDirectory.open(
+                config.data, config.cluster, config.group, config.node, self._disk
+            )
+        )
+        self._build(self._directory)
+        self._look_at_disk()
+        await self._coordinator.start(config.start_timeout_s)
+        await self._partitions.view.refresh()
+        self._listener = await self._network.listen(
+            Address(config.host, config.port), self._server.new_session
+        )
+        self._storer.start()
+        self._tasks.start(self._sweep())
+        await self._register()
+        self._tasks.start(self._partitions.view.run())
+        self._tasks.start(self._watch_disk())
+        self._tasks.start(self._publish_load())
+        logger.info(
+            "[broker=%s/%s] serves %d partitions at %s, epoch %d",
+            config.group,
+            config.node,
+            len(self._partitions.channels),
+            self._listener.address,
+            self._context.epoch,
+        )
+
+    def _build(self, directory: DataDirectory) -> None:
+        """Make the parts and tie them together."""
+        config, clock = self.config, self._clock
+        loop = asyncio.get_running_loop()
+        flusher = self._flusher or ThreadFlusher(FlushRunner(clock, self._disk.syncer(config.data)))
+        turn = Turn(loop.call_soon)
+        self._storer = Storer(flusher, turn)
+        self._context = Context(
+            group=config.group,
+            storer=self._storer,
+            clock=clock,
+            call_later=loop.call_later,
+            may_acknowledge=self._lease.holds,
+            verify_records=config.verify_records,
+        )
+        self._partitions = Partitions(
+            self._context,
+            self._coordinator,
+            directory,
+            disk=self._disk,
+            runner=self._runner,
+            log_config=LogConfig(block_bytes=config.block_bytes),
+            tasks=self._tasks,
+            refresh_interval_s=config.refresh_interval_s,
+        )
+        mover = Mover(
+            self._context,
+            self._coordinator,
+            self._partitions,
+            tasks=self._tasks,
+            seal_timeout_s=config.seal_timeout_s,
+        )
+        status = StatusReport(config, self._context, self._partitions, self._disk_watch)
+        self._dispatcher = Dispatcher(self._partitions, mover, self._context, status.report)
+        self._server = Server(
+            config.connections,
+            handlers=self._dispatcher.handlers,
+            turn=turn,
+            clock=clock,
+            identity=self._identity(0),
+        )
+        status.server = self._server
+        self._update_refusal()
+
+    def _identity(self, incarnation: int) -> ServerIdentity:
+        config = self.config
+        return ServerIdentity(
+            cluster=config.cluster,
+            group=config.group,
+            node=config.node,
+            incarnation=incarnation,
+            broker_version=__version__,
+        )
+
+    async def _abandon(self) -> None:
+        """Give back what a start that failed has taken."""
+        if self._listener is not None:
+            self._listener.close()
+        await self._tasks.close()
+        if self._registration is not None:
+            await self._registration.stop()
+        if self._directory is not None:
+            if hasattr(self, "_storer"):
+                self._storer.close()
+            self._directory.close()
+        await self._coordinator.close()
+        self._runner.close()
+
+    # Mastership ---------------------------------------------------------------------------------
+    async def _register(self) -> None:
+        config, directory = self.config, self._directory
+        assert directory is not None
+        self._registration = BrokerRegistration(
+            self._coordinator,
+            self._clock,
+            group=config.group,
+            node=config.node,
+            address=config.advertised or self.address,
+            version=__version__,
+            directory=directory.identity.id,
+            pool=config.pool,
+            rng=self._rng,
+            on_change=self._registration_changed,
+        )
+        registered = await self._registration.start()
+        await self._take_epoch(registered)
+
+    def _registration_changed(self, registered: Registered | None) -> None:
+        if registered is None:
+            # Whether to go on acting is the lease's decision, not that of a lost session.
+            logger.warning("the registration is lost; messages are taken while the lease allows")
+        elif self._context.epoch:
+            self._tasks.start(self._take_epoch(registered))
+
+    async def _take_epoch(self, registered: Registered) -> None:
+        """Store an epoch on disk, then act on it."""
+        data, disk = self.config.data, self._disk
+        await self._runner.run(lambda: store_epoch(data, disk, registered.epoch))
+        await self._look_at_group()
+        self._context.epoch = max(self._context.epoch, registered.epoch)
+        self._server.identity = self._identity(registered.incarnation)
+        self._lease.revoked = False
+        self._not_master = None
+        self._update_refusal()
+
+    async def _look_at_group(self) -> None:
+        """See whether this node still leads its group, and whether it is alone in sync."""
+        state = await read_state(self._coordinator, self.config.group)
+        if state is None:
+            return  # nobody else can lead by it either
+        self._lease.alone = state.insync == (self.config.node,)
+        if state.master != self.config.node:
+            self._lease.revoked = True
+            self._not_master = NotMaster(
+                f"group {self.config.group} is led by {state.master} in epoch {state.epoch}"
+            )
+            self._update_refusal()
+
+    # What goes on beside requests ---------------------------------------------------------------
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(self.config.connections.sweep_interval_s)
+            self._server.sweep()
+
+    async def _publish_load(self) -> None:
+        meter = LoadMeter(self._context.counters, self._clock)
+        registration = self._registration
+        assert registration is not None
+        while True:
+            load = meter.measure(
+                disk_free=self._disk_watch.free,
+                disk_total=self._disk_watch.total,
+                queue_depth=self._server.requests_waiting,
+                partitions=len(self._partitions.channels),
+            )
+            try:
+                await registration.publish_load(load)
+                await self._look_at_group()
+            except CoordinationError as error:
+                logger.info("load is not published now: %s", error)
+            await asyncio.sleep(self.config.load_interval_s)
+
+    async def _watch_disk(self) -> None:
+        while True:
+            await asyncio.sleep(self.config.disk_interval_s)
+            self._look_at_disk()
+
+    def _look_at_disk(self) -> None:
+        watch = self._disk_watch
+        was = watch.level
+        try:
+            level = watch.observe(*self._disk.free_space(self.config.data))
+        except OSError as error:
+            logger.warning("the disk of %s cannot be measured: %s", self.config.data, error)
+            return
+        if level is not was:
+            log = logger.warning if level > was else logger.info
+            log(
+                "disk of %s: %.1f %% in use (warned at %.0f %%, PUTs refused at %.0f %%)",
+                self.config.data,
+                watch.used_share * 100,
+                watch.warn * 100,
+                watch.refuse * 100,
+            )
+            self._update_refusal()
+
+    def _update_refusal(self) -> None:
+        """Decide anew whether this node takes PUTs at all."""
+        refusal: VqError | None = None
+        if self._stopping:
+            refusal = ShuttingDown(f"broker {self.config.group}/{self.config.node} is stopping")
+        elif self._not_master is not None:
+            refusal = self._not_master
+        elif self._disk_watch.level is DiskLevel.REFUSE:
+            refusal = DiskFull(
+                f"the disk of broker {self.config.group}/{self.config.node} is "
+                f"{self._disk_watch.used_share:.1%} full; PUTs are refused from "
+                f"{self._disk_watch.refuse:.0%} on"
+            )
+        self._dispatcher.put_refusal = refusal
+
+    # Stop ---------------------------------------------------------------------------------------
+    async def stop(self) -> None:
+        """End gracefully, within ``stop_timeout_s`` whatever hangs. Stopping twice is fine."""
+        if self._stopping or self._directory is None:
+            return
+        self._stopping = True
+        self._update_refusal()
+        try:
+            async with asyncio.timeout(self.config.stop_timeout_s):
+                await self._stop()
+        except TimeoutError:
+            logger.warning("the broker did not stop cleanly in %g s", self.config.stop_timeout_s)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    await self._coordinator.close()
+        logger.info("[broker=%s/%s] stopped", self.config.group, self.config.node)
+
+    async def _stop(self) -> None:
+        error = ShuttingDown(f"broker {self.config.group}/{self.config.node} is stopping")
+        assert self._directory is not None
+        if self._listener is not None:
+            self._listener.close()
+        if self._registration is not None:
+            await self._registration.stop()  # clients look elsewhere from here on
+        await self._partitions.close_all(error)
+        self._server.turn.run()
+        await self._tasks.close()
+        self._storer.close()
+        self._directory.close()
+        await self._coordinator.close()
+        self._server.end_all(error)
+        await asyncio.sleep(0)
+        self._runner.close()
+        if self._listener is not None:
+            await self._listener.wait_closed()

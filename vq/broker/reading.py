@@ -1,0 +1,321 @@
+"""GET and OFFSETS of one channel: ranges, waiting for data, filtering by tag.
+
+Bytes go from the mapped block to the socket without a copy, unless a tag filter picks records out.
+A GET that finds too little waits in its channel; it costs one small object and one timer.
+"""
+
+from typing import Final
+
+from vq import limits
+from vq.broker.channel import Channel
+from vq.broker.context import Timer
+from vq.broker.session import Session
+from vq.errors import (
+    CorruptData,
+    InvalidRequest,
+    OffsetOutOfRange,
+    PartitionQuarantined,
+    PartitionRangeElsewhere,
+    PermissionRefused,
+    VqError,
+)
+from vq.remoting import wire_pb2 as wire
+from vq.remoting.connection import Ticket
+from vq.remoting.frames import Buffer
+from vq.store.format import RECORD_HEADER, RECORD_HEADER_BYTES
+from vq.store.record import filter_by_tag
+
+#: What one step of a filtered GET looks at. Bounds both the time the loop is held (about 2 ms) and
+#: the offsets in one answer: their list must fit into a frame's header.
+FILTER_SCAN_BYTES: Final = 128 * limits.KIB
+TAGS_MAX: Final = 64
+
+assert FILTER_SCAN_BYTES // RECORD_HEADER_BYTES * 9 < limits.FRAME_HEADER_BYTES_MAX
+
+
+def get(channel: Channel, session: Session, ticket: Ticket, header: wire.GetRequest) -> None:
+    """Answer a GET now, or park it until there is something to answer."""
+    try:
+        check_readable(channel, header.epoch)
+        check_range(channel, header.offset)
+        if header.validate and channel.log is not None:
+            channel.log.check_boundary(header.offset)
+        if header.tags:
+            _check_tags(header)
+            FilteredGet(channel, session, ticket, header).begin()
+            return
+        available = channel.high_watermark - header.offset
+        if available >= max(1, min(header.min_bytes, header.max_bytes)) and not session.congested:
+            _answer(channel, session, ticket, header)
+            return
+    except VqError as error:
+        session.refuse(ticket, error)
+        return
+    WaitingGet(channel, session, ticket, header).begin()
+
+
+def _answer(channel: Channel, session: Session, ticket: Ticket, header: wire.GetRequest) -> None:
+    """Answer with whatever there is from the offset on, perhaps nothing; raises ``VqError``."""
+    offset = header.offset
+    high_watermark = channel.high_watermark
+    if channel.log is None or offset >= high_watermark:
+        body: Buffer = b""
+        next_offset = offset
+    else:
+        body = channel.log.read(offset, _fetch_bytes(header), high_watermark)
+        next_offset = offset + len(body)
+        channel.context.counters.bytes_out += len(body)
+    session.reply(
+        ticket,
+        wire.GetResponse(
+            offset=offset,
+            next_offset=next_offset,
+            high_watermark=high_watermark,
+            log_start_offset=channel.start_offset,
+            epoch=channel.context.epoch,
+        ),
+        body,
+    )
+
+
+def _fetch_bytes(header: wire.GetRequest) -> int:
+    return min(header.max_bytes or limits.FETCH_BYTES_MAX, limits.FETCH_BYTES_MAX)
+
+
+def _check_tags(header: wire.GetRequest) -> None:
+    if len(header.tags) > TAGS_MAX:
+        raise InvalidRequest(f"{len(header.tags)} tags in one filter; at most {TAGS_MAX} are taken")
+
+
+def check_readable(channel: Channel, epoch: int) -> None:
+    """Return if the channel may be read by somebody who knows ``epoch``.
+
+    Raises:
+        StaleEpoch: The reader knows a newer master.
+        PermissionRefused: The topic is not readable.
+        VqError: The channel is closing.
+    """
+    if channel.closing is not None:
+        raise type(channel.closing)(str(channel.closing))
+    if epoch > channel.context.epoch:
+        raise channel.stale_epoch(epoch)
+    if not channel.settings.readable:
+        raise PermissionRefused(f"topic {channel.partition.topic} is not readable")
+
+
+def check_range(channel: Channel, offset: int) -> None:
+    """Return if ``offset`` is in what is kept here, or just behind it while more may come.
+
+    Raises:
+        PartitionRangeElsewhere: Another group holds it; reading goes on there.
+        OffsetOutOfRange: Nobody holds it; the details carry the valid range.
+    """
+    span = channel.span
+    end = span.end if span is not None else None
+    if channel.start_offset <= offset <= channel.high_watermark and (end is None or offset < end):
+        return
+    holder = channel.placement.span_at(offset)
+    if holder is not None and holder.group != channel.context.group:
+        raise PartitionRangeElsewhere(
+            f"offset {offset} of {channel} is on group {holder.group}",
+            details={"next_offset": offset, "group": holder.group},
+        )
+    raise OffsetOutOfRange(
+        f"offset {offset} of {channel} is outside "
+        f"[{channel.start_offset}, {channel.high_watermark}]",
+        details={"earliest": channel.start_offset, "latest": channel.high_watermark},
+    )
+
+
+class WaitingGet:
+    """A GET parked until enough data are there, its time is up, or its session ends."""
+
+    __slots__ = ("_channel", "_header", "_needed", "_session", "_ticket", "_timer")
+
+    def __init__(
+        self, channel: Channel, session: Session, ticket: Ticket, header: wire.GetRequest
+    ) -> None:
+        self._channel = channel
+        self._session = session
+        self._ticket = ticket
+        self._header = header
+        self._needed = header.offset + max(1, min(header.min_bytes, _fetch_bytes(header)))
+        self._timer: Timer | None = None
+
+    def begin(self) -> None:
+        """Park, or answer at once when the request does not want to wait."""
+        wait_s = min(self._header.max_wait_ms / 1000, limits.LONG_POLL_S_MAX)
+        if wait_s <= 0 and not self._session.congested:
+            self._finish()
+            return
+        self._channel.parked[self] = None
+        self._session.waiting[self] = None
+        self._timer = self._channel.context.call_later(wait_s, self._finish)
+
+    def wake(self) -> None:
+        """See ``channel.Woken``."""
+        channel = self._channel
+        if channel.closing is not None or channel.high_watermark >= self._needed:
+            self._finish()
+            return
+        try:
+            check_range(channel, self._header.offset)
+        except VqError:
+            self._finish()
+
+    def cancel(self) -> None:
+        """See ``session.Cancellable``."""
+        self._channel.parked.pop(self, None)
+        self._session.waiting.pop(self, None)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _finish(self) -> None:
+        """Answer with what there is now."""
+        self.cancel()
+        session = self._session
+        if session.congested:
+            session.defer(self._finish)
+            return
+        try:
+            check_readable(self._channel, self._header.epoch)
+            check_range(self._channel, self._header.offset)
+            self._answer()
+        except VqError as error:
+            session.refuse(self._ticket, error)
+
+    def _answer(self) -> None:
+        _answer(self._channel, self._session, self._ticket, self._header)
+
+
+class FilteredGet(WaitingGet):
+    """A GET that takes only records with certain tags.
+
+    It looks at ``FILTER_SCAN_BYTES`` a turn and keeps its place meanwhile, so that a rare tag in a
+    long log neither holds the loop nor makes the client ask again from the start.
+    """
+
+    __slots__ = ("_position", "_tags", "_timed_out")
+
+    def __init__(
+        self, channel: Channel, session: Session, ticket: Ticket, header: wire.GetRequest
+    ) -> None:
+        super().__init__(channel, session, ticket, header)
+        self._needed = header.offset + 1
+        self._position = header.offset
+        self._tags = frozenset(tag.encode() for tag in header.tags)
+        self._timed_out = header.max_wait_ms == 0
+
+    def begin(self) -> None:
+        """Look at once; park when nothing was found."""
+        self._session.waiting[self] = None
+        if not self._timed_out:
+            wait_s = min(self._header.max_wait_ms / 1000, limits.LONG_POLL_S_MAX)
+            self._timer = self._channel.context.call_later(wait_s, self._expire)
+        self._finish_step()
+
+    def _expire(self) -> None:
+        self._timed_out = True
+        self._finish()
+
+    def _finish(self) -> None:
+        self._channel.parked.pop(self, None)
+        self._finish_step()
+
+    def _finish_step(self) -> None:
+        """Look at the next bytes: answer, park, or go on in the next turn."""
+        channel, session = self._channel, self._session
+        if self not in session.waiting:
+            return  # the session ended between two steps
+        if session.congested:
+            session.defer(self._finish_step)
+            return
+        try:
+            check_readable(channel, self._header.epoch)
+            check_range(channel, self._position)
+            slices, offsets, self._position = self._scan()
+        except VqError as error:
+            self.cancel()
+            session.refuse(self._ticket, error)
+            return
+        at_end = self._position >= channel.high_watermark
+        if slices or (self._timed_out and at_end):
+            self._reply(slices, offsets)
+        elif at_end:
+            self._needed = self._position + 1
+            channel.parked[self] = None
+        else:
+            channel.context.call_later(0, self._finish_step)
+
+    def _scan(self) -> tuple[list[memoryview], list[int], int]:
+        """Filter the next bytes; a record that begins there is always taken whole."""
+        log, position = self._channel.log, self._position
+        high_watermark = self._channel.high_watermark
+        if log is None or position >= high_watermark:
+            return [], [], position
+        view = log.read(position, FILTER_SCAN_BYTES, high_watermark)
+        try:
+            found = filter_by_tag(view, position, self._tags)
+            if found[2] == position and len(view) >= RECORD_HEADER_BYTES:
+                size = RECORD_HEADER_BYTES + RECORD_HEADER.unpack_from(view)[0]
+                found = filter_by_tag(
+                    log.read(position, size, high_watermark), position, self._tags
+                )
+        except CorruptData as error:
+            log.check_boundary(position)
+            raise PartitionQuarantined(f"{self._channel}: {error}") from error
+        if found[2] == position:
+            log.check_boundary(position)
+            raise PartitionQuarantined(f"{self._channel}: the record at {position} is incomplete")
+        return found
+
+    def _reply(self, slices: list[memoryview], offsets: list[int]) -> None:
+        self.cancel()
+        channel = self._channel
+        body = b"".join(slices)
+        channel.context.counters.bytes_out += len(body)
+        self._session.reply(
+            self._ticket,
+            wire.GetResponse(
+                offset=self._header.offset,
+                next_offset=self._position,
+                high_watermark=channel.high_watermark,
+                log_start_offset=channel.start_offset,
+                epoch=channel.context.epoch,
+                filtered=True,
+                offsets=offsets,
+            ),
+            body,
+        )
+
+
+def offsets(
+    channel: Channel, session: Session, ticket: Ticket, header: wire.OffsetsRequest
+) -> None:
+    """Answer an OFFSETS: the range kept here, and what else was asked."""
+    try:
+        check_readable(channel, header.epoch)
+        session.reply(ticket, _offsets(channel, header))
+    except VqError as error:
+        session.refuse(ticket, error)
+
+
+def _offsets(channel: Channel, header: wire.OffsetsRequest) -> wire.OffsetsResponse:
+    log, high_watermark = channel.log, channel.high_watermark
+    response = wire.OffsetsResponse(
+        earliest=channel.start_offset,
+        latest=high_watermark,
+        log_end_offset=log.end_offset if log is not None else high_watermark,
+        epoch=channel.context.epoch,
+        count_exact=True,
+    )
+    if header.by_time:
+        found = log.offset_at_time(header.time_ms) if log is not None else high_watermark
+        response.offset = min(found, high_watermark)
+    if header.count:
+        begin = max(header.from_offset, channel.start_offset)
+        end = min(header.to_offset, high_watermark)
+        if log is not None and begin < end:
+            response.count, response.count_exact = log.count(begin, end)
+    return response

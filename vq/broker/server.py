@@ -1,0 +1,434 @@
+"""The shell around connections: an asyncio protocol per connection, deadlines, caps, back-pressure.
+
+What the bytes mean is decided in ``vq.remoting.connection``, what is done about a request in
+``dispatcher``. No task, future or timer belongs to a connection or a request: data come in through
+``data_received``, answers gather until the end of the loop's turn and leave with one
+``writelines``, and one sweep looks at everybody's deadlines.
+
+Reading from a peer pauses while too many of its requests wait, too many of its bytes wait for a
+flush, it does not take what it was sent, or the node as a whole has too much to do. TCP tells the
+peer the rest.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Final, cast
+
+from vq.broker.config import ConnectionLimits
+from vq.broker.session import Cancellable, Handler
+from vq.broker.turn import Turn
+from vq.clock import Clock
+from vq.errors import Busy, InternalError, TimedOut, VqError
+from vq.remoting.connection import (
+    Closing,
+    Opened,
+    Request,
+    ServerConnection,
+    ServerIdentity,
+    Ticket,
+)
+from vq.remoting.frames import Buffer
+from vq.remoting.messages import Header
+from vq.remoting.transport import tune
+
+logger = logging.getLogger(__name__)
+
+#: How long a peer that is being told off may go on sending before the connection is cut.
+LINGER_S: Final = 2.0
+
+
+class BrokerSession(asyncio.Protocol):
+    """One connection; see ``session.Session`` for what channels use of it."""
+
+    __slots__ = (
+        "_active",
+        "_closing_since",
+        "_congested_since",
+        "_deferred",
+        "_frame",
+        "_frame_since",
+        "_gathered",
+        "_idle_since",
+        "_made",
+        "_out",
+        "_paused",
+        "_server",
+        "_transport",
+        "address",
+        "client_id",
+        "congested",
+        "connection",
+        "hello_done",
+        "in_flight",
+        "open",
+        "put_bytes",
+        "waiting",
+    )
+
+    def __init__(self, server: "Server") -> None:
+        now = server.now()
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._out: list[Buffer] = []
+        self._deferred: list[Callable[[], None]] = []
+        self._active = False
+        self._idle_since = now
+        self._made = now
+        self._closing_since: float | None = None
+        self._congested_since = now
+        self._frame: int | None = None
+        self._frame_since = now
+        self._gathered = 0
+        self._paused = False
+        self.address = ""
+        self.client_id = ""
+        self.connection = server.new_connection()
+        self.open = False
+        self.hello_done = False
+        self.congested = False
+        self.put_bytes = 0
+        self.in_flight = 0
+        self.waiting: dict[Cancellable, None] = {}
+
+    # Called by the transport --------------------------------------------------------------------
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the connection, or end it at once when there are too many."""
+        # A cast, not isinstance: uvloop's transports do not inherit from asyncio's.
+        self._transport = cast("asyncio.Transport", transport)
+        tune(transport)
+        peer = transport.get_extra_info("peername")
+        self.address = str(peer[0]) if isinstance(peer, tuple) and peer else str(peer)
+        self._transport.set_write_buffer_limits(high=self._server.limits.write_buffer_bytes)
+        error = self._server.admit(self)
+        if error is not None:
+            self.end(error)
+
+    def data_received(self, data: bytes) -> None:
+        """Have the requests in ``data`` handled, then see whether to go on reading."""
+        if self._closing_since is not None:
+            return
+        self._active = True
+        server = self._server
+        handlers = server.handlers
+        connection = self.connection
+        for event in connection.receive_data(data):
+            if type(event) is Request:
+                ticket = event.ticket
+                self.in_flight += 1
+                server.requests_waiting += 1
+                try:
+                    handlers[ticket.command](self, ticket, event.message, event.body)
+                except Exception as error:
+                    logger.exception("a request of %s failed: %s", self.address, ticket)
+                    self.refuse(ticket, InternalError(f"{type(error).__name__}: {error}"))
+            elif type(event) is Closing:
+                self._close(event)
+                return
+            elif type(event) is Opened:
+                self._opened(event)
+        own = connection.data_to_send()
+        if own:
+            self._send(own)
+        limits = server.limits
+        if (
+            self.in_flight >= limits.requests_in_flight_max
+            or self.put_bytes >= limits.put_bytes_in_flight_max
+            or server.requests_waiting >= limits.requests_waiting_max
+        ):
+            self._pause()
+        pending = connection.pending_bytes
+        if pending != self._gathered:
+            server.gathered_bytes += pending - self._gathered
+            self._gathered = pending
+            if server.gathered_bytes > limits.gathered_bytes_max:
+                self.end(
+                    Busy(
+                        f"{server.gathered_bytes} bytes of incomplete frames are kept for all "
+                        f"connections, at most {limits.gathered_bytes_max} may be"
+                    )
+                )
+
+    def eof_received(self) -> None:
+        """The peer will send no more: close."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget everything that belongs to the connection."""
+        self._transport = None
+        self.connection.ended()
+        self._forget()
+        self._server.remove(self)
+
+    def pause_writing(self) -> None:
+        """The peer does not take what it was sent: stop reading from it."""
+        self.congested = True
+        self._congested_since = self._server.now()
+        self._pause()
+
+    def resume_writing(self) -> None:
+        """The peer took enough: go on with what waited for that."""
+        self.congested = False
+        deferred, self._deferred = self._deferred, []
+        for index, action in enumerate(deferred):
+            if self.congested:
+                self._deferred += deferred[index:]
+                return
+            action()
+        self.maybe_resume()
+
+    # Called by channels -------------------------------------------------------------------------
+    def reply(self, ticket: Ticket, message: Header, body: Buffer = b"") -> None:
+        """See ``session.Session``."""
+        if self.open:
+            self._answered(self.connection.reply(ticket, message, body))
+
+    def refuse(self, ticket: Ticket, error: VqError) -> None:
+        """See ``session.Session``."""
+        if self.open:
+            self._answered(self.connection.reply_error(ticket, error))
+
+    def defer(self, action: Callable[[], None]) -> None:
+        """See ``session.Session``; bounded by the requests that may be in flight."""
+        if self.open:
+            self._deferred.append(action)
+
+    def write_out(self) -> None:
+        """See ``turn.Writer``."""
+        out, self._out = self._out, []
+        transport = self._transport
+        if transport is not None and out:
+            transport.writelines(out)
+
+    # Own ----------------------------------------------------------------------------------------
+    def end(self, error: VqError) -> None:
+        """Tell the peer why, and close."""
+        if self._closing_since is None:
+            self._close(self.connection.refuse(error))
+
+    def abort(self) -> None:
+        """Close without sending what waits."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def sweep(self, now: float) -> None:
+        """Close the connection if one of its deadlines passed; called every so often."""
+        limits = self._server.limits
+        if self._closing_since is not None:
+            if now - self._closing_since > LINGER_S:
+                self.abort()
+            return
+        if self._active:
+            self._active = False
+            self._idle_since = now
+        if self.congested:
+            if now - self._congested_since > limits.write_timeout_s:
+                logger.warning(
+                    "peer %s took nothing for %g s", self.address, limits.write_timeout_s
+                )
+                self.abort()
+        elif not self.open:
+            if now - self._made > limits.hello_timeout_s:
+                self.end(TimedOut(f"no HELLO within {limits.hello_timeout_s:g} s"))
+        elif self.connection.pending_frame is not None and not self._paused:
+            self._sweep_frame(now)
+        else:
+            self._frame = None
+            if not self.in_flight and now - self._idle_since > limits.idle_timeout_s:
+                self.end(TimedOut(f"no request for {limits.idle_timeout_s:g} s"))
+
+    def _sweep_frame(self, now: float) -> None:
+        """Close when the same frame has been incomplete for too long."""
+        frame = self.connection.pending_frame
+        if frame != self._frame:
+            self._frame = frame
+            self._frame_since = now
+        elif now - self._frame_since > self._server.limits.frame_timeout_s:
+            self.end(
+                TimedOut(f"a frame is not whole after {self._server.limits.frame_timeout_s:g} s")
+            )
+
+    def _opened(self, event: Opened) -> None:
+        self.open = True
+        self.client_id = getattr(event.hello, "client_id", "")
+        self._server.opened(self)
+
+    def _close(self, event: Closing) -> None:
+        """Send why, stop listening to the peer, and end once it has had time to read that.
+
+        Closing at once while the peer still sends would make the kernel drop the reason: a reset
+        discards what the peer has not read yet. So its bytes are read and thrown away for a while.
+        """
+        transport = self._transport
+        self._forget()
+        self._closing_since = self._server.now()
+        self._server.count_bad_peer(self.address, event.error)
+        self._out += self.connection.data_to_send()
+        self.write_out()
+        if transport is None:
+            return
+        if self._paused:
+            self._paused = False
+            transport.resume_reading()
+        if transport.can_write_eof():
+            transport.write_eof()
+        else:
+            transport.close()
+
+    def _forget(self) -> None:
+        """Give back what this session holds of the node; requests get no answer any more."""
+        server = self._server
+        self.open = False
+        server.requests_waiting -= self.in_flight
+        server.gathered_bytes -= self._gathered
+        self.in_flight = self._gathered = 0
+        self._deferred = []
+        for waiting in list(self.waiting):
+            waiting.cancel()
+
+    def _answered(self, buffers: list[Buffer]) -> None:
+        server = self._server
+        self.in_flight -= 1
+        server.requests_waiting -= 1
+        self._send(buffers)
+        if self._paused:
+            self.maybe_resume()
+
+    def _send(self, buffers: list[Buffer]) -> None:
+        """Have ``buffers`` written at the end of this turn."""
+        if not self._out:
+            self._server.turn.add(self)
+        self._out += buffers
+
+    def _pause(self) -> None:
+        if not self._paused and self._transport is not None:
+            self._paused = True
+            self._frame = None
+            self._transport.pause_reading()
+            self._server.paused[self] = None
+
+    def maybe_resume(self) -> None:
+        """Read again if nothing stands against it any more."""
+        limits = self._server.limits
+        if (
+            self._paused
+            and not self.congested
+            and self._transport is not None
+            and self.in_flight <= limits.requests_in_flight_max // 2
+            and self.put_bytes <= limits.put_bytes_in_flight_max // 2
+            and self._server.requests_waiting < limits.requests_waiting_max
+        ):
+            self._paused = False
+            self._server.paused.pop(self, None)
+            self._transport.resume_reading()
+
+
+class Server:
+    """All connections of a node.
+
+    Attributes:
+        limits: Their bounds.
+        handlers: What handles each command.
+        turn: Where sessions announce that they have something to send.
+        sessions: Every connection that is not gone yet, in order of arrival.
+        requests_waiting: Requests of all sessions without an answer.
+        gathered_bytes: Bytes of incomplete frames kept for all sessions.
+        refused: Connections ended for what their peer did, or for want of room.
+    """
+
+    def __init__(
+        self,
+        limits: ConnectionLimits,
+        *,
+        handlers: Mapping[int, Handler],
+        turn: Turn,
+        clock: Clock,
+        identity: ServerIdentity,
+    ) -> None:
+        self.limits = limits
+        self.handlers = handlers
+        self.turn = turn
+        self.identity = identity
+        self.now = clock.monotonic
+        self.sessions: dict[BrokerSession, None] = {}
+        self.paused: dict[BrokerSession, None] = {}
+        self.requests_waiting = 0
+        self.gathered_bytes = 0
+        self.refused = 0
+        self._before_hello = 0
+        self._by_address: Counter[str] = Counter()
+        self._bad_peers: Counter[str] = Counter()
+        self._last_bad: VqError | None = None
+
+    def new_session(self) -> BrokerSession:
+        """Return the protocol of a new connection; what a listener is given."""
+        return BrokerSession(self)
+
+    def new_connection(self) -> ServerConnection:
+        """Return the state of a new connection."""
+        return ServerConnection(self.identity, requests_max=self.limits.requests_in_flight_max)
+
+    def admit(self, session: BrokerSession) -> VqError | None:
+        """Count a new connection; return why there is no room for it, or None."""
+        limits = self.limits
+        self.sessions[session] = None
+        self._by_address[session.address] += 1
+        self._before_hello += 1
+        for what, count, bound in (
+            ("connections", len(self.sessions), limits.connections_max),
+            (
+                f"connections from {session.address}",
+                self._by_address[session.address],
+                limits.per_address_max,
+            ),
+            ("connections before HELLO", self._before_hello, limits.before_hello_max),
+        ):
+            if count > bound:
+                return Busy(f"this would be {what} number {count}; at most {bound} are allowed")
+        return None
+
+    def opened(self, session: BrokerSession) -> None:
+        """Note that a session said HELLO."""
+        self._before_hello -= 1
+        session.hello_done = True
+
+    def remove(self, session: BrokerSession) -> None:
+        """Forget a connection that is gone."""
+        if session not in self.sessions:
+            return
+        del self.sessions[session]
+        self.paused.pop(session, None)
+        if not session.hello_done:
+            self._before_hello -= 1
+        self._by_address[session.address] -= 1
+        if not self._by_address[session.address]:
+            del self._by_address[session.address]
+
+    def count_bad_peer(self, address: str, error: VqError) -> None:
+        """Note for the log that a connection was ended; one line a sweep tells of all of them."""
+        self.refused += 1
+        self._bad_peers[address] += 1
+        self._last_bad = error
+
+    def sweep(self) -> None:
+        """Look at everybody's deadlines, at who may be read from again, and log who was ended."""
+        now = self.now()
+        for session in list(self.sessions):
+            session.sweep(now)
+        for session in list(self.paused):
+            session.maybe_resume()
+        if self._bad_peers:
+            (address, count), *others = self._bad_peers.most_common()
+            logger.warning(
+                "%d connections of %s (and of %d others) were ended; the last one for: %s",
+                count,
+                address,
+                len(others),
+                self._last_bad,
+            )
+            self._bad_peers.clear()
+
+    def end_all(self, error: VqError) -> None:
+        """End every connection, telling the peers why."""
+        for session in list(self.sessions):
+            session.end(error)

@@ -1,0 +1,47 @@
+"""What channels see of a connection: somebody who asked and waits for an answer."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from vq.errors import VqError
+from vq.remoting.connection import Ticket
+from vq.remoting.frames import Buffer
+from vq.remoting.messages import Header
+
+
+class Cancellable(Protocol):
+    """A request that waits for something to happen."""
+
+    def cancel(self) -> None:
+        """Forget it without an answer."""
+        ...
+
+
+class Session(Protocol):
+    """One open connection. Every request is answered once, by ``reply`` or ``refuse``.
+
+    Attributes:
+        waiting: Requests parked for this session, cancelled when it ends.
+        put_bytes: Bytes of its PUTs that wait for their acknowledgement.
+        congested: The peer does not take what was sent; answers of many bytes should wait.
+    """
+
+    waiting: dict[Cancellable, None]
+    put_bytes: int
+    congested: bool
+
+    def reply(self, ticket: Ticket, message: Header, body: Buffer = b"") -> None:
+        """Answer; does nothing when the connection has ended meanwhile."""
+        ...
+
+    def defer(self, action: Callable[[], None]) -> None:
+        """Call ``action`` when the peer has taken enough of what was sent, if ever."""
+        ...
+
+    def refuse(self, ticket: Ticket, error: VqError) -> None:
+        """Answer with an error; does nothing when the connection has ended meanwhile."""
+        ...
+
+
+#: What handles a request: session, ticket, header, body. Answers now or later, exactly once.
+Handler = Callable[[Session, Ticket, Any, bytes], None]

@@ -1,0 +1,137 @@
+"""Group commit over all logs of a node: which logs are dirty, and whom a finished flush concerns.
+
+The storer lives on the event loop. It keeps the set of dirty channels; at the end of a loop turn,
+and whenever a flush ends, it hands all of them to the flusher at once. What is appended while a
+flush runs waits for the next one.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from vq.broker.flusher import Flusher
+from vq.broker.turn import Turn
+from vq.errors import VqError
+from vq.store.ticket import SyncTicket
+
+logger = logging.getLogger(__name__)
+
+
+class Flushable(Protocol):
+    """A log with somebody waiting for it; in practice a ``Channel``."""
+
+    def begin_flush(self) -> SyncTicket | None:
+        """Return what is to be made durable, or None when nothing is dirty any more."""
+        ...
+
+    def end_flush(self, ticket: SyncTicket) -> None:
+        """Note that the ticket is durable. Must be quick: the next flush waits for it."""
+        ...
+
+    def settle(self) -> None:
+        """Answer those for whom enough is durable now."""
+        ...
+
+    def flush_failed(self, error: BaseException) -> None:
+        """Note that the ticket may or may not be durable and that nothing more will be."""
+        ...
+
+
+class Storer:
+    """Starts flushes and tells their outcome.
+
+    Invariant: at most one flush is in flight, and while any channel is dirty one is in flight or
+    will be started at the end of this loop turn.
+
+    Attributes:
+        flushes: How many flushes ended.
+        flushed_logs: Over how many logs in sum; divided by ``flushes`` it is the width of a commit.
+    """
+
+    def __init__(self, flusher: Flusher, turn: Turn) -> None:
+        self._flusher = flusher
+        self._turn = turn
+        self._dirty: dict[Flushable, None] = {}  # a set that keeps its order
+        self._flushing: list[Flushable] = []
+        self._busy = False
+        self._idle_callbacks: list[Callable[[], None]] = []
+        self.flushes = 0
+        self.flushed_logs = 0
+        turn.on_end(self.kick)
+
+    def start(self) -> None:
+        """Start the flusher; call on the event loop."""
+        self._flusher.start(self._on_done)
+
+    def close(self) -> None:
+        """End the flusher after the flush in flight."""
+        self._flusher.close()
+
+    def mark(self, channel: Flushable) -> None:
+        """Have ``channel`` flushed with the next flush."""
+        self._dirty[channel] = None
+        if not self._busy:
+            self._turn.schedule()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is dirty and no flush is in flight."""
+        return not self._busy and not self._dirty
+
+    def when_idle(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` once, as soon as ``idle`` holds (now if it does)."""
+        if self.idle:
+            callback()
+        else:
+            self._idle_callbacks.append(callback)
+
+    def kick(self) -> None:
+        """Start a flush of all that is dirty, unless one is in flight."""
+        if self._busy or not self._dirty:
+            return
+        dirty, self._dirty = self._dirty, {}
+        channels: list[Flushable] = []
+        tickets: list[SyncTicket] = []
+        for channel in dirty:
+            try:
+                ticket = channel.begin_flush()
+            except (OSError, VqError) as error:
+                channel.flush_failed(error)
+                continue
+            if ticket is not None:
+                channels.append(channel)
+                tickets.append(ticket)
+        if tickets:
+            self._busy = True
+            self._flushing = channels
+            self._flusher.submit(tickets)
+        elif self._idle_callbacks:
+            self._tell_idle()
+
+    def _on_done(
+        self, tickets: Sequence[SyncTicket], outcome: Sequence[BaseException | None]
+    ) -> None:
+        """Take the outcome of a flush: first what the next one needs, then the acknowledgements."""
+        channels = self._flushing
+        self._busy = False
+        self.flushes += 1
+        self.flushed_logs += len(channels)
+        done: list[Flushable] = []
+        for channel, ticket, error in zip(channels, tickets, outcome, strict=True):
+            if error is None:
+                channel.end_flush(ticket)
+                done.append(channel)
+            else:
+                logger.error("a flush failed: %s", error)
+                channel.flush_failed(error)
+        self.kick()
+        for channel in done:
+            channel.settle()
+        self._turn.run()
+        if self._idle_callbacks and self.idle:
+            self._tell_idle()
+
+    def _tell_idle(self) -> None:
+        callbacks, self._idle_callbacks = self._idle_callbacks, []
+        for callback in callbacks:
+            callback()

@@ -1,0 +1,145 @@
+"""What ZooKeeper says of topics, kept up to date: hints from watches, truth from reads.
+
+In here: when to read what. Not in here: what the broker does about it (``partitions``).
+
+A watch only says that something may have changed. Topics are read again when a watch fired for
+them, when the connection came back (all watches are gone then), when somebody asks for a topic that
+is not known, and every ``interval_s`` in any case. A topic whose node still has the version
+known is not read further: every change of a partition writes its topic's node too.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from vq.coordination.coordinator import Coordinator, EventKind, NoNode, Stat, WatchEvent
+from vq.coordination.paths import DELETING, READY, TOPICS, Topic
+from vq.coordination.reading import TopicView, children_or_none, gather_all, read_topic
+from vq.errors import CoordinationError, UnknownTopic, VqError
+
+logger = logging.getLogger(__name__)
+
+#: Pause after a read of ZooKeeper failed.
+RETRY_S = 1.0
+#: Reads asked for by requests of clients are at least so far apart.
+ASKED_INTERVAL_S = 0.1
+
+
+class TopicsView:
+    """Follows all topics of a cluster.
+
+    Args:
+        coordinator: Where to read.
+        on_topic: Called with every topic that is new or changed.
+        on_gone: Called with the name of every topic that is no longer there.
+        interval_s: How often to read again without a reason.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        *,
+        on_topic: Callable[[TopicView], Awaitable[None]],
+        on_gone: Callable[[str], Awaitable[None]],
+        interval_s: float,
+    ) -> None:
+        self._coordinator = coordinator
+        self._on_topic = on_topic
+        self._on_gone = on_gone
+        self._interval_s = interval_s
+        self._known: dict[str, TopicView] = {}
+        self._seen: dict[str, tuple[int, int]] = {}  # czxid and version of its node
+        self._hints: set[str] = set()
+        self._all = True
+        self._wake = asyncio.Event()
+        self._lock = asyncio.Lock()
+        self._asked: list[Callable[[VqError | None], None]] = []
+
+    @property
+    def topics(self) -> dict[str, TopicView]:
+        """The topics as last read; not to be changed."""
+        return self._known
+
+    def hint(self, topic: str | None = None) -> None:
+        """Have ``topic`` (None: everything) read again soon."""
+        if topic is None:
+            self._all = True
+        else:
+            self._hints.add(topic)
+        self._wake.set()
+
+    def ask(self, topic: str, then: Callable[[VqError | None], None]) -> None:
+        """Read ``topic`` again and call ``then`` afterwards, with an error if that failed."""
+        self._asked.append(then)
+        self.hint(topic)
+
+    async def refresh(self) -> None:
+        """Read what is to be read now.
+
+        Raises:
+            CoordinationError: ZooKeeper cannot be read; everything will be read next time.
+        """
+        async with self._lock:
+            await self._refresh()
+
+    async def _refresh(self) -> None:
+        everything, self._all = self._all, False
+        hints, self._hints = self._hints, set()
+        self._wake.clear()
+        try:
+            if everything:
+                listed = await children_or_none(self._coordinator, TOPICS, watch=self._watch)
+                hints = set(listed) | set(self._known)
+            names = sorted(hints)
+            stats = await gather_all(
+                self._coordinator.exists(Topic.path(name), watch=self._watch) for name in names
+            )
+            for name, stat in zip(names, stats, strict=True):
+                if stat is None or self._seen.get(name) != (stat.czxid, stat.version):
+                    await self._refresh_topic(name, stat)
+        except BaseException:
+            self._all = True
+            raise
+
+    async def run(self) -> None:
+        """Refresh for ever; the first ``refresh`` is the caller's."""
+        while True:
+            try:
+                async with asyncio.timeout(self._interval_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                self._all = True
+            asked, self._asked = self._asked, []
+            error: VqError | None = None
+            try:
+                await self.refresh()
+            except (VqError, OSError) as caught:
+                logger.warning("topics cannot be read, again in %g s: %s", RETRY_S, caught)
+                error = caught if isinstance(caught, VqError) else CoordinationError(str(caught))
+            for then in asked:
+                then(error)
+            await asyncio.sleep(RETRY_S if error is not None else ASKED_INTERVAL_S)
+
+    async def _refresh_topic(self, name: str, stat: Stat | None) -> None:
+        view = None
+        if stat is not None:
+            try:
+                view = await read_topic(self._coordinator, name, watch=self._watch, any_phase=True)
+            except (UnknownTopic, NoNode):
+                pass
+        if view is None or view.phase == DELETING:
+            self._seen.pop(name, None)
+            if name in self._known:
+                await self._on_gone(name)
+                del self._known[name]
+        elif view.phase == READY:
+            await self._on_topic(view)
+            self._known[name] = view
+            if stat is not None and view.version == stat.version:
+                self._seen[name] = (stat.czxid, stat.version)
+
+    def _watch(self, event: WatchEvent) -> None:
+        if event.kind is EventKind.DISCONNECTED or event.path == TOPICS:
+            self.hint()
+        else:
+            self.hint(event.path.rpartition("/")[2])

@@ -1,0 +1,59 @@
+"""What a turn of the event loop leaves to be done at its end, gathered and done once.
+
+All requests that arrive in one turn share one start of a flush and, per connection, one write.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Writer(Protocol):
+    """Something that gathered output in this turn."""
+
+    def write_out(self) -> None:
+        """Hand the gathered output to the transport."""
+        ...
+
+
+class Turn:
+    """Gathers writers and one action for the end of the loop's turn.
+
+    Args:
+        call_soon: Schedules a callback behind everything that is ready now.
+    """
+
+    __slots__ = ("_action", "_call_soon", "_scheduled", "_writers")
+
+    def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        self._call_soon = call_soon
+        self._action: Callable[[], None] | None = None
+        self._scheduled = False
+        self._writers: list[Writer] = []
+
+    def on_end(self, action: Callable[[], None]) -> None:
+        """Have ``action`` called at the end of every turn in which ``schedule`` was called."""
+        self._action = action
+
+    def schedule(self) -> None:
+        """See to it that ``run`` is called at the end of this turn."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._call_soon(self.run)
+
+    def add(self, writer: Writer) -> None:
+        """Have ``writer`` write out at the end of this turn; add it once a turn."""
+        self._writers.append(writer)
+        if not self._scheduled:
+            self._scheduled = True
+            self._call_soon(self.run)
+
+    def run(self) -> None:
+        """End the turn now. The action comes first: what it starts goes on beside the writes."""
+        self._scheduled = False
+        if self._action is not None:
+            self._action()
+        writers = self._writers
+        if writers:
+            self._writers = []
+            for writer in writers:
+                writer.write_out()
