@@ -126,7 +126,7 @@ def encode_error(error: VqError, flags: int = 0) -> tuple[int, bytes]:
             message.texts[key] = str(value)[:ERROR_VALUE_CHARS_MAX]
     if flags & FLAG_HESSIAN:
         return status_of(error), hessian_messages.encode(message)
-    return status_of(error), message.SerializeToString()
+    return status_of(error), message.SerializeToString(deterministic=True)
 
 
 def decode_error(status: int, header: bytes, flags: int) -> VqError:

@@ -1,0 +1,162 @@
+"""One request and one response of every command, as the golden vectors and other tests use them.
+
+A change here, or in the files under tests/testdata/wire, is a change of the protocol.
+"""
+
+from typing import Final, NamedTuple
+
+from google.protobuf.message import Message
+
+from vq.errors import OffsetOutOfRange
+from vq.remoting import wire_pb2 as wire
+from vq.remoting.format import Command
+
+
+class Sample(NamedTuple):
+    """Header and body of one frame."""
+
+    message: Message
+    body: bytes = b""
+
+
+CORRELATION_ID: Final = 7
+#: One record: length, checksum, id, flag, then a tag and a payload (docs of the log's format).
+RECORD: Final = (
+    bytes.fromhex("0000000d 4d84892c 0000000000000001 00000001 00000001 74") + b"vq says!"
+)
+
+SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
+    (Command.HELLO, "request"): Sample(
+        wire.HelloRequest(
+            version_min=1, version_max=1, client_id="c1", library="vq-python 0.1.0", cluster="main"
+        )
+    ),
+    (Command.HELLO, "response"): Sample(
+        wire.HelloResponse(
+            version=1,
+            cluster="main",
+            group="b1",
+            node="n1",
+            incarnation=4294967298,
+            frame_bytes_max=16777216,
+            broker_version="0.1.0",
+            requests_in_flight_max=1024,
+        )
+    ),
+    (Command.PING, "request"): Sample(wire.PingRequest()),
+    (Command.PING, "response"): Sample(wire.PingResponse(wall_ms=1750000000000)),
+    (Command.STATUS, "request"): Sample(wire.StatusRequest(with_partitions=True)),
+    (Command.STATUS, "response"): Sample(
+        wire.StatusResponse(
+            cluster="main",
+            group="b1",
+            node="n1",
+            broker_version="0.1.0",
+            uptime_ms=61000,
+            epoch=3,
+            master=True,
+            partition_count=1,
+            connections=2,
+            messages_in=1000,
+            bytes_in=128000,
+            bytes_out=256000,
+            flushes=40,
+            disk_bytes_free=5000000000,
+            disk_bytes_total=9000000000,
+            partitions=[
+                wire.PartitionStatus(
+                    topic="orders",
+                    partition=3,
+                    log_start_offset=88,
+                    log_end_offset=5000,
+                    high_watermark=4900,
+                    state="ro",
+                    size_bytes=4912,
+                    reason="being moved",
+                )
+            ],
+            requests_waiting=5,
+        )
+    ),
+    (Command.PUT, "request"): Sample(
+        wire.PutRequest(
+            topic="orders",
+            partition=3,
+            record_count=1,
+            crc=0xF72EA809,
+            producer_id=0x8000000000000001,
+            producer_epoch=2,
+            sequence=300,
+            epoch=3,
+        ),
+        RECORD,
+    ),
+    (Command.PUT, "response"): Sample(wire.PutResponse(offset=5000000000, duplicate=True, epoch=3)),
+    (Command.GET, "request"): Sample(
+        wire.GetRequest(
+            topic="orders",
+            partition=3,
+            offset=5000000000,
+            max_bytes=1048576,
+            max_wait_ms=15000,
+            min_bytes=1,
+            epoch=3,
+            tags=["t", "ü"],
+            validate=True,
+        )
+    ),
+    (Command.GET, "response"): Sample(
+        wire.GetResponse(
+            offset=5000000000,
+            next_offset=5000000170,
+            high_watermark=5000000170,
+            log_start_offset=88,
+            epoch=3,
+            filtered=True,
+            offsets=[5000000088],
+        ),
+        RECORD,
+    ),
+    (Command.OFFSETS, "request"): Sample(
+        wire.OffsetsRequest(
+            topic="orders",
+            partition=3,
+            time_ms=1750000000000,
+            by_time=True,
+            count=True,
+            from_offset=88,
+            to_offset=5000,
+            epoch=3,
+        )
+    ),
+    (Command.OFFSETS, "response"): Sample(
+        wire.OffsetsResponse(
+            earliest=88,
+            latest=4900,
+            log_end_offset=5000,
+            offset=4900,
+            count=12,
+            count_exact=True,
+            epoch=3,
+        )
+    ),
+    (Command.SEAL, "request"): Sample(
+        wire.SealRequest(topic="orders", partition=3, placement_version=9)
+    ),
+    (Command.SEAL, "response"): Sample(wire.SealResponse(end_offset=5000, producers=b"\x01\x02")),
+    (Command.ADOPT, "request"): Sample(
+        wire.AdoptRequest(
+            topic="orders",
+            partition=3,
+            topic_id="5f0c",
+            start_offset=5000,
+            producers=b"\x01\x02",
+        )
+    ),
+    (Command.ADOPT, "response"): Sample(wire.AdoptResponse()),
+}
+
+#: The refusal of a GET, in place of its response.
+ERROR: Final = OffsetOutOfRange(
+    "offset 99 is outside [200, 300)", details={"earliest": 200, "latest": 300, "state": "rw"}
+)

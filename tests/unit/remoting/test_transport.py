@@ -1,0 +1,50 @@
+"""TCP: what the kernel refuses is told with the address; the rest is in the network contract."""
+
+import asyncio
+import socket
+
+import pytest
+
+from vq.errors import AddressUnavailable, Refused, Unreachable
+from vq.model import Address
+from vq.remoting.transport import TcpNetwork, tune
+
+
+async def test_an_address_of_another_machine_is_refused() -> None:
+    """192.0.2.1 is set aside for documents: nobody has it."""
+    with pytest.raises(AddressUnavailable, match=r"192\.0\.2\.1:0"):
+        await TcpNetwork().listen(Address("192.0.2.1", 0), asyncio.Protocol)
+
+
+async def test_a_name_that_does_not_exist_is_unreachable() -> None:
+    """A certain refusal: nothing was sent, and other routes may help."""
+    with pytest.raises(Unreachable, match=r"no-such-host\.invalid:8123") as caught:
+        await TcpNetwork().connect(Address("no-such-host.invalid", 8123), asyncio.Protocol)
+    assert isinstance(caught.value, Refused)
+    assert caught.value.retriable
+    assert caught.value.refresh_routes
+
+
+async def test_connections_are_tuned() -> None:
+    """No Nagle delay, keepalive, and a bound on what waits to be written."""
+    made: list[asyncio.BaseTransport] = []
+
+    class Tuned(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            tune(transport)
+            made.append(transport)
+
+    network = TcpNetwork()
+    listener = await network.listen(Address("127.0.0.1", 0), Tuned)
+    transport, _ = await network.connect(listener.address, Tuned)
+    while len(made) < 2:
+        await asyncio.sleep(0)
+    for end in made:
+        sock = end.get_extra_info("socket")
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        end.close()
+    assert transport.get_write_buffer_limits()[1] == 1_048_576
+    listener.close()
+    await listener.wait_closed()
+    await asyncio.sleep(0)
