@@ -151,13 +151,26 @@ class MemoryEnsemble:
         client.drop()
         client.reconnect_soon()
 
-    def lose_next_reply(self, client: "MemoryCoordinator") -> None:
-        """Apply the client's next call, then break the connection instead of answering."""
-        client.lose_reply = True
+    def lose_next_reply(self, client: "MemoryCoordinator", *, skip: int = 0) -> None:
+        """Apply the client's next call, then break the connection instead of answering.
 
-    def lose_next_request(self, client: "MemoryCoordinator") -> None:
-        """Break the connection when the client's next call arrives, without applying it."""
-        client.lose_request = True
+        ``skip`` lets so many calls pass first.
+        """
+        client.lose_reply = skip + 1
+
+    def lose_next_request(self, client: "MemoryCoordinator", *, skip: int = 0) -> None:
+        """Break the connection when the client's next call arrives, without applying it.
+
+        ``skip`` lets so many calls pass first.
+        """
+        client.lose_request = skip + 1
+
+    def expire_next(self, client: "MemoryCoordinator", *, skip: int = 0) -> None:
+        """End the client's session when its next call arrives, without applying it.
+
+        ``skip`` lets so many calls pass first.
+        """
+        client.expire_request = skip + 1
 
     def hold_events(self, client: "MemoryCoordinator") -> None:
         """Keep watch events back until ``release_events``; replies go on."""
@@ -265,8 +278,9 @@ class MemoryCoordinator(SessionBase):
         self._base = base
         self.cut = False
         self.crashed = False
-        self.lose_reply = False
-        self.lose_request = False
+        self.lose_reply = 0  # countdowns: at 1 the fault strikes, 0 is none
+        self.lose_request = 0
+        self.expire_request = 0
         self.held: list[Callable[[], None]] | None = None
         self._started = False
         self._request_pipe = _Pipe(ensemble.delay)
@@ -478,9 +492,13 @@ class MemoryCoordinator(SessionBase):
                     self._answered(sent, session_id)
 
     def _serve(self, action: Callable[[], Any], future: "asyncio.Future[Any]") -> None:
-        if self.lose_request:
-            self.lose_request = False
+        self.lose_request, lost = _count_down(self.lose_request)
+        if lost:
             self._ensemble.blink(self)
+            return
+        self.expire_request, expired = _count_down(self.expire_request)
+        if expired:
+            self._ensemble.expire(self)
             return
         error: Exception | None = None
         result: Any = None
@@ -488,8 +506,8 @@ class MemoryCoordinator(SessionBase):
             result = action()
         except CoordinationError as failure:
             error = failure
-        if self.lose_reply:
-            self.lose_reply = False
+        self.lose_reply, lost = _count_down(self.lose_reply)
+        if lost:
             self._ensemble.blink(self)
             return
         self._reply_pipe.send(lambda: _settle(future, result, error))
@@ -541,6 +559,11 @@ class MemoryCoordinator(SessionBase):
         fresh = type(error)(self._relative(path))
         fresh.details.update({k: v for k, v in error.details.items() if k != "path"})
         return fresh
+
+
+def _count_down(count: int) -> tuple[int, bool]:
+    """Return a fault's countdown after one more call, and whether it strikes now."""
+    return max(0, count - 1), count == 1
 
 
 def _settle(future: "asyncio.Future[Any]", result: Any, error: Exception | None) -> None:

@@ -1,0 +1,56 @@
+"""Allocation by hand: tables of groups and what each partition gets."""
+
+import pytest
+
+from vq.coordination.allocation import allocate
+from vq.errors import CoordinationError, InvalidArgument
+from vq.model import GroupView
+
+
+def groups(**held: int) -> list[GroupView]:
+    return [GroupView(name, partitions=count) for name, count in held.items()]
+
+
+@pytest.mark.parametrize(
+    ("count", "held", "expected"),
+    [
+        (4, {"a": 0, "b": 0}, "abab"),
+        (5, {"a": 4, "b": 1, "c": 1}, "bcabc"),
+        (1, {"a": 1, "b": 0}, "b"),
+        (3, {"a": 9}, "aaa"),
+        (2, {"c": 0, "b": 0, "a": 0}, "ab"),
+    ],
+)
+def test_partitions_go_round_the_least_loaded_first(
+    count: int, held: dict[str, int], expected: str
+) -> None:
+    """Even within the topic; by load, then by name among equals."""
+    assert "".join(allocate(count, groups(**held))) == expected
+
+
+def test_dead_and_draining_groups_and_other_pools_are_left_out() -> None:
+    """Only a live group of the wanted pool that is not draining takes new partitions."""
+    views = [
+        GroupView("dead", alive=False, pool="p"),
+        GroupView("draining", draining=True, pool="p"),
+        GroupView("other", pool="q"),
+        GroupView("good", pool="p", partitions=100),
+    ]
+    assert allocate(2, views, pool="p") == ["good", "good"]
+    assert set(allocate(4, views)) == {"good", "other"}
+
+
+def test_no_usable_group_is_refused_with_reasons() -> None:
+    """The error says why each group was left out and what to do."""
+    views = [GroupView("b1", alive=False), GroupView("b2", draining=True), GroupView("b3")]
+    with pytest.raises(CoordinationError, match=r"pool 'p'.*b1 has no live master.*b2 is draining"):
+        allocate(1, views, pool="p")
+    with pytest.raises(CoordinationError, match=r"no broker ever registered.*vq broker"):
+        allocate(1, [])
+
+
+@pytest.mark.parametrize("count", [0, -1, 4097])
+def test_the_number_of_partitions_has_bounds(count: int) -> None:
+    """0 and 4097 are refused, and the message shows the bounds."""
+    with pytest.raises(InvalidArgument, match="4096"):
+        allocate(count, groups(a=0))
