@@ -9,6 +9,7 @@ full, flushed or deleted (``log``).
 """
 
 import errno
+import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,33 +40,49 @@ class BlockCache:
 
     An open block takes one descriptor and, once read from, a second one for its mapping. A block
     with bytes that are not flushed yet is never closed, so the bound can be exceeded by the number
-    of blocks that are dirty at the same moment. Shared by all logs of a node; one thread only.
+    of blocks that are dirty at the same moment.
+
+    Shared by all logs of a node. A block is used by one thread at a time; ``trim`` closes blocks of
+    any log, so it is called only on the thread that appends and reads. Another thread that works
+    on a block takes it out first (``give``).
     """
 
     def __init__(self, open_blocks_max: int = 256) -> None:
         self._open_blocks_max = open_blocks_max
         self._open: OrderedDict[Block, None] = OrderedDict()
+        self._closing = threading.Lock()
+        self.opened = self._open.setdefault
+        self.used = self._open.move_to_end
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def opened(self, block: "Block") -> None:
-        """Note that ``block`` has opened its file; closes others if there are too many."""
-        self._open[block] = None
-        if len(self._open) > self._open_blocks_max:
-            for old in list(self._open)[: len(self._open) // 2]:
-                if not old.dirty and old is not block:
-                    old.close()
+    def trim(self, keep: "Block") -> None:
+        """Close the blocks used least recently, but not ``keep``, until few enough are open."""
+        if len(self._open) <= self._open_blocks_max:
+            return
+        with self._closing:
+            for block in list(self._open):
+                if block is not keep and not block.dirty:
+                    block.close()
                     if len(self._open) <= self._open_blocks_max:
                         return
 
-    def used(self, block: "Block") -> None:
-        """Note that the open ``block`` is in use; the least recently used one is closed first."""
-        self._open.move_to_end(block)
+    def give(self, block: "Block", other: "BlockCache") -> None:
+        """Hand the block over to another cache, open or closed as it is."""
+        with self._closing:
+            if self.closed(block):
+                other.opened(block)
+            block.cache = other
 
-    def closed(self, block: "Block") -> None:
-        """Note that ``block`` has closed its file."""
-        self._open.pop(block, None)
+    def close_all(self) -> None:
+        """Close every open block."""
+        for block in list(self._open):
+            block.close()
+
+    def closed(self, block: "Block") -> bool:
+        """Note that ``block`` gives its file back; False if somebody else did just before."""
+        return self._open.pop(block, self) is None
 
 
 class Block:
@@ -81,9 +98,9 @@ class Block:
     """
 
     __slots__ = (
-        "_cache",
         "_disk",
         "allocated",
+        "cache",
         "file",
         "index",
         "index_saved",
@@ -113,8 +130,8 @@ class Block:
         self.index: OffsetIndex | None = None
         self.index_saved = True
         self.file: File | None = None
+        self.cache = cache
         self._disk = disk
-        self._cache = cache
 
     @property
     def end_offset(self) -> int:
@@ -140,17 +157,17 @@ class Block:
         file = self.file
         if file is None:
             file = self.file = self._disk.open(self.path, create=create)
-            self._cache.opened(self)
+            self.cache.opened(self)
         else:
-            self._cache.used(self)
+            self.cache.used(self)
         return file
 
     def close(self) -> None:
         """Give the file back, and forget an index that can be loaded again."""
-        file, self.file = self.file, None
-        self._cache.closed(self)
-        if file is not None:
-            file.close()
+        if self.cache.closed(self):
+            file, self.file = self.file, None
+            if file is not None:
+                file.close()
         if self.index_saved:
             self.index = None
 
@@ -192,8 +209,9 @@ class Block:
         file = self.file
         if file is None:
             file = self.open()
+            self.cache.trim(self)
         else:
-            self._cache.used(self)
+            self.cache.used(self)
         return file.view(position, length)
 
     def headers(self, offset: int) -> Iterator[BatchHeader]:

@@ -51,7 +51,7 @@ class DataDirectory:
             DirectoryRefused: Another process uses it, or it belongs to something else.
             OSError: It cannot be made or read.
         """
-        for parent in disk.mkdir(path):
+        for parent in [*disk.mkdir(path), path.parent]:
             disk.sync_directory(parent)
         lock = disk.lock(path / LOCK_NAME)
         try:
@@ -65,31 +65,37 @@ class DataDirectory:
         """Give the lock back. May be called twice."""
         self._lock.release()
 
-    def log_directory(self, topic: str, partition: int, *, topic_id: str) -> Path:
-        """Return the directory for one partition's log, which need not exist.
+    def claim_topic(self, topic: str, topic_id: str) -> None:
+        """Make this the directory of the topic with that id; do it before its logs are opened.
 
         Data of a deleted topic of the same name is moved to the trash first, so that it never
         meets its namesake.
 
         Raises:
             InvalidArgument: The topic's name may not name a directory.
+            DirectoryRefused: The topic's file was written by a newer vq.
             OSError: The topic's directory cannot be made or moved.
         """
-        if self._topic_ids.get(topic) != topic_id:
-            self._prepare_topic(check_name("topic", topic), topic_id)
-        return self.path / topic / str(partition)
-
-    def _prepare_topic(self, topic: str, topic_id: str) -> None:
-        directory = self.path / topic
+        if self._topic_ids.get(topic) == topic_id:
+            return
+        directory = self.path / check_name("topic", topic)
         disk = self._disk
         if disk.exists(directory) and self._read_topic_id(topic) != topic_id:
-            self.discard_topic(topic)
+            self.trash_topic(topic)
         if not disk.exists(directory):
             for parent in disk.mkdir(directory):
                 disk.sync_directory(parent)
             text = json.dumps({"v": 1, "topic": topic, "id": topic_id})
             disk.write_atomic(directory / TOPIC_FILE_NAME, text.encode() + b"\n")
         self._topic_ids[topic] = topic_id
+
+    def log_directory(self, topic: str, partition: int) -> Path:
+        """Return the directory for one partition's log, which need not exist.
+
+        Raises:
+            InvalidArgument: The topic's name may not name a directory.
+        """
+        return self.path / check_name("topic", topic) / str(partition)
 
     def _read_topic_id(self, topic: str) -> str:
         """Return the id of the topic whose data lies here; empty if that cannot be told."""
@@ -117,7 +123,7 @@ class DataDirectory:
                 found.append(LocalTopic(name, self._read_topic_id(name), tuple(sorted(numbers))))
         return found
 
-    def discard_topic(self, topic: str) -> Path | None:
+    def trash_topic(self, topic: str) -> Path | None:
         """Move all data of a topic to the trash; return where it is now, None if there was none.
 
         The topic's logs must be closed.

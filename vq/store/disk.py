@@ -136,7 +136,7 @@ class Disk(Protocol):
         ...
 
     def rmtree(self, path: Path) -> None:
-        """Remove a directory and all in it."""
+        """Remove a directory and all in it, if it is there."""
         ...
 
     def sync_directory(self, path: Path) -> None:
@@ -337,7 +337,8 @@ class RealDisk:
 
     def rmtree(self, path: Path) -> None:
         """See ``Disk.rmtree``."""
-        shutil.rmtree(path)
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
 
     def sync_directory(self, path: Path) -> None:
         """See ``Disk.sync_directory``."""

@@ -7,11 +7,8 @@ Threads: every method is called on one thread (the broker's event loop), except 
 which the flusher thread calls. Nothing here locks: what a ticket needs was copied into it.
 """
 
-import enum
-import errno
 import logging
 import struct
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -22,21 +19,15 @@ from vq.errors import (
     Busy,
     CorruptData,
     DiskFull,
-    InvalidArgument,
     InvalidRequest,
     InvalidState,
     NotMaster,
-    OffsetNotBoundary,
-    OffsetOutOfRange,
     PartitionFailed,
-    PartitionQuarantined,
     PartitionReadOnly,
-    ShuttingDown,
     StorageFailed,
     VqError,
 )
 from vq.model import ProducerStamp
-from vq.store import lookup
 from vq.store.block import FULL_ERRNOS, Block, BlockCache
 from vq.store.blocks import Blocks
 from vq.store.checkpoint import Checkpoint
@@ -49,6 +40,8 @@ from vq.store.format import (
     BatchHeader,
     encode_control,
 )
+from vq.store.log_config import LogConfig, LogState
+from vq.store.log_reader import NO_DESCRIPTOR_ERRNOS, LogReader
 from vq.store.offset_index import OffsetIndex
 from vq.store.recovery import Recovered, RecoveryReport, recover
 from vq.store.ticket import SyncTicket
@@ -57,57 +50,10 @@ __all__ = ["Log", "LogConfig", "LogState", "SyncTicket"]
 
 logger = logging.getLogger(__name__)
 
-_EMPTY: Final = memoryview(b"")
-_NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _NO_STAMP: Final = ProducerStamp(0, 0, 0)
 
 
-class LogState(enum.StrEnum):
-    """Whether a log takes appends, and why not."""
-
-    OK = "ok"
-    SEALED = "sealed"  # its span ended: readable, no appends
-    FAILED = "failed"  # an I/O error ended writing until the broker restarts
-    QUARANTINED = "quarantined"  # damage was found when it was opened; readable below it
-    CLOSED = "closed"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogConfig:
-    """What one process may tune about its logs.
-
-    Attributes:
-        block_bytes: Size at which a block is closed, 4 KiB to 4 GiB. 128 MiB: retention frees space
-            in such steps, and a terabyte is 8 192 files. A larger batch gets a block of its own.
-        checkpoint_bytes: A checkpoint is written after so many bytes, >= 4 KiB. 64 MiB take well
-            under 0.1 s to verify after a crash.
-        checkpoint_batches: … or after so many batches, >= 1; small batches take longer to verify.
-        allocate_bytes_min: First step in which space is taken ahead of appends; it doubles …
-        allocate_bytes_max: … up to this. Large steps save metadata writes per fdatasync.
-    """
-
-    block_bytes: int = 128 * limits.MIB
-    checkpoint_bytes: int = 64 * limits.MIB
-    checkpoint_batches: int = 100_000
-    allocate_bytes_min: int = 64 * limits.KIB
-    allocate_bytes_max: int = 16 * limits.MIB
-
-    def __post_init__(self) -> None:
-        if not 4 * limits.KIB <= self.block_bytes <= 4 * limits.GIB:
-            raise InvalidArgument(f"block_bytes = {self.block_bytes} is outside [4 KiB, 4 GiB]")
-        if self.checkpoint_bytes < 4 * limits.KIB or self.checkpoint_batches < 1:
-            raise InvalidArgument(
-                f"checkpoint_bytes = {self.checkpoint_bytes} is below 4 KiB or checkpoint_batches "
-                f"= {self.checkpoint_batches} below 1"
-            )
-        if not 4 * limits.KIB <= self.allocate_bytes_min <= self.allocate_bytes_max:
-            raise InvalidArgument(
-                f"allocate_bytes_min = {self.allocate_bytes_min} is outside [4 KiB, "
-                f"allocate_bytes_max = {self.allocate_bytes_max}]"
-            )
-
-
-class Log:
+class Log(LogReader):
     """One partition's log on this node, opened by ``Log.open``.
 
     Attributes (read them freely, do not set them):
@@ -235,14 +181,17 @@ class Log:
     def _found(self) -> None:
         """Make durable where a new log begins, for it cannot be told from an empty directory."""
         try:
-            for parent in self._disk.mkdir(self.directory):
-                self._disk.sync_directory(parent)
-            self._has_directory = True
+            self._make_directory()
             self._disk.write_atomic(
                 self.directory / CHECKPOINT_NAME, self._make_checkpoint().to_bytes()
             )
         except OSError as error:
             self.fail(error)
+
+    def _make_directory(self) -> None:
+        for parent in self._disk.mkdir(self.directory):
+            self._disk.sync_directory(parent)
+        self._has_directory = True
 
     @property
     def size_bytes(self) -> int:
@@ -327,6 +276,7 @@ class Log:
             file = block.file
             if file is None:
                 file = block.open()
+                self._cache.trim(block)
             else:
                 self._cache.used(block)
             file.pwrite((control, records), length)
@@ -373,6 +323,7 @@ class Log:
         except OSError as error:
             raise self._room_failed(error) from error
         self._active = block
+        self._cache.trim(block)
         return block
 
     def _adopt_last(self) -> Block | None:
@@ -395,7 +346,9 @@ class Log:
     def _begin_block(self) -> Block:
         disk, start = self._disk, self.end_offset
         if not self._blocks:
-            self._new_names += disk.mkdir(self.directory)
+            # The parent even if the directory is there: a process killed in between may have left
+            # it in the page cache only.
+            self._new_names += [*disk.mkdir(self.directory), self.directory.parent]
             self._has_directory = True
         block = Block(self.directory, start, disk=disk, cache=self._cache)
         # A file of this name is what an earlier try left when the disk was full.
@@ -419,14 +372,14 @@ class Log:
         """Return what to raise when there is no room; the log stays usable if that may pass."""
         if error.errno in FULL_ERRNOS:
             return DiskFull(f"no space for a batch in {self.directory}: {error}")
-        if error.errno in _NO_DESCRIPTOR:
+        if error.errno in NO_DESCRIPTOR_ERRNOS:
             return Busy(f"no file descriptor left for {self.directory}: {error}")
         self.fail(error)
         return PartitionFailed(self.reason)
 
     def _append_failed(self, block: Block, error: OSError) -> VqError:
         """Return what to raise after a failed write; a full disk is cut back and survived."""
-        if error.errno in _NO_DESCRIPTOR:
+        if error.errno in NO_DESCRIPTOR_ERRNOS:
             return Busy(f"no file descriptor left for {self.directory}: {error}")
         if error.errno in FULL_ERRNOS:
             try:
@@ -438,16 +391,6 @@ class Log:
                 return DiskFull(f"no space for a batch in {self.directory}: {error}")
         self.fail(error)
         return StorageFailed(f"a write to {self.directory} failed: {error}")
-
-    def _refusal(self) -> VqError:
-        text = f"{self.directory} takes no messages: {self.reason}"
-        if self.state is LogState.SEALED:
-            return PartitionReadOnly(text)
-        if self.state is LogState.QUARANTINED:
-            return PartitionQuarantined(text)
-        if self.state is LogState.CLOSED:
-            return ShuttingDown(text)
-        return PartitionFailed(text)
 
     # Flushing -------------------------------------------------------------------------------------
     def begin_sync(self) -> SyncTicket | None:
@@ -542,125 +485,6 @@ class Log:
             producers=self.producers.to_bytes(),
         )
 
-    # Reading --------------------------------------------------------------------------------------
-    def read(self, offset: int, max_bytes: int, limit: int) -> memoryview:
-        """Return raw bytes from ``offset`` on, without copying: ``[offset, end)`` of one block.
-
-        ``end`` is the smallest of ``offset + max_bytes``, ``limit``, and the end of the block or
-        log. The last record may be cut off. Empty if ``offset`` is the limit or the end. The view
-        stays valid whatever happens to the log.
-
-        Args:
-            offset: Should be a record boundary; ``check_boundary`` tells.
-            max_bytes: Upper bound, >= 1.
-            limit: High watermark: nothing from there on is returned.
-
-        Raises:
-            OffsetOutOfRange: It is not in ``[start_offset, end_offset]``.
-            PartitionQuarantined: It lies at or behind the damage.
-            PartitionFailed: The medium cannot deliver these bytes.
-            ShuttingDown: The log is closed.
-        """
-        block = self._active
-        if block is None or offset < block.start_offset:
-            found = self._block_at(offset)
-            if found is None:
-                return _EMPTY
-            block = found
-        block_start = block.start_offset
-        end = min(offset + max_bytes, limit, block_start + block.length)
-        if end <= offset:
-            if offset > self.end_offset:
-                self._check_range(offset)
-            return _EMPTY
-        try:
-            return block.view(offset - block_start, end - offset)
-        except OSError as error:
-            raise self._read_failed(error) from error
-
-    def _read_failed(self, error: OSError) -> VqError:
-        if error.errno in _NO_DESCRIPTOR:
-            return Busy(f"no file descriptor left for {self.directory}: {error}")
-        logger.error("[%s] a read failed: %s", self.directory.name, error)
-        return PartitionFailed(f"{self.directory} cannot be read: {error}")
-
-    def _check_range(self, offset: int) -> None:
-        if self._unreadable:
-            raise self._refusal()
-        range_ = {"earliest": self.start_offset, "latest": self.end_offset}
-        if self.state is LogState.QUARANTINED and offset >= self.end_offset:
-            raise PartitionQuarantined(self.reason, details=range_)
-        if not self.start_offset <= offset <= self.end_offset:
-            raise OffsetOutOfRange(
-                f"offset {offset} is outside [{self.start_offset}, {self.end_offset}]",
-                details=range_,
-            )
-
-    def _block_at(self, offset: int) -> Block | None:
-        """Return the block that holds the byte at ``offset``; None at the very end of the log."""
-        self._check_range(offset)
-        block = self._blocks.at(offset)
-        return block if block is not None and offset < block.end_offset else None
-
-    def check_boundary(self, offset: int) -> None:
-        """Return if a record starts at ``offset``, or the log ends there.
-
-        Raises:
-            OffsetNotBoundary: It lies inside a record; ``details["next"]`` is where one starts.
-            CorruptData: A batch on the way is damaged.
-            OffsetOutOfRange, PartitionQuarantined, PartitionFailed: As ``read``.
-        """
-        block = self._block_at(offset)
-        if block is None:
-            return
-        try:
-            following = lookup.next_boundary(block, offset)
-        except OSError as error:
-            raise self._read_failed(error) from error
-        if following != offset:
-            raise OffsetNotBoundary(
-                f"offset {offset} lies inside a record; the next one starts at {following}",
-                details={"next": following},
-            )
-
-    def offset_at_time(self, time_ms: int) -> int:
-        """Return the start of the first batch appended at or after ``time_ms``; the end if none.
-
-        Raises:
-            CorruptData: A batch on the way is damaged.
-            PartitionFailed: The medium cannot deliver what is needed to tell.
-        """
-        self._check_range(self.start_offset)
-        try:
-            found = lookup.offset_at_time(self._blocks, time_ms)
-        except OSError as error:
-            raise self._read_failed(error) from error
-        return self.end_offset if found is None else found
-
-    def count(self, from_offset: int, to_offset: int) -> tuple[int, bool]:
-        """Count the messages that start in ``[from_offset, to_offset)``.
-
-        Returns:
-            The count, and whether it is exact. It is not where the range leaves the log, and it is
-            0 and not exact where damage or a failing medium hides what the range holds.
-        """
-        low = min(max(from_offset, self.start_offset), self.end_offset)
-        high = max(min(to_offset, self.end_offset), low)
-        exact = low == from_offset and high == max(to_offset, from_offset)
-        try:
-            counted = self._messages_before(high) - self._messages_before(low)
-        except (CorruptData, OSError):
-            return 0, False
-        return counted, exact
-
-    def _messages_before(self, offset: int) -> int:
-        """Return how many messages start before ``offset``, counted since the log's first byte."""
-        if offset == self.end_offset:
-            return self.messages_appended
-        return lookup.messages_before(
-            self._blocks, offset, messages_appended=self.messages_appended
-        )
-
     # Retention, sealing, closing ------------------------------------------------------------------
     def roll(self) -> None:
         """End the block that takes appends, so that retention may drop it; the next one is new.
@@ -714,6 +538,23 @@ class Log:
             self._checkpoint_wanted = self._has_directory
         return self.end_offset
 
+    def save_seal(self) -> None:
+        """Make the seal durable now. Blocks; nothing may be dirty and no ticket out.
+
+        Raises:
+            StorageFailed: It may not be durable.
+        """
+        try:
+            if not self._has_directory:
+                self._make_directory()
+            self._checkpoint_wanted = True
+            ticket = self._sync_now()
+            if ticket is None or not ticket.checkpoint_written:
+                raise StorageFailed(f"the seal of {self.directory} was not written; seal it again")
+        except OSError as error:
+            self.fail(error)
+            raise StorageFailed(f"sealing {self.directory} failed: {error}") from error
+
     def unseal(self) -> None:
         """Take appends again, after a move that did not happen."""
         if self.state is LogState.SEALED:
@@ -732,6 +573,9 @@ class Log:
         """
         if self.state is LogState.CLOSED:
             return
+        own = BlockCache()  # this may run on another thread than the rest
+        for block in self._blocks:
+            self._cache.give(block, own)
         try:
             if self.state in (LogState.OK, LogState.SEALED):
                 self._close_properly()
@@ -758,7 +602,11 @@ class Log:
             return
         if last is not None:
             last.cut_allocation()
+        self._sync_now()
+
+    def _sync_now(self) -> SyncTicket | None:
         ticket = self.begin_sync()
         if ticket is not None:
             ticket.run()
             self.finish_sync(ticket)
+        return ticket

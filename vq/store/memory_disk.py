@@ -479,6 +479,8 @@ class MemoryDisk:
     def rmtree(self, path: Path) -> None:
         """See ``Disk.rmtree``."""
         self._check("rmtree", path)
+        if self._find(path) is None:
+            return
         self._directory(path)
         self._directory(path.parent).change({path.name: None})
         self._record(Operation("rmtree", path))

@@ -30,7 +30,6 @@ Recovering twice is recovering once: every step leaves a state in which the next
 import contextlib
 import enum
 import itertools
-import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,8 +51,6 @@ from vq.store.producers import ProducerTable
 from vq.store.scan import LogFacts, claimed_synced_offset, is_zero, verify
 
 __all__ = ["Case", "Recovered", "RecoveryReport", "classify", "recover"]
-
-logger = logging.getLogger(__name__)
 
 
 class Case(enum.StrEnum):
@@ -161,9 +158,15 @@ def recover(
     starts = sorted(s for s in map(parse_block_name, names) if s is not None)
     if not starts and checkpoint is None:
         return _new_log(start_offset, producers)
-    run = _Recovery(directory, disk, cache, checkpoint)
+    run = _Recovery(directory, disk, checkpoint)
     run.report.notes += notes
-    return run.run(starts)
+    try:
+        log = run.run(starts)
+    finally:
+        run.cache.close_all()
+    for block in log.blocks:
+        block.cache = cache
+    return log
 
 
 def _new_log(start_offset: int, producers: bytes) -> Recovered:
@@ -208,12 +211,10 @@ def _read_checkpoint(
 class _Recovery:
     """One run over one directory; ``run`` is called once."""
 
-    def __init__(
-        self, directory: Path, disk: Disk, cache: BlockCache, checkpoint: Checkpoint | None
-    ) -> None:
+    def __init__(self, directory: Path, disk: Disk, checkpoint: Checkpoint | None) -> None:
         self.directory = directory
         self.disk = disk
-        self.cache = cache
+        self.cache = BlockCache()  # its own: this may run on another thread than the node's
         self.checkpoint = checkpoint
         self.report = RecoveryReport()
         self.sizes: dict[int, int] = {}  # start offset → length of the file
@@ -336,6 +337,7 @@ class _Recovery:
         facts = log.facts
         offset, index = self._where_to_begin(block, facts)
         block.index = index
+        self._secure_names(start)
         if offset < end:
             file = block.open()
             file.datasync()
@@ -347,6 +349,14 @@ class _Recovery:
         block.messages = facts.messages - index.messages_before
         log.blocks.append(block)
         return x
+
+    def _secure_names(self, start: int) -> None:
+        """Make durable the name of a block that may be younger than the checkpoint."""
+        checkpoint = self.checkpoint
+        if checkpoint is None or start >= checkpoint.offset:
+            self.disk.sync_directory(self.directory)
+        if checkpoint is None:
+            self.disk.sync_directory(self.directory.parent)
 
     def _where_to_begin(self, block: Block, facts: LogFacts) -> tuple[int, OffsetIndex]:
         """Return the first offset to verify in a block, and its index up to there.
@@ -403,14 +413,10 @@ class _Recovery:
             if size <= max(0, offset - begin):
                 continue
             file = block.open() if begin == start else self._block(begin, 0).open()
-            try:
-                if is_zero(file, max(0, offset - begin), size):
-                    continue
-                zero = False
-                claim = claimed_synced_offset(file, begin, offset, begin + size)
-            finally:
-                if begin != start:
-                    file.close()
+            if is_zero(file, max(0, offset - begin), size):
+                continue
+            zero = False
+            claim = claimed_synced_offset(file, begin, offset, begin + size)
             if claim is not None:
                 claims.append(claim)
         return zero, max(claims, default=None)
@@ -420,12 +426,7 @@ class _Recovery:
         for start in reversed(later):
             path = self._path(start)
             size = self.sizes[start]
-            other = self._block(start, 0)
-            try:
-                empty = is_zero(other.open(), 0, size)
-            finally:
-                other.close()
-            if empty:
+            if is_zero(self._block(start, 0).open(), 0, size):
                 self.disk.unlink(path)
             else:
                 self.disk.rename(path, self._aside(start, start))
@@ -475,12 +476,6 @@ class _Recovery:
         report.verified_bytes = log.facts.verified_bytes
         report.batches = log.facts.batches
         log.report = report
-        for block in log.blocks[:-1]:
-            block.close()
-        if log.blocks and not log.quarantine:
-            log.blocks[-1].allocated = max(log.blocks[-1].allocated, log.blocks[-1].length)
-        for note in report.notes:
-            logger.warning("[%s] %s", self.directory.name, note)
         return log
 
     def _path(self, start: int) -> Path:

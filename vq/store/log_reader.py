@@ -1,0 +1,171 @@
+"""Reading from a log and asking it questions; ``log`` adds everything that changes one."""
+
+import errno
+import logging
+from pathlib import Path
+from typing import Final
+
+from vq.errors import (
+    Busy,
+    CorruptData,
+    OffsetNotBoundary,
+    OffsetOutOfRange,
+    PartitionFailed,
+    PartitionQuarantined,
+    PartitionReadOnly,
+    ShuttingDown,
+    VqError,
+)
+from vq.store import lookup
+from vq.store.block import Block
+from vq.store.blocks import Blocks
+from vq.store.log_config import LogState
+
+__all__ = ["LogReader"]
+
+logger = logging.getLogger(__name__)
+
+NO_DESCRIPTOR_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE})
+_EMPTY: Final = memoryview(b"")
+
+
+class LogReader:
+    """The readable half of ``Log``, which see for the attributes."""
+
+    directory: Path
+    start_offset: int
+    end_offset: int
+    messages_appended: int
+    state: LogState
+    reason: str
+    _blocks: Blocks
+    _active: Block | None  # the last block, while it takes appends
+    _unreadable: bool  # closed, or nothing could be recovered
+
+    def read(self, offset: int, max_bytes: int, limit: int) -> memoryview:
+        """Return raw bytes from ``offset`` on, without copying: ``[offset, end)`` of one block.
+
+        ``end`` is the smallest of ``offset + max_bytes``, ``limit``, and the end of the block or
+        log. The last record may be cut off. Empty if ``offset`` is the limit or the end. The view
+        stays valid whatever happens to the log.
+
+        Args:
+            offset: Should be a record boundary; ``check_boundary`` tells.
+            max_bytes: Upper bound, >= 1.
+            limit: High watermark: nothing from there on is returned.
+
+        Raises:
+            OffsetOutOfRange: It is not in ``[start_offset, end_offset]``.
+            PartitionQuarantined: It lies at or behind the damage.
+            PartitionFailed: The medium cannot deliver these bytes.
+            ShuttingDown: The log is closed.
+        """
+        block = self._active
+        if block is None or offset < block.start_offset:
+            found = self._block_at(offset)
+            if found is None:
+                return _EMPTY
+            block = found
+        block_start = block.start_offset
+        end = min(offset + max_bytes, limit, block_start + block.length)
+        if end <= offset:
+            if offset > self.end_offset:
+                self._check_range(offset)
+            return _EMPTY
+        try:
+            return block.view(offset - block_start, end - offset)
+        except OSError as error:
+            raise self._read_failed(error) from error
+
+    def _read_failed(self, error: OSError) -> VqError:
+        if error.errno in NO_DESCRIPTOR_ERRNOS:
+            return Busy(f"no file descriptor left for {self.directory}: {error}")
+        logger.error("[%s] a read failed: %s", self.directory.name, error)
+        return PartitionFailed(f"{self.directory} cannot be read: {error}")
+
+    def _check_range(self, offset: int) -> None:
+        if self._unreadable:
+            raise self._refusal()
+        range_ = {"earliest": self.start_offset, "latest": self.end_offset}
+        if self.state is LogState.QUARANTINED and offset >= self.end_offset:
+            raise PartitionQuarantined(self.reason, details=range_)
+        if not self.start_offset <= offset <= self.end_offset:
+            raise OffsetOutOfRange(
+                f"offset {offset} is outside [{self.start_offset}, {self.end_offset}]",
+                details=range_,
+            )
+
+    def _block_at(self, offset: int) -> Block | None:
+        """Return the block that holds the byte at ``offset``; None at the very end of the log."""
+        self._check_range(offset)
+        block = self._blocks.at(offset)
+        return block if block is not None and offset < block.end_offset else None
+
+    def check_boundary(self, offset: int) -> None:
+        """Return if a record starts at ``offset``, or the log ends there.
+
+        Raises:
+            OffsetNotBoundary: It lies inside a record; ``details["next"]`` is where one starts.
+            CorruptData: A batch on the way is damaged.
+            OffsetOutOfRange, PartitionQuarantined, PartitionFailed: As ``read``.
+        """
+        block = self._block_at(offset)
+        if block is None:
+            return
+        try:
+            following = lookup.next_boundary(block, offset)
+        except OSError as error:
+            raise self._read_failed(error) from error
+        if following != offset:
+            raise OffsetNotBoundary(
+                f"offset {offset} lies inside a record; the next one starts at {following}",
+                details={"next": following},
+            )
+
+    def offset_at_time(self, time_ms: int) -> int:
+        """Return the start of the first batch appended at or after ``time_ms``; the end if none.
+
+        Raises:
+            CorruptData: A batch on the way is damaged.
+            PartitionFailed: The medium cannot deliver what is needed to tell.
+        """
+        self._check_range(self.start_offset)
+        try:
+            found = lookup.offset_at_time(self._blocks, time_ms)
+        except OSError as error:
+            raise self._read_failed(error) from error
+        return self.end_offset if found is None else found
+
+    def count(self, from_offset: int, to_offset: int) -> tuple[int, bool]:
+        """Count the messages that start in ``[from_offset, to_offset)``.
+
+        Returns:
+            The count, and whether it is exact. It is not where the range leaves the log, and it is
+            0 and not exact where damage or a failing medium hides what the range holds.
+        """
+        low = min(max(from_offset, self.start_offset), self.end_offset)
+        high = max(min(to_offset, self.end_offset), low)
+        exact = low == from_offset and high == max(to_offset, from_offset)
+        try:
+            counted = self._messages_before(high) - self._messages_before(low)
+        except (CorruptData, OSError):
+            return 0, False
+        return counted, exact
+
+    def _messages_before(self, offset: int) -> int:
+        """Return how many messages start before ``offset``, counted since the log's first byte."""
+        if offset == self.end_offset:
+            return self.messages_appended
+        return lookup.messages_before(
+            self._blocks, offset, messages_appended=self.messages_appended
+        )
+
+    def _refusal(self) -> VqError:
+        text = f"{self.directory} takes no messages: {self.reason}"
+        if self.state is LogState.SEALED:
+            return PartitionReadOnly(text)
+        if self.state is LogState.QUARANTINED:
+            return PartitionQuarantined(text)
+        if self.state is LogState.CLOSED:
+            return ShuttingDown(text)
+        return PartitionFailed(text)
