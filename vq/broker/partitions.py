@@ -10,7 +10,6 @@ the first PUT when there is not: a thousand idle partitions cost no files.
 import asyncio
 import logging
 from collections.abc import Callable
-from pathlib import Path
 
 from vq.broker.channel import Channel
 from vq.broker.context import Context
@@ -144,7 +143,7 @@ class Partitions:
     def open_log(self, channel: Channel, *, start_offset: int, producers: bytes = b"") -> Log:
         """Open the channel's log; blocks, so call it through the runner. Raises as ``Log.open``."""
         return Log.open(
-            self._path(channel.partition, channel.topic_id),
+            self._directory.log_directory(*channel.partition),
             topic_id=channel.topic_id,
             config=self._log_config,
             disk=self._disk,
@@ -195,16 +194,16 @@ class Partitions:
             placement_version=version,
             context=self._context,
         )
-        if await self._runner.run(
-            lambda: self._disk.exists(self._path(channel.partition, view.id))
-        ):
+        if await self._runner.run(lambda: self._prepare(channel)):
             await self.ensure_open(channel)
         self.channels[channel.partition] = channel
         self._check_seal(channel)
         return channel
 
-    def _path(self, partition: TopicPartition, topic_id: str) -> Path:
-        return self._directory.log_directory(*partition, topic_id=topic_id)
+    def _prepare(self, channel: Channel) -> bool:
+        """Make the directory that of the right topic; whether it holds anything of the channel."""
+        self._directory.claim_topic(channel.partition.topic, channel.topic_id)
+        return self._disk.exists(self._directory.log_directory(*channel.partition))
 
     async def _remove_topic(self, name: str) -> None:
         """Close a topic that was deleted, and move its data out of the way."""
@@ -220,7 +219,7 @@ class Partitions:
         for channel in doomed:
             del self.channels[channel.partition]
             await self._close(channel, error)
-        await self._runner.run(lambda: self._directory.discard_topic(name))
+        await self._runner.run(lambda: self._directory.trash_topic(name))
 
     async def _tree_was_lost(self) -> bool:
         return await self._coordinator.exists(GroupState.path(self._context.group)) is None

@@ -113,9 +113,12 @@ class TopicsView:
             error: VqError | None = None
             try:
                 await self.refresh()
-            except (VqError, OSError) as caught:
+            except VqError as caught:
                 logger.warning("topics cannot be read, again in %g s: %s", RETRY_S, caught)
-                error = caught if isinstance(caught, VqError) else CoordinationError(str(caught))
+                error = caught
+            except Exception as caught:  # the loop that follows topics must not end
+                logger.exception("topics cannot be followed, again in %g s", RETRY_S)
+                error = CoordinationError(f"{type(caught).__name__}: {caught}")
             for then in asked:
                 then(error)
             await asyncio.sleep(RETRY_S if error is not None else ASKED_INTERVAL_S)

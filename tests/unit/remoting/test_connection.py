@@ -33,6 +33,7 @@ from vq.remoting.connection import (
     ServerIdentity,
     State,
     Step,
+    Ticket,
     negotiate,
 )
 from vq.remoting.format import CORRELATION_ID_MAX, FLAG_HESSIAN, PREFIX, Command
@@ -250,7 +251,7 @@ def test_a_request_is_answered_in_its_own_encoding(flags: int) -> None:
     assert isinstance(request, Request)
     assert request.message == wire.PutRequest(topic="t")
     assert request.body == b"records"
-    assert request.ticket == (Command.PUT, number, flags)
+    assert request.ticket == Ticket(Command.PUT, number, flags)
     answer = server.reply(request.ticket, wire.PutResponse(offset=88), b"more")
     (reply,) = client.receive_data(joined(answer))
     assert isinstance(reply, Reply)
@@ -277,7 +278,9 @@ def test_replies_may_come_in_any_order() -> None:
     client, server = opened()
     data = b"".join(joined(client.request(Command.PING, PING, context=n)[1]) for n in range(5))
     tickets = [event.ticket for event in server.receive_data(data) if isinstance(event, Request)]
-    answers = b"".join(joined(server.reply(t, wire.PingResponse())) for t in reversed(tickets))
+    answers = b"".join(
+        joined(server.reply(ticket, wire.PingResponse())) for ticket in reversed(tickets)
+    )
     contexts = [event.context for event in client.receive_data(answers) if isinstance(event, Reply)]
     assert contexts == [4, 3, 2, 1, 0]
     assert client.requests_in_flight == server.requests_in_flight == 0
