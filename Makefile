@@ -10,7 +10,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long bench check format proto setup clean
+.PHONY: help demo test test-long bench check format proto docs setup clean
 
 VENV := .venv/bin
 RUN  := $(VENV)/python
@@ -27,8 +27,8 @@ for candidate in $(RUN) python3.11 python3.12 python3.13 python3.14 python3 pyth
   if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; \
   then python=$$candidate; fi; \
 done; \
-if test -z "$$python"; then \
-  echo "vq needs Python >= 3.11 and found none; name it: make $@ PYTHON=/path/to/python3.11" >&2; \
+if ! command -v "$${python:-none}" >/dev/null; then \
+  echo "vq needs Python >= 3.11; $${python:-none} was found. Name it: make $@ PYTHON=/path/to/python3.11" >&2; \
   exit 1; \
 fi; \
 exec "$$python" tools/bootstrap.py $(1)
@@ -69,6 +69,10 @@ format:
 proto:
 	$(call bootstrap,check)
 	$(RUN) tools/proto.py
+
+docs:
+	$(call bootstrap,demo)
+	$(RUN) tools/cli_reference.py
 
 setup:
 	$(call bootstrap,demo test check)

@@ -18,7 +18,9 @@ from vq.model import Address
 @click.option("--group", metavar="NAME", help="Broker group, the holder of partitions.")
 @click.option("--node", metavar="NAME", help="Name of this node inside its group.")
 @click.option("--host", metavar="ADDRESS", help="Address to listen on.  [127.0.0.1]")
-@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on, 0: any.  [8123]")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), metavar="N", help="Port to listen on; 0: any.  [8123]"
+)
 @click.option(
     "--advertised", metavar="HOST:PORT", help="What clients connect to.  [where it listens]"
 )

@@ -92,7 +92,9 @@ def form_of(*, as_json: bool, verbose: bool) -> Callable[[Message], bytes]:
     help="Where a group without progress begins.  [earliest]",
 )
 @click.option("--tag", metavar="EXPRESSION", help="Only messages of this tag, or of a || b.")
-@click.option("--max", "limit", type=click.IntRange(min=1), help="End after so many messages.")
+@click.option(
+    "--max", "limit", type=click.IntRange(min=1), metavar="N", help="End after so many messages."
+)
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),

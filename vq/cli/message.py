@@ -25,7 +25,14 @@ def message() -> None:
 @click.argument("topic")
 @click.argument("partition", type=click.IntRange(min=0))
 @click.argument("offset", type=click.IntRange(min=0))
-@click.option("--count", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option(
+    "--count",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Go on until so many were printed, or the end.",
+)
 @click.option("--raw", is_flag=True, help="Only the content, byte for byte, without a newline.")
 @click.option(
     "--next",

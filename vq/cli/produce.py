@@ -118,7 +118,9 @@ def partitioner_of(partition_by: str, partition: int | None) -> Partitioner:
     metavar="SECONDS",
     help="Deadline of each message, all tries included.  [30]",
 )
-@click.option("--max", "limit", type=click.IntRange(min=1), help="Stop after so many lines.")
+@click.option(
+    "--max", "limit", type=click.IntRange(min=1), metavar="N", help="Stop after so many lines."
+)
 @command_options
 def produce(
     invocation: Invocation,

@@ -80,6 +80,7 @@ class StandaloneCluster:
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
+    metavar="N",
     default=8123,
     show_default=True,
     help="Port of the first broker, the others follow; 0 takes free ones.",
@@ -87,6 +88,7 @@ class StandaloneCluster:
 @click.option(
     "--zookeeper-port",
     type=click.IntRange(0, 65535),
+    metavar="N",
     default=2181,
     show_default=True,
     help="Port of ZooKeeper; 0 takes a free one.",

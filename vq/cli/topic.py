@@ -28,7 +28,9 @@ def topic() -> None:
 # create ---------------------------------------------------------------------------------------
 @topic.command()
 @click.argument("name")
-@click.option("--partitions", type=int, default=1, show_default=True, metavar="N")
+@click.option(
+    "--partitions", type=int, default=1, show_default=True, metavar="N", help="How many, 1 to 4096."
+)
 @click.option(
     "--flush",
     type=click.Choice([str(mode) for mode in FlushMode]),

@@ -1,0 +1,114 @@
+"""Write docs/reference/cli.md from what the commands say of themselves.
+
+    python tools/cli_reference.py      write the file
+
+A test compares the committed file with `render()`, so that the reference cannot go stale. What the
+commands cannot say of themselves (settings, exit codes, the forms of output) stands in `PREFACE`.
+"""
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from vq.cli.main import cli
+
+ROOT = Path(__file__).resolve().parent.parent
+TARGET = ROOT / "docs" / "reference" / "cli.md"
+
+#: Said once in the preface, not again under each command.
+SHARED = {"--zookeeper", "--cluster", "--config", "--json", "--help"}
+
+PREFACE = """\
+# The `vq` command
+
+This page is written by `make docs` from the commands themselves; a test keeps it so.
+
+## What all commands share
+
+**Settings** are looked for in this order: flags, `VQ_*` variables, the TOML file named by
+`--config` or `VQ_CONFIG`, defaults. An unknown key in the file is refused with the nearest known
+one.
+
+| in the file | variable | flag |
+| --- | --- | --- |
+| `zookeeper = "zk1:2181,zk2:2181"` | `VQ_ZOOKEEPER` | `--zookeeper` |
+| `cluster = "orders"` | `VQ_CLUSTER` | `--cluster` |
+| `[broker]` `port = 8123` | `VQ_BROKER_PORT` | `--port` |
+| `[broker.labels]` `rack = "r1"` | `VQ_BROKER_LABELS=rack=r1,zone=a` | |
+| `[client]` `connect_timeout_s = 3.0` | `VQ_CLIENT_CONNECT_TIMEOUT_S` | |
+| `[producer]` `batch_bytes = 524288` | `VQ_PRODUCER_BATCH_BYTES` | |
+| `[consumer]` `commit_interval_s = 5.0` | `VQ_CONSUMER_COMMIT_INTERVAL_S` | |
+
+The sections take the fields of `BrokerConfig`, `MessageFactoryConfig`, `ProducerConfig` and
+`ConsumerConfig`; each field's meaning, unit, bounds and default stand at its class.
+
+**Output.** Results go to standard output; remarks, plans and progress go to standard error. On a
+terminal lists are aligned tables; in a pipe they are tab-separated lines under one line of column
+names; with `--json` they are one JSON document (for messages: one object a line). What is not
+known is `unknown` in tables and `null` in JSON, never 0.
+
+**Errors** go to standard error with what to do. With `--json` they are one JSON object with
+`error` (its class), `outcome` (`refused`: certainly not done; `unknown`: perhaps done; `failed`),
+`message`, `hint`, `retriable` and `details`.
+
+| exit code | meaning |
+| --- | --- |
+| 0 | done |
+| 1 | refused, failed, or the outcome is unknown |
+| 2 | usage: an unusable flag, argument or setting |
+| 130 | interrupted with ctrl-C |
+| 141 | whoever read the output went away |
+
+**Every command** takes `--zookeeper HOST:PORT[,...]`, `--cluster NAME`, `--config FILE`, `--json`
+and `--help`.
+
+**Destructive commands** show what they would do and change nothing until `--yes` is given.
+
+## Commands
+"""
+
+
+def _commands(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    """Yield every command that does something, by its full name."""
+    if not isinstance(command, click.Group):
+        yield name, command
+        return
+    context = click.Context(command)
+    for sub_name in command.list_commands(context):
+        sub = command.get_command(context, sub_name)
+        assert sub is not None
+        yield from _commands(f"{name} {sub_name}", sub)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _rows(command: click.Command, context: click.Context) -> Iterator[str]:
+    for parameter in command.get_params(context):
+        record = parameter.get_help_record(context)
+        if record is not None and record[1] and not SHARED & set(parameter.opts):
+            yield f"| `{_cell(record[0])}` | {_cell(record[1])} |"
+
+
+def _section(name: str, command: click.Command) -> str:
+    context = click.Context(command, info_name=name)
+    usage = " ".join([name, *command.collect_usage_pieces(context)])
+    parts = [f"### {name}", f"    {usage}", inspect.cleandoc(command.help or "")]
+    rows = list(_rows(command, context))
+    if rows:
+        parts.append("\n".join(["| option | meaning |", "| --- | --- |", *rows]))
+    return "\n\n".join(parts) + "\n"
+
+
+def render() -> str:
+    """Return the whole page."""
+    sections = [_section(name, command) for name, command in _commands("vq", cli)]
+    return "\n".join([PREFACE, *sections])
+
+
+if __name__ == "__main__":
+    TARGET.parent.mkdir(parents=True, exist_ok=True)
+    TARGET.write_text(render())
