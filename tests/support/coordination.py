@@ -1,0 +1,58 @@
+"""Helpers for tests over the in-memory coordination twin: clients, waiting, faults."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from vq.coordination.coordinator import SessionState
+from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
+
+WAIT_S = 10.0
+
+
+@asynccontextmanager
+async def client_of(
+    ensemble: MemoryEnsemble, *, session_timeout_s: float = 4.0
+) -> AsyncIterator[MemoryCoordinator]:
+    """A started client that is closed at the end."""
+    client = ensemble.coordinator("test", session_timeout_s=session_timeout_s)
+    await client.start()
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def until(check: Callable[[], object], *, timeout_s: float = WAIT_S) -> None:
+    """Let the loop run until ``check()`` is true."""
+    async with asyncio.timeout(timeout_s):
+        while not check():
+            await asyncio.sleep(0.001)
+
+
+async def expire(ensemble: MemoryEnsemble, client: MemoryCoordinator) -> None:
+    """End a client's session and wait until it has its next one."""
+    session = client.session_id
+    ensemble.expire(client)
+    await until(lambda: client.session_id != session and client.state is SessionState.CONNECTED)
+
+
+#: Ways to strike one call of a client: the request is lost, the reply is lost, the session ends.
+FAULTS = ("request", "reply", "expiry")
+
+
+def strike(ensemble: MemoryEnsemble, client: MemoryCoordinator, fault: str, skip: int) -> None:
+    """Arm one fault for the call after ``skip`` others."""
+    if fault == "request":
+        ensemble.lose_next_request(client, skip=skip)
+    elif fault == "reply":
+        ensemble.lose_next_reply(client, skip=skip)
+    else:
+        ensemble.expire_next(client, skip=skip)
+
+
+def disarm(client: MemoryCoordinator) -> bool:
+    """Take an armed fault back; whether it had struck already."""
+    armed = client.lose_request or client.lose_reply or client.expire_request
+    client.lose_request = client.lose_reply = client.expire_request = 0
+    return not armed

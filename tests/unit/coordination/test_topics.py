@@ -1,0 +1,255 @@
+"""Topics: making, describing, growing, moving, deleting; with faults at every call."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+from support.coordination import FAULTS, client_of, disarm, strike
+
+from vq.coordination import groups, topics
+from vq.coordination.coordinator import BadVersion, ConnectionLost, SessionExpired
+from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
+from vq.coordination.paths import (
+    CREATING,
+    BrokerGroup,
+    BrokerNode,
+    CommittedOffset,
+    GroupState,
+    Topic,
+)
+from vq.coordination.placement import move
+from vq.coordination.topics import TopicExists
+from vq.errors import CoordinationError, InvalidArgument, UnknownTopic
+from vq.model import FlushMode, Span, TopicPartition, TopicSettings
+
+
+async def add_broker(client: MemoryCoordinator, group: str, *, pool: str | None = None) -> None:
+    """Put a live broker group into the tree."""
+    await client.create(BrokerGroup.path(group), BrokerGroup(pool=pool).encode(), parents=True)
+    node = BrokerNode(host="127.0.0.1", port=1)
+    stat = await client.create(
+        BrokerNode.path(group, "n1"), node.encode(), ephemeral=True, parents=True
+    )
+    state = GroupState(epoch=1, master="n1", insync=("n1",), incarnations={"n1": stat.czxid})
+    await client.create(GroupState.path(group), state.encode())
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[MemoryCoordinator]:
+    """A client of a cluster with two broker groups, kept by another session."""
+    ensemble = MemoryEnsemble(reconnect_delay_s=0.0)
+    async with client_of(ensemble) as brokers, client_of(ensemble) as made:
+        await add_broker(brokers, "b1")
+        await add_broker(brokers, "b2", pool="fast")
+        yield made
+
+
+async def test_a_topic_is_spread_over_the_live_groups(client) -> None:
+    """Five partitions over two groups, each open from offset 0."""
+    settings = TopicSettings(partitions=5, flush=FlushMode.ASYNC, retention_hours=None)
+    view = await topics.create_topic(client, "t", settings, rng=random.Random(1))
+    assert [p.partition for p in view.partitions] == [0, 1, 2, 3, 4]
+    assert Counter(p.writer_group for p in view.partitions) == {"b1": 3, "b2": 2}
+    assert all(p.spans == (Span(p.writer_group, 0),) for p in view.partitions)
+    assert view.settings == settings
+    assert await topics.list_topics(client) == ["t"]
+    assert await topics.describe_topic(client, "t") == view
+
+
+async def test_topics_fill_the_least_loaded_group(client) -> None:
+    """What groups hold already counts."""
+    await topics.create_topic(client, "a", TopicSettings(partitions=3, pool="fast"))
+    view = await topics.create_topic(client, "b", TopicSettings(partitions=1))
+    assert view.partitions[0].writer_group == "b1"
+
+
+async def test_a_name_is_taken_once(client) -> None:
+    """The second topic of a name is refused and changes nothing."""
+    first = await topics.create_topic(client, "t")
+    with pytest.raises(TopicExists, match="'t' exists already"):
+        await topics.create_topic(client, "t", TopicSettings(partitions=9))
+    assert await topics.describe_topic(client, "t") == first
+
+
+async def test_racing_creators_make_one_topic(client) -> None:
+    """Exactly one wins, the others are told."""
+    made = await asyncio.gather(
+        *(topics.create_topic(client, "t") for _ in range(5)), return_exceptions=True
+    )
+    assert Counter(type(each).__name__ for each in made) == {"TopicView": 1, "TopicExists": 4}
+
+
+async def test_no_broker_no_topic(client) -> None:
+    """Refused with what to do, before anything is written."""
+    with pytest.raises(CoordinationError, match=r"pool 'none'.*vq broker"):
+        await topics.create_topic(client, "t", TopicSettings(pool="none"))
+    assert await topics.list_topics(client) == []
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "ä", "x" * 201])
+async def test_bad_names_are_refused(client, name: str) -> None:
+    """Names become znode and directory names."""
+    with pytest.raises(InvalidArgument):
+        await topics.create_topic(client, name)
+
+
+async def test_an_unknown_topic_says_how_to_make_it(client) -> None:
+    """The message carries the command."""
+    with pytest.raises(UnknownTopic, match="vq topic create t"):
+        await topics.describe_topic(client, "t")
+    with pytest.raises(UnknownTopic):
+        await topics.delete_topic(client, "t")
+
+
+async def test_a_large_topic_is_made_in_steps_and_seen_whole(client) -> None:
+    """More partitions than one multi takes; it is hidden until all are there."""
+    settings = TopicSettings(partitions=1_201)
+    view = await topics.create_topic(client, "t", settings)
+    assert len(view.partitions) == 1_201
+    await topics.delete_topic(client, "t")
+    assert await topics.list_topics(client) == []
+
+
+async def test_a_topic_left_half_made_is_hidden_and_can_be_deleted(client) -> None:
+    """Its maker died between two steps."""
+    topic = Topic(id="x", settings=TopicSettings(partitions=9), phase=CREATING)
+    await client.create(Topic.path("t"), topic.encode(), parents=True)
+    with pytest.raises(UnknownTopic, match="creating"):
+        await topics.describe_topic(client, "t")
+    with pytest.raises(TopicExists, match="vq topic delete t"):
+        await topics.create_topic(client, "t")
+    await topics.delete_topic(client, "t")
+    await topics.create_topic(client, "t")
+
+
+async def test_a_deleted_topic_takes_the_groups_progress_along(client) -> None:
+    """Its namesake starts from the beginning, with another id."""
+    first = await topics.create_topic(client, "t")
+    mine = await groups.claim(client, "g", "m", TopicPartition("t", 0))
+    await groups.commit(client, [(mine, CommittedOffset(offset=5))])
+    await topics.delete_topic(client, "t")
+    second = await topics.create_topic(client, "t")
+    assert second.id != first.id
+    assert await groups.read_offsets(client, "g", ["t"]) == {}
+    late = await groups.commit(client, [(mine, CommittedOffset(offset=9))])
+    assert late.stale == (TopicPartition("t", 0),)
+
+
+async def test_partitions_are_added_at_the_end(client) -> None:
+    """The old ones stay where they are; the settings say the new number."""
+    before = await topics.create_topic(client, "t", TopicSettings(partitions=2))
+    after = await topics.add_partitions(client, "t", 3)
+    assert after.partitions[:2] == before.partitions
+    assert after.settings.partitions == len(after.partitions) == 5
+    assert after.id == before.id
+    with pytest.raises(InvalidArgument):
+        await topics.add_partitions(client, "t", 0)
+
+
+async def test_settings_are_replaced(client) -> None:
+    """All but the number of partitions."""
+    before = await topics.create_topic(client, "t", TopicSettings(partitions=2))
+    wanted = replace(before.settings, retention_hours=1)
+    after = await topics.change_settings(client, "t", wanted)
+    assert after.settings == wanted
+    assert after.version == before.version + 1
+    assert (await topics.change_settings(client, "t", wanted)).version == after.version
+    with pytest.raises(InvalidArgument, match="2 partitions"):
+        await topics.change_settings(client, "t", replace(wanted, partitions=3))
+
+
+async def test_a_move_touches_the_topic(client) -> None:
+    """So one watch on the topic tells of it; another move of the same version is refused."""
+    before = await topics.create_topic(client, "t", TopicSettings(partitions=2))
+    moved = move(before.partitions[0], 100, "b2")
+    after = await topics.change_placement(client, before, moved)
+    assert after.partitions[0] == moved
+    assert after.version == before.version + 1
+    with pytest.raises(BadVersion):
+        await topics.change_placement(client, before, move(before.partitions[0], 7, "b2"))
+    other = await topics.change_placement(client, before, move(before.partitions[1], 9, "b1"))
+    assert other.partitions[0] == moved
+
+
+async def test_a_move_of_a_topic_made_again_is_refused(client) -> None:
+    """The mover's view is of the deleted one."""
+    before = await topics.create_topic(client, "t")
+    await topics.delete_topic(client, "t")
+    await topics.create_topic(client, "t")
+    with pytest.raises(UnknownTopic, match="made again"):
+        await topics.change_placement(client, before, move(before.partitions[0], 1, "b2"))
+
+
+async def topic_story(client: MemoryCoordinator) -> None:
+    """Make a topic, grow it, move a partition, each tried again after a fault."""
+    steps = ["make", "grow", "move"]
+    rng = random.Random(7)
+    while steps:
+        try:
+            if steps[0] == "make":
+                await topics.create_topic(client, "t", TopicSettings(partitions=2), rng=rng)
+            view = await topics.describe_topic(client, "t")
+            if steps[0] == "grow" and len(view.partitions) == 2:
+                await topics.add_partitions(client, "t", 1)
+            if steps[0] == "move" and len(view.partitions[2].spans) == 1:
+                placement = view.partitions[2]
+                target = "b2" if placement.writer_group == "b1" else "b1"
+                await topics.change_placement(client, view, move(placement, 10, target))
+        except (ConnectionLost, SessionExpired):
+            continue
+        except TopicExists:
+            assert steps[0] == "make"
+        del steps[0]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_topic_changes_survive_a_fault_at_every_call(fault: str) -> None:
+    """Whichever call is struck, the end is the same topic, moved once."""
+    skip = 0
+    while True:
+        ensemble = MemoryEnsemble(reconnect_delay_s=0.0)
+        async with client_of(ensemble) as brokers, client_of(ensemble) as client:
+            await add_broker(brokers, "b1")
+            await add_broker(brokers, "b2")
+            strike(ensemble, client, fault, skip)
+            await topic_story(client)
+            was_struck = disarm(client)
+            view = await topics.describe_topic(client, "t")
+            assert len(view.partitions) == 3
+            assert [len(p.spans) for p in view.partitions] == [1, 1, 2]
+        if not was_struck:
+            break
+        skip += 1
+    assert skip > 15
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_deletion_survives_a_fault_at_every_call(fault: str) -> None:
+    """Tried again until the topic is unknown; nothing is left of it."""
+    skip = 0
+    while True:
+        ensemble = MemoryEnsemble(reconnect_delay_s=0.0)
+        async with client_of(ensemble) as brokers, client_of(ensemble) as client:
+            await add_broker(brokers, "b1")
+            await topics.create_topic(client, "t", TopicSettings(partitions=2))
+            mine = await groups.claim(client, "g", "m", TopicPartition("t", 0))
+            await groups.commit(client, [(mine, CommittedOffset(offset=5))])
+            strike(ensemble, client, fault, skip)
+            for _ in range(5):
+                try:
+                    await topics.delete_topic(client, "t")
+                except (ConnectionLost, SessionExpired):
+                    continue
+                except UnknownTopic:
+                    pass
+                break
+            was_struck = disarm(client)
+            assert await topics.list_topics(client) == []
+            assert await groups.group_topics(client, "g") == []
+        if not was_struck:
+            break
+        skip += 1
+    assert skip > 10
