@@ -215,6 +215,7 @@ class ServerConnection(_Connection):
     def reply(self, ticket: Ticket, message: Header, body: Buffer = b"") -> list[Buffer]:
         """Return the buffers of a good answer; the body is not copied.
 
+        What the connection itself still has to say, such as its answer to HELLO, comes first.
         Empty when the connection has ended meanwhile.
 
         Raises:
@@ -226,11 +227,17 @@ class ServerConnection(_Connection):
         head = encode_frame(command, STATUS_OK, correlation_id, flags, header, len(body))
         if not self._settle(ticket):
             return []
-        return [head, body] if body else [head]
+        buffers = self.data_to_send() if self._outgoing else []
+        buffers.append(head)
+        if body:
+            buffers.append(body)
+        return buffers
 
     def reply_error(self, ticket: Ticket, error: VqError) -> list[Buffer]:
         """Return the buffers that refuse a request; otherwise as ``reply``."""
-        return [_error_frame(ticket, error)] if self._settle(ticket) else []
+        if not self._settle(ticket):
+            return []
+        return [*self.data_to_send(), _error_frame(ticket, error)]
 
     def refuse(self, error: VqError) -> Closing:
         """End the connection for a reason of the caller's, such as a time-out or a bound.

@@ -286,6 +286,18 @@ def test_replies_may_come_in_any_order() -> None:
     assert client.requests_in_flight == server.requests_in_flight == 0
 
 
+def test_the_answer_to_hello_goes_first() -> None:
+    """Also when a request right behind HELLO is answered before anything was sent."""
+    server = ServerConnection(IDENTITY)
+    ping = request_bytes(Command.PING, wire.PingRequest(), correlation_id=2)
+    opened_event, request = server.receive_data(HELLO + ping)
+    assert isinstance(opened_event, Opened)
+    assert isinstance(request, Request)
+    out = FrameParser().feed(joined(server.reply(request.ticket, wire.PingResponse())))
+    assert [frame.command for frame in out] == [Command.HELLO, Command.PING]
+    assert server.data_to_send() == []
+
+
 def test_a_request_is_answered_once() -> None:
     """A second answer is a bug of the caller's."""
     client, server = opened()

@@ -150,7 +150,7 @@ def test_a_key_that_is_no_string_is_refused(key: bytes) -> None:
 @pytest.mark.parametrize("opening", [b"\x79", b"\x57", b"H\x01a", b"U\x01t", b"M\x01t\x01a"])
 def test_depth_is_bounded(opening: bytes) -> None:
     """Sixteen containers are read, a seventeenth is not, and no input overflows the stack."""
-    for depth in (DEPTH_MAX + 1, 20_000):
+    for depth in (DEPTH_MAX + 1, 10_000):
         with pytest.raises(ProtocolError, match=f"deeper than {DEPTH_MAX}"):
             hessian.decode(opening * depth + b"N")
     nested: Value = None
@@ -167,11 +167,11 @@ def test_the_number_of_values_is_bounded() -> None:
     with pytest.raises(ProtocolError, match="more than 2 values"):
         hessian.decode(b"H\x01a\x91Z", elements_max=2)
     with pytest.raises(ProtocolError, match="more than"):
-        hessian.decode(b"\x57" + b"N" * 100_000 + b"Z")
+        hessian.decode(b"\x57" + b"N" * 60_000 + b"Z")
     with pytest.raises(ProtocolError, match="more than"):
-        hessian.decode(b"R\x00\x00" * 40_000)
-    with pytest.raises(ProtocolError, match="at most 131072"):
-        hessian.decode(b"N" * 131_073)
+        hessian.decode(b"R\x00\x00" * 20_000)
+    with pytest.raises(ProtocolError, match="at most 65536"):
+        hessian.decode(b"N" * 65_537)
 
 
 @pytest.mark.parametrize(
