@@ -34,7 +34,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vq.errors import CorruptData, DirectoryRefused
+from vq.store import lookup
 from vq.store.block import Block, BlockCache
+from vq.store.blocks import Blocks
 from vq.store.checkpoint import Checkpoint
 from vq.store.disk import Disk
 from vq.store.format import (
@@ -279,24 +281,11 @@ class _Recovery:
             log.start_messages = checkpoint.start_messages
             log.sealed, log.has_checkpoint = checkpoint.sealed, True
             if starts[0] > checkpoint.start_offset:
-                log.start_messages = self._messages_before(starts[0], checkpoint)
                 self.report.notes.append(
                     f"the log begins at {starts[0]}; its last checkpoint said "
                     f"{checkpoint.start_offset}: the blocks between were deleted"
                 )
         return log
-
-    def _messages_before(self, start: int, checkpoint: Checkpoint) -> int:
-        """Return the messages before a block as its index tells, or the best guess without one."""
-        index_path = self._path(start).with_suffix(INDEX_SUFFIX)
-        data = checkpoint.index
-        if self.disk.exists(index_path):
-            data = self.disk.read_bytes(index_path)
-        with contextlib.suppress(CorruptData):
-            index, _, _ = OffsetIndex.from_bytes(data)
-            if index.start_offset == start:
-                return index.messages_before
-        return checkpoint.start_messages
 
     def _first_to_verify(self, starts: list[int]) -> int:
         """Return the index of the block that holds the checkpoint's offset."""
@@ -401,6 +390,11 @@ class _Recovery:
             )
         if later or case is not Case.CLEAN:
             self._cut(log.blocks[-1], later, x)
+        if self.checkpoint is not None and starts[0] > self.checkpoint.start_offset:
+            with contextlib.suppress(CorruptData):
+                log.start_messages = lookup.before_block(
+                    Blocks(log.blocks), 0, messages_appended=log.facts.messages
+                )
         return self._finish(log, case, x)
 
     def _look_behind(self, block: Block, later: list[int], x: int) -> tuple[bool, int | None]:
@@ -466,6 +460,11 @@ class _Recovery:
         )
         self.report.notes.append(log.quarantine)
         log.end_offset = x
+        log.facts.messages = log.start_messages = 0
+        with contextlib.suppress(CorruptData):
+            for block in log.blocks:
+                block.load_index().messages_before = log.facts.messages
+                log.facts.messages += block.messages
         return self._finish(log, Case.DAMAGED, x)
 
     def _finish(self, log: Recovered, case: Case, x: int) -> Recovered:

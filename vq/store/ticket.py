@@ -67,22 +67,29 @@ class SyncTicket:
             self._save_work(self.checkpoint)
 
     def _save_work(self, checkpoint: Checkpoint) -> None:
-        """Write what saves work after a crash, delete what retention dropped.
+        """Write what saves work after a crash, then delete what retention dropped.
 
-        Failing to is no loss of messages, and a full disk must not keep retention from making
-        room, so errors are logged and the next checkpoint tries again.
+        Failing to is no loss of messages, so errors are logged, and the next checkpoint tries
+        again. On a full disk the deletion goes first: it makes the room that writing needs. Only a
+        log without any block left must wait for its checkpoint, which alone says where it goes on.
         """
         try:
-            if not self.log_is_empty:
+            try:
+                self._write(checkpoint)
+            except OSError:
+                if self.log_is_empty or not self.doomed:
+                    raise
                 self._delete(checkpoint.start_offset)
-            for block, data in self.indexes:
-                self.disk.write_atomic(block.index_path, data)
-            self.disk.write_atomic(self.directory / CHECKPOINT_NAME, checkpoint.to_bytes())
-            self.checkpoint_written = True
-            if self.log_is_empty:
-                self._delete(checkpoint.start_offset)
+                self._write(checkpoint)
+            self._delete(checkpoint.start_offset)
         except OSError as error:
             logger.warning("[%s] no checkpoint was written: %s", self.directory.name, error)
+
+    def _write(self, checkpoint: Checkpoint) -> None:
+        for block, data in self.indexes:
+            self.disk.write_atomic(block.index_path, data)
+        self.disk.write_atomic(self.directory / CHECKPOINT_NAME, checkpoint.to_bytes())
+        self.checkpoint_written = True
 
     def _delete(self, start_offset: int) -> None:
         """Delete the dropped blocks in rising order, their indexes, and what was cut from them."""
