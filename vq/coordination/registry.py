@@ -160,6 +160,7 @@ class BrokerRegistration:
             except CoordinationError as error:
                 if not error.retriable or loop.time() >= deadline:
                     self._remove_listener()
+                    await self._withdraw()
                     raise
                 await asyncio.sleep(self._rng.uniform(0, RETRY_S_MIN))
             except BaseException:
@@ -177,11 +178,8 @@ class BrokerRegistration:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._keeper
             self._keeper = None
-        was, self._registered = self._registered, None
-        if was is not None and self._coordinator.state is SessionState.CONNECTED:
-            with contextlib.suppress(CoordinationError):
-                if await self._is_ours():
-                    await self._coordinator.delete(self._path)
+        self._registered = None
+        await self._withdraw()
 
     async def publish_load(self, load: BrokerLoad) -> None:
         """Write this node's load (an ephemeral node of its own)."""
@@ -259,6 +257,15 @@ class BrokerRegistration:
         with contextlib.suppress(NoNode, BadVersion, ConnectionLost, SessionExpired):
             await self._coordinator.delete(self._path, version=found.stat.version)
         return True
+
+    async def _withdraw(self) -> None:
+        """Delete our own node if it is there and ZooKeeper can be reached."""
+        if self._coordinator.state is not SessionState.CONNECTED:
+            return  # it ends with the session
+        with contextlib.suppress(CoordinationError):
+            found = await self._coordinator.get(self._path)
+            if self._is_own(found):
+                await self._coordinator.delete(self._path, version=found.stat.version)
 
     def _info(self, found: Node) -> NodeInfo:
         return NodeInfo(
@@ -365,6 +372,8 @@ class BrokerRegistration:
         elif state is SessionState.LOST:
             self._dead_sessions.append(self._session)
             self._lose("the session ended")
+        elif state is SessionState.CLOSED:
+            self._lose("the coordinator was closed")
         self._dirty.set()
 
     def _wake(self, _: WatchEvent) -> None:

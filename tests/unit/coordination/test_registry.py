@@ -1,0 +1,253 @@
+"""Broker registration: create-only nodes, mastership by compare-and-set, lost sessions."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from support.coordination import FAULTS, client_of, disarm, expire, strike, until
+
+from vq.clock import SystemClock
+from vq.coordination import registry
+from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
+from vq.coordination.paths import BrokerGroup, BrokerLoad, BrokerNode, GroupState
+from vq.coordination.registry import (
+    BrokerRegistration,
+    MastershipRefused,
+    NameTaken,
+    Registered,
+)
+from vq.errors import InvalidArgument, InvalidState
+from vq.model import Address, GroupView
+
+
+@pytest.fixture
+def ensemble() -> MemoryEnsemble:
+    return MemoryEnsemble(reconnect_delay_s=0.0)
+
+
+@pytest.fixture
+async def client(ensemble: MemoryEnsemble) -> AsyncIterator[MemoryCoordinator]:
+    async with client_of(ensemble) as made:
+        yield made
+
+
+@pytest.fixture
+async def other(ensemble: MemoryEnsemble) -> AsyncIterator[MemoryCoordinator]:
+    async with client_of(ensemble) as made:
+        yield made
+
+
+def broker(client: MemoryCoordinator, node: str = "n1", **options: Any) -> BrokerRegistration:
+    options = {"group": "b1", "address": Address("127.0.0.1", 8123)} | options
+    return BrokerRegistration(client, SystemClock(), node=node, **options)
+
+
+async def test_a_broker_registers_and_leads(client) -> None:
+    """Its node's czxid is the incarnation, the first epoch is 1, the group is alive."""
+    first = broker(client, pool="p", version="1.2")
+    registered = await first.start()
+    assert registered.epoch == 1
+    [node] = await registry.nodes(client, "b1")
+    assert (node.node, node.address, node.version) == ("n1", Address("127.0.0.1", 8123), "1.2")
+    assert node.incarnation == registered.incarnation
+    assert await registry.read_state(client, "b1") == GroupState(
+        epoch=1, master="n1", insync=("n1",), incarnations={"n1": registered.incarnation}
+    )
+    assert await registry.groups(client) == [GroupView("b1", alive=True, pool="p")]
+    await first.stop()
+    assert await registry.groups(client) == [GroupView("b1", alive=False, pool="p")]
+
+
+async def test_each_start_has_a_new_epoch_and_incarnation(client) -> None:
+    """A restarted process is not the one before."""
+    seen = []
+    for _ in range(3):
+        one = broker(client)
+        seen.append(await one.start())
+        await one.stop()
+    assert [each.epoch for each in seen] == [1, 2, 3]
+    assert len({each.incarnation for each in seen}) == 3
+
+
+async def test_a_second_process_of_one_name_is_refused(client, other) -> None:
+    """The node of the first is never overwritten; the message names who has it."""
+    first = broker(client)
+    registered = await first.start()
+    with pytest.raises(NameTaken, match=r"127\.0\.0\.1:8123"):
+        await broker(other, address=Address("127.0.0.1", 9999)).start(timeout_s=0.05)
+    assert first.registered == registered
+    assert (await registry.read_node(client, "b1", "n1")).address.port == 8123
+    await first.stop()
+
+
+async def test_a_restart_waits_for_the_dead_sessions_node(ensemble, client, other) -> None:
+    """After kill -9 the old node stays until its session ends; then the name is free."""
+    await broker(client).start()
+    ensemble.crash(client)
+    restarted = asyncio.ensure_future(broker(other).start())
+    await asyncio.sleep(0.01)
+    assert not restarted.done()
+    ensemble.expire(client.session_id)
+    assert (await restarted).epoch == 2
+
+
+async def test_a_restart_on_the_same_directory_need_not_wait(ensemble, client, other) -> None:
+    """Who holds the directory's lock knows that its last holder is dead."""
+    await broker(client, directory="d1").start()
+    ensemble.crash(client)
+    again = broker(other, directory="d1")
+    assert (await again.start(timeout_s=1)).epoch == 2
+    await again.stop()
+
+
+async def test_another_directory_has_to_wait(ensemble, client, other) -> None:
+    """An emptied or swapped directory is another one."""
+    await broker(client, directory="d1").start()
+    ensemble.crash(client)
+    with pytest.raises(NameTaken):
+        await broker(other, directory="d2").start(timeout_s=0.05)
+
+
+async def test_a_lost_session_is_told_and_followed_by_a_new_registration(ensemble, client) -> None:
+    """None first, then a new incarnation with a higher epoch."""
+    told: list[Registered | None] = []
+    one = broker(client, on_change=told.append)
+    first = await one.start()
+    await expire(ensemble, client)
+    await until(lambda: len(told) == 3)
+    assert told[0] == first
+    assert told[1] is None
+    assert told[2] is not None
+    assert told[2].epoch == first.epoch + 1
+    assert told[2].incarnation > first.incarnation
+    assert one.registered == told[2]
+    await one.stop()
+
+
+async def test_a_node_left_by_our_own_lost_session_is_deleted(ensemble, client) -> None:
+    """It is not adopted: the old incarnation is over."""
+    one = broker(client)
+    first = await one.start()
+    session = client.session_id
+    # The old session's node outlives it, as real ensembles have done.
+    stale = ensemble.tree.get("vq/test/brokers/b1/nodes/n1")
+    ensemble.expire(client)
+    ensemble.tree.apply(
+        [_create("vq/test/brokers/b1/nodes/n1", stale.data)], session=session, now_ms=0
+    )
+    await until(lambda: one.registered not in {None, first})
+    assert one.registered is not None
+    assert one.registered.incarnation > first.incarnation
+    await one.stop()
+
+
+def _create(path: str, data: bytes) -> Any:
+    from vq.coordination.coordinator import Create
+
+    return Create(path, data, ephemeral=True)
+
+
+async def test_a_node_deleted_by_hand_is_made_again(client, other) -> None:
+    """The registration notices by its watch, without a lost session."""
+    told: list[Registered | None] = []
+    one = broker(client, on_change=told.append)
+    await one.start()
+    await other.delete(BrokerNode.path("b1", "n1"))
+    await until(lambda: len(told) == 3)
+    assert told[1] is None
+    assert told[2] is not None
+    assert told[2].epoch == 2
+    await one.stop()
+
+
+async def test_only_a_member_in_sync_may_lead(client) -> None:
+    """A new node might lack acknowledged messages; the message says whom to start."""
+    state = GroupState(epoch=4, master="n1", insync=("n1",), incarnations={"n1": 1})
+    await client.create(GroupState.path("b1"), state.encode(), parents=True)
+    with pytest.raises(MastershipRefused, match=r"'n2' is not in sync.*start 'n1'"):
+        await broker(client, "n2").start()
+    assert await registry.read_state(client, "b1") == state
+
+
+async def test_a_living_master_is_not_deposed(client, other) -> None:
+    """Even by another member in sync."""
+    await broker(client, "n1").start()
+    path = GroupState.path("b1")
+    state = await registry.read_state(client, "b1")
+    assert state is not None
+    both = GroupState(
+        epoch=state.epoch,
+        master="n1",
+        insync=("n1", "n2"),
+        incarnations={**state.incarnations, "n2": 1},
+    )
+    await client.set(path, both.encode())
+    with pytest.raises(MastershipRefused, match="'n1', which is alive"):
+        await broker(other, "n2").start()
+    await client.close()
+    successor = broker(other, "n2")
+    assert (await successor.start()).epoch == 2
+    await successor.stop()
+
+
+async def test_load_is_published_and_ends_with_the_session(client, other) -> None:
+    """Written again and again; unknown is None, not zero."""
+    one = broker(client)
+    await one.start()
+    assert await registry.read_load(other, "b1", "n1") is None
+    for depth in (1, 2):
+        await one.publish_load(BrokerLoad(queue_depth=depth, messages_per_s=0.5))
+    assert await registry.read_load(other, "b1", "n1") == BrokerLoad(
+        queue_depth=2, messages_per_s=0.5
+    )
+    await client.close()
+    assert await registry.read_load(other, "b1", "n1") is None
+
+
+async def test_the_pool_can_be_set_and_draining_is_kept(client) -> None:
+    """What an operator said of the group is not overwritten by a start."""
+    path = BrokerGroup.path("b1")
+    await client.create(
+        path, BrokerGroup(draining=True, labels={"rack": "7"}).encode(), parents=True
+    )
+    await registry.ensure_group(client, "b1")
+    await registry.ensure_group(client, "b1", pool="p")
+    [view] = await registry.groups(client)
+    assert view == GroupView("b1", alive=False, draining=True, pool="p", labels={"rack": "7"})
+
+
+async def test_misuse_is_told(client) -> None:
+    """Bad names and a second start."""
+    with pytest.raises(InvalidArgument):
+        broker(client, "a/b")
+    one = broker(client)
+    await one.start()
+    with pytest.raises(InvalidState):
+        await one.start()
+    await one.stop()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_start_survives_a_fault_at_every_call(fault: str) -> None:
+    """Whichever call is struck, one node is registered and it leads with its own incarnation."""
+    skip = 0
+    while True:
+        ensemble = MemoryEnsemble(reconnect_delay_s=0.0)
+        async with client_of(ensemble) as client:
+            one = broker(client)
+            strike(ensemble, client, fault, skip)
+            await one.start()
+            was_struck = disarm(client)
+            await until(lambda one=one: one.registered is not None)
+            state = await registry.read_state(client, "b1")
+            [node] = await registry.nodes(client, "b1")
+            assert state is not None
+            assert state.incarnations["n1"] == node.incarnation == one.registered.incarnation
+            assert state.epoch == one.registered.epoch
+            await one.stop()
+            assert await registry.nodes(client, "b1") == []
+        if not was_struck:
+            break
+        skip += 1
+    assert skip > 5

@@ -1,0 +1,204 @@
+"""Routes: what a watcher shows, how it learns of changes, and what it keeps while cut off."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from support.coordination import client_of, expire, until
+
+from vq.clock import SystemClock
+from vq.coordination import topics
+from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
+from vq.coordination.placement import close_span, move
+from vq.coordination.registry import BrokerRegistration
+from vq.coordination.routes import Routes, RouteWatcher
+from vq.errors import InvalidState, UnknownTopic
+from vq.model import Address, PartitionState, Span, TopicSettings
+
+
+@pytest.fixture
+def ensemble() -> MemoryEnsemble:
+    return MemoryEnsemble(reconnect_delay_s=0.0)
+
+
+@pytest.fixture
+async def admin(ensemble: MemoryEnsemble) -> AsyncIterator[MemoryCoordinator]:
+    """A client of a cluster with two brokers that run beside it."""
+    async with client_of(ensemble) as made:
+        brokers = [
+            BrokerRegistration(
+                made, SystemClock(), group=group, node="n1", address=Address("127.0.0.1", port)
+            )
+            for group, port in (("b1", 1), ("b2", 2))
+        ]
+        for broker in brokers:
+            await broker.start()
+        yield made
+        for broker in brokers:
+            await broker.stop()
+
+
+@pytest.fixture
+async def client(ensemble: MemoryEnsemble) -> AsyncIterator[MemoryCoordinator]:
+    async with client_of(ensemble) as made:
+        yield made
+
+
+@pytest.fixture
+async def watcher(client: MemoryCoordinator) -> AsyncIterator[RouteWatcher]:
+    made = RouteWatcher(client, SystemClock())
+    yield made
+    await made.close()
+
+
+async def test_a_topic_is_shown_with_its_masters(admin, watcher) -> None:
+    """Placement, settings, addresses and epochs, in one immutable snapshot."""
+    view = await topics.create_topic(admin, "t", TopicSettings(partitions=2))
+    placements = await watcher.track("t")
+    assert placements == view.partitions
+    routes = watcher.snapshot
+    assert routes.partitions("t") == view.partitions
+    assert routes.topic("t").id == view.id
+    assert routes.master("b1") == (Address("127.0.0.1", 1), 1)
+    assert routes.master("b2") == (Address("127.0.0.1", 2), 1)
+    assert routes.master("b3") is None
+
+
+async def test_an_unknown_topic_appears_once_it_is_made(admin, watcher) -> None:
+    """Tracking it raises now, but is remembered."""
+    with pytest.raises(UnknownTopic, match="vq topic create t"):
+        await watcher.track("t")
+    with pytest.raises(UnknownTopic):
+        watcher.snapshot.partitions("t")
+    await topics.create_topic(admin, "t")
+    await until(lambda: "t" in watcher.snapshot.topics)
+
+
+async def test_a_move_is_seen(admin, watcher) -> None:
+    """First closed, then open elsewhere: spans, not copies."""
+    view = await topics.create_topic(admin, "t")
+    group = view.partitions[0].writer_group
+    target = "b2" if group == "b1" else "b1"
+    await watcher.track("t")
+    told: list[Routes] = []
+    watcher.on_change(told.append)
+    view = await topics.change_placement(admin, view, close_span(view.partitions[0], 77))
+    await until(lambda: told)
+    assert told[-1].partitions("t")[0].state is PartitionState.RO
+    started = view.partitions[0]
+    reopened = move(close_reopened(started), 77, target)
+    await topics.change_placement(admin, view, reopened)
+    await until(lambda: watcher.snapshot.partitions("t")[0].writer_group == target)
+    assert watcher.snapshot.partitions("t")[0].spans == (Span(group, 0, 77), Span(target, 77))
+    assert watcher.snapshot.master(target) is not None
+
+
+def close_reopened(placement):
+    """The same placement with its last span open again, to be moved in one step."""
+    from dataclasses import replace
+
+    spans = (*placement.spans[:-1], replace(placement.spans[-1], end=None))
+    return replace(placement, spans=spans)
+
+
+async def test_a_deleted_topic_vanishes(admin, watcher) -> None:
+    """And its namesake is shown with its own id."""
+    first = await topics.create_topic(admin, "t")
+    await watcher.track("t")
+    await topics.delete_topic(admin, "t")
+    await until(lambda: "t" not in watcher.snapshot.topics)
+    second = await topics.create_topic(admin, "t")
+    await until(lambda: "t" in watcher.snapshot.topics)
+    assert watcher.snapshot.topic("t").id == second.id != first.id
+
+
+async def test_a_restarted_master_is_shown_with_its_new_epoch(ensemble, admin, watcher) -> None:
+    """None while it is away, then the new epoch."""
+    await topics.create_topic(admin, "t", TopicSettings(partitions=2))
+    await watcher.track("t")
+    seen: list[int | None] = []
+
+    def note(routes: Routes) -> None:
+        master = routes.master("b1")
+        seen.append(master[1] if master else None)
+
+    watcher.on_change(note)
+    await expire(ensemble, admin)
+    await until(lambda: 2 in seen)
+    assert seen.index(None) < seen.index(2)
+
+
+async def test_all_topics_are_followed_on_request(admin, watcher) -> None:
+    """Those there are and those to come; gone ones vanish."""
+    await topics.create_topic(admin, "t1")
+    await watcher.track_all()
+    assert set(watcher.snapshot.topics) == {"t1"}
+    await topics.create_topic(admin, "t2")
+    await until(lambda: set(watcher.snapshot.topics) == {"t1", "t2"})
+    await topics.delete_topic(admin, "t1")
+    await until(lambda: set(watcher.snapshot.topics) == {"t2"})
+
+
+async def test_the_picture_stays_while_zookeeper_is_away(ensemble, admin, client, watcher) -> None:
+    """Old routes serve on; a change made meanwhile is read after the reconnection."""
+    await topics.create_topic(admin, "t")
+    await watcher.track("t")
+    ensemble.disconnect(client)
+    await topics.add_partitions(admin, "t", 1)
+    await asyncio.sleep(0.02)
+    assert len(watcher.snapshot.partitions("t")) == 1
+    ensemble.reconnect(client)
+    await until(lambda: len(watcher.snapshot.partitions("t")) == 2)
+
+
+async def test_a_lost_watch_event_is_made_good_by_refresh(ensemble, admin, client, watcher) -> None:
+    """Hints may vanish; who was refused by a broker reads again."""
+    await topics.create_topic(admin, "t")
+    await watcher.track("t")
+    ensemble.hold_events(client)
+    await topics.add_partitions(admin, "t", 1)
+    ensemble.release_events(client, drop=True)
+    assert len(watcher.snapshot.partitions("t")) == 1
+    assert len(await watcher.refresh("t")) == 2
+
+
+async def test_snapshots_never_change(admin, watcher) -> None:
+    """A reader that holds one sees one state of the world."""
+    await topics.create_topic(admin, "t")
+    await watcher.track("t")
+    before = watcher.snapshot
+    await topics.add_partitions(admin, "t", 1)
+    await until(lambda: watcher.snapshot.version > before.version)
+    assert len(before.partitions("t")) == 1
+    with pytest.raises(TypeError):
+        before.topics["u"] = before.topic("t")  # type: ignore[index]
+
+
+async def test_callbacks_may_fail_or_leave(admin, watcher) -> None:
+    """A failing one harms nobody; a removed one hears nothing."""
+    await topics.create_topic(admin, "t")
+    told: list[Routes] = []
+
+    def bad(_: Routes) -> None:
+        raise ValueError("bad callback")
+
+    watcher.on_change(bad)
+    remove = watcher.on_change(told.append)
+    await watcher.track("t")
+    assert told
+    remove()
+    remove()
+    count = len(told)
+    await topics.add_partitions(admin, "t", 1)
+    await until(lambda: len(watcher.snapshot.partitions("t")) == 2)
+    assert len(told) == count
+
+
+async def test_a_closed_watcher_keeps_its_picture_only(admin, watcher) -> None:
+    """No new topics, but the last snapshot can be read."""
+    await topics.create_topic(admin, "t")
+    await watcher.track("t")
+    await watcher.close()
+    assert len(watcher.snapshot.partitions("t")) == 1
+    with pytest.raises(InvalidState):
+        await watcher.track("u")
