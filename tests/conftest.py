@@ -1,13 +1,21 @@
 """Fixtures of every test: a real ZooKeeper with a root of one's own, and servers to break."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import hypothesis
 import pytest
+from support.cluster import ProcessCluster, process_cluster
 from support.zookeeper import ZooKeeperRoot, ZooKeeperService, embedded, own_root, service
 
 from vq.coordination.embedded import EmbeddedZooKeeper
+
+# Properties: the same examples every time in the short form, new and many more in the long one.
+hypothesis.settings.register_profile("short", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("long", max_examples=5_000, deadline=None)
+hypothesis.settings.load_profile("long" if os.environ.get("VQ_LONG") == "1" else "short")
 
 
 @pytest.fixture(scope="session")
@@ -34,3 +42,10 @@ def make_zookeeper(tmp_path: Path) -> Iterator[Callable[..., EmbeddedZooKeeper]]
             return stack.enter_context(embedded(place, servers=servers, tick_ms=tick_ms))
 
         yield make
+
+
+@pytest.fixture
+def processes(tmp_path: Path, zookeeper: ZooKeeperService) -> Iterator[ProcessCluster]:
+    """A cluster of broker processes, none yet: ``processes.add("b1")``."""
+    with process_cluster(tmp_path / "brokers", zookeeper.hosts) as cluster:
+        yield cluster

@@ -50,7 +50,6 @@ _LONG_MAX: Final = 2**63 - 1
 _STRING_CHUNK: Final = 0x8000
 _BINARY_CHUNK: Final = 0xFFFF
 _CONTINUATION_BYTES: Final = bytes(range(0x80, 0xC0))
-_CONTINUATION: Final = frozenset(bytes([byte]) for byte in _CONTINUATION_BYTES)
 _BELOW_FOUR_BYTE_LEADS: Final = bytes(range(0xF0))
 #: A surrogate pair, each half written like a character of its own. A lone half is left to the
 #: UTF-8 decoder, which refuses it.
@@ -353,11 +352,9 @@ class _Decoder:
         found = _unit_count(raw)
         while found < count and self.position - start < 3 * count:
             found += _unit_count(self._raw(count - found))
-        for _ in range(3):  # the rest of the last character
-            if self._data[self.position : self.position + 1] not in _CONTINUATION:
-                break
-            self.position += 1
-        if found != count:
+        if found == count:
+            self._raw(_missing_bytes(self._data[start : self.position]))
+        else:
             raise ProtocolError(f"Hessian string of {count} UTF-16 units cuts a character in two")
         return self._data[start : self.position]
 
@@ -488,6 +485,17 @@ def _joined_pair(pair: re.Match[bytes]) -> bytes:
     high = (high_1 & 0x0F) << 6 | high_2 & 0x3F
     low = (low_1 & 0x0F) << 6 | low_2 & 0x3F
     return chr(0x10000 + (high << 10 | low)).encode("utf-8")
+
+
+def _missing_bytes(raw: bytes) -> int:
+    """Return how many bytes the last character of ``raw`` misses; what follows is not text."""
+    for back in range(1, min(4, len(raw)) + 1):
+        byte = raw[-back]
+        if byte < 0x80:
+            return 0
+        if byte >= 0xC0:
+            return max(0, (2 if byte < 0xE0 else 3 if byte < 0xF0 else 4) - back)
+    return 0
 
 
 def _unit_count(raw: bytes) -> int:

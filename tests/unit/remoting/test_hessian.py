@@ -221,6 +221,13 @@ def test_a_character_of_four_bytes_is_read_as_two_units() -> None:
     assert hessian.decode(b"\x03" + "😀b".encode()) == "😀b"
 
 
+@pytest.mark.parametrize("text", ["é", "漢", "😀", "aé", "é漢😀"])
+def test_what_follows_a_string_is_not_taken_for_text(text: str) -> None:
+    """Codes 0x80 to 0xbf are small integers, and also what characters go on with."""
+    for number in (-16, 0, 16, 47):
+        assert hessian.decode(hessian.encode([text, number])) == [text, number]
+
+
 def test_a_pair_may_be_split_between_chunks() -> None:
     """The halves meet when the chunks are joined."""
     assert hessian.decode(b"R\x00\x01\xed\xa0\xbd\x01\xed\xb8\x80") == "😀"
