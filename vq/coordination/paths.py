@@ -78,11 +78,16 @@ class Value:
 
     @classmethod
     def _from_json(cls, document: Mapping[str, Any]) -> Self:
+        return cls(**cls._plain_fields(document))
+
+    @classmethod
+    def _plain_fields(cls, document: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields that are present, each checked against its annotation."""
         known = {each.name: each for each in fields(cls)}  # type: ignore[arg-type]
         values = {name: document[name] for name in known if name in document}
         for name, value in values.items():
             _check_type(name, value, str(known[name].type))
-        return cls(**values)
+        return values
 
 
 def _check_type(name: str, value: object, declared: str) -> None:
@@ -103,8 +108,10 @@ def _check_type(name: str, value: object, declared: str) -> None:
         isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
     ):
         raise TypeError(f"{name} = {value!r} is not an object of strings")
-    if "tuple" in declared and not isinstance(value, list):
-        raise TypeError(f"{name} = {value!r} is not a list")
+    if "tuple" in declared and not (
+        isinstance(value, list) and all(isinstance(each, str) for each in value)
+    ):
+        raise TypeError(f"{name} = {value!r} is not a list of strings")
 
 
 # Brokers --------------------------------------------------------------------------------------
@@ -336,12 +343,8 @@ class Member(Value):
 
     @classmethod
     def _from_json(cls, document: Mapping[str, Any]) -> Self:
-        topics = document.get("topics", [])
-        if not isinstance(topics, list) or not all(isinstance(topic, str) for topic in topics):
-            raise TypeError(f"topics = {topics!r} is not a list of names")
-        known = {each.name for each in fields(cls)} - {"topics"}
-        values = {name: document[name] for name in known if name in document}
-        return cls(topics=tuple(topics), **values)
+        values = cls._plain_fields(document)
+        return cls(**{**values, "topics": tuple(values.get("topics", ()))})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

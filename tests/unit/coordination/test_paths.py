@@ -1,0 +1,179 @@
+"""Values in the tree: what they look like to an operator, and what is refused."""
+
+import json
+
+import pytest
+
+from vq.coordination import paths
+from vq.coordination.paths import (
+    Assignment,
+    BrokerGroup,
+    BrokerLoad,
+    BrokerNode,
+    CommittedOffset,
+    ConsumerGroup,
+    GroupState,
+    Member,
+    Owner,
+    Partition,
+    Slot,
+    SlotCounter,
+    Topic,
+    Value,
+)
+from vq.errors import CoordinationError, InvalidArgument
+from vq.model import FlushMode, PartitionState, Span, TopicSettings
+
+#: Every value class: an instance, and the JSON an operator sees. Stored data depend on it.
+GOLDEN: list[tuple[Value, str]] = [
+    (
+        BrokerGroup(pool="p", labels={"rack": "7"}, draining=True),
+        '{"v": 1, "pool": "p", "labels": {"rack": "7"}, "draining": true}',
+    ),
+    (
+        GroupState(epoch=3, master="n1", insync=("n1", "n2"), incarnations={"n1": 5, "n2": 6}),
+        '{"v": 1, "epoch": 3, "master": "n1", "insync": ["n1", "n2"], '
+        '"incarnations": {"n1": 5, "n2": 6}}',
+    ),
+    (
+        BrokerNode(host="h", port=1, started_ms=2, version="0.1", nonce="x", directory="d"),
+        '{"v": 1, "host": "h", "port": 1, "metrics_port": 0, "started_ms": 2, "version": "0.1", '
+        '"nonce": "x", "directory": "d"}',
+    ),
+    (
+        BrokerLoad(disk_bytes_free=1, disk_bytes_total=2, messages_per_s=0.5, queue_depth=3),
+        '{"v": 1, "disk_bytes_free": 1, "disk_bytes_total": 2, "messages_per_s": 0.5, '
+        '"bytes_per_s": 0.0, "queue_depth": 3, "partitions": 0}',
+    ),
+    (
+        Topic(id="ab", settings=TopicSettings(partitions=2, flush=FlushMode.ASYNC, pool="p")),
+        '{"v": 1, "id": "ab", "phase": "ready", "settings": {"partitions": 2, "flush": "async", '
+        '"flush_interval_messages": 1000, "flush_interval_ms": 10000, "max_message_bytes": 1048576,'
+        ' "retention_hours": 72, "pool": "p", "replication": "sync", "readable": true, '
+        '"writable": true}}',
+    ),
+    (
+        Partition(spans=(Span("b1", 0, 9), Span("b2", 9)), state=PartitionState.RO),
+        '{"v": 1, "placement": [{"group": "b1", "start": 0, "end": 9}, '
+        '{"group": "b2", "start": 9, "end": null}], "state": "ro"}',
+    ),
+    (
+        ConsumerGroup(start="latest", topics={"t": "red"}),
+        '{"v": 1, "model": "clustering", "start": "latest", "topics": {"t": "red"}}',
+    ),
+    (
+        Member(host="h", pid=1, topics=("t",), since_ms=2, nonce="x"),
+        '{"v": 1, "host": "h", "pid": 1, "topics": ["t"], "since_ms": 2, "nonce": "x"}',
+    ),
+    (Assignment(member="m", generation=4), '{"v": 1, "member": "m", "generation": 4}'),
+    (Owner(member="m", generation=4), '{"v": 1, "member": "m", "generation": 4}'),
+    (
+        CommittedOffset(offset=9, message_id=8, time_ms=7, member="m"),
+        '{"v": 1, "offset": 9, "message_id": 8, "time_ms": 7, "member": "m"}',
+    ),
+    (SlotCounter(next=5), '{"v": 1, "next": 5}'),
+    (Slot(holder="h", since_ms=1), '{"v": 1, "holder": "h", "since_ms": 1}'),
+]
+
+
+@pytest.mark.parametrize(("value", "text"), GOLDEN, ids=lambda each: type(each).__name__)
+def test_values_are_stored_as_readable_json(value: Value, text: str) -> None:
+    """Both ways, byte for byte."""
+    assert value.encode() == text.encode()
+    assert type(value).decode("p", text.encode()) == value
+
+
+@pytest.mark.parametrize(("value", "text"), GOLDEN, ids=lambda each: type(each).__name__)
+def test_unknown_fields_are_ignored_and_newer_formats_refused(value: Value, text: str) -> None:
+    """An older vq reads what a newer one added, but not what a newer one changed."""
+    document = json.loads(text)
+    added = json.dumps(document | {"later": [1]}).encode()
+    assert type(value).decode("p", added) == value
+    with pytest.raises(CoordinationError, match=r"v2.*upgrade"):
+        type(value).decode("p", json.dumps(document | {"v": 2}).encode())
+
+
+@pytest.mark.parametrize(("value", "text"), GOLDEN, ids=lambda each: type(each).__name__)
+def test_damaged_values_are_refused_with_their_path(value: Value, text: str) -> None:
+    """Every field with another type, and every truncation: an error that names the znode."""
+    document = json.loads(text)
+    bad = [json.dumps({**document, name: {"x": [1]}}) for name in document]
+    bad += [json.dumps({**document, name: [[]]}) for name in document]
+    bad += [text[:length] for length in range(len(text))]
+    bad += ["[]", "1", "null", '{"v": 0}', '{"v": true}', '{"v": "1"}']
+    for each in bad:
+        with pytest.raises(CoordinationError, match="brokers/x"):
+            type(value).decode("brokers/x", each.encode())
+
+
+def test_missing_fields_of_old_values_get_their_defaults() -> None:
+    """Fields that came later have defaults; those that were always there are required."""
+    assert BrokerNode.decode("p", b'{"v": 1, "host": "h", "port": 1}').nonce == ""
+    assert CommittedOffset.decode("p", b'{"v": 1, "offset": 3}').member == ""
+    with pytest.raises(CoordinationError):
+        CommittedOffset.decode("p", b'{"v": 1}')
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"v": 1, "placement": [{"group": "b", "start": 5, "end": 4}], "state": "rw"}',
+        b'{"v": 1, "placement": [{"group": "b", "start": -1}], "state": "rw"}',
+        b'{"v": 1, "placement": [{"group": 1, "start": 0}], "state": "rw"}',
+        b'{"v": 1, "placement": [], "state": "open"}',
+    ],
+)
+def test_impossible_placements_are_refused(data: bytes) -> None:
+    """A partition is not served from nonsense."""
+    with pytest.raises(CoordinationError, match="partition"):
+        Partition.decode("topics/t/partitions/0", data)
+
+
+def test_the_paths_are_those_of_the_tree() -> None:
+    """Other programs and operators rely on them."""
+    assert [
+        BrokerGroup.path("b1"),
+        GroupState.path("b1"),
+        BrokerNode.path("b1", "n1"),
+        BrokerLoad.path("b1", "n1"),
+        Topic.path("t"),
+        Partition.path("t", 3),
+        ConsumerGroup.path("g"),
+        Member.path("g", "m"),
+        Assignment.path("g", "t", 3),
+        Owner.path("g", "t", 3),
+        CommittedOffset.path("g", "t", 3),
+        SlotCounter.path(),
+        Slot.path(7),
+    ] == [
+        "brokers/b1",
+        "brokers/b1/state",
+        "brokers/b1/nodes/n1",
+        "brokers/b1/load/n1",
+        "topics/t",
+        "topics/t/partitions/3",
+        "consumers/g",
+        "consumers/g/members/m",
+        "consumers/g/assignment/t/3",
+        "consumers/g/owners/t/3",
+        "consumers/g/offsets/t/3",
+        "slots",
+        "slots/7",
+    ]
+
+
+def test_every_value_class_has_a_golden_line() -> None:
+    """A new znode needs one."""
+    classes = {
+        each
+        for each in vars(paths).values()
+        if isinstance(each, type) and issubclass(each, Value) and each is not Value
+    }
+    assert classes == {type(value) for value, _ in GOLDEN}
+
+
+@pytest.mark.parametrize("options", [{"model": "queue"}, {"start": "5"}])
+def test_contracts_that_mean_nothing_are_refused(options: dict[str, str]) -> None:
+    """Only known models and start positions."""
+    with pytest.raises(InvalidArgument):
+        ConsumerGroup(**options)
