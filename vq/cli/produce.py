@@ -11,9 +11,10 @@ import click
 from vq.cli.errors import CommandFailed
 from vq.cli.options import Invocation, command_options
 from vq.cli.output import Advance
+from vq.client.blocking import MessageProducer
 from vq.client.factory import MessageFactory
 from vq.client.partitioner import KeyOrRoundRobin, Partitioner
-from vq.errors import InvalidArgument, OutcomeUnknown, VqError
+from vq.errors import InvalidArgument, OutcomeUnknown, Refused, VqError
 from vq.model import Message, SendResult
 
 _SHOWN_ERRORS = 5
@@ -85,6 +86,14 @@ def message_of(
     return Message(topic, line, tag=tag, key=key)
 
 
+def send(producer: MessageProducer, message: Message, number: int, tally: Tally) -> None:
+    """Send one line; a message that the client itself refuses is counted like the broker's no."""
+    try:
+        producer.send_async(message, lambda result, error: tally.ended(number, result, error))
+    except Refused as error:
+        tally.ended(number, None, error)
+
+
 def partitioner_of(partition_by: str, partition: int | None) -> Partitioner:
     """Return what chooses the partition of each message."""
     if partition is not None:
@@ -153,11 +162,18 @@ def produce(
     ):
         producer.publish(topic)
         tally = Tally(advance)
-        for number, line in enumerate(itertools.islice(lines_of(file), limit), start=1):
-            message = message_of(topic, line, tag=tag, key=key, separator=key_separator)
-            producer.send_async(message, lambda r, e, n=number: tally.ended(n, r, e))  # type: ignore[misc]
-            sent, size = number, size + len(message.content)
-        producer.flush()
+        try:
+            for number, line in enumerate(itertools.islice(lines_of(file), limit), start=1):
+                message = message_of(topic, line, tag=tag, key=key, separator=key_separator)
+                sent, size = number, size + len(message.content)
+                send(producer, message, number, tally)
+            producer.flush()
+        except KeyboardInterrupt:
+            invocation.output.remark(
+                f"interrupted after {sent} lines; waiting for the outcome of those sent "
+                f"(at most {config.send_timeout_s:g} s, ctrl-C again ends at once)"
+            )
+            raise
     _report(invocation, topic, sent, size, tally, time.monotonic() - started)
 
 

@@ -1,0 +1,219 @@
+"""The real ``vq`` command against real brokers: one story per command group.
+
+vq produce ──▶ b1, b2 (processes) ──▶ vq consume        ZooKeeper: shared, cluster name of its own
+"""
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.cluster import ProcessCluster, process_cluster
+from support.zookeeper import ZooKeeperService
+
+pytestmark = pytest.mark.slow
+LINES = [f"line {number}" for number in range(500)]
+INPUT = "".join(line + "\n" for line in LINES).encode()
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperService
+) -> Iterator[ProcessCluster]:
+    """Two broker groups for the whole module; each test has topics of its own."""
+    with process_cluster(tmp_path_factory.mktemp("brokers"), zookeeper.hosts) as made:
+        made.add("b1")
+        made.add("b2")
+        yield made
+
+
+def consumed(cluster: ProcessCluster, topic: str, group: str, *more: str) -> list[str]:
+    ended = cluster.vq("consume", topic, "--group", group, "--timeout", "1.5", *more)
+    assert ended.returncode == 0, ended.stderr.decode()
+    return ended.stdout.decode().splitlines()
+
+
+def test_every_line_of_a_file_comes_out_once(cluster: ProcessCluster, tmp_path: Path) -> None:
+    """topic create, produce a file, consume in two parts: all lines, none twice."""
+    made = cluster.vq_json("topic", "create", "story", "--partitions", "3")
+    assert [row["group"] for row in made["partitions"]] == ["b1", "b2", "b1"]
+    (tmp_path / "input").write_bytes(INPUT)
+    sent = cluster.vq_json("produce", "story", str(tmp_path / "input"))
+    assert (sent["sent"], sent["acknowledged"]) == (500, 500)
+    first = consumed(cluster, "story", "g", "--max", "10")
+    rest = consumed(cluster, "story", "g")
+    assert len(first) == 10
+    assert sorted(first + rest) == sorted(LINES)
+    state = cluster.vq_json("group", "describe", "g")
+    assert (state["lag_bytes"], state["lag_messages"]) == (0, 0)
+    assert state["members"] == []
+
+
+def test_lag_is_shown_in_bytes_and_messages(cluster: ProcessCluster) -> None:
+    cluster.vq_json("topic", "create", "lag")
+    cluster.vq_json("produce", "lag", stdin=b"1\n2\n3\n")
+    assert consumed(cluster, "lag", "lagging", "--max", "1") == ["1"]
+    state = cluster.vq_json("group", "describe", "lagging")
+    assert state["lag_messages"] == 2
+    assert state["lag_bytes"] > 0
+    assert [row["group"] for row in cluster.vq_json("group", "list")].count("lagging") == 1
+
+
+def test_keys_tags_and_positions(cluster: ProcessCluster) -> None:
+    """One key goes to one partition; a tag filters; a message is found by its offset."""
+    cluster.vq_json("topic", "create", "keyed", "--partitions", "4")
+    data = b"".join(b"k%d=v%d\n" % (n % 3, n) for n in range(30))
+    cluster.vq_json("produce", "keyed", "--key-separator", "=", "--tag", "red", stdin=data)
+    cluster.vq_json("produce", "keyed", "--partition", "1", "--tag", "blue", stdin=b"one\n")
+    lines = consumed(cluster, "keyed", "k", "--json")
+    messages = [json.loads(line) for line in lines]
+    places: dict[str, set[int]] = {}
+    for each in messages:
+        if each["tag"] == "red":
+            places.setdefault(each["key"], set()).add(each["partition"])
+    assert sorted(places) == ["k0", "k1", "k2"]
+    assert all(len(partitions) == 1 for partitions in places.values())
+    assert consumed(cluster, "keyed", "blue-only", "--tag", "blue") == ["one"]
+    blue = next(each for each in messages if each["tag"] == "blue")
+    at = cluster.vq("message", "get", "keyed", "1", str(blue["offset"]), "--raw")
+    assert at.stdout == b"one"
+    assert blue["partition"] == 1
+
+
+def test_an_offset_inside_a_record_is_refused_with_the_next_one(cluster: ProcessCluster) -> None:
+    cluster.vq_json("topic", "create", "inside")
+    cluster.vq_json("produce", "inside", stdin=b"first\nsecond\n")
+    first = cluster.vq_json("message", "get", "inside", "0", "0")
+    refused = cluster.vq("message", "get", "inside", "0", str(first["offset"] + 1), "--json")
+    assert refused.returncode == 1
+    error = json.loads(refused.stderr.splitlines()[-1])
+    assert error["error"] == "OffsetNotBoundary"
+    assert error["details"]["next"] == first["next_offset"]
+    after = cluster.vq_json("message", "get", "inside", "0", str(first["offset"] + 1), "--next")
+    assert after["content"] == "second"
+
+
+def test_a_moved_partition_keeps_its_messages_and_takes_new_ones(cluster: ProcessCluster) -> None:
+    """produce 1, move b1 -> b2, produce 2: a new group reads all of it in order."""
+    cluster.vq_json("topic", "create", "moving", "--partitions", "1")
+    source = cluster.vq_json("topic", "describe", "moving")["partitions"][0]["group"]
+    target = {"b1": "b2", "b2": "b1"}[source]
+    cluster.vq_json("produce", "moving", stdin=b"1\n2\n")
+    assert consumed(cluster, "moving", "before", "--max", "1") == ["1"]
+    plan = cluster.vq("topic", "move", "moving", "--partition", "0", "--to", target)
+    assert plan.returncode == 1
+    assert b"add --yes" in plan.stderr
+    arguments = ("topic", "move", "moving", "--partition", "0", "--to", target, "--yes")
+    moved = cluster.vq_json(*arguments)
+    assert [(row["from"], row["to"]) for row in moved] == [(source, target)]
+    assert cluster.vq_json(*arguments) == []
+    cluster.vq_json("produce", "moving", stdin=b"3\n")
+    assert consumed(cluster, "moving", "after") == ["1", "2", "3"]
+    assert consumed(cluster, "moving", "before") == ["2", "3"]
+    row = cluster.vq_json("topic", "describe", "moving")["partitions"][0]
+    assert row["group"] == target
+    assert row["earliest"] == 0
+    assert cluster.vq_json("group", "describe", "after")["lag_messages"] == 0
+
+
+def test_deleting_a_topic_needs_yes(cluster: ProcessCluster) -> None:
+    cluster.vq_json("topic", "create", "gone")
+    assert cluster.vq("topic", "delete", "gone").returncode == 1
+    assert "gone" in [row["topic"] for row in cluster.vq_json("topic", "list")]
+    cluster.vq_json("topic", "delete", "gone", "--yes")
+    assert "gone" not in [row["topic"] for row in cluster.vq_json("topic", "list")]
+
+
+def test_a_line_that_is_too_long_is_refused_by_number_and_the_others_are_sent(
+    cluster: ProcessCluster,
+) -> None:
+    cluster.vq_json("topic", "create", "long", "--max-message-bytes", "10")
+    ended = cluster.vq("produce", "long", "--json", stdin=b"1\n" + b"x" * 11 + b"\n3\n")
+    assert ended.returncode == 1
+    counts = json.loads(ended.stdout)
+    assert (counts["sent"], counts["acknowledged"], counts["refused"]) == (3, 2, 1)
+    assert b"line 2: MessageTooLarge" in ended.stderr
+    assert consumed(cluster, "long", "l") == ["1", "3"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("produce", "nowhere"), "UnknownTopic"),
+        (("consume", "nowhere", "--group", "g", "--timeout", "1"), "UnknownTopic"),
+        (("topic", "describe", "nowhere"), "UnknownTopic"),
+        (("group", "describe", "nobody"), "UnknownGroup"),
+        (
+            ("topic", "move", "refusals", "--partition", "0", "--to", "b9", "--yes"),
+            "InvalidArgument",
+        ),
+        (("topic", "move", "refusals", "--partition", "7", "--to", "b2"), "UnknownPartition"),
+        (("topic", "create", "refusals"), "TopicExists"),
+        (("message", "get", "refusals", "0", "999999"), "OffsetOutOfRange"),
+    ],
+)
+def test_refusals_name_their_error_and_say_what_to_do(
+    cluster: ProcessCluster, arguments: tuple[str, ...], error: str
+) -> None:
+    cluster.vq("topic", "create", "refusals")
+    ended = cluster.vq(*arguments, "--json", stdin=b"x\n")
+    assert ended.returncode in {1, 2}
+    said = json.loads(ended.stderr.splitlines()[-1])
+    assert said["error"] == error
+    assert said["outcome"] != "unknown"
+
+
+def test_a_pipe_gets_plain_columns(cluster: ProcessCluster) -> None:
+    cluster.vq_json("topic", "create", "plain")
+    ended = cluster.vq("topic", "list")
+    header, *rows = ended.stdout.decode().splitlines()
+    assert header.split("\t") == ["topic", "partitions", "flush", "retention", "groups"]
+    assert any(row.split("\t")[:2] == ["plain", "1"] for row in rows)
+
+
+def test_cluster_status_and_doctor_find_the_brokers(cluster: ProcessCluster) -> None:
+    rows = cluster.vq_json("cluster", "status")
+    assert [(row["group"], row["role"], row["answers"]) for row in rows] == [
+        ("b1", "master", "yes"),
+        ("b2", "master", "yes"),
+    ]
+    findings = {each["check"]: each for each in cluster.vq_json("doctor")}
+    assert {"zookeeper", "session", "broker b1/n1", "broker b2/n1", "clocks"} <= set(findings)
+    assert findings["broker b1/n1"]["level"] == "ok"
+
+
+def test_a_consumer_that_is_interrupted_commits_what_it_printed(cluster: ProcessCluster) -> None:
+    """ctrl-C after some lines: exit 130, and the next member goes on behind them."""
+    cluster.vq_json("topic", "create", "interrupted")
+    cluster.vq_json("produce", "interrupted", stdin=b"1\n2\n")
+    with subprocess.Popen(
+        cluster.command("consume", "interrupted", "--group", "i"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=cluster.environ,
+    ) as running:
+        assert running.stdout is not None
+        assert [running.stdout.readline() for _ in range(2)] == [b"1\n", b"2\n"]
+        running.send_signal(signal.SIGINT)
+        assert running.wait(30) == 130
+    cluster.vq_json("produce", "interrupted", stdin=b"3\n")
+    assert consumed(cluster, "interrupted", "i") == ["3"]
+
+
+def test_a_reader_that_goes_away_ends_the_consumer(cluster: ProcessCluster) -> None:
+    """``vq consume | head -1`` ends by itself."""
+    cluster.vq_json("topic", "create", "pipe")
+    cluster.vq_json("produce", "pipe", stdin=INPUT)
+    with subprocess.Popen(
+        cluster.command("consume", "pipe", "--group", "p"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=cluster.environ,
+    ) as running:
+        assert running.stdout is not None
+        running.stdout.readline()
+        running.stdout.close()
+        cluster.vq_json("produce", "pipe", stdin=INPUT)
+        assert running.wait(30) == 141

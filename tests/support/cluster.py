@@ -1,0 +1,94 @@
+"""A cluster of real broker processes for tests, and the real ``vq`` command against it."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from support.zookeeper import admin
+
+from vq.cli.processes import BrokerChild, BrokerSpec
+from vq.coordination.embedded import free_port
+from vq.model import Address
+
+
+class ProcessCluster:
+    """Brokers as processes under one cluster name of its own. Use from the main thread."""
+
+    def __init__(self, directory: Path, zookeeper: str) -> None:
+        self.directory = directory
+        self.zookeeper = zookeeper
+        self.name = f"test-{uuid.uuid4().hex[:12]}"
+        self.brokers: dict[str, BrokerChild] = {}
+
+    def add(self, group: str, *more: str, node: str = "n1") -> BrokerChild:
+        """Start the broker of a group and wait until it serves; ``more`` are flags of its own."""
+        spec = BrokerSpec(
+            data=self.directory / group,
+            group=group,
+            node=node,
+            address=Address("127.0.0.1", free_port()),
+            zookeeper=self.zookeeper,
+            cluster=self.name,
+            more=more,
+        )
+        broker = self.brokers[group] = BrokerChild(spec)
+        broker.start()
+        broker.wait_ready()
+        return broker
+
+    def restart(self, group: str) -> None:
+        """Start a broker that ended (or was killed) again: same data, same address."""
+        self.brokers[group].start()
+        self.brokers[group].wait_ready()
+
+    def command(self, *arguments: str) -> list[str]:
+        """Return the command line of ``vq <arguments>``."""
+        return [sys.executable, "-m", "vq.cli.main", *arguments]
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """The environment that points the command at this cluster."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("VQ_")}
+        return {**kept, "VQ_ZOOKEEPER": self.zookeeper, "VQ_CLUSTER": self.name}
+
+    def vq(
+        self, *arguments: str, stdin: bytes = b"", timeout_s: float = 60.0
+    ) -> "subprocess.CompletedProcess[bytes]":
+        """Run ``vq`` to its end."""
+        return subprocess.run(
+            self.command(*arguments),
+            input=stdin,
+            capture_output=True,
+            timeout=timeout_s,
+            env=self.environ,
+            check=False,
+        )
+
+    def vq_json(self, *arguments: str, stdin: bytes = b"") -> Any:
+        """Run ``vq … --json``, expect success, return the document."""
+        ended = self.vq(*arguments, "--json", stdin=stdin)
+        assert ended.returncode == 0, ended.stderr.decode()
+        return json.loads(ended.stdout)
+
+    def stop(self) -> None:
+        """Stop every broker gracefully."""
+        for broker in self.brokers.values():
+            broker.stop()
+
+
+@contextlib.contextmanager
+def process_cluster(directory: Path, zookeeper: str) -> Iterator[ProcessCluster]:
+    """Provide a cluster without brokers; stop what was added and delete its tree afterwards."""
+    cluster = ProcessCluster(directory, zookeeper)
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
+        with admin(zookeeper) as client:
+            client.delete(f"/vq/{cluster.name}", recursive=True)
