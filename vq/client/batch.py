@@ -1,15 +1,19 @@
 """One batch of a producer: its records as bytes, and the futures that wait for it."""
 
+import logging
 from hashlib import md5
+from operator import attrgetter
 from struct import Struct
 
 import google_crc32c
 
 from vq.client.future import SendFuture
 from vq.errors import VqError
-from vq.model import ProducerStamp
+from vq.model import ProducerStamp, SendResult
 from vq.store.format import FLAG_PROPERTIES, FLAG_TAG, RECORD_HEADER, RECORD_HEADER_BYTES
 
+logger = logging.getLogger(__name__)
+_deadline = attrgetter("deadline")
 _LENGTH = Struct(">I")
 
 
@@ -75,13 +79,15 @@ class Batch:
         "unknown",
     )
 
-    def __init__(self, items: list[SendFuture], ids: list[int], stamp: ProducerStamp) -> None:
+    def __init__(
+        self, items: list[SendFuture], ids: list[int], stamp: ProducerStamp, payload_bytes: int
+    ) -> None:
         self.items = items
         self.stamp = stamp
         self.body, self.sizes = encode_records(items, ids)
         self.crc: int = google_crc32c.value(self.body)
-        self.deadline = min([item.deadline for item in items])
-        self.payload_bytes = sum([len(item.content) for item in items])
+        self.deadline = min(map(_deadline, items))
+        self.payload_bytes = payload_bytes
         self.attempts = 0
         self.sent = False
         self.unknown = False
@@ -93,8 +99,18 @@ class Batch:
     def resolve(self, partition: int, offset: int) -> None:
         """Give every future its offset, the first record being at ``offset``; run callbacks."""
         self.done = True
+        result = SendResult
+        new = tuple.__new__  # what SendResult(...) does, without its Python-level wrapper
         for item, size in zip(self.items, self.sizes, strict=True):
-            item.resolve(partition, offset)
+            item.offset = offset
+            callback = item.callback
+            if callback is not None:
+                try:
+                    callback(new(result, (partition, offset, item.message_id)), None)
+                except Exception:
+                    logger.exception("a send callback raised")
+            if item.waiters is not None:
+                item.wake()
             offset += size
 
     def fail(self, error: VqError) -> None:

@@ -18,7 +18,8 @@ from typing import TypeVar
 from vq import limits
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
-from vq.client.delivery import Decoder, Delivery, DeliveryMaker, Listener
+from vq.client.decode import Decoder
+from vq.client.delivery import Delivery, DeliveryMaker, Listener
 from vq.client.fetcher import Chunk, PartitionFetcher
 from vq.client.membership import Membership, MembershipHooks
 from vq.coordination import groups

@@ -17,11 +17,10 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from vq.client.config import ConsumerConfig, OnListenerError
+from vq.client.decode import Decoder
 from vq.client.fetcher import Chunk
 from vq.errors import CorruptData, VqError
 from vq.model import Message, TopicPartition
-from vq.store.format import FLAG_COMPRESSION_MASK
-from vq.store.record import Record, decode_into, decode_properties, decompress
 
 logger = logging.getLogger(__name__)
 _BACKOFF_MAX_S = 30.0
@@ -31,66 +30,6 @@ Listener = Callable[[Message], Any]
 
 def ignore(message: Message) -> None:
     """Stand in for a listener where messages are iterated over instead."""
-
-
-def to_message(where: TopicPartition, record: Record) -> Message:
-    """Return a record as a user sees it.
-
-    Raises:
-        CorruptData: Its payload cannot be decompressed or its properties cannot be parsed.
-    """
-    offset, next_offset, message_id, flag, tag, properties, payload = record
-    if flag & FLAG_COMPRESSION_MASK:
-        payload = decompress(payload, flag)
-    key = headers = None
-    if properties is not None:
-        parsed = decode_properties(properties)
-        key, headers = parsed.key, parsed.headers or None
-    return Message(
-        where.topic,
-        payload,
-        None if tag is None else tag.decode(),
-        key,
-        headers,
-        where.partition,
-        offset,
-        next_offset,
-        message_id,
-    )
-
-
-class Decoder:
-    """Turns chunks of one partition into messages; joins records that two chunks share."""
-
-    def __init__(self, where: TopicPartition) -> None:
-        self._where = where
-        self._rest = b""  # an incomplete record at the end of the last chunk
-
-    def decode(self, chunk: Chunk) -> list[Message]:
-        """Return the messages that ``chunk`` completes, verified.
-
-        Raises:
-            CorruptData: A record is damaged; nothing of the chunk was delivered.
-        """
-        where = self._where
-        records: list[Record] = []
-        if chunk.offsets is not None:
-            decode_into(chunk.body, 0, records)
-            return [
-                to_message(
-                    where, record._replace(offset=offset, next_offset=_behind(record, offset))
-                )
-                for record, offset in zip(records, chunk.offsets, strict=True)
-            ]
-        base = chunk.offset - len(self._rest)
-        data = self._rest + chunk.body if self._rest else chunk.body
-        end = decode_into(data, base, records)
-        self._rest = data[end - base :] if end - base < len(data) else b""
-        return [to_message(where, record) for record in records]
-
-
-def _behind(record: Record, offset: int) -> int:
-    return offset + record.next_offset - record.offset
 
 
 class Delivery(Protocol):
@@ -148,7 +87,8 @@ class ThreadDelivery:
         self._decoder = Decoder(where)
         self._lock = threading.Lock()
         self._scheduled = False
-        self._stop = threading.Event()
+        self._stopping = False
+        self._stop = threading.Event()  # wakes a listener's pause between two tries
         self._on_stopped: Callable[[], None] | None = None
 
     # The loop ---------------------------------------------------------------------------------
@@ -156,7 +96,7 @@ class ThreadDelivery:
         """See ``Delivery.add``."""
         with self._lock:
             self._chunks.append(chunk)
-            if self._scheduled or self._stop.is_set():
+            if self._scheduled or self._stopping:
                 return
             self._scheduled = True
         self._workers.submit(self)
@@ -164,6 +104,7 @@ class ThreadDelivery:
     def stop(self, on_stopped: Callable[[], None]) -> None:
         """See ``Delivery.stop``; called from the worker's thread, or at once when none is at it."""
         with self._lock:
+            self._stopping = True
             self._stop.set()
             self._chunks.clear()
             if self._scheduled:
@@ -176,7 +117,7 @@ class ThreadDelivery:
         """Deliver what is queued; called by one worker."""
         while True:
             with self._lock:
-                if not self._chunks or self._stop.is_set():
+                if not self._chunks or self._stopping:
                     self._scheduled = False
                     on_stopped = self._on_stopped
                     break
@@ -193,23 +134,26 @@ class ThreadDelivery:
             self._give_up(error)
             return
         listener = self._listener
-        stopped = self._stop.is_set
-        for message in messages:
-            if stopped():
-                return
-            try:
-                listener(message)
-            except Exception as error:  # noqa: BLE001 - a listener is the user's; the policy decides
-                if not self._retry(message, error):
+        done = 0
+        try:
+            for message in messages:
+                if self._stopping:
                     return
-            self.position = message.next_offset
-            self.delivered += 1
+                try:
+                    listener(message)
+                except Exception as error:  # noqa: BLE001 - the user's code; the policy decides
+                    if not self._retry(message, error):
+                        return
+                self.position = message.next_offset
+                done += 1
+        finally:
+            self.delivered += done
         if chunk.offsets is not None:
             self.position = chunk.next_offset
 
     def _give_up(self, error: CorruptData) -> None:
         self.error = error
-        self._stop.set()
+        self._stopping = True
         logger.error(
             "%s: delivery stops at a damaged record, nothing is skipped: %s", self.where, error
         )

@@ -28,7 +28,6 @@ class SendFuture:
 
     __slots__ = (
         "_error",
-        "_waiters",
         "callback",
         "content",
         "deadline",
@@ -37,6 +36,7 @@ class SendFuture:
         "partition",
         "properties",
         "tag",
+        "waiters",
     )
 
     def __init__(
@@ -56,7 +56,7 @@ class SendFuture:
         self.partition = -1
         self.offset = -1
         self._error: VqError | None = None
-        self._waiters: list[Callable[[], Any]] | None = None
+        self.waiters: list[Callable[[], Any]] | None = None
 
     def done(self) -> bool:
         """Whether the outcome is known (or known to stay unknown)."""
@@ -97,31 +97,23 @@ class SendFuture:
         self._on_done(lambda: callback(self))
 
     def _on_done(self, wake: Callable[[], Any]) -> None:
-        if self._waiters is None:
-            self._waiters = []
-        self._waiters.append(wake)
+        if self.waiters is None:
+            self.waiters = []
+        self.waiters.append(wake)
         # The outcome may have come between the caller's look and the append: then nobody else
         # calls the waiters any more. Each is popped before it is called, so none is called twice.
         if self.done():
-            self._wake()
+            self.wake()
 
-    def _wake(self) -> None:
-        waiters = self._waiters
+    def wake(self) -> None:
+        """Call whoever waits. For the sender only, after the outcome was noted."""
+        waiters = self.waiters
         while waiters:
             try:
                 wake = waiters.pop()
             except IndexError:
                 return
             wake()
-
-    def resolve(self, partition: int, offset: int) -> None:
-        """Note that the message is stored at ``offset``. For the sender only, once."""
-        self.partition = partition
-        self.offset = offset
-        if self.callback is not None:
-            self._call(SendResult(partition, offset, self.message_id), None)
-        if self._waiters is not None:
-            self._wake()
 
     def fail(self, error: VqError) -> None:
         """Note that the message was refused or its fate is unknown. For the sender only, once."""
@@ -130,8 +122,8 @@ class SendFuture:
         self._error = error
         if self.callback is not None:
             self._call(None, error)
-        if self._waiters is not None:
-            self._wake()
+        if self.waiters is not None:
+            self.wake()
 
     def _call(self, result: SendResult | None, error: VqError | None) -> None:
         """Run the callback; what it raises is its own fault and must not reach the sender."""

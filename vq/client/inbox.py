@@ -8,7 +8,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from vq.client.delivery import Decoder
+from vq.client.decode import Decoder
 from vq.client.fetcher import Chunk
 from vq.errors import CorruptData, VqError
 from vq.model import Message, TopicPartition

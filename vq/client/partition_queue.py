@@ -23,6 +23,7 @@ from vq.client.batch import Batch
 from vq.client.config import ProducerConfig
 from vq.client.future import SendFuture
 from vq.model import ProducerStamp, TopicPartition
+from vq.store.format import RECORD_HEADER_BYTES
 
 #: With so many batches in flight a further one waits until it is worth its frame.
 _EAGER_IN_FLIGHT = 2
@@ -69,28 +70,26 @@ class PartitionQueue:
         while self.pending and len(self.in_flight) < self._config.window:
             if len(self.in_flight) >= _EAGER_IN_FLIGHT and not self._worth_a_frame():
                 break
-            items = self._take()
-            if items:
-                new = Batch(items, take_ids(len(items)), self._stamp())
-                self.in_flight.append(new)
-                batches.append(new)
+            items, payload_bytes = self._take()
+            new = Batch(items, take_ids(len(items)), self._stamp(), payload_bytes)
+            self.in_flight.append(new)
+            batches.append(new)
         return self._mark_sent(batches)
 
     def _worth_a_frame(self) -> bool:
         return len(self.pending) * 2 >= self._config.batch_records
 
-    def _take(self) -> list[SendFuture]:
-        """Cut one batch's worth off ``pending``."""
-        room = self._config.batch_bytes
-        count = 0
-        for item in self.pending:
-            room -= len(item.content) + 20
-            if (room < 0 and count) or count == self._config.batch_records:
-                break
-            count += 1
-        items = self.pending[:count]
-        del self.pending[:count]
-        return items
+    def _take(self) -> tuple[list[SendFuture], int]:
+        """Cut one batch's worth (at least one message) off ``pending``; return its payload too."""
+        pending = self.pending
+        sizes = [len(item.content) for item in pending[: self._config.batch_records]]
+        count, total = len(sizes), sum(sizes)
+        while count > 1 and total + count * RECORD_HEADER_BYTES > self._config.batch_bytes:
+            count -= 1
+            total -= sizes[count]
+        items = pending[:count]
+        del pending[:count]
+        return items, total
 
     def _stamp(self) -> ProducerStamp:
         stamp = ProducerStamp(self._producer_id, self._producer_epoch, self._next_sequence)

@@ -38,6 +38,7 @@ from vq.remoting.wire_pb2 import PutRequest, PutResponse
 from vq.store.record import Properties, encode_properties
 
 _TICK_S = 0.1
+_TAGS_REMEMBERED = 1_024
 
 
 class TopicQueues:
@@ -75,7 +76,7 @@ class ProducerCore:
         self._cluster = cluster
         self._loop = asyncio.get_running_loop()
         self._clock = cluster.clock.monotonic
-        self._partitioner = partitioner or KeyOrRoundRobin(cluster.rng.randrange(1024))
+        self._choose = (partitioner or KeyOrRoundRobin(cluster.rng.randrange(1024))).choose
         self._producer_id = cluster.rng.getrandbits(63) | 1
         self._topics: dict[str, TopicQueues] = {}
         self._lock = threading.Lock()
@@ -83,8 +84,9 @@ class ProducerCore:
         self._waiting_for_room = 0
         self._awake = False
         self._closed = False
-        self._taken_messages = self._taken_bytes = 0  # written under the lock
-        self._ended_messages = self._ended_bytes = 0  # written by the loop
+        self._room_messages = config.buffer_messages  # this and the next: under the lock
+        self._room_bytes = config.buffer_bytes
+        self._tags: dict[str, bytes] = {}  # checked before, encoded
         self._room_waiters: list[asyncio.Future[None]] = []
         self._idle: list[asyncio.Future[None]] = []
         self._retry_timer: asyncio.TimerHandle | None = None
@@ -162,7 +164,11 @@ class ProducerCore:
         if type(content) is not bytes or len(content) > queues.settings.max_message_bytes:
             content = _checked_content(content, queues)
         tag = message.tag
-        tag_bytes = None if tag is None else _checked_tag(tag)
+        tag_bytes = None
+        if tag is not None:
+            tag_bytes = self._tags.get(tag)
+            if tag_bytes is None:
+                tag_bytes = self._check_tag(tag)
         key = message.key
         properties = None
         if key is not None or message.headers:
@@ -170,12 +176,12 @@ class ProducerCore:
         deadline = self._clock() + (self.config.send_timeout_s if timeout is None else timeout)
         future = SendFuture(content, tag_bytes, properties, callback, deadline)
         with self._lock:
-            if self.is_full:
+            if self._room_messages <= 0 or self._room_bytes <= 0:
                 self._wait_for_room(deadline, block=block)
-            self._taken_messages += 1
-            self._taken_bytes += len(content)
+            self._room_messages -= 1
+            self._room_bytes -= len(content)
             numbers = queues.queues
-            number = self._partitioner.choose(key, len(numbers), queues.writable)
+            number = self._choose(key, len(numbers), queues.writable)
             future.partition = number
             numbers[number].pending.append(future)
             if not self._awake:
@@ -183,19 +189,29 @@ class ProducerCore:
                 self._loop.call_soon_threadsafe(self._pump)
         return future
 
+    def _check_tag(self, tag: str) -> bytes:
+        encoded = tag.encode()
+        if not 1 <= len(encoded) <= limits.TAG_BYTES_MAX:
+            raise InvalidArgument(
+                f"tag of {len(encoded)} bytes is outside [1, {limits.TAG_BYTES_MAX}]"
+            )
+        if len(self._tags) < _TAGS_REMEMBERED:
+            self._tags[tag] = encoded
+        return encoded
+
     def _wait_for_room(self, deadline: float, *, block: bool) -> None:
         """Return once there is room; the lock is held. Half the buffer must drain before that."""
         self._waiting_for_room += 1
         try:
             while (
-                self._taken_messages - self._ended_messages > self.config.buffer_messages // 2
-                or self._taken_bytes - self._ended_bytes > self.config.buffer_bytes // 2
+                self._room_messages < self.config.buffer_messages // 2
+                or self._room_bytes < self.config.buffer_bytes // 2
             ):
                 left = deadline - self._clock()
                 if not block or left <= 0 or not self._room.wait(left):
                     raise BufferFull(
-                        f"{self._taken_messages - self._ended_messages} messages "
-                        f"({self._taken_bytes - self._ended_bytes} bytes) wait already; the "
+                        f"{self.unfinished} messages "
+                        f"({self.config.buffer_bytes - self._room_bytes} bytes) wait already; the "
                         f"bounds are {self.config.buffer_messages} messages and "
                         f"{self.config.buffer_bytes} bytes"
                     )
@@ -206,10 +222,7 @@ class ProducerCore:
     @property
     def is_full(self) -> bool:
         """Whether ``enqueue`` would have to wait now."""
-        return (
-            self._taken_messages - self._ended_messages >= self.config.buffer_messages
-            or self._taken_bytes - self._ended_bytes >= self.config.buffer_bytes
-        )
+        return self._room_messages <= 0 or self._room_bytes <= 0
 
     async def wait_for_room(self, timeout: float | None) -> None:
         """Return once ``enqueue`` need not wait; for callers on the loop.
@@ -312,10 +325,10 @@ class ProducerCore:
 
     def _ended(self, count: int, size: int) -> None:
         """Some messages have their outcome; called by the queues."""
-        self._ended_messages += count
-        self._ended_bytes += size
-        if self._waiting_for_room:
-            with self._room:
+        with self._lock:
+            self._room_messages += count
+            self._room_bytes += size
+            if self._waiting_for_room:
                 self._room.notify_all()
         if self._room_waiters:
             waiters, self._room_waiters = self._room_waiters, []
@@ -348,7 +361,7 @@ class ProducerCore:
     @property
     def unfinished(self) -> int:
         """How many messages were taken and have no outcome yet."""
-        return self._taken_messages - self._ended_messages
+        return self.config.buffer_messages - self._room_messages
 
     async def flush(self) -> None:
         """Wait until every message taken so far has its outcome (each has a deadline)."""
@@ -401,10 +414,3 @@ def _checked_content(content: object, queues: TopicQueues) -> bytes:
             f"{queues.settings.max_message_bytes}"
         )
     return bytes(content)
-
-
-def _checked_tag(tag: str) -> bytes:
-    encoded = tag.encode()
-    if not 1 <= len(encoded) <= limits.TAG_BYTES_MAX:
-        raise InvalidArgument(f"tag of {len(encoded)} bytes is outside [1, {limits.TAG_BYTES_MAX}]")
-    return encoded

@@ -1,0 +1,149 @@
+"""From fetched bytes to messages: the loop that runs once per message on the consuming side.
+
+``decode_messages`` handles the common kinds of records (plain, or with a tag) itself and leaves
+everything else, errors included, to ``store.record.decode_into``, which is the reference. A test
+holds the two against each other.
+"""
+
+from vq.client.fetcher import Chunk
+from vq.errors import CorruptData
+from vq.model import Message, TopicPartition
+from vq.store.format import (
+    CONTROL_PAYLOAD_BYTES,
+    FLAG_COMPRESSION_MASK,
+    FLAG_CONTROL,
+    FLAG_TAG,
+    RECORD_HEADER,
+    RECORD_HEADER_BYTES,
+    md5,
+)
+from vq.store.record import Record, decode_into, decode_properties, decompress
+
+
+def to_message(where: TopicPartition, record: Record) -> Message:
+    """Return a record as a user sees it.
+
+    Raises:
+        CorruptData: Its payload cannot be decompressed, or its properties or tag cannot be parsed.
+    """
+    offset, next_offset, message_id, flag, tag, properties, payload = record
+    if flag & FLAG_COMPRESSION_MASK:
+        payload = decompress(payload, flag)
+    key = headers = None
+    if properties is not None:
+        parsed = decode_properties(properties)
+        key, headers = parsed.key, parsed.headers or None
+    return Message(
+        where.topic,
+        payload,
+        None if tag is None else _text(tag, offset),
+        key,
+        headers,
+        where.partition,
+        offset,
+        next_offset,
+        message_id,
+    )
+
+
+def _text(tag: bytes, offset: int) -> str:
+    try:
+        return tag.decode()
+    except UnicodeDecodeError as error:
+        raise CorruptData(f"the tag of the record at offset {offset} is no UTF-8") from error
+
+
+def decode_messages(data: bytes, base: int, where: TopicPartition, out: list[Message]) -> int:
+    """Append every whole message of ``data`` to ``out``, verified; return where to read on.
+
+    Args:
+        data: Log bytes that begin at a record boundary.
+        base: Offset of the first byte of ``data``.
+        where: Put into every message.
+        out: Receives the messages in rising order of offsets.
+
+    Raises:
+        CorruptData: A record is damaged; ``out`` holds every message before it.
+    """
+    topic, partition = where
+    unpack = RECORD_HEADER.unpack_from
+    digest = md5
+    append = out.append
+    new = tuple.__new__
+    message = Message
+    tags: dict[bytes, str] = {}
+    position = 0
+    last = len(data) - RECORD_HEADER_BYTES
+    size = len(data)
+    while position <= last:
+        length, checksum, message_id, flag = unpack(data, position)
+        start = position + RECORD_HEADER_BYTES
+        end = start + length
+        if flag <= FLAG_TAG and end <= size:
+            body = data[start:end]
+            if digest(body).digest()[:4] == checksum:
+                tag = None
+                if flag:
+                    at = 4 + int.from_bytes(body[:4], "big")
+                    encoded = body[4:at]
+                    tag = tags.get(encoded)
+                    if tag is None:
+                        tag = tags[encoded] = _text(encoded, base + position)
+                    body = body[at:]
+                append(
+                    new(
+                        message,
+                        (
+                            topic,
+                            body,
+                            tag,
+                            None,
+                            None,
+                            partition,
+                            base + position,
+                            base + end,
+                            message_id,
+                        ),
+                    )
+                )
+                position = end
+                continue
+        elif flag == FLAG_CONTROL and length == CONTROL_PAYLOAD_BYTES and end <= size:
+            position = end
+            continue
+        records: list[Record] = []
+        read_to = decode_into(data[position : max(end, start)], base + position, records)
+        out += [to_message(where, record) for record in records]
+        if read_to == base + position:
+            break  # the record goes on in the next chunk
+        position = read_to - base
+    return base + position
+
+
+class Decoder:
+    """Turns chunks of one partition into messages; joins records that two chunks share."""
+
+    def __init__(self, where: TopicPartition) -> None:
+        self._where = where
+        self._rest = b""  # an incomplete record at the end of the last chunk
+
+    def decode(self, chunk: Chunk) -> list[Message]:
+        """Return the messages that ``chunk`` completes, verified.
+
+        Raises:
+            CorruptData: A record is damaged; nothing of the chunk was delivered.
+        """
+        messages: list[Message] = []
+        if chunk.offsets is not None:
+            decode_messages(chunk.body, 0, self._where, messages)
+            return [
+                message._replace(
+                    offset=offset, next_offset=offset + message.next_offset - message.offset
+                )
+                for message, offset in zip(messages, chunk.offsets, strict=True)
+            ]
+        base = chunk.offset - len(self._rest)
+        data = self._rest + chunk.body if self._rest else chunk.body
+        end = decode_messages(data, base, self._where, messages)
+        self._rest = data[end - base :] if end - base < len(data) else b""
+        return messages
