@@ -5,7 +5,6 @@ and whenever a flush ends, it hands all of them to the flusher at once. What is 
 flush runs waits for the next one.
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -13,9 +12,6 @@ from vq.broker.flusher import Flusher
 from vq.broker.turn import Turn
 from vq.errors import VqError
 from vq.store.ticket import SyncTicket
-
-logger = logging.getLogger(__name__)
-
 
 class Flushable(Protocol):
     """A log with somebody waiting for it; in practice a ``Channel``."""
@@ -122,7 +118,6 @@ class Storer:
                 channel.end_flush(ticket)
                 done.append(channel)
             else:
-                logger.error("a flush failed: %s", error)
                 channel.flush_failed(error)
         self.kick()
         for channel in done:

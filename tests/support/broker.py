@@ -1,0 +1,250 @@
+"""A whole broker in memory, and a client that awaits replies, for tests of the broker alone."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+
+from vq.broker.config import BrokerConfig, ConnectionLimits
+from vq.broker.flusher import FlushRunner, LoopFlusher
+from vq.broker.node import BrokerNode
+from vq.broker.runner import InlineRunner
+from vq.clock import SystemClock
+from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
+from vq.coordination.topics import create_topic
+from vq.model import Address, TopicSettings
+from vq.remoting import wire_pb2 as wire
+from vq.remoting.connection import ClientConnection, Closing, Opened, Reply
+from vq.remoting.format import Command
+from vq.remoting.memory import MemoryNetwork
+from vq.remoting.messages import decode_reply, encode_header
+from vq.remoting.transport import Network
+from vq.store.memory_disk import MemoryDisk
+from vq.store.record import encode_record
+
+DATA = Path("/data")
+WAIT_S = 5.0
+
+
+async def until(check: Callable[[], object], *, timeout_s: float = WAIT_S) -> None:
+    """Let the loop run until ``check()`` is true."""
+    async with asyncio.timeout(timeout_s):
+        while not check():
+            await asyncio.sleep(0.001)
+
+
+class HeldFlusher(LoopFlusher):
+    """A flusher that flushes when it is let go, so that a test can look at what waits."""
+
+    def __init__(self, runner: FlushRunner) -> None:
+        super().__init__(runner, delay_s=0)
+        self.held = False
+        self.submissions = 0
+        self._submitted: list[Any] = []
+
+    def submit(self, tickets: Sequence[Any]) -> None:
+        """Flush at once, or when ``release`` is called."""
+        self.submissions += 1
+        if self.held:
+            self._submitted.append(tickets)
+        else:
+            super().submit(tickets)
+
+    def release(self) -> None:
+        """Flush what was held back, and hold nothing back any more."""
+        self.held = False
+        submitted, self._submitted = self._submitted, []
+        for tickets in submitted:
+            super().submit(tickets)
+
+
+@dataclass
+class MemoryCluster:
+    """ZooKeeper, network and disks of a cluster in memory."""
+
+    ensemble: MemoryEnsemble = field(default_factory=MemoryEnsemble)
+    network: MemoryNetwork = field(default_factory=MemoryNetwork)
+    disks: dict[str, MemoryDisk] = field(default_factory=dict)
+    flushers: dict[str, HeldFlusher] = field(default_factory=dict)
+    coordinators: dict[str, MemoryCoordinator] = field(default_factory=dict)
+    nodes: dict[str, BrokerNode] = field(default_factory=dict)
+
+    def node(self, group: str = "b1", **settings: Any) -> BrokerNode:
+        """Return a node of its own group, not started; its disk outlives it."""
+        clock = SystemClock()
+        disk = self.disks.setdefault(group, MemoryDisk())
+        config = BrokerConfig(
+            **{
+                "data": DATA,
+                "cluster": "test",
+                "group": group,
+                "node": "n1",
+                "host": group,
+                "refresh_interval_s": 0.5,
+                "connections": ConnectionLimits(sweep_interval_s=0.02),
+                **settings,
+            }
+        )
+        self.coordinators[group] = self.ensemble.coordinator("test", session_timeout_s=4.0)
+        self.flushers[group] = HeldFlusher(FlushRunner(clock, None))
+        self.nodes[group] = BrokerNode(
+            config,
+            coordinator=self.coordinators[group],
+            network=self.network.at(group),
+            disk=disk,
+            clock=clock,
+            rng=random.Random(7),
+            flusher=self.flushers[group],
+            runner=InlineRunner(),
+        )
+        return self.nodes[group]
+
+    async def start(self, group: str = "b1", **settings: Any) -> BrokerNode:
+        """Return a node that serves."""
+        node = self.node(group, **settings)
+        await node.start()
+        return node
+
+    @asynccontextmanager
+    async def admin(self) -> AsyncIterator[MemoryCoordinator]:
+        """Provide a started coordinator."""
+        client = self.ensemble.coordinator("test", session_timeout_s=4.0)
+        await client.start()
+        try:
+            yield client
+        finally:
+            await client.close()
+
+    async def create_topic(self, name: str = "t", **settings: Any) -> None:
+        """Make a topic."""
+        async with self.admin() as coordinator:
+            await create_topic(coordinator, name, TopicSettings(**settings))
+
+    async def stop(self) -> None:
+        """Stop every node."""
+        for node in self.nodes.values():
+            await node.stop()
+
+
+@asynccontextmanager
+async def memory_cluster() -> AsyncIterator[MemoryCluster]:
+    """Provide a cluster in memory whose nodes are stopped at the end."""
+    cluster = MemoryCluster()
+    try:
+        yield cluster
+    finally:
+        for flusher in cluster.flushers.values():
+            flusher.release()
+        await cluster.stop()
+
+
+class Client(asyncio.Protocol):
+    """One connection; every call waits for its reply and raises the error it carries."""
+
+    def __init__(self) -> None:
+        self.connection = ClientConnection()
+        self.transport: Any = None
+        self.opened = asyncio.Event()
+        self.closed = asyncio.Event()
+        self.closing: Exception | None = None
+        self.hello: Any = None
+
+    @classmethod
+    async def connect(cls, network: Network, address: Address) -> "Client":
+        """Return a client that said HELLO."""
+        _, client = await network.connect(address, cls)
+        client.transport.writelines(client.connection.hello(client_id="test"))
+        async with asyncio.timeout(WAIT_S):
+            await client.opened.wait()
+        return client
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See ``asyncio.Protocol``."""
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """See ``asyncio.Protocol``."""
+        for event in self.connection.receive_data(data):
+            if isinstance(event, Opened):
+                self.hello = event.hello
+                self.opened.set()
+            elif isinstance(event, Reply):
+                if not event.context.done():
+                    event.context.set_result(event.frame)
+            elif isinstance(event, Closing):
+                self.closing = event.error
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See ``asyncio.Protocol``."""
+        self.closed.set()
+        for future in self.connection.abandon():
+            if not future.done():
+                future.set_exception(self.closing or ConnectionError("connection lost"))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.transport.close()
+
+    def send(self, command: Command, message: Any, body: bytes = b"") -> "asyncio.Future[Any]":
+        """Send a request; the future gets the reply's frame."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        header = encode_header(command, message)
+        _, buffers = self.connection.request(command, header, body, context=future)
+        self.transport.writelines(buffers)
+        return future
+
+    async def call(self, command: Command, message: Any, body: bytes = b"") -> tuple[Any, bytes]:
+        """Send a request; return header and body of its reply."""
+        async with asyncio.timeout(WAIT_S):
+            frame = await self.send(command, message, body)
+        return decode_reply(frame), frame.body
+
+    def send_put(
+        self, topic: str, partition: int, records: Sequence[bytes], **fields: Any
+    ) -> "asyncio.Future[Any]":
+        """Send a PUT without waiting."""
+        body = b"".join(records)
+        values = {"record_count": len(records), "crc": google_crc32c.value(body), **fields}
+        request = wire.PutRequest(topic=topic, partition=partition, **values)
+        return self.send(Command.PUT, request, body)
+
+    async def put(self, topic: str, partition: int, records: Sequence[bytes], **fields: Any) -> Any:
+        """PUT a batch of encoded records; returns the response header."""
+        async with asyncio.timeout(WAIT_S):
+            return decode_reply(await self.send_put(topic, partition, records, **fields))
+
+    def send_get(
+        self, topic: str, partition: int, offset: int, **fields: Any
+    ) -> "asyncio.Future[Any]":
+        """Send a GET without waiting."""
+        values = {"max_bytes": 1 << 20, **fields}
+        request = wire.GetRequest(topic=topic, partition=partition, offset=offset, **values)
+        return self.send(Command.GET, request)
+
+    async def get(
+        self, topic: str, partition: int, offset: int, **fields: Any
+    ) -> tuple[Any, bytes]:
+        """GET bytes; returns response header and body."""
+        async with asyncio.timeout(WAIT_S):
+            frame = await self.send_get(topic, partition, offset, **fields)
+        return decode_reply(frame), frame.body
+
+    async def offsets(self, topic: str, partition: int, **fields: Any) -> Any:
+        """OFFSETS; returns the response header."""
+        request = wire.OffsetsRequest(topic=topic, partition=partition, **fields)
+        return (await self.call(Command.OFFSETS, request))[0]
+
+    async def status(self, *, with_partitions: bool = False) -> Any:
+        """STATUS; returns the response header."""
+        request = wire.StatusRequest(with_partitions=with_partitions)
+        return (await self.call(Command.STATUS, request))[0]
+
+
+def message(payload: bytes, id: int = 1, tag: str | None = None) -> bytes:
+    """Return one encoded record."""
+    return encode_record(id, payload, tag.encode() if tag is not None else None)

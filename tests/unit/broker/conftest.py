@@ -1,0 +1,49 @@
+"""A broker in memory with one topic of two partitions, and a client of it."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+from support.broker import Client, HeldFlusher, MemoryCluster, memory_cluster, until
+
+from vq.broker.node import BrokerNode
+from vq.store.memory_disk import MemoryDisk
+
+
+@dataclass
+class Served:
+    """What most tests need."""
+
+    cluster: MemoryCluster
+    node: BrokerNode
+    client: Client
+
+    @property
+    def flusher(self) -> HeldFlusher:
+        """The node's flusher."""
+        return self.cluster.flushers["b1"]
+
+    @property
+    def disk(self) -> MemoryDisk:
+        """The node's disk."""
+        return self.cluster.disks["b1"]
+
+    async def connect(self) -> Client:
+        """Return another connection."""
+        return await Client.connect(self.cluster.network, self.node.address)
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[MemoryCluster]:
+    """A cluster without nodes."""
+    async with memory_cluster() as found:
+        yield found
+
+
+@pytest.fixture
+async def served(cluster: MemoryCluster) -> Served:
+    """One node, topic ``t`` with two partitions, a connection."""
+    node = await cluster.start()
+    await cluster.create_topic("t", partitions=2)
+    await until(lambda: len(node._partitions.channels) == 2)
+    return Served(cluster, node, await Client.connect(cluster.network, node.address))

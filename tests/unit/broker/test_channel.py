@@ -1,0 +1,238 @@
+"""What becomes of a PUT: checks, append, group commit, acknowledgement, and failures of each."""
+
+import asyncio
+import errno
+
+import pytest
+from support.broker import message, until
+
+from vq.errors import (
+    BadChecksum,
+    DiskFull,
+    InvalidRequest,
+    OutcomeUnknown,
+    PartitionFailed,
+    SequenceGap,
+    StaleEpoch,
+    StorageFailed,
+    UnknownPartition,
+    UnknownProducer,
+    UnknownTopic,
+)
+from vq.remoting.messages import decode_reply
+from vq.store.format import CONTROL_BYTES
+from vq.store.record import decode_records
+
+
+async def test_a_batch_is_stored_behind_its_control_record(served):
+    """The offset answered is that of the first record, and reading from 0 gives it back."""
+    reply = await served.client.put("t", 0, [message(b"one", 1), message(b"two", 2)])
+    assert reply.offset == CONTROL_BYTES
+    assert reply.epoch == 1
+    assert not reply.duplicate
+    header, body = await served.client.get("t", 0, 0)
+    assert [r.payload for r in decode_records(body, 0)] == [b"one", b"two"]
+    assert header.next_offset == header.high_watermark == len(body)
+
+
+async def test_nothing_is_acknowledged_or_shown_before_it_is_durable(served):
+    """While the flush is held back, the sender waits and readers see nothing."""
+    await served.client.put("t", 0, [message(b"first")])
+    served.flusher.held = True
+    waiting = served.client.send_put("t", 0, [message(b"second")])
+    await until(lambda: served.flusher.submissions == 2)
+    offsets = await served.client.offsets("t", 0)
+    assert not waiting.done()
+    assert offsets.latest < offsets.log_end_offset
+    header, body = await served.client.get("t", 0, offsets.latest)
+    assert body == b""
+    served.flusher.release()
+    decode_reply(await waiting)
+    assert (await served.client.offsets("t", 0)).latest == offsets.log_end_offset
+
+
+async def test_what_arrives_during_a_flush_shares_the_next_one(served):
+    """Twenty PUTs of two connections behind one flush need one more flush, not twenty."""
+    await served.client.put("t", 0, [message(b"first")])
+    other = await served.connect()
+    served.flusher.held = True
+    before = served.flusher.submissions
+    first = served.client.send_put("t", 0, [message(b"x")])
+    await until(lambda: served.flusher.submissions == before + 1)
+    waiting = [
+        client.send_put("t", partition, [message(b"x")])
+        for client in (served.client, other)
+        for partition in (0, 1)
+        for _ in range(5)
+    ]
+    await until(lambda: served.node._server.requests_waiting == 21)
+    served.flusher.release()
+    await asyncio.wait_for(asyncio.gather(first, *waiting), 5)
+    assert served.flusher.submissions == before + 2
+
+
+async def test_async_topics_are_acknowledged_before_the_flush(served):
+    """With flush async the answer does not wait, and readers see it at once."""
+    await served.cluster.create_topic("a", flush="async", flush_interval_messages=3)
+    served.flusher.held = True
+    before = served.flusher.submissions
+    for n in range(2):
+        await served.client.put("a", 0, [message(b"x", n)])
+    assert (await served.client.offsets("a", 0)).latest > 0
+    assert served.flusher.submissions == before
+    await served.client.put("a", 0, [message(b"x", 3)])
+    await until(lambda: served.flusher.submissions == before + 1)
+
+
+async def test_async_topics_are_flushed_after_a_time(served):
+    """A lone message of an async topic is flushed when its interval is over."""
+    await served.cluster.create_topic("a", flush="async", flush_interval_ms=20)
+    before = served.flusher.submissions
+    await served.client.put("a", 0, [message(b"x")])
+    await until(lambda: served.flusher.submissions == before + 1)
+
+
+# Resends ------------------------------------------------------------------------------------------
+STAMP = {"producer_id": 77, "producer_epoch": 1}
+
+
+async def test_a_resend_gets_the_first_result(served):
+    """The second copy of a batch is not stored; its answer has the first one's offset."""
+    first = await served.client.put("t", 0, [message(b"x")], sequence=0, **STAMP)
+    end = (await served.client.offsets("t", 0)).log_end_offset
+    again = await served.client.put("t", 0, [message(b"x")], sequence=0, **STAMP)
+    assert (again.offset, again.duplicate) == (first.offset, True)
+    assert (await served.client.offsets("t", 0)).log_end_offset == end
+
+
+async def test_a_resend_is_not_acknowledged_before_the_first_copy_is_durable(served):
+    """A resend that overtakes the flush of its first copy waits for that flush."""
+    await served.client.put("t", 0, [message(b"x")], sequence=0, **STAMP)
+    served.flusher.held = True
+    first = served.client.send_put("t", 0, [message(b"y")], sequence=1, **STAMP)
+    other = await served.connect()
+    again = other.send_put("t", 0, [message(b"y")], sequence=1, **STAMP)
+    await until(lambda: served.node._context.counters.duplicates == 1)
+    await other.offsets("t", 0)
+    assert not first.done()
+    assert not again.done()
+    served.flusher.release()
+    one, two = decode_reply(await first), decode_reply(await again)
+    assert one.offset == two.offset
+    assert (one.duplicate, two.duplicate) == (False, True)
+
+
+async def test_a_gap_in_the_sequence_is_refused(served):
+    """A batch whose predecessor is missing is not stored."""
+    await served.client.put("t", 0, [message(b"x")], sequence=0, **STAMP)
+    with pytest.raises(SequenceGap):
+        await served.client.put("t", 0, [message(b"x")], sequence=2, **STAMP)
+
+
+async def test_an_unknown_producer_must_begin_with_sequence_0(served):
+    """A broker that does not remember the producer cannot vouch for its earlier batches."""
+    with pytest.raises(UnknownProducer):
+        await served.client.put("t", 0, [message(b"x")], sequence=5, **STAMP)
+
+
+async def test_resends_are_recognised_after_a_restart(served):
+    """The producer table is rebuilt from the log."""
+    first = await served.client.put("t", 0, [message(b"x")], sequence=0, **STAMP)
+    await served.node.stop()
+    served.node = await served.cluster.start()
+    client = await served.connect()
+    again = await client.put("t", 0, [message(b"x")], sequence=0, **STAMP)
+    assert (again.offset, again.duplicate) == (first.offset, True)
+
+
+# Refusals -----------------------------------------------------------------------------------------
+async def test_a_damaged_body_is_refused(served):
+    """A body whose CRC is not that of the header is not stored."""
+    with pytest.raises(BadChecksum):
+        await served.client.put("t", 0, [message(b"x")], crc=1)
+    assert (await served.client.offsets("t", 0)).log_end_offset == 0
+
+
+async def test_a_client_that_knows_a_newer_master_is_refused(served):
+    """A broker that lags behind the client's epoch must not act."""
+    with pytest.raises(StaleEpoch) as caught:
+        await served.client.put("t", 0, [message(b"x")], epoch=2)
+    assert caught.value.details["epoch"] == 1
+
+
+async def test_unknown_topics_and_partitions_are_told_apart(served):
+    """Each has its own error, for PUT, GET and OFFSETS."""
+    with pytest.raises(UnknownTopic, match="vq topic create nowhere"):
+        await served.client.put("nowhere", 0, [message(b"x")])
+    with pytest.raises(UnknownTopic):
+        await served.client.get("nowhere", 0, 0)
+    with pytest.raises(UnknownPartition, match="0 to 1, not 2"):
+        await served.client.offsets("t", 2)
+
+
+async def test_a_producer_epoch_that_does_not_fit_is_refused(served):
+    """The log keeps two bytes of it."""
+    with pytest.raises(InvalidRequest, match="65535"):
+        await served.client.put(
+            "t", 0, [message(b"x")], producer_id=1, producer_epoch=65_536, sequence=0
+        )
+
+
+# I/O errors ---------------------------------------------------------------------------------------
+async def test_after_a_failed_flush_waiting_sends_are_unknown_and_later_ones_refused(served):
+    """The first I/O error ends the partition: no second fsync, no acknowledgement, no silence."""
+    await served.client.put("t", 0, [message(b"kept")])
+    kept = (await served.client.offsets("t", 0)).latest
+    served.disk.fail("datasync")
+    with pytest.raises(StorageFailed) as caught:
+        await served.client.put("t", 0, [message(b"lost?")])
+    assert isinstance(caught.value, OutcomeUnknown)
+    with pytest.raises(PartitionFailed):
+        await served.client.put("t", 0, [message(b"later")])
+    header, body = await served.client.get("t", 0, 0)
+    assert header.high_watermark == kept
+    assert [r.payload for r in decode_records(body, 0)] == [b"kept"]
+
+
+async def test_a_failed_partition_leaves_the_others_alone(served):
+    """The other partition of the topic goes on, and STATUS tells which one failed."""
+    await served.client.put("t", 0, [message(b"x")])
+    served.disk.fail("datasync")
+    with pytest.raises(StorageFailed):
+        await served.client.put("t", 0, [message(b"x")])
+    await served.client.put("t", 1, [message(b"x")])
+    status = await served.client.status(with_partitions=True)
+    assert [p.state for p in status.partitions] == ["failed", "rw"]
+    assert "datasync was told to fail" in status.partitions[0].reason
+
+
+async def test_a_failed_write_makes_the_send_unknown(served):
+    """An EIO of the append itself is treated as one of the flush."""
+    await served.client.put("t", 0, [message(b"x")])
+    served.disk.fail("pwrite")
+    with pytest.raises(OutcomeUnknown):
+        await served.client.put("t", 0, [message(b"x")])
+    with pytest.raises(PartitionFailed):
+        await served.client.put("t", 0, [message(b"x")])
+
+
+async def test_a_full_disk_refuses_and_the_partition_recovers(served):
+    """ENOSPC in the middle of an append is a definite refusal; the next append succeeds."""
+    await served.client.put("t", 0, [message(b"x")])
+    end = (await served.client.offsets("t", 0)).latest
+    served.disk.fail("pwrite", error=errno.ENOSPC)
+    with pytest.raises(DiskFull):
+        await served.client.put("t", 0, [message(b"x")])
+    assert (await served.client.put("t", 0, [message(b"y")])).offset == end + CONTROL_BYTES
+
+
+async def test_a_failed_partition_works_again_after_a_restart(served):
+    """A restart reads what the medium holds and takes appends again."""
+    await served.client.put("t", 0, [message(b"x")])
+    served.disk.fail("datasync")
+    with pytest.raises(StorageFailed):
+        await served.client.put("t", 0, [message(b"x")])
+    await served.node.stop()
+    served.node = await served.cluster.start()
+    client = await served.connect()
+    await client.put("t", 0, [message(b"x")])

@@ -1,0 +1,244 @@
+"""SEAL and ADOPT: a partition moves to another group without a copy, a gap or a doubled message."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from support.broker import Client, MemoryCluster, message, until
+
+from vq.coordination.coordinator import BadVersion
+from vq.coordination.placement import move
+from vq.coordination.topics import change_placement, describe_topic
+from vq.errors import (
+    InvalidRequest,
+    NotMaster,
+    PartitionRangeElsewhere,
+    PartitionReadOnly,
+    UnknownTopic,
+)
+from vq.remoting import wire_pb2 as wire
+from vq.remoting.format import Command
+from vq.remoting.messages import decode_reply
+
+STAMP = {"producer_id": 9, "producer_epoch": 1}
+
+
+class Pair:
+    """Two groups, topic ``t`` with one partition, a client of each; ``old`` holds it."""
+
+    def __init__(self, cluster: MemoryCluster) -> None:
+        self.cluster = cluster
+        self.clients: dict[str, Client] = {}
+        self.old = self.new = ""
+
+    async def start(self, **settings: Any) -> "Pair":
+        for group in ("b1", "b2"):
+            node = await self.cluster.start(group, **settings)
+            self.clients[group] = await Client.connect(self.cluster.network, node.address)
+        await self.cluster.create_topic("t")
+        view = await self.view()
+        self.old = view.partitions[0].writer_group or ""
+        self.new = "b2" if self.old == "b1" else "b1"
+        return self
+
+    async def view(self) -> Any:
+        async with self.cluster.admin() as coordinator:
+            return await describe_topic(coordinator, "t")
+
+    async def seal(self, version: int | None = None) -> Any:
+        if version is None:
+            version = (await self.view()).partition_versions[0]
+        request = wire.SealRequest(topic="t", partition=0, placement_version=version)
+        return (await self.clients[self.old].call(Command.SEAL, request))[0]
+
+    async def adopt(self, start: int, producers: bytes = b"", topic_id: str = "") -> None:
+        request = wire.AdoptRequest(
+            topic="t",
+            partition=0,
+            topic_id=topic_id or (await self.view()).id,
+            start_offset=start,
+            producers=producers,
+        )
+        await self.clients[self.new].call(Command.ADOPT, request)
+
+    async def place(self, view: Any, end: int) -> None:
+        async with self.cluster.admin() as coordinator:
+            await change_placement(coordinator, view, move(view.partitions[0], end, self.new))
+
+    async def move(self) -> int:
+        view = await self.view()
+        sealed = await self.seal(view.partition_versions[0])
+        await self.adopt(sealed.end_offset, sealed.producers)
+        await self.place(view, sealed.end_offset)
+        return sealed.end_offset
+
+    async def put(self, group: str, **fields: Any) -> Any:
+        return await self.clients[group].put("t", 0, [message(b"x")], **fields)
+
+    async def until_writable(self, group: str) -> None:
+        channels = self.cluster.nodes[group]._partitions.channels
+        await until(lambda: ("t", 0) in channels and channels["t", 0].takes_puts)
+
+
+@pytest.fixture
+async def pair(cluster):
+    """See ``Pair``."""
+    return await Pair(cluster).start()
+
+
+async def test_offsets_go_on_where_the_old_place_ended(pair):
+    """The new place takes appends from the end of the old one; both parts stay readable."""
+    await pair.put(pair.old)
+    end = await pair.move()
+    await pair.until_writable(pair.new)
+    assert (await pair.put(pair.new)).offset == end + 88
+    header, body = await pair.clients[pair.old].get("t", 0, 0)
+    assert header.next_offset == end
+    assert body
+    header, _ = await pair.clients[pair.new].get("t", 0, end)
+    assert header.log_start_offset == end
+
+
+async def test_readers_are_sent_to_the_other_group(pair):
+    """Who asks the wrong group for a range is told that it is elsewhere, and where it begins."""
+    await pair.put(pair.old)
+    end = await pair.move()
+    await pair.until_writable(pair.new)
+    with pytest.raises(PartitionRangeElsewhere) as caught:
+        await pair.clients[pair.old].get("t", 0, end)
+    assert caught.value.details == {"next_offset": end, "group": pair.new}
+    with pytest.raises(PartitionRangeElsewhere):
+        await pair.clients[pair.new].get("t", 0, 0)
+    with pytest.raises(PartitionReadOnly):
+        await pair.put(pair.old)
+
+
+async def test_a_reader_that_waits_at_the_end_is_told_of_the_move(pair):
+    """A parked GET does not sleep through a move."""
+    await pair.put(pair.old)
+    end = (await pair.clients[pair.old].offsets("t", 0)).latest
+    waiting = pair.clients[pair.old].send_get("t", 0, end, max_wait_ms=20_000)
+    await pair.move()
+    frame = await asyncio.wait_for(waiting, 5)
+    with pytest.raises(PartitionRangeElsewhere):
+        decode_reply(frame)
+
+
+async def test_a_resend_across_the_move_is_recognised(pair):
+    """The producer table moves along."""
+    first = await pair.put(pair.old, sequence=0, **STAMP)
+    await pair.move()
+    await pair.until_writable(pair.new)
+    again = await pair.put(pair.new, sequence=0, **STAMP)
+    assert (again.offset, again.duplicate) == (first.offset, True)
+    assert not (await pair.put(pair.new, sequence=1, **STAMP)).duplicate
+
+
+async def test_what_was_adopted_survives_a_restart_before_the_placement_changes(pair):
+    """The new log's start and producer table are on disk when ADOPT is answered."""
+    first = await pair.put(pair.old, sequence=0, **STAMP)
+    view = await pair.view()
+    sealed = await pair.seal()
+    await pair.adopt(sealed.end_offset, sealed.producers)
+    await pair.cluster.nodes[pair.new].stop()
+    node = await pair.cluster.start(pair.new)
+    pair.clients[pair.new] = await Client.connect(pair.cluster.network, node.address)
+    await pair.place(view, sealed.end_offset)
+    await pair.until_writable(pair.new)
+    assert (await pair.put(pair.new, sequence=0, **STAMP)).offset == first.offset
+
+
+async def test_seal_flushes_what_waits_and_refuses_what_comes(pair):
+    """Sends before the seal are acknowledged, sends after it are refused; the end is durable."""
+    await pair.put(pair.old)
+    flusher = pair.cluster.flushers[pair.old]
+    flusher.held = True
+    waiting = pair.clients[pair.old].send_put("t", 0, [message(b"y")])
+    await until(lambda: flusher.submissions >= 2)
+    sealing = asyncio.ensure_future(pair.seal())
+    await until(lambda: pair.cluster.nodes[pair.old]._partitions.channels["t", 0].sealed)
+    with pytest.raises(PartitionReadOnly):
+        await pair.put(pair.old)
+    assert not sealing.done()
+    flusher.release()
+    offset = decode_reply(await waiting).offset
+    assert (await sealing).end_offset > offset
+    assert await pair.seal() == await pair.seal()
+
+
+async def test_an_unfinished_move_ends_by_itself_and_cannot_be_finished_later(cluster):
+    """After its time the old place takes appends again, and the sleeping mover's write fails."""
+    pair = await Pair(cluster).start(seal_timeout_s=0.05)
+    await pair.put(pair.old)
+    view = await pair.view()
+    sealed = await pair.seal()
+    await pair.until_writable(pair.old)
+    offset = (await pair.put(pair.old)).offset
+    assert offset > sealed.end_offset
+    with pytest.raises(BadVersion):
+        await pair.place(view, sealed.end_offset)
+
+
+async def test_a_seal_outlives_a_restart_until_the_mover_is_fenced(pair):
+    """A broker that restarts in the middle of a move does not append below the mover's feet."""
+    await pair.put(pair.old)
+    view = await pair.view()
+    sealed = await pair.seal()
+    await pair.cluster.nodes[pair.old].stop()
+    node = await pair.cluster.start(pair.old)
+    pair.clients[pair.old] = await Client.connect(pair.cluster.network, node.address)
+    await pair.until_writable(pair.old)
+    await pair.put(pair.old)
+    with pytest.raises(BadVersion):
+        await pair.place(view, sealed.end_offset)
+
+
+async def test_a_partition_moves_before_anything_was_written(pair):
+    """An empty partition has no files, and moves all the same."""
+    assert await pair.move() == 0
+    await pair.until_writable(pair.new)
+    assert (await pair.put(pair.new)).offset == 88
+    with pytest.raises((PartitionReadOnly, NotMaster)):
+        await pair.put(pair.old)
+
+
+async def test_a_partition_comes_back(pair):
+    """It moves away and, nothing written there, back; then on with the first log."""
+    await pair.put(pair.old)
+    first, second = pair.old, pair.new
+    end = await pair.move()
+    pair.old, pair.new = second, first
+    await pair.until_writable(second)
+    assert await pair.move() == end
+    await pair.until_writable(first)
+    assert (await pair.put(first)).offset == end + 88
+
+
+async def test_a_partition_comes_back_with_what_was_written_elsewhere_in_between(pair):
+    """Its group then holds two ranges with a gap between them, and serves both."""
+    await pair.put(pair.old)
+    first, second = pair.old, pair.new
+    end = await pair.move()
+    await pair.until_writable(second)
+    await pair.put(second)
+    pair.old, pair.new = second, first
+    back = await pair.move()
+    await pair.until_writable(first)
+    assert (await pair.put(first)).offset == back + 88
+    client = pair.clients[first]
+    assert (await client.get("t", 0, 0))[0].next_offset == end
+    with pytest.raises(PartitionRangeElsewhere):
+        await client.get("t", 0, end)
+    assert (await client.get("t", 0, back))[1]
+
+
+async def test_an_outdated_or_foreign_request_is_refused(pair):
+    """SEAL names the placement it knows, ADOPT the topic's id; neither acts on another one."""
+    with pytest.raises(PartitionReadOnly, match="not 41"):
+        await pair.seal(41)
+    with pytest.raises(UnknownTopic):
+        await pair.adopt(0, topic_id="another")
+    request = wire.AdoptRequest(topic="t", partition=0, topic_id=(await pair.view()).id)
+    with pytest.raises(InvalidRequest, match="already"):
+        await pair.clients[pair.old].call(Command.ADOPT, request)
+    await pair.put(pair.old)

@@ -1,0 +1,214 @@
+"""GET and OFFSETS: ranges, long polls, tag filters, boundaries."""
+
+import asyncio
+import time
+
+import pytest
+from support.broker import message, until
+
+from vq.errors import (
+    InvalidRequest,
+    OffsetNotBoundary,
+    OffsetOutOfRange,
+    PartitionFailed,
+    PermissionRefused,
+    StaleEpoch,
+)
+from vq.remoting.messages import decode_reply
+from vq.store.record import decode_records
+
+
+async def _fill(served, count: int = 5, **fields) -> int:
+    for n in range(count):
+        await served.client.put("t", 0, [message(b"m%d" % n, n)], **fields)
+    return (await served.client.offsets("t", 0)).latest
+
+
+# Ranges -------------------------------------------------------------------------------------------
+async def test_reading_goes_on_where_the_last_answer_ended(served):
+    """Following next_offset with a small max_bytes gives the very bytes of the log."""
+    latest = await _fill(served)
+    whole = (await served.client.get("t", 0, 0))[1]
+    offset, pieces = 0, []
+    while offset < latest:
+        header, body = await served.client.get("t", 0, offset, max_bytes=70)
+        assert len(body) <= 70
+        pieces.append(body)
+        offset = header.next_offset
+    assert b"".join(pieces) == whole
+
+
+async def test_an_offset_beyond_the_end_is_out_of_range(served):
+    """The error carries the valid range; nothing jumps silently."""
+    latest = await _fill(served)
+    with pytest.raises(OffsetOutOfRange) as caught:
+        await served.client.get("t", 0, latest + 1)
+    assert caught.value.details == {"earliest": 0, "latest": latest}
+
+
+async def test_a_reader_that_knows_a_newer_epoch_is_refused(served):
+    """GET and OFFSETS carry the epoch the reader knows."""
+    with pytest.raises(StaleEpoch):
+        await served.client.get("t", 0, 0, epoch=9)
+    with pytest.raises(StaleEpoch):
+        await served.client.offsets("t", 0, epoch=9)
+
+
+async def test_a_topic_that_may_not_be_read_is_refused(served):
+    """The topic's permissions count for readers and writers."""
+    await served.cluster.create_topic("w", readable=False)
+    await served.cluster.create_topic("r", writable=False)
+    with pytest.raises(PermissionRefused):
+        await served.client.get("w", 0, 0)
+    with pytest.raises(PermissionRefused):
+        await served.client.put("r", 0, [message(b"x")])
+
+
+async def test_a_partition_never_written_reads_as_empty(served):
+    """No log is opened for it, and it answers like an empty one."""
+    header, body = await served.client.get("t", 1, 0)
+    assert (body, header.next_offset, header.high_watermark) == (b"", 0, 0)
+    assert served.node._partitions.channels["t", 1].log is None
+
+
+async def test_validate_tells_where_the_next_record_starts(served):
+    """An offset inside a record is refused with the next one that can be read from."""
+    await _fill(served)
+    records = decode_records((await served.client.get("t", 0, 0))[1], 0)
+    with pytest.raises(OffsetNotBoundary) as caught:
+        await served.client.get("t", 0, records[1].offset + 1, validate=True)
+    assert caught.value.details["next"] == records[1].next_offset
+    await served.client.get("t", 0, records[1].offset, validate=True)
+
+
+# Long polls ---------------------------------------------------------------------------------------
+async def test_a_waiting_get_is_answered_by_the_next_message(served):
+    """A reader at the end gets new data without asking again."""
+    latest = await _fill(served)
+    waiting = served.client.send_get("t", 0, latest, max_wait_ms=5_000)
+    await until(lambda: served.node._partitions.channels["t", 0].parked)
+    await served.client.put("t", 0, [message(b"new")])
+    frame = await asyncio.wait_for(waiting, 2)
+    assert [r.payload for r in decode_records(frame.body, latest)] == [b"new"]
+
+
+async def test_a_waiting_get_comes_back_empty_when_its_time_is_up(served):
+    """Nothing is lost by that: next_offset is where it began."""
+    latest = await _fill(served)
+    begin = time.monotonic()
+    header, body = await served.client.get("t", 0, latest, max_wait_ms=30)
+    assert time.monotonic() - begin >= 0.03
+    assert (body, header.next_offset) == (b"", latest)
+
+
+async def test_a_get_waits_for_min_bytes_or_its_time(served):
+    """Too little data is held back until there is enough; or given when the time is up."""
+    latest = await _fill(served)
+    waiting = served.client.send_get("t", 0, latest, max_wait_ms=5_000, min_bytes=150)
+    short = served.client.send_get("t", 0, latest, max_wait_ms=60, min_bytes=10_000)
+    await until(lambda: len(served.node._partitions.channels["t", 0].parked) == 2)
+    await served.client.put("t", 0, [message(b"one")])
+    assert not waiting.done()
+    await served.client.put("t", 0, [message(b"two")])
+    frame = await asyncio.wait_for(waiting, 2)
+    assert len(decode_records(frame.body, latest)) == 2
+    frame = await asyncio.wait_for(short, 2)
+    assert len(decode_records(frame.body, latest)) == 2
+
+
+async def test_a_closed_connection_leaves_nothing_parked(served):
+    """The requests of a client that goes away are forgotten at once."""
+    other = await served.connect()
+    for partition in (0, 1):
+        other.send_get("t", partition, 0, max_wait_ms=20_000)
+    channels = served.node._partitions.channels
+    await until(lambda: channels["t", 0].parked and channels["t", 1].parked)
+    other.close()
+    await until(lambda: not channels["t", 0].parked and not channels["t", 1].parked)
+    assert served.node._server.requests_waiting == 0
+
+
+# Tag filters --------------------------------------------------------------------------------------
+async def test_a_tag_filter_gives_only_matching_records_with_their_offsets(served):
+    """The body holds the matching records whole, and each one's offset is told."""
+    tags = ["red", "blue", None, "red", "green"]
+    await served.client.put("t", 0, [message(b"%d" % n, n, tag) for n, tag in enumerate(tags)])
+    everything = decode_records((await served.client.get("t", 0, 0))[1], 0)
+    header, body = await served.client.get("t", 0, 0, tags=["red", "green"])
+    assert header.filtered
+    assert [r.payload for r in decode_records(body, 0)] == [b"0", b"3", b"4"]
+    assert list(header.offsets) == [everything[n].offset for n in (0, 3, 4)]
+    assert header.next_offset == header.high_watermark
+
+
+async def test_a_filtered_get_waits_past_records_that_do_not_match(served):
+    """What does not match neither wakes the client nor is looked at twice."""
+    waiting = served.client.send_get("t", 0, 0, tags=["red"], max_wait_ms=5_000)
+    channel = served.node._partitions.channels["t", 0]
+    await until(lambda: channel.parked)
+    await served.client.put("t", 0, [message(b"no", 1, "blue")])
+    await until(lambda: channel.parked)
+    assert not waiting.done()
+    await served.client.put("t", 0, [message(b"yes", 2, "red")])
+    frame = await asyncio.wait_for(waiting, 2)
+    assert [r.payload for r in decode_records(frame.body, 0)] == [b"yes"]
+
+
+async def test_a_filtered_get_without_a_match_moves_on_in_time(served):
+    """When its time is up it says how far it looked, so that the client need not look again."""
+    await served.client.put("t", 0, [message(b"no", 1, "blue")])
+    header, body = await served.client.get("t", 0, 0, tags=["red"], max_wait_ms=20)
+    assert body == b""
+    assert header.next_offset == header.high_watermark > 0
+
+
+async def test_a_rare_tag_in_a_long_log_is_found_in_steps(served):
+    """More than one scan step lies before the match; other clients are answered meanwhile."""
+    many = [message(b"x" * 1000, n, "blue") for n in range(200)]
+    for _ in range(4):
+        await served.client.put("t", 0, many)
+    await served.client.put("t", 0, [message(b"here", 1, "red")])
+    header, body = await served.client.get("t", 0, 0, tags=["red"], max_wait_ms=2_000)
+    assert [r.payload for r in decode_records(body, 0)] == [b"here"]
+    assert header.next_offset == header.high_watermark
+
+
+async def test_a_filtered_get_passes_a_record_larger_than_a_step(served):
+    """A record that does not fit into one scan step is looked at whole."""
+    await served.client.put("t", 0, [message(b"x" * 400_000, 1, "blue")])
+    await served.client.put("t", 0, [message(b"y" * 400_000, 2, "red")])
+    _, body = await served.client.get("t", 0, 0, tags=["red"], max_wait_ms=2_000)
+    assert [r.id for r in decode_records(body, 0)] == [2]
+
+
+async def test_a_filtered_get_inside_a_record_is_refused(served):
+    """A filter parses records, so it must begin at one."""
+    await _fill(served)
+    with pytest.raises(OffsetNotBoundary):
+        await served.client.get("t", 0, 3, tags=["red"])
+
+
+async def test_too_many_tags_are_refused(served):
+    """A filter is bounded."""
+    with pytest.raises(InvalidRequest, match="64"):
+        await served.client.get("t", 0, 0, tags=[str(n) for n in range(65)])
+
+
+# OFFSETS ------------------------------------------------------------------------------------------
+async def test_offsets_tell_range_count_and_time(served):
+    """Earliest, latest, a count of messages without control records, and a search by time."""
+    latest = await _fill(served, 5)
+    answer = await served.client.offsets("t", 0, count=True, from_offset=0, to_offset=latest)
+    assert (answer.earliest, answer.latest, answer.log_end_offset) == (0, latest, latest)
+    assert (answer.count, answer.count_exact) == (5, True)
+    assert (await served.client.offsets("t", 0, by_time=True, time_ms=1)).offset == 0
+    assert (await served.client.offsets("t", 0, by_time=True, time_ms=1 << 50)).offset == latest
+
+
+async def test_a_get_answered_while_the_log_failed_says_so(served):
+    """Bytes the medium cannot deliver are an error, never an empty answer."""
+    await _fill(served)
+    served.disk.fail("view")
+    with pytest.raises(PartitionFailed):
+        await served.client.get("t", 0, 0)
+    decode_reply(await served.client.send_get("t", 1, 0))

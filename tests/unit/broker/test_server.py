@@ -1,0 +1,282 @@
+"""Connections: bad input, deadlines, caps, back-pressure. Nothing a peer sends harms the others."""
+
+import asyncio
+import struct
+from typing import Any
+
+import pytest
+from support.broker import Client, message, until
+
+from vq.broker.config import ConnectionLimits
+from vq.errors import Busy, VqError
+from vq.remoting import wire_pb2 as wire
+from vq.remoting.format import MAGIC_VERSION, PREFIX, Command
+from vq.remoting.frames import FrameParser
+from vq.remoting.messages import decode_error, decode_reply
+
+
+class Raw(asyncio.Protocol):
+    """A peer that sends whatever bytes a test wants and keeps what comes back."""
+
+    def __init__(self) -> None:
+        self.parser = FrameParser()
+        self.frames: list[Any] = []
+        self.closed = asyncio.Event()
+        self.transport: Any = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.frames += self.parser.feed(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed.set()
+
+    async def refused(self) -> VqError:
+        """Wait for the end of the connection; return the error that came before it."""
+        await asyncio.wait_for(self.closed.wait(), 5)
+        frame = self.frames[-1]
+        return decode_error(frame.status, frame.header, frame.flags)
+
+
+async def _raw(served) -> Raw:
+    return (await served.cluster.network.connect(served.node.address, Raw))[1]
+
+
+def _frame(command: int, header: bytes = b"", body: bytes = b"", *, version: int = 1) -> bytes:
+    length = PREFIX.size - 4 + len(header) + len(body)
+    magic = MAGIC_VERSION[:2] + bytes([version])
+    return PREFIX.pack(length, magic, 0, command, 0, 7, len(header)) + header + body
+
+
+HELLO = _frame(Command.HELLO, wire.HelloRequest(version_min=1, version_max=1).SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("data", "expected", "text"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "ProtocolError", "starts with"),
+        (bytes(64), "ProtocolError", "starts with"),
+        (_frame(Command.HELLO, version=9), "UnsupportedVersion", "version 9"),
+        (_frame(Command.STATUS), "HelloRequired", "first command"),
+        (struct.pack(">I", 1 << 20) + HELLO[4:], "FrameTooLarge", "4096"),
+        (HELLO + _frame(999), "UnknownCommand", "999"),
+        (HELLO + _frame(Command.PUT, b"\xff\xff\xff"), "InvalidRequest", "PUT"),
+        (HELLO + struct.pack(">I", 1 << 28) + HELLO[4:], "FrameTooLarge", "16777216"),
+        (HELLO + HELLO, "InvalidRequest", "HELLO comes once"),
+    ],
+    ids=[
+        "http",
+        "zeros",
+        "version",
+        "no hello",
+        "large before hello",
+        "unknown command",
+        "no header",
+        "oversize",
+        "hello twice",
+    ],
+)
+async def test_what_is_no_request_ends_the_connection_with_a_reason(served, data, expected, text):
+    """The peer is told what is wrong before the connection is closed; others are not disturbed."""
+    raw = await _raw(served)
+    raw.transport.write(data)
+    error = await raw.refused()
+    assert type(error).__name__ == expected
+    assert text in str(error)
+    await served.client.put("t", 0, [message(b"x")])
+
+
+async def test_a_cut_off_frame_leaves_no_trace(served):
+    """Half a PUT and then the end of the connection stores nothing and keeps no memory."""
+    raw = await _raw(served)
+    raw.transport.write(HELLO + _frame(Command.PUT, b"", b"x" * 5_000)[:3_000])
+    server = served.node._server
+    await until(lambda: server.gathered_bytes == 3_000)
+    raw.transport.close()
+    await until(lambda: len(server.sessions) == 1)
+    assert server.gathered_bytes == 0
+    assert (await served.client.offsets("t", 0)).log_end_offset == 0
+
+
+async def test_a_request_delivered_byte_by_byte_is_answered(served):
+    """How TCP cuts the stream makes no difference."""
+    raw = await _raw(served)
+    for byte in HELLO + _frame(Command.PING):
+        raw.transport.write(bytes([byte]))
+        await asyncio.sleep(0)
+    await until(lambda: len(raw.frames) == 2)
+    assert raw.frames[1].status == 0
+
+
+async def _strict(cluster, **limits) -> tuple[Any, Any]:
+    """Start a node with given bounds; return it and its server."""
+    node = await cluster.start(connections=ConnectionLimits(sweep_interval_s=0.01, **limits))
+    return node, node._server
+
+
+async def test_who_says_nothing_is_disconnected(cluster):
+    """No HELLO within the deadline: closed with a reason."""
+    node, _ = await _strict(cluster, hello_timeout_s=0.03)
+    raw = (await cluster.network.connect(node.address, Raw))[1]
+    assert "no HELLO" in str(await raw.refused())
+
+
+async def test_a_dripping_frame_is_disconnected(cluster):
+    """A frame that never becomes whole ends the connection, however busily its bytes drip."""
+    node, _ = await _strict(cluster, frame_timeout_s=0.05)
+    raw = (await cluster.network.connect(node.address, Raw))[1]
+    raw.transport.write(HELLO)
+    frame = _frame(Command.PUT, b"", b"x" * 5_000)
+    for at in range(200):
+        if raw.closed.is_set() or len(raw.frames) > 1:
+            break
+        raw.transport.write(frame[at : at + 1])
+        await asyncio.sleep(0.005)
+    assert "not whole" in str(await raw.refused())
+
+
+async def test_an_idle_connection_is_disconnected_and_a_waiting_one_is_not(cluster):
+    """Waiting for data is not idleness."""
+    node, _ = await _strict(cluster, idle_timeout_s=0.05)
+    await cluster.create_topic("t")
+    waiting = await Client.connect(cluster.network, node.address)
+    answer = waiting.send_get("t", 0, 0, max_wait_ms=300)
+    idle = (await cluster.network.connect(node.address, Raw))[1]
+    idle.transport.write(HELLO)
+    assert "no request" in str(await idle.refused())
+    assert not waiting.closed.is_set()
+    decode_reply(await asyncio.wait_for(answer, 5))
+
+
+async def test_connections_are_capped(cluster):
+    """Beyond the caps a connection is told why and closed; the ones there go on."""
+    node, server = await _strict(cluster, connections_max=2)
+    clients = [await Client.connect(cluster.network, node.address) for _ in range(2)]
+    raw = (await cluster.network.connect(node.address, Raw))[1]
+    error = await raw.refused()
+    assert isinstance(error, Busy)
+    assert "connections number 3" in str(error)
+    await until(lambda: len(server.sessions) == 2)
+    clients[0].close()
+    await until(lambda: len(server.sessions) == 1)
+    await (await Client.connect(cluster.network, node.address)).status()
+
+
+async def test_connections_without_hello_are_capped(cluster):
+    """A flood of silent connections does not use up the places of those that speak."""
+    node, server = await _strict(cluster, before_hello_max=2)
+    silent = [(await cluster.network.connect(node.address, Raw))[1] for _ in range(3)]
+    assert "before HELLO" in str(await silent[2].refused())
+    silent[0].transport.close()
+    await until(lambda: len(server.sessions) == 1)
+    await Client.connect(cluster.network, node.address)
+
+
+async def test_incomplete_frames_of_all_connections_share_a_budget(cluster):
+    """Announcing large frames costs nothing; sending parts of many is bounded."""
+    node, server = await _strict(cluster, gathered_bytes_max=100_000)
+    frame = HELLO + _frame(Command.PUT, b"", b"x" * 1_000_000)
+    raws = [(await cluster.network.connect(node.address, Raw))[1] for _ in range(3)]
+    for raw in raws:
+        raw.transport.write(frame[:40_000])
+    await until(lambda: any(raw.closed.is_set() for raw in raws))
+    assert [raw.closed.is_set() for raw in raws].count(True) == 1
+    assert server.gathered_bytes <= 100_000
+
+
+async def test_reading_pauses_while_too_many_bytes_wait_for_a_flush(cluster):
+    """A sender that outruns the disk is stopped by TCP, and goes on when the disk has caught up."""
+    node, _ = await _strict(cluster, put_bytes_in_flight_max=10_000)
+    await cluster.create_topic("t")
+    client = await Client.connect(cluster.network, node.address)
+    await client.put("t", 0, [message(b"x")])
+    cluster.flushers["b1"].held = True
+    waiting = []
+    for n in range(40):
+        waiting.append(client.send_put("t", 0, [message(b"x" * 1_000, n)]))
+        await asyncio.sleep(0)
+    (session,) = node._server.sessions
+    await until(lambda: session._paused)
+    assert session.put_bytes < 12_000
+    cluster.flushers["b1"].release()
+    for frame in await asyncio.wait_for(asyncio.gather(*waiting), 5):
+        decode_reply(frame)
+    assert not session._paused
+
+
+async def test_a_full_window_is_refused_as_busy(cluster):
+    """What a client sends beyond the window it was told is refused, not kept."""
+    node, _ = await _strict(cluster, requests_in_flight_max=2)
+    await cluster.create_topic("t")
+    client = await Client.connect(cluster.network, node.address)
+    assert client.hello.requests_in_flight_max == 2
+    raw = (await cluster.network.connect(node.address, Raw))[1]
+    get = wire.GetRequest(topic="t", max_bytes=1, max_wait_ms=20_000).SerializeToString()
+    frames = b"".join(
+        PREFIX.pack(16 + len(get), MAGIC_VERSION, 0, Command.GET, 0, n, len(get)) + get
+        for n in range(3)
+    )
+    raw.transport.write(HELLO + frames)
+    await until(lambda: len(raw.frames) == 2)
+    frame = raw.frames[1]
+    assert isinstance(decode_error(frame.status, frame.header, 0), Busy)
+    assert frame.correlation_id == 2
+
+
+async def test_a_peer_that_takes_nothing_is_stopped_and_then_disconnected(cluster):
+    """Answers that are not taken make the broker stop reading, and end the connection in time."""
+    node, server = await _strict(cluster, write_timeout_s=0.1, write_buffer_bytes=10_000)
+    await cluster.create_topic("t")
+    client = await Client.connect(cluster.network, node.address)
+    await client.put("t", 0, [message(b"x" * 500_000)])
+    raw = (await cluster.network.connect(node.address, Raw))[1]
+    raw.transport.write(HELLO)
+    await until(lambda: raw.frames)
+    raw.transport.pause_reading()
+    for n in range(8):
+        get = wire.GetRequest(topic="t", max_bytes=1 << 20).SerializeToString()
+        raw.transport.write(
+            PREFIX.pack(16 + len(get), MAGIC_VERSION, 0, Command.GET, 0, n, len(get)) + get
+        )
+        await asyncio.sleep(0.001)
+    session = list(server.sessions)[1]
+    await until(lambda: session.congested)
+    assert node._context.counters.bytes_out < 1_100_000
+    await until(lambda: session not in server.sessions)
+    await client.put("t", 0, [message(b"x")])
+
+
+async def test_answers_wait_for_a_congested_peer_that_comes_back(cluster):
+    """Data held back for a slow peer are sent when it reads on; none is lost."""
+    node, server = await _strict(cluster, write_buffer_bytes=10_000)
+    await cluster.create_topic("t")
+    client = await Client.connect(cluster.network, node.address)
+    await client.put("t", 0, [message(b"x" * 500_000)])
+    client.transport.pause_reading()
+    waiting = [client.send_get("t", 0, 0) for _ in range(4)]
+    (session,) = server.sessions
+    await until(lambda: session.congested)
+    client.transport.resume_reading()
+    frames = await asyncio.wait_for(asyncio.gather(*waiting), 5)
+    assert len({frame.body for frame in frames}) == 1
+
+
+async def test_a_bug_in_a_handler_is_answered_and_does_not_end_the_connection(served, monkeypatch):
+    """An unexpected error becomes InternalError (outcome unknown) for that request only."""
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setitem(served.node._dispatcher.handlers, int(Command.PING), broken)
+    frame = await served.client.send(Command.PING, wire.PingRequest())
+    error = decode_error(frame.status, frame.header, frame.flags)
+    assert type(error).__name__ == "InternalError"
+    await served.client.status()
+
+
+async def test_ping_tells_the_time(served):
+    """PING answers with the broker's wall clock."""
+    reply, _ = await served.client.call(Command.PING, wire.PingRequest())
+    assert reply.wall_ms > 1_700_000_000_000
