@@ -189,13 +189,15 @@ class EmbeddedZooKeeper:
         deadline = time.monotonic() + timeout_s
         for attempt in range(PORT_TRIES_MAX):
             self._configure(fresh_ports=attempt > 0)
+            self._check_ports()
             for server in self._servers:
                 if not server.running:
                     server.launch(self._command(server))
             if self._wait_serving(deadline):
                 logger.info("ZooKeeper serves at %s (pids %s)", self.hosts, self.pids)
                 return self
-            if self._port or not self._port_was_taken():
+            # A port that was free a moment ago may be taken by now; others are tried.
+            if self._port or time.monotonic() >= deadline:
                 break
             self.kill()
         logs = "\n".join(server.log_tail() for server in self._servers)
@@ -301,8 +303,13 @@ class EmbeddedZooKeeper:
             time.sleep(0.02)
         return False
 
-    def _port_was_taken(self) -> bool:
-        return any("Address already in use" in server.log_tail() for server in self._servers)
+    def _check_ports(self) -> None:
+        for server in self._servers:
+            if not server.running and not _is_free(server.port):
+                raise CoordinationError(
+                    f"port {server.port} for ZooKeeper is taken by another process; stop that one "
+                    "or choose another port"
+                )
 
 
 class _Server:
@@ -329,13 +336,7 @@ class _Server:
             return 0
         match = re.search(r"^clientPort=(\d+)$", text, re.MULTILINE)
         port = int(match[1]) if match else 0
-        try:
-            with socket.socket() as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind(("127.0.0.1", port))
-        except OSError:
-            return 0
-        return port
+        return port if _is_free(port) else 0
 
     def write_config(self, tick_ms: int, ensemble: "Iterable[_Server]") -> None:
         data = self.directory / "data"
@@ -421,6 +422,17 @@ class _Server:
         except OSError:
             return ""
         return "\n".join(text.splitlines()[-lines:])
+
+
+def _is_free(port: int) -> bool:
+    """Whether a server could listen on ``port`` of the loopback address now."""
+    try:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+    except OSError:
+        return False
+    return True
 
 
 def _java_candidates(env: Mapping[str, str]) -> Iterable[Path]:
