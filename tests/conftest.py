@@ -15,7 +15,15 @@ from vq.coordination.embedded import EmbeddedZooKeeper
 # Properties: the same examples every time in the short form, new and many more in the long one.
 hypothesis.settings.register_profile("short", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("long", max_examples=5_000, deadline=None)
-hypothesis.settings.load_profile("long" if os.environ.get("VQ_LONG") == "1" else "short")
+LONG = os.environ.get("VQ_LONG") == "1"
+hypothesis.settings.load_profile("long" if LONG else "short")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave the long form of fault runs to its own command."""
+    for item in items:
+        if not LONG and item.get_closest_marker("long") is not None:
+            item.add_marker(pytest.mark.skip(reason="long form: make test-long"))
 
 
 @pytest.fixture(scope="session")

