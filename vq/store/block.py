@@ -57,7 +57,7 @@ class BlockCache:
     def __len__(self) -> int:
         return len(self._open)
 
-    def trim(self, keep: "Block") -> None:
+    def trim(self, keep: "Block | None" = None) -> None:
         """Close the blocks used least recently, but not ``keep``, until few enough are open."""
         if len(self._open) <= self._open_blocks_max:
             return

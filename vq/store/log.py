@@ -148,7 +148,7 @@ class Log(LogReader):
             DirectoryRefused: It belongs to another topic.
             CorruptData: ``producers`` is no producer table.
         """
-        cache = cache or BlockCache(16)
+        cache = BlockCache(16) if cache is None else cache
         try:
             recovered = recover(
                 directory,
@@ -440,6 +440,10 @@ class Log(LogReader):
         Raises:
             InvalidState: It is not the ticket that is out.
         """
+        self._take_back(ticket)
+        self._cache.trim()
+
+    def _take_back(self, ticket: SyncTicket) -> None:
         if ticket is not self._ticket:
             raise InvalidState("this ticket is not the one in flight")
         self._ticket = None
@@ -573,6 +577,8 @@ class Log(LogReader):
         """
         if self.state is LogState.CLOSED:
             return
+        if self._ticket is not None and self.state is not LogState.FAILED:
+            raise InvalidState(f"{self.directory}: a flush is running; wait for it, then close")
         own = BlockCache()  # this may run on another thread than the rest
         for block in self._blocks:
             self._cache.give(block, own)
@@ -583,16 +589,12 @@ class Log(LogReader):
             self.fail(error)
             raise StorageFailed(f"closing {self.directory} failed: {error}") from error
         finally:
-            if self._ticket is None or self.state is LogState.FAILED:
-                for block in self._blocks:
-                    block.close()
-                self._active = None
-                self._unreadable = True
-                self._stop(LogState.CLOSED, "the log is closed")
+            own.close_all()
+            self._active = None
+            self._unreadable = True
+            self._stop(LogState.CLOSED, "the log is closed")
 
     def _close_properly(self) -> None:
-        if self._ticket is not None:
-            raise InvalidState(f"{self.directory}: a flush is running; wait for it, then close")
         last = self._blocks.last
         if last is not None and self._bytes_since_checkpoint:
             self._checkpoint_wanted = True
@@ -608,5 +610,5 @@ class Log(LogReader):
         ticket = self.begin_sync()
         if ticket is not None:
             ticket.run()
-            self.finish_sync(ticket)
+            self._take_back(ticket)
         return ticket

@@ -91,11 +91,18 @@ class _Node:
     """A file: what is read now, what is surely on the medium, and the changes between the two."""
 
     now: bytearray = field(default_factory=bytearray)
-    durable: bytes = b""
+    durable: bytearray = field(default_factory=bytearray)
     pending: list[tuple[str, int, bytes]] = field(default_factory=list)
 
     def settle(self) -> None:
-        self.durable = bytes(self.now)
+        """Bring the medium up to date with the changes; costs as much as they are large."""
+        for kind, position, data in self.pending:
+            if kind == "truncate":
+                _resize(self.durable, position)
+            else:
+                if position > len(self.durable):
+                    _resize(self.durable, position)
+                self.durable[position : position + len(data)] = data
         self.pending.clear()
 
     def after_crash(self, chance: Chance) -> bytes:
@@ -148,7 +155,7 @@ class _Directory:
                     survivors[id(node)] = node.after_crash(chance, survivors)
                 else:
                     content = node.after_crash(chance)
-                    survivors[id(node)] = _Node(bytearray(content), content)
+                    survivors[id(node)] = _Node(bytearray(content), bytearray(content))
             left.now[name] = survivors[id(node)]
         left.durable = dict(left.now)
         return left

@@ -1,0 +1,96 @@
+"""Short ways to make logs and batches for tests of the store and of what stands on it."""
+
+from pathlib import Path
+
+import google_crc32c
+
+from vq.clock import Clock, ManualClock
+from vq.model import ProducerStamp
+from vq.store.block import BlockCache
+from vq.store.disk import Disk
+from vq.store.log import Log, LogConfig, SyncTicket
+from vq.store.memory_disk import MemoryDisk, keep_all
+from vq.store.record import Record, decode_into, encode_record
+
+DIRECTORY = Path("/data/orders/0")
+#: Small sizes, so that a few appends roll, checkpoint and allocate.
+SMALL = LogConfig(
+    block_bytes=4096,
+    checkpoint_bytes=4096,
+    checkpoint_batches=1000,
+    allocate_bytes_min=4096,
+    allocate_bytes_max=4096,
+)
+
+
+def memory_disk(directory: Path = DIRECTORY) -> MemoryDisk:
+    """Return a disk on which the topic's directory exists, durably."""
+    disk = MemoryDisk()
+    for parent in disk.mkdir(directory.parent):
+        disk.sync_directory(parent)
+    return disk.crash(keep_all)
+
+
+def open_log(
+    disk: Disk,
+    directory: Path = DIRECTORY,
+    *,
+    config: LogConfig = SMALL,
+    clock: Clock | None = None,
+    topic_id: str = "t1",
+    start_offset: int = 0,
+    producers: bytes = b"",
+    cache: BlockCache | None = None,
+) -> Log:
+    """Open a log with defaults for everything."""
+    return Log.open(
+        directory,
+        topic_id=topic_id,
+        config=config,
+        disk=disk,
+        clock=clock or ManualClock(),
+        start_offset=start_offset,
+        producers=producers,
+        cache=cache,
+    )
+
+
+def append(
+    log: Log,
+    *payloads: bytes,
+    epoch: int = 1,
+    stamp: ProducerStamp | None = None,
+    tag: bytes | None = None,
+) -> int:
+    """Append one batch of these payloads (ids count from 1); return its start offset."""
+    body = b"".join(encode_record(i, p, tag) for i, p in enumerate(payloads, start=1))
+    return log.append(
+        body,
+        record_count=len(payloads),
+        records_crc=google_crc32c.value(body),
+        epoch=epoch,
+        stamp=stamp,
+    )
+
+
+def flush(log: Log) -> SyncTicket | None:
+    """Make everything appended durable."""
+    ticket = log.begin_sync()
+    if ticket is not None:
+        ticket.run()
+        log.finish_sync(ticket)
+    return ticket
+
+
+def records(log: Log, start: int | None = None) -> list[Record]:
+    """Read and verify everything from ``start`` (default: the log's start) to the end."""
+    found: list[Record] = []
+    offset = log.start_offset if start is None else start
+    while offset < log.end_offset:
+        offset = decode_into(log.read(offset, 1 << 23, log.end_offset), offset, found)
+    return found
+
+
+def payloads(log: Log) -> list[bytes]:
+    """Return the payload of every record in the log."""
+    return [record.payload for record in records(log)]

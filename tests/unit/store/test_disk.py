@@ -1,0 +1,164 @@
+"""One contract for the real disk and its twin in memory."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from vq.errors import DirectoryRefused
+from vq.store.disk import Disk, RealDisk
+from vq.store.memory_disk import MemoryDisk
+
+
+@pytest.fixture(params=["real", "memory"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Disk, Path]:
+    """A disk and an empty directory on it."""
+    disk: Disk = RealDisk() if request.param == "real" else MemoryDisk()
+    disk.mkdir(tmp_path)
+    return disk, tmp_path
+
+
+def test_what_was_written_is_read(place: tuple[Disk, Path]) -> None:
+    """Several buffers back to back, at a position, by ``pread`` and by ``view``."""
+    disk, path = place
+    file = disk.open(path / "f", create=True)
+    file.pwrite([b"abc", bytearray(b"def"), memoryview(b"ghi")], 5)
+    assert file.size() == disk.size(path / "f") == 14
+    assert file.pread(0, 100) == bytes(5) + b"abcdefghi"
+    assert bytes(file.view(8, 3)) == b"def"
+    assert file.pread(14, 5) == b""
+    file.datasync()
+    file.forget_cache()
+    assert disk.read_bytes(path / "f") == bytes(5) + b"abcdefghi"
+    file.close()
+    file.close()
+
+
+def test_a_view_outlives_growth_cuts_and_close(place: tuple[Disk, Path]) -> None:
+    """Readers hold slices while the file changes under them."""
+    disk, path = place
+    file = disk.open(path / "f", create=True)
+    file.allocate(0, 65536)
+    file.pwrite([b"first"], 0)
+    view = file.view(0, 5)
+    file.allocate(65536, 1 << 20)
+    file.pwrite([b"second"], 100_000)
+    assert bytes(file.view(100_000, 6)) == b"second"
+    file.truncate(5)
+    file.close()
+    assert bytes(view) == b"first"
+
+
+def test_reading_beyond_the_end_is_an_error_not_a_signal(place: tuple[Disk, Path]) -> None:
+    """A view the file cannot fill raises, also when the file shrank behind our back."""
+    disk, path = place
+    file = disk.open(path / "f", create=True)
+    file.pwrite([bytes(100_000)], 0)
+    with (
+        pytest.raises(OSError, match="at least")
+        if isinstance(disk, RealDisk)
+        else pytest.raises(OSError) as caught
+    ):
+        file.view(90_000, 20_000)
+    file.view(0, 100_000)
+    other = disk.open(path / "f")
+    other.truncate(10)
+    with pytest.raises(OSError) as caught:
+        file.view(50_000, 100)
+    assert caught.value.errno == errno.EIO
+    other.close()
+    file.close()
+
+
+def test_allocate_grows_with_zeros_and_keeps_what_is_there(place: tuple[Disk, Path]) -> None:
+    """Space ahead reads as zeros; truncate gives it back or fills up."""
+    disk, path = place
+    file = disk.open(path / "f", create=True)
+    file.pwrite([b"x" * 10], 0)
+    file.allocate(0, 4096)
+    assert file.pread(0, 5000) == b"x" * 10 + bytes(4086)
+    file.truncate(3)
+    file.truncate(6)
+    assert file.pread(0, 100) == b"xxx\0\0\0"
+    file.close()
+
+
+def test_names(place: tuple[Disk, Path]) -> None:
+    """Directories, renames, removal."""
+    disk, path = place
+    assert disk.mkdir(path / "a" / "b") == [path, path / "a"]
+    assert disk.mkdir(path / "a" / "b") == []
+    disk.write_atomic(path / "a" / "one", b"1")
+    disk.write_atomic(path / "a" / "two", b"2")
+    disk.sync_directory(path / "a")
+    assert disk.listdir(path / "a") == ["b", "one", "two"]
+    assert disk.is_directory(path / "a" / "b")
+    assert not disk.is_directory(path / "a" / "one")
+    disk.rename(path / "a" / "one", path / "a" / "two")
+    assert disk.read_bytes(path / "a" / "two") == b"1"
+    assert not disk.exists(path / "a" / "one")
+    disk.rename(path / "a", path / "c")
+    assert disk.read_bytes(path / "c" / "two") == b"1"
+    disk.unlink(path / "c" / "two")
+    disk.rmtree(path / "c")
+    disk.rmtree(path / "c")
+    assert disk.listdir(path) == []
+
+
+def test_missing_things_raise_as_an_operating_system_does(place: tuple[Disk, Path]) -> None:
+    """The same classes on both disks."""
+    disk, path = place
+    for call in (
+        lambda: disk.open(path / "no"),
+        lambda: disk.size(path / "no"),
+        lambda: disk.listdir(path / "no"),
+        lambda: disk.read_bytes(path / "no"),
+        lambda: disk.unlink(path / "no"),
+        lambda: disk.rename(path / "no", path / "x"),
+        lambda: disk.sync_directory(path / "no"),
+        lambda: disk.open(path / "no" / "f", create=True),
+    ):
+        with pytest.raises(FileNotFoundError):
+            call()
+    disk.open(path / "f", create=True).close()
+    with pytest.raises(FileExistsError):
+        disk.open(path / "f", create=True)
+
+
+def test_a_lock_has_one_holder(place: tuple[Disk, Path]) -> None:
+    """The second is refused at once; released, it can be taken."""
+    disk, path = place
+    lock = disk.lock(path / "lock")
+    with pytest.raises(DirectoryRefused, match="another broker uses"):
+        disk.lock(path / "lock")
+    lock.release()
+    lock.release()
+    disk.lock(path / "lock").release()
+
+
+def test_free_space_is_within_the_total(place: tuple[Disk, Path]) -> None:
+    """Both in bytes."""
+    disk, path = place
+    free, total = disk.free_space(path)
+    assert 0 <= free <= total
+
+
+def test_write_atomic_replaces_and_survives_a_leftover(place: tuple[Disk, Path]) -> None:
+    """A temporary file of a killed process is in nobody's way."""
+    disk, path = place
+    disk.write_atomic(path / "f", b"old")
+    disk.open(path / "f.tmp", create=True).close()
+    disk.write_atomic(path / "f", b"new")
+    assert disk.read_bytes(path / "f") == b"new"
+    assert disk.listdir(path) == ["f"]
+
+
+def test_a_syncer_syncs_the_whole_file_system(place: tuple[Disk, Path]) -> None:
+    """Where there is one."""
+    disk, path = place
+    file = disk.open(path / "f", create=True)
+    file.pwrite([b"data"], 0)
+    sync = disk.syncer(path)
+    if sync is not None:
+        sync()
+    file.close()

@@ -1,0 +1,567 @@
+"""The life of a log: append, flush, roll, retention, seal, errors, close."""
+
+import errno
+import itertools
+
+import pytest
+from support.store import (
+    DIRECTORY,
+    SMALL,
+    append,
+    flush,
+    memory_disk,
+    open_log,
+    payloads,
+    records,
+)
+
+from vq.clock import ManualClock
+from vq.errors import (
+    BatchTooLarge,
+    Busy,
+    DirectoryRefused,
+    DiskFull,
+    InvalidRequest,
+    InvalidState,
+    NotMaster,
+    PartitionFailed,
+    PartitionReadOnly,
+    ShuttingDown,
+    StorageFailed,
+    UnknownProducer,
+)
+from vq.limits import BATCH_BYTES_MAX
+from vq.model import ProducerStamp
+from vq.store.block import BlockCache
+from vq.store.disk import RealDisk
+from vq.store.format import CONTROL_BYTES, decode_control
+from vq.store.log import LogConfig, LogState
+from vq.store.memory_disk import MemoryDisk, keep_all, keep_none
+
+
+# Appending --------------------------------------------------------------------------------------
+def test_a_log_nobody_appended_to_has_no_files() -> None:
+    """No directory, no descriptor; closing leaves none either."""
+    disk = memory_disk()
+    log = open_log(disk)
+    assert (log.start_offset, log.end_offset, log.messages) == (0, 0, 0)
+    assert flush(log) is None
+    log.close()
+    assert not disk.exists(DIRECTORY)
+    assert disk.open_files == 0
+
+
+def test_appends_lie_side_by_side_and_are_readable_at_once() -> None:
+    """The next batch starts where the last one ended."""
+    log = open_log(memory_disk())
+    first = append(log, b"one", b"two")
+    second = append(log, b"three")
+    assert (first, second) == (0, CONTROL_BYTES + 2 * 23)
+    assert log.end_offset == second + CONTROL_BYTES + 25
+    assert payloads(log) == [b"one", b"two", b"three"]
+    assert (log.messages, log.unsynced_messages, log.synced_offset) == (3, 3, 0)
+
+
+def test_the_control_record_tells_what_the_log_knew() -> None:
+    """Epoch, synced offset, time, producer, transaction."""
+    clock = ManualClock(wall_ms=5_000)
+    log = open_log(memory_disk(), clock=clock)
+    append(log, b"x")
+    flush(log)
+    start = append(log, b"y", epoch=3, stamp=ProducerStamp(7, 1, 0))
+    header = decode_control(log.read(start, CONTROL_BYTES, log.end_offset))
+    assert header is not None
+    assert (header.master_epoch, header.synced_offset, header.append_time_ms) == (3, start, 5_000)
+    assert (header.producer_id, header.producer_epoch, header.producer_sequence) == (7, 1, 0)
+    assert log.producers.check(ProducerStamp(7, 1, 0)) == start
+
+
+def test_append_times_never_fall() -> None:
+    """A clock set back does not show in the log."""
+    clock = ManualClock(wall_ms=5_000)
+    log = open_log(memory_disk(), clock=clock)
+    append(log, b"x")
+    clock.step_wall_ms(-3_000)
+    append(log, b"y")
+    assert log.last_append_time_ms == 5_000
+    assert open_log(log._disk).last_append_time_ms == 5_000
+
+
+def test_an_older_epoch_cannot_append() -> None:
+    """Nor after a restart: the log itself remembers."""
+    disk = memory_disk()
+    log = open_log(disk)
+    append(log, b"x", epoch=4)
+    for opened in (log, open_log(disk)):
+        with pytest.raises(NotMaster):
+            append(opened, b"y", epoch=3)
+        assert payloads(opened) == [b"x"]
+
+
+def test_a_batch_beyond_the_bound_is_refused_even_if_there_is_room() -> None:
+    """Recovery would take it for damage."""
+    log = open_log(memory_disk(), config=LogConfig(allocate_bytes_min=8 << 20))
+    append(log, b"x")
+    with pytest.raises(BatchTooLarge):
+        log.append(bytes(BATCH_BYTES_MAX + 1), record_count=1, records_crc=0, epoch=1)
+    assert payloads(log) == [b"x"]
+
+
+def test_a_stamp_that_does_not_fit_is_refused() -> None:
+    """Producer epochs have 16 bits on disk."""
+    log = open_log(memory_disk())
+    with pytest.raises(InvalidRequest):
+        append(log, b"x", stamp=ProducerStamp(1, 65_536, 0))
+    assert log.end_offset == 0
+
+
+def test_batches_roll_into_blocks_and_never_span_two() -> None:
+    """A block that would grow beyond its size is ended; a larger batch has one for itself."""
+    disk = memory_disk()
+    log = open_log(disk)
+    sizes = [500] * 20 + [9_000] + [500]
+    starts = [append(log, bytes(size)) for size in sizes]
+    flush(log)
+    blocks = [n for n in disk.listdir(DIRECTORY) if n.endswith(".block")]
+    assert len(blocks) == 6
+    assert f"{starts[20]:016d}.block" in blocks
+    assert [len(p) for p in payloads(log)] == sizes
+    for name, following in itertools.pairwise(blocks):
+        assert disk.size(DIRECTORY / name) == int(following[:16]) - int(name[:16])
+
+
+def test_space_is_taken_ahead_and_given_back_on_close() -> None:
+    """Growing steps while active, the exact length afterwards."""
+    disk = memory_disk()
+    log = open_log(disk, config=LogConfig())
+    append(log, b"x")
+    path = DIRECTORY / f"{0:016d}.block"
+    assert disk.size(path) == 64 * 1024
+    append(log, bytes(100_000))
+    assert disk.size(path) > 100_000
+    end = log.end_offset
+    log.close()
+    assert disk.size(path) == end
+
+
+# Flushing ---------------------------------------------------------------------------------------
+def test_a_ticket_covers_what_was_appended_before_it() -> None:
+    """Later appends wait for the next one; only one is out at a time."""
+    disk = memory_disk()
+    log = open_log(disk)
+    append(log, b"one")
+    ticket = log.begin_sync()
+    assert ticket is not None
+    middle = log.end_offset
+    append(log, b"two")
+    assert log.begin_sync() is None
+    ticket.run()
+    log.finish_sync(ticket)
+    assert (log.synced_offset, log.unsynced_messages) == (middle, 1)
+    assert flush(log) is not None
+    assert log.synced_offset == log.end_offset
+    assert flush(log) is None
+    with pytest.raises(InvalidState):
+        log.finish_sync(ticket)
+
+
+def test_flushed_batches_survive_a_power_cut() -> None:
+    """From the very first one on, new directory included."""
+    disk = memory_disk()
+    log = open_log(disk)
+    for number in range(20):
+        append(log, b"%d" % number + bytes(400))
+        flush(log)
+        after = open_log(disk.crash(keep_none))
+        assert [p.rstrip(b"\0") for p in payloads(after)] == [b"%d" % n for n in range(number + 1)]
+
+
+def test_a_flush_of_the_whole_file_system_will_do() -> None:
+    """``data_synced`` leaves only the checkpoint to the ticket."""
+    disk = memory_disk()
+    log = open_log(disk)
+    append(log, b"x")
+    ticket = log.begin_sync()
+    assert ticket is not None
+    sync = disk.syncer(DIRECTORY.parent)
+    assert sync is not None
+    sync()
+    before = len(disk.operations)
+    ticket.run(data_synced=True)
+    log.finish_sync(ticket)
+    assert len(disk.operations) == before
+    assert payloads(open_log(disk.crash(keep_none))) == [b"x"]
+
+
+def test_checkpoints_are_written_every_so_many_bytes_or_batches() -> None:
+    """Not with every flush."""
+    for config, expected in (
+        (LogConfig(checkpoint_bytes=4096), 1),
+        (LogConfig(checkpoint_batches=5), 4),
+    ):
+        disk = memory_disk()
+        log = open_log(disk, config=config)
+        for _ in range(20):
+            append(log, bytes(300))
+            flush(log)
+        written = [o for o in disk.operations if o.kind == "rename" and "checkpoint" in str(o.path)]
+        assert len(written) == expected
+
+
+def test_a_checkpoint_that_cannot_be_written_loses_nothing() -> None:
+    """The flush still counts; the next checkpoint tries again."""
+    disk = memory_disk()
+    log = open_log(disk)
+    disk.fail("rename", name="checkpoint.tmp")
+    for _ in range(30):
+        append(log, bytes(300))
+        flush(log)
+        assert log.synced_offset == log.end_offset
+    assert disk.exists(DIRECTORY / "checkpoint")
+    assert len(payloads(open_log(disk.crash(keep_none)))) == 30
+
+
+# Errors -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("kind", ["allocate", "pwrite"])
+def test_a_full_disk_refuses_and_the_log_goes_on_when_there_is_space(kind: str) -> None:
+    """Definitely not stored, cut back to the last whole batch; nothing lost before or after."""
+    disk = memory_disk()
+    log = open_log(disk)
+    append(log, b"before")
+    end = log.end_offset
+    stamp = ProducerStamp(1, 0, 0)
+    disk.fail(kind, error=errno.ENOSPC)
+    with pytest.raises(DiskFull):
+        append(log, bytes(5000), stamp=stamp)
+    assert (log.state, log.end_offset) == (LogState.OK, end)
+    assert log.producers.check(stamp) is None
+    append(log, b"after")
+    flush(log)
+    assert payloads(open_log(disk.crash(keep_none))) == [b"before", b"after"]
+
+
+@pytest.mark.parametrize("kind", ["mkdir", "open", "allocate", "truncate"])
+def test_a_full_disk_at_a_new_block_refuses_too(kind: str) -> None:
+    """Every step of beginning a block may find the disk full, and the next append tries again."""
+    disk = memory_disk()
+    log = open_log(disk)
+    if kind == "truncate":
+        append(log, bytes(3000))
+    disk.fail(kind, error=errno.ENOSPC)
+    with pytest.raises(DiskFull):
+        append(log, bytes(3000))
+    append(log, b"after")
+    flush(log)
+    assert payloads(open_log(disk.crash(keep_none)))[-1] == b"after"
+
+
+def test_less_space_than_wished_for_is_enough() -> None:
+    """Near the end of the disk, steps shrink to what a batch needs."""
+    disk = memory_disk()
+    log = open_log(disk, config=LogConfig())
+    disk.capacity_bytes = 8192
+    append(log, bytes(5000))
+    assert disk.size(DIRECTORY / f"{0:016d}.block") == 8192
+    with pytest.raises(DiskFull):
+        append(log, bytes(5000))
+    append(log, bytes(1000))
+
+
+def test_no_descriptor_left_is_busy_not_failed() -> None:
+    """Nothing was stored; it works again when one is free."""
+    disk = memory_disk()
+    log = open_log(disk)
+    disk.open_files_max = 0
+    with pytest.raises(Busy):
+        append(log, b"x")
+    disk.open_files_max = 10
+    append(log, b"y")
+    assert payloads(log) == [b"y"]
+
+
+def test_a_failed_write_ends_the_log() -> None:
+    """Outcome unknown for that batch, refusals afterwards, reading goes on."""
+    disk = memory_disk()
+    log = open_log(disk)
+    append(log, b"before")
+    flush(log)
+    end = log.end_offset
+    disk.fail("pwrite")
+    with pytest.raises(StorageFailed):
+        append(log, b"lost")
+    assert log.state is LogState.FAILED
+    with pytest.raises(PartitionFailed):
+        append(log, b"more")
+    assert flush(log) is None
+    assert bytes(log.read(0, 1000, end))[-6:] == b"before"
+    log.close()
+    assert disk.open_files == 0
+    assert payloads(open_log(disk)) == [b"before"]
+
+
+def test_a_failed_flush_ends_the_log_and_is_never_tried_again() -> None:
+    """What the page cache still shows is not believed when the log is opened again."""
+    disk = memory_disk()
+    log = open_log(disk)
+    append(log, b"durable")
+    flush(log)
+    append(log, b"lost")
+    ticket = log.begin_sync()
+    assert ticket is not None
+    disk.fail("datasync")
+    with pytest.raises(OSError, match="told to fail") as caught:
+        ticket.run()
+    log.fail(caught.value)
+    assert log.synced_offset < log.end_offset
+    assert flush(log) is None
+    with pytest.raises(PartitionFailed):
+        append(log, b"more")
+    syncs = sum(1 for o in disk.operations if o.kind == "datasync")
+    log.close()
+    assert sum(1 for o in disk.operations if o.kind == "datasync") == syncs
+    assert payloads(open_log(disk)) == [b"durable"]
+
+
+def test_an_unreadable_directory_gives_a_failed_log() -> None:
+    """A start goes on without it; every call says why."""
+    disk = memory_disk()
+    log = open_log(disk)
+    append(log, b"x")
+    log.close()
+    disk.fail("read_bytes", name="checkpoint")
+    broken = open_log(disk)
+    assert broken.state is LogState.FAILED
+    for call in (lambda: append(broken, b"y"), lambda: broken.read(0, 10, 10)):
+        with pytest.raises(PartitionFailed):
+            call()
+    broken.close()
+    assert payloads(open_log(disk)) == [b"x"]
+
+
+# Producers --------------------------------------------------------------------------------------
+def test_producers_survive_restart_with_and_without_checkpoint() -> None:
+    """A resend is recognised by the log opened anew."""
+    disk = memory_disk()
+    log = open_log(disk)
+    starts = [append(log, bytes(300), stamp=ProducerStamp(9, 2, n)) for n in range(12)]
+    flush(log)
+    for opened in (open_log(disk.crash(keep_none)), open_log(disk)):
+        assert opened.producers.check(ProducerStamp(9, 2, 11)) == starts[11]
+        assert opened.producers.check(ProducerStamp(9, 2, 7)) == starts[7]
+        assert opened.producers.check(ProducerStamp(9, 2, 12)) is None
+        with pytest.raises(UnknownProducer):
+            opened.producers.check(ProducerStamp(8, 2, 12))
+
+
+# Retention --------------------------------------------------------------------------------------
+def filled(disk: MemoryDisk, count: int = 30) -> tuple:
+    log = open_log(disk)
+    starts = [append(log, b"%04d" % n + bytes(400)) for n in range(count)]
+    flush(log)
+    return log, starts
+
+
+def test_retention_drops_whole_durable_blocks_only() -> None:
+    """The start moves at once, the files go with the next flush."""
+    disk = memory_disk()
+    log, starts = filled(disk)
+    names = [n for n in disk.listdir(DIRECTORY) if n.endswith(".block")]
+    second = int(names[1][:16])
+    assert log.drop_before(second - 1) == 0
+    assert log.drop_before(starts[-1]) > 0
+    assert log.start_offset == int(names[-1][:16])
+    assert disk.exists(DIRECTORY / names[0])
+    flush(log)
+    assert [n for n in disk.listdir(DIRECTORY) if n.endswith(".block")] == names[-1:]
+    assert len(records(log)) == log.messages == sum(1 for s in starts if s >= log.start_offset)
+    again = open_log(disk.crash(keep_none))
+    assert (again.start_offset, again.messages) == (log.start_offset, log.messages)
+    assert log.drop_before(log.end_offset) == 0
+
+
+def test_after_a_roll_everything_can_be_dropped() -> None:
+    """An empty log remembers where it goes on."""
+    disk = memory_disk()
+    log, _ = filled(disk)
+    end = log.end_offset
+    log.roll()
+    flush(log)
+    assert log.drop_before(end) == log.size_bytes + end
+    assert (log.start_offset, log.end_offset, log.messages) == (end, end, 0)
+    flush(log)
+    assert disk.listdir(DIRECTORY) == ["checkpoint"]
+    again = open_log(disk.crash(keep_none))
+    assert (again.start_offset, again.end_offset, again.messages) == (end, end, 0)
+    assert append(again, b"on") == end
+    assert payloads(again) == [b"on"]
+
+
+def test_retention_makes_room_on_a_full_disk() -> None:
+    """If the checkpoint does not fit, blocks go first."""
+    disk = memory_disk()
+    log, starts = filled(disk)
+    log.drop_before(starts[-1])
+    disk.capacity_bytes = 1
+    disk.fail("pwrite", error=errno.ENOSPC, name="checkpoint.tmp")
+    flush(log)
+    disk.capacity_bytes = None
+    assert len([n for n in disk.listdir(DIRECTORY) if n.endswith(".block")]) == 1
+    assert open_log(disk).messages == log.messages
+
+
+# Sealing and moving -----------------------------------------------------------------------------
+def test_a_sealed_log_refuses_appends_also_after_a_restart() -> None:
+    """Until it is unsealed."""
+    disk = memory_disk()
+    log = open_log(disk)
+    append(log, b"x")
+    flush(log)
+    assert log.seal() == log.end_offset
+    log.save_seal()
+    for opened in (log, open_log(disk.crash(keep_none))):
+        assert opened.state is LogState.SEALED
+        with pytest.raises(PartitionReadOnly):
+            append(opened, b"y")
+        assert payloads(opened) == [b"x"]
+    log.unseal()
+    append(log, b"y")
+    log.close()
+    assert payloads(open_log(disk)) == [b"x", b"y"]
+
+
+def test_an_empty_log_can_be_sealed() -> None:
+    """Its end survives although it has no block."""
+    disk = memory_disk()
+    log = open_log(disk, start_offset=77)
+    log.seal()
+    log.save_seal()
+    again = open_log(disk.crash(keep_none))
+    assert (again.state, again.end_offset) == (LogState.SEALED, 77)
+    fresh = memory_disk()
+    log = open_log(fresh)
+    log.seal()
+    log.save_seal()
+    assert open_log(fresh.crash(keep_none)).state is LogState.SEALED
+
+
+def test_a_moved_partition_goes_on_with_offset_and_producers() -> None:
+    """Both are durable before the first append."""
+    old = open_log(memory_disk())
+    start = append(old, b"x", stamp=ProducerStamp(5, 0, 0))
+    disk = memory_disk()
+    open_log(disk, start_offset=old.end_offset, producers=old.producers.to_bytes())
+    log = open_log(disk.crash(keep_none))
+    assert (log.start_offset, log.end_offset) == (old.end_offset, old.end_offset)
+    assert log.producers.check(ProducerStamp(5, 0, 0)) == start
+    assert append(log, b"y", stamp=ProducerStamp(5, 0, 1)) == old.end_offset
+
+
+def test_another_topic_of_the_same_name_is_refused() -> None:
+    """Data of a deleted topic never meets its namesake."""
+    disk = memory_disk()
+    log = open_log(disk)
+    append(log, b"x")
+    log.close()
+    with pytest.raises(DirectoryRefused, match="t2"):
+        open_log(disk, topic_id="t2")
+
+
+# Closing ----------------------------------------------------------------------------------------
+def test_a_closed_log_is_durable_whole_and_silent() -> None:
+    """Reopened, nothing needs to be verified; the closed one refuses everything."""
+    disk = memory_disk()
+    log = open_log(disk)
+    append(log, b"x")
+    log.close()
+    log.close()
+    again = open_log(disk.crash(keep_none))
+    assert payloads(again) == [b"x"]
+    assert again.recovery.verified_bytes == 0
+    for call in (lambda: append(log, b"y"), lambda: log.read(0, 9, 9)):
+        with pytest.raises(ShuttingDown):
+            call()
+    assert disk.open_files == 0
+
+
+def test_closing_with_a_flush_out_is_refused() -> None:
+    """The flusher thread still uses the files."""
+    log = open_log(memory_disk())
+    append(log, b"x")
+    ticket = log.begin_sync()
+    assert ticket is not None
+    with pytest.raises(InvalidState):
+        log.close()
+    ticket.run()
+    log.finish_sync(ticket)
+    log.close()
+
+
+def test_a_failed_close_says_so_and_leaks_nothing() -> None:
+    """What was not durable is unknown."""
+    disk = memory_disk()
+    log = open_log(disk)
+    append(log, b"x")
+    disk.fail("datasync")
+    with pytest.raises(StorageFailed):
+        log.close()
+    assert disk.open_files == 0
+
+
+def test_open_files_are_bounded_over_all_logs() -> None:
+    """Forty logs, one cache: idle ones are closed and open themselves again."""
+    disk = MemoryDisk()
+    cache = BlockCache(8)
+    logs = [open_log(disk, DIRECTORY / str(n), cache=cache) for n in range(40)]
+    for turn in range(3):
+        for log in logs:
+            append(log, b"%d" % turn)
+            flush(log)
+            assert disk.open_files <= 8
+    for log in logs:
+        assert payloads(log) == [b"0", b"1", b"2"]
+        assert disk.open_files <= 8
+        log.close()
+    assert disk.open_files == 0
+
+
+def test_dirty_blocks_stay_open_whatever_the_bound() -> None:
+    """A descriptor that has not seen its fsync must not be closed: it would miss an error."""
+    disk = MemoryDisk()
+    cache = BlockCache(2)
+    logs = [open_log(disk, DIRECTORY / str(n), cache=cache) for n in range(5)]
+    for log in logs:
+        append(log, b"x")
+    assert disk.open_files == 5
+    for log in logs:
+        flush(log)
+    assert disk.open_files == 2
+
+
+def test_the_same_on_a_real_disk(tmp_path) -> None:
+    """Mapped reads, real appends, roll, reopen."""
+    directory = tmp_path / "orders" / "0"
+    log = open_log(RealDisk(), directory)
+    sent = [b"%d" % n + bytes(n * 7) for n in range(100)]
+    for payload in sent:
+        append(log, payload)
+    flush(log)
+    assert payloads(log) == sent
+    assert payloads(open_log(RealDisk(), directory)) == sent
+    log.close()
+    again = open_log(RealDisk(), directory)
+    assert payloads(again) == sent
+    assert again.recovery.verified_bytes == 0
+    append(again, b"more")
+    again.close()
+    again = open_log(RealDisk(), directory, config=SMALL)
+    assert payloads(again) == [*sent, b"more"]
+    again.close()
+
+
+def test_a_killed_process_loses_nothing_that_was_written() -> None:
+    """Without a flush, too: the page cache survives the process."""
+    disk = memory_disk()
+    log = open_log(disk)
+    for number in range(30):
+        append(log, b"%d" % number)
+    assert len(payloads(open_log(disk.crash(keep_all)))) == 30

@@ -1,0 +1,98 @@
+"""Who wrote which batches last."""
+
+import pytest
+
+from vq.errors import CorruptData, ProducerFenced, SequenceGap, SequenceStale, UnknownProducer
+from vq.limits import PRODUCERS_PER_PARTITION_MAX
+from vq.model import ProducerStamp
+from vq.store.producers import ProducerTable
+
+
+def stamp(sequence: int, *, epoch: int = 0, producer: int = 7) -> ProducerStamp:
+    return ProducerStamp(producer, epoch, sequence)
+
+
+def table(batches: int = 8) -> ProducerTable:
+    made = ProducerTable()
+    for sequence in range(batches):
+        made.record(stamp(sequence), 1000 * sequence)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("asked", "outcome"),
+    [
+        (stamp(8), None),  # next in line
+        (stamp(7), 7000),  # the last one again
+        (stamp(3), 3000),  # the oldest remembered
+        (stamp(2), SequenceStale),
+        (stamp(0), SequenceStale),
+        (stamp(9), SequenceGap),
+        (stamp(0, epoch=1), None),  # the producer started anew
+        (stamp(1, epoch=1), SequenceGap),
+        (stamp(0, producer=8), None),  # never seen
+        (stamp(1, producer=8), UnknownProducer),
+    ],
+)
+def test_outcomes(asked: ProducerStamp, outcome: object) -> None:
+    """After sequences 0 to 7 of producer 7 in epoch 0."""
+    if isinstance(outcome, type):
+        with pytest.raises(outcome):
+            table().check(asked)
+    else:
+        assert table().check(asked) == outcome
+
+
+def test_a_newer_epoch_fences_the_older() -> None:
+    """Once epoch 1 has written, epoch 0 is refused whatever it sends."""
+    made = table()
+    made.record(stamp(0, epoch=1), 9000)
+    for sequence in (0, 7, 8):
+        with pytest.raises(ProducerFenced):
+            made.check(stamp(sequence))
+    assert made.check(stamp(0, epoch=1)) == 9000
+
+
+def test_the_table_is_bounded_and_forgets_the_least_recently_used() -> None:
+    """One more than the bound: the one idle for longest is gone, one used since is not."""
+    made = ProducerTable()
+    for producer in range(PRODUCERS_PER_PARTITION_MAX):
+        made.record(stamp(0, producer=producer), producer)
+    made.record(stamp(1, producer=0), 77)
+    made.record(stamp(0, producer=10**9), 78)
+    assert len(made) == PRODUCERS_PER_PARTITION_MAX
+    assert made.check(stamp(1, producer=0)) == 77
+    with pytest.raises(UnknownProducer):
+        made.check(stamp(1, producer=1))
+
+
+def test_bytes_come_back_in_order() -> None:
+    """Content and order of use survive; no bytes are an empty table."""
+    made = table()
+    made.record(stamp(0, producer=2**64 - 1, epoch=65535), 5)
+    data = made.to_bytes()
+    back = ProducerTable.from_bytes(data)
+    assert back.to_bytes() == data == made.copy().to_bytes()
+    assert back.check(stamp(3)) == 3000
+    assert len(ProducerTable.from_bytes(b"")) == 0
+
+
+def test_a_batch_out_of_line_restarts_the_memory() -> None:
+    """Rebuilt from a log whose start was dropped, only what is there is remembered."""
+    made = ProducerTable()
+    made.record(stamp(4), 400)
+    made.record(stamp(5), 500)
+    assert made.check(stamp(4)) == 400
+    with pytest.raises(SequenceStale):
+        made.check(stamp(3))
+
+
+def test_damage_is_noticed() -> None:
+    """Any cut, any flipped bit, anything appended."""
+    data = table().to_bytes()
+    for size in range(1, len(data)):
+        with pytest.raises(CorruptData):
+            ProducerTable.from_bytes(data[:size])
+    for at in range(len(data)):
+        with pytest.raises(CorruptData):
+            ProducerTable.from_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])

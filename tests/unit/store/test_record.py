@@ -1,0 +1,224 @@
+"""The record codec: what goes in comes out, and damage never does."""
+
+import zlib
+
+import google_crc32c
+import pytest
+
+from vq import limits
+from vq.errors import CorruptData, InvalidArgument, MessageTooLarge
+from vq.store.format import (
+    CHECKSUM_CRC32C,
+    COMPRESSION_LZ4,
+    COMPRESSION_ZLIB,
+    BatchHeader,
+    encode_control,
+)
+from vq.store.record import (
+    Properties,
+    Record,
+    boundaries,
+    bytes_needed,
+    compress,
+    decode_into,
+    decode_properties,
+    decode_records,
+    decompress,
+    encode_properties,
+    encode_record,
+    filter_by_tag,
+)
+
+PLAIN = encode_record(1, b"plain")
+TAGGED = encode_record(2, b"tagged", b"red")
+FULL = encode_record(3, b"full", b"blue", encode_properties(Properties(key="k")), 0)
+CONTROL = encode_control(
+    BatchHeader(0, 88 + len(PLAIN + TAGGED + FULL), 3, 1), google_crc32c.value(PLAIN)
+)
+BATCH = CONTROL + PLAIN + TAGGED + FULL
+
+
+def test_records_have_these_bytes() -> None:
+    """Golden: length, MD5, id, flag, tag, payload."""
+    assert PLAIN.hex() == "00000005ac7938d4000000000000000100000000706c61696e"
+    assert TAGGED.hex() == ("0000000dddccfa0a00000000000000020000000100000003726564746167676564")
+
+
+def test_a_batch_gives_its_records_and_no_control_record() -> None:
+    """Offsets count from the base, and every field is there."""
+    out: list[Record] = []
+    end = decode_into(BATCH, 1000, out)
+    assert end == 1000 + len(BATCH)
+    assert [(r.offset, r.next_offset, r.id, r.tag, r.payload) for r in out] == [
+        (1088, 1113, 1, None, b"plain"),
+        (1113, 1146, 2, b"red", b"tagged"),
+        (1146, end, 3, b"blue", b"full"),
+    ]
+    assert out[2].properties is not None
+    assert decode_properties(out[2].properties).key == "k"
+
+
+def test_an_incomplete_last_record_is_left_alone() -> None:
+    """Wherever the buffer ends, the whole records before come out, and the offset to go on from."""
+    edges = boundaries(BATCH, 0)
+    for size in range(len(BATCH) + 1):
+        out: list[Record] = []
+        end = decode_into(memoryview(BATCH)[:size], 0, out)
+        assert end == max(edge for edge in edges if edge <= size)
+        assert out == [r for r in decode_records(BATCH, 0) if r.next_offset <= size]
+
+
+def test_every_changed_byte_behind_a_header_is_noticed() -> None:
+    """Damage raises, tells where, and leaves the records before it."""
+    for at in range(len(CONTROL) + len(PLAIN) + 20, len(CONTROL) + len(PLAIN) + len(TAGGED)):
+        damaged = bytearray(BATCH)
+        damaged[at] ^= 1
+        out: list[Record] = []
+        with pytest.raises(CorruptData) as caught:
+            decode_into(bytes(damaged), 0, out)
+        assert caught.value.details["offset"] == len(CONTROL) + len(PLAIN)
+        assert [r.id for r in out] == [1]
+
+
+def test_zeros_are_no_record() -> None:
+    """Twenty zero bytes are damage, not an empty message."""
+    with pytest.raises(CorruptData):
+        decode_records(bytes(20), 0)
+
+
+def test_an_impossible_length_is_damage_not_a_wait() -> None:
+    """A reader must not ask for 4 GiB more."""
+    data = b"\xff" * 20
+    for call in (
+        lambda: decode_records(data, 0),
+        lambda: boundaries(data, 0),
+        lambda: bytes_needed(data),
+        lambda: filter_by_tag(memoryview(data), 0, {b"x"}),
+    ):
+        with pytest.raises(CorruptData):
+            call()
+
+
+@pytest.mark.parametrize("flag", [0x8, 0x80, 0x1000, 0x200, 0x5, 0x300])
+def test_unknown_flags_are_refused(flag: int) -> None:
+    """A record of a kind this version does not know is not guessed at."""
+    record = bytearray(encode_record(1, b"x" * 68))
+    record[16:20] = flag.to_bytes(4, "big")
+    with pytest.raises(CorruptData):
+        decode_records(bytes(record), 0)
+
+
+def test_a_tag_longer_than_its_record_is_damage() -> None:
+    """The inner length is checked too, tag and properties alike."""
+    lying = (1000).to_bytes(4, "big") + b"red"
+    for flag in (1, 2, 3):
+        record = bytearray(encode_record(1, lying))
+        record[16:20] = flag.to_bytes(4, "big")
+        with pytest.raises(CorruptData, match="longer than itself"):
+            decode_records(bytes(record), 0)
+
+
+def test_crc_records_are_verified_with_crc() -> None:
+    """The flag chooses the checksum."""
+    record = encode_record(9, b"crc", b"t", None, 0, CHECKSUM_CRC32C)
+    assert decode_records(record, 0)[0][2:] == (9, 0x101, b"t", None, b"crc")
+    with pytest.raises(CorruptData):
+        decode_records(record[:-1] + b"x", 0)
+
+
+def test_an_empty_message_is_a_record() -> None:
+    """Nothing but an id is still a message."""
+    assert decode_records(encode_record(4, b""), 0)[0].payload == b""
+
+
+def test_bounds_of_the_parts() -> None:
+    """Tag, properties and payload are refused one byte above their bound, taken at it."""
+    encode_record(1, bytes(limits.MESSAGE_BYTES_MAX), bytes(255), bytes(32 * 1024))
+    for arguments in (
+        (bytes(limits.MESSAGE_BYTES_MAX + 1),),
+        (b"", bytes(256)),
+        (b"", None, bytes(32 * 1024 + 1)),
+    ):
+        with pytest.raises(MessageTooLarge):
+            encode_record(1, *arguments)
+
+
+def test_bytes_needed_tells_how_much_to_ask_for() -> None:
+    """A header at first, then the whole record."""
+    assert bytes_needed(b"") == 20
+    assert bytes_needed(TAGGED[:19]) == 20
+    assert bytes_needed(TAGGED[:20]) == len(TAGGED)
+
+
+def test_boundaries_are_all_starts_and_the_end() -> None:
+    """Control records count, half a record does not."""
+    assert boundaries(BATCH + b"123", 10) == [10, 98, 123, 156, 10 + len(BATCH)]
+    assert boundaries(b"", 5) == [5]
+
+
+def test_filter_keeps_whole_records_of_the_tags_and_merges_neighbours() -> None:
+    """Slices of the buffer, one per run; offsets of each record; and where to go on."""
+    data = memoryview(BATCH + BATCH + TAGGED[:-1])
+    slices, offsets, end = filter_by_tag(data, 100, {b"red", b"blue"})
+    first = len(CONTROL) + len(PLAIN)
+    assert [bytes(s) for s in slices] == [TAGGED + FULL, TAGGED + FULL]
+    assert offsets == [
+        100 + first,
+        100 + first + len(TAGGED),
+        100 + len(BATCH) + first,
+        100 + len(BATCH) + first + len(TAGGED),
+    ]
+    assert end == 100 + 2 * len(BATCH)
+    assert filter_by_tag(data, 100, {b"green"}) == ([], [], end)
+
+
+def test_properties_come_back() -> None:
+    """All fields; nothing at all takes no bytes."""
+    full = Properties("key", {"b": "2", "a": "1"}, 1_700_000_000_000, 3, "orders-1@88")
+    data = encode_properties(full)
+    assert data is not None
+    assert decode_properties(data) == full
+    assert data == encode_properties(Properties("key", {"a": "1", "b": "2"}, *_rest(full)))
+    assert encode_properties(Properties()) is None
+
+
+def _rest(full: Properties) -> tuple[int, int, str]:
+    return full.delivery_time_ms, full.retry_count, full.origin
+
+
+def test_unusable_properties_are_refused() -> None:
+    """Bad values before sending, bad bytes after receiving."""
+    with pytest.raises(InvalidArgument):
+        encode_properties(Properties(key="\ud800"))
+    with pytest.raises(InvalidArgument):
+        encode_properties(Properties(retry_count=-1))
+    with pytest.raises(MessageTooLarge):
+        encode_properties(Properties(headers={"h": "x" * 40_000}))
+    with pytest.raises(CorruptData):
+        decode_properties(b"\xff\xff")
+
+
+def test_compressed_payloads_come_back() -> None:
+    """The record keeps them compressed and says so."""
+    payload = b"again and again " * 100
+    record = encode_record(1, compress(payload, COMPRESSION_ZLIB), None, None, COMPRESSION_ZLIB)
+    [found] = decode_records(record, 0)
+    assert len(found.payload) < 200
+    assert decompress(found.payload, found.flag) == payload
+    assert compress(payload, 0) == decompress(payload, 0) == payload
+
+
+def test_a_bomb_does_not_go_off() -> None:
+    """More than the bound is damage, and no more than the bound is ever made."""
+    bomb = zlib.compress(bytes(10 * limits.MESSAGE_BYTES_MAX))
+    for payload, flag in (
+        (bomb, COMPRESSION_ZLIB << 4),
+        (bomb[:-5], COMPRESSION_ZLIB << 4),
+        (b"no stream", COMPRESSION_ZLIB << 4),
+        (zlib.compress(b"x") + b"more", COMPRESSION_ZLIB << 4),
+        (b"x", COMPRESSION_LZ4 << 4),
+    ):
+        with pytest.raises(CorruptData):
+            decompress(payload, flag)
+    with pytest.raises(InvalidArgument):
+        compress(b"x", COMPRESSION_LZ4)
