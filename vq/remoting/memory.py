@@ -5,10 +5,13 @@ running loop; on a loop with virtual time, and with a seeded generator, a run re
 real networks do to programs can be asked for: latency, chunks cut at odd places, cuts that hold
 bytes back until they heal (as TCP's resending does), and hosts that die.
 
-Everything happens on one event loop; nothing here is thread-safe.
+Everything happens on one event loop; nothing here is thread-safe. Each end calls its protocol in the
+context in which the end was made (of ``connect``, or of ``listen``), as with sockets; what is under
+way belongs to the network's own context. So a simulation can stop one process and not its peers.
 """
 
 import asyncio
+import contextvars
 import random
 from collections import deque
 from collections.abc import Callable
@@ -53,6 +56,7 @@ class MemoryNetwork:
         self._cuts: set[tuple[str, str]] = set()  # from, to
         self._held: list[tuple[str, str, Callable[[], None]]] = []
         self._transports: dict[MemoryTransport, None] = {}  # a set that keeps its order
+        self._context = contextvars.copy_context()
 
     # The port ---------------------------------------------------------------------------------
     async def listen(
@@ -87,14 +91,15 @@ class MemoryNetwork:
         if listener is None or listener.closed:
             raise Unreachable(f"cannot connect to {address}: nobody listens there")
         here = Address(host, self._free_port(host))
-        client, server = (
-            MemoryTransport(self, here, address),
-            MemoryTransport(self, address, here),
-        )
+        client = MemoryTransport(self, here, address, contextvars.copy_context())
+        server = MemoryTransport(self, address, here, listener.context)
         client.peer, server.peer = server, client
         for transport in (server, client):
             self._transports[transport] = None
-        server.start(listener.protocol_factory())
+        server.accept(listener.protocol_factory)
+        await asyncio.sleep(0)  # the listener comes first, unless its process stands still
+        if client.is_closing():
+            raise Unreachable(f"cannot connect to {address}: its host was killed")
         protocol = protocol_factory()
         client.start(protocol)
         return client, protocol
@@ -159,9 +164,9 @@ class MemoryNetwork:
         if self._rng is not None and self.jitter_s:
             delay += self._rng.uniform(0, self.jitter_s)
         if delay > 0:
-            loop.call_later(delay, arrive)
+            loop.call_later(delay, arrive, context=self._context)
         else:
-            loop.call_soon(arrive)
+            loop.call_soon(arrive, context=self._context)
 
     def chunk_bytes(self, available: int) -> int:
         """Return how many of the ``available`` bytes the next chunk has, in [1, available]."""
@@ -227,6 +232,7 @@ class MemoryListener:
         self._network = network
         self._address = address
         self.protocol_factory = protocol_factory
+        self.context = contextvars.copy_context()
         self.closed = False
 
     @property
@@ -253,10 +259,17 @@ class MemoryTransport(asyncio.Transport):
 
     peer: "MemoryTransport"
 
-    def __init__(self, network: MemoryNetwork, local: Address, remote: Address) -> None:
+    def __init__(
+        self,
+        network: MemoryNetwork,
+        local: Address,
+        remote: Address,
+        context: contextvars.Context,
+    ) -> None:
         super().__init__({"sockname": tuple(local), "peername": tuple(remote)})
         self.local = local
         self.remote = remote
+        self._context = context
         self._network = network
         self._loop = asyncio.get_running_loop()
         self._protocol: asyncio.BaseProtocol | None = None
@@ -276,6 +289,10 @@ class MemoryTransport(asyncio.Transport):
         """Give this end its protocol and call ``connection_made``."""
         self._protocol = protocol
         protocol.connection_made(self)
+
+    def accept(self, protocol_factory: Callable[[], asyncio.Protocol]) -> None:
+        """Have this end started by the process that listens, in its own time."""
+        self._loop.call_soon(lambda: self.start(protocol_factory()), context=self._context)
 
     # asyncio.Transport ------------------------------------------------------------------------
     def get_protocol(self) -> asyncio.BaseProtocol:
@@ -390,7 +407,7 @@ class MemoryTransport(asyncio.Transport):
     def _deliver_soon(self) -> None:
         if not self._delivering and self._arrived and not self._lost:
             self._delivering = True
-            self._loop.call_soon(self._deliver)
+            self._loop.call_soon(self._deliver, context=self._context)
 
     def _deliver(self) -> None:
         """Give the protocol one chunk, or the end; more of it in the next turn of the loop."""
@@ -434,7 +451,8 @@ class MemoryTransport(asyncio.Transport):
 
     def _taken(self, size: int) -> None:
         self._outgoing_bytes -= size
-        self._maybe_resume_writing()
+        if self._writing_paused and self._outgoing_bytes <= self._low:
+            self._loop.call_soon(self._maybe_resume_writing, context=self._context)
 
     def _maybe_pause_writing(self) -> None:
         if not self._writing_paused and self._outgoing_bytes > self._high:
@@ -458,7 +476,7 @@ class MemoryTransport(asyncio.Transport):
         self._closing = self._lost = True
         self._arrived.clear()
         self._network.forget_transport(self)
-        self._loop.call_soon(self._tell_lost, error)
+        self._loop.call_soon(self._tell_lost, error, context=self._context)
 
     def _tell_lost(self, error: Exception | None) -> None:
         protocol, self._protocol = self._protocol, None
