@@ -406,12 +406,14 @@ class ClientConnection(_Connection):
         """Return correlation id and buffers of a request; its body is not copied.
 
         Raises:
-            InvalidState: The connection is not open. Nothing was sent.
+            InvalidState: The connection is not open, or this is HELLO. Nothing was sent.
             Busy: As many requests wait as the broker allows. Nothing was sent.
             InvalidArgument: The frame is larger than the broker accepts. Nothing was sent.
         """
         if self._state is not State.OPEN:
             raise InvalidState(f"the connection is {self._state.value}, not open")
+        if command == Command.HELLO:
+            raise InvalidState("HELLO opens a connection and is no request on an open one")
         if len(self._waiting) >= self._requests_max:
             raise Busy(
                 f"{len(self._waiting)} requests wait for a reply on this connection, "

@@ -152,6 +152,8 @@ def test_hello_comes_once() -> None:
     client, server = opened()
     with pytest.raises(InvalidState):
         client.hello()
+    with pytest.raises(InvalidState, match="HELLO"):
+        client.request(Command.HELLO, b"")
     (event,) = server.receive_data(HELLO)
     assert isinstance(event, Closing)
     assert "HELLO comes once" in str(refusal(server))
