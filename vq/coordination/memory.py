@@ -3,10 +3,13 @@
 ``MemoryEnsemble`` is the server side with levers for every fault a test or a simulation wants;
 ``MemoryCoordinator`` is the port over it. All waiting is done with timers of the running event
 loop, so a loop with a virtual clock simulates hours in moments; nothing here draws random numbers.
-For our tests and for our users' tests.
+Watches and listeners are called in the context in which their coordinator was started, the ensemble
+works in its own: a simulation can stop one process and not the others. For our tests and for our
+users' tests.
 """
 
 import asyncio
+import contextvars
 import itertools
 import logging
 from collections import deque
@@ -48,8 +51,9 @@ def _no_delay() -> float:
 class _Pipe:
     """One direction of a connection: first in, first out, each item after a delay."""
 
-    def __init__(self, delay: Callable[[], float]) -> None:
+    def __init__(self, delay: Callable[[], float], context: contextvars.Context) -> None:
         self._delay = delay
+        self._context = context
         self._items: deque[tuple[float, Callable[[], None]]] = deque()
         self._timer: asyncio.Handle | None = None
 
@@ -72,8 +76,10 @@ class _Pipe:
         if self._timer is None and self._items:
             loop = asyncio.get_running_loop()
             due = self._items[0][0]
-            late = due <= loop.time()
-            self._timer = loop.call_soon(self._run) if late else loop.call_at(due, self._run)
+            if due <= loop.time():
+                self._timer = loop.call_soon(self._run, context=self._context)
+            else:
+                self._timer = loop.call_at(due, self._run, context=self._context)
 
     def _run(self) -> None:
         self._timer = None
@@ -117,6 +123,7 @@ class MemoryEnsemble:
         self._sessions: dict[int, _Session] = {}
         self._ids = itertools.count(0x1000)
         self._clients: list[MemoryCoordinator] = []
+        self.context = contextvars.copy_context()
 
     def coordinator(
         self, cluster: str, *, session_timeout_s: float = 10.0, root: str = "/vq"
@@ -187,6 +194,23 @@ class MemoryEnsemble:
         client.crashed = True
         client.vanish()
 
+    def freeze(self, client: "MemoryCoordinator") -> None:
+        """Let the client's process stand still: no heartbeat comes from it, its session ages."""
+        client.frozen = True
+        self.leave(client.session_id)
+
+    def thaw(self, client: "MemoryCoordinator") -> None:
+        """Let the process run again; it hears only now what happened to its session."""
+        client.frozen = False
+        reachable = self.running and not client.cut and client.state is SessionState.CONNECTED
+        if not (reachable and self.resume_session(client, client.session_id)):
+            client.drop()
+            client.reconnect_soon()
+
+    def is_live(self, session_id: int) -> bool:
+        """Whether a session has neither ended nor timed out."""
+        return session_id in self._sessions
+
     def stop(self) -> None:
         """Take the whole ensemble away. Sessions do not age meanwhile."""
         self.running = False
@@ -242,8 +266,9 @@ class MemoryEnsemble:
     def age(self, session: _Session) -> None:
         """Start the time-out of a session that nobody holds."""
         if self.running and session.holder is None and session.timer is None:
-            loop = asyncio.get_running_loop()
-            session.timer = loop.call_later(session.timeout_s, self._end, session)
+            session.timer = asyncio.get_running_loop().call_later(
+                session.timeout_s, self._end, session, context=self.context
+            )
 
     def apply(self, operations: Sequence[Operation], session_id: int) -> list[Stat | None]:
         """Apply a write and trigger the watches on what it changed."""
@@ -278,13 +303,15 @@ class MemoryCoordinator(SessionBase):
         self._base = base
         self.cut = False
         self.crashed = False
+        self.frozen = False
         self.lose_reply = 0  # countdowns: at 1 the fault strikes, 0 is none
         self.lose_request = 0
         self.expire_request = 0
         self.held: list[Callable[[], None]] | None = None
         self._started = False
-        self._request_pipe = _Pipe(ensemble.delay)
-        self._reply_pipe = _Pipe(ensemble.delay)
+        self._context = contextvars.copy_context()
+        self._request_pipe = _Pipe(ensemble.delay, ensemble.context)
+        self._reply_pipe = _Pipe(ensemble.delay, ensemble.context)
         self._in_flight: dict[asyncio.Future[Any], None] = {}
         self._data_watches: dict[str, dict[Watch, None]] = {}
         self._child_watches: dict[str, dict[Watch, None]] = {}
@@ -297,6 +324,7 @@ class MemoryCoordinator(SessionBase):
         if self._started:
             raise InvalidState("the coordinator was started before; make a new one")
         self._started = True
+        self._context = contextvars.copy_context()
         self._why_closed = "it was closed"
         self._state = SessionState.LOST  # nobody is told: there was no session to lose
         self._reconnect()
@@ -336,7 +364,7 @@ class MemoryCoordinator(SessionBase):
 
     def drop(self) -> None:
         """Lose the connection: calls under way and watches are gone, the state is SUSPENDED."""
-        if self._state is not SessionState.CONNECTED or self.crashed:
+        if self._state is not SessionState.CONNECTED or self.crashed or self.frozen:
             return
         self._lose_connection()
         self._ensemble.leave(self._session_id)
@@ -351,8 +379,9 @@ class MemoryCoordinator(SessionBase):
         """Try to connect again after the usual time, if this client is waiting for that."""
         waiting = self._state in {SessionState.SUSPENDED, SessionState.LOST}
         if waiting and self._timer is None and not self.crashed:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._ensemble.reconnect_delay_s, self._reconnect)
+            self._timer = asyncio.get_running_loop().call_later(
+                self._ensemble.reconnect_delay_s, self._reconnect, context=self._context
+            )
 
     def _reconnect(self) -> None:
         self._timer = None
@@ -366,6 +395,9 @@ class MemoryCoordinator(SessionBase):
         session = self._ensemble.open_session(self, self._session_timeout_s)
         self._enter(SessionState.CONNECTED, session.id)
         self._answered(self._clock.monotonic(), session.id)
+
+    def _enter(self, state: SessionState, session_id: int = 0) -> None:
+        self._context.copy().run(super()._enter, state, session_id)
 
     def _lose_connection(self) -> None:
         self._request_pipe.clear()
@@ -492,6 +524,10 @@ class MemoryCoordinator(SessionBase):
                     self._answered(sent, session_id)
 
     def _serve(self, action: Callable[[], Any], future: "asyncio.Future[Any]") -> None:
+        if not self._ensemble.is_live(self._session_id):
+            self.drop()  # as a server does on the first word of a session it has ended
+            self.reconnect_soon()
+            return
         self.lose_request, lost = _count_down(self.lose_request)
         if lost:
             self._ensemble.blink(self)
@@ -536,7 +572,7 @@ class MemoryCoordinator(SessionBase):
 
     def _tell(self, watch: Watch, event: WatchEvent) -> None:
         try:
-            watch(event)
+            self._context.copy().run(watch, event)
         except Exception:
             logger.exception("[session=%#x] a watch on %r failed", self._session_id, event.path)
 

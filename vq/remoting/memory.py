@@ -5,9 +5,10 @@ running loop; on a loop with virtual time, and with a seeded generator, a run re
 real networks do to programs can be asked for: latency, chunks cut at odd places, cuts that hold
 bytes back until they heal (as TCP's resending does), and hosts that die.
 
-Everything happens on one event loop; nothing here is thread-safe. Each end calls its protocol in the
-context in which the end was made (of ``connect``, or of ``listen``), as with sockets; what is under
-way belongs to the network's own context. So a simulation can stop one process and not its peers.
+Everything happens on one event loop; nothing here is thread-safe. Each end calls its protocol in
+the context in which the end was made (of ``connect``, or of ``listen``), as with sockets; what is
+under way belongs to the network's own context. So a simulation can stop one process and not its
+peers.
 """
 
 import asyncio

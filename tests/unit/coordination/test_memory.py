@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextvars import ContextVar
 
 import pytest
 from support.coordination import client_of, until
@@ -118,6 +119,62 @@ async def test_a_crashed_client_is_silent_until_its_session_ends(ensemble, clien
     assert await other.exists("eph") is not None
     await until(lambda: ensemble.tree.exists("vq/test/eph") is None)
     assert states == []
+
+
+async def test_a_frozen_client_learns_of_its_sessions_end_when_it_thaws(
+    ensemble, client, other
+) -> None:
+    """Until then it believes that it is connected, and nothing it says is taken."""
+    await client.create("eph", ephemeral=True)
+    session, states = client.session_id, []
+    client.add_listener(states.append)
+    ensemble.freeze(client)
+    await until(lambda: not ensemble.is_live(session))
+    assert await other.exists("eph") is None
+    assert client.state is SessionState.CONNECTED
+    call = asyncio.create_task(client.create("zombie", ephemeral=True))
+    await asyncio.sleep(0)
+    ensemble.thaw(client)
+    with pytest.raises(ConnectionLost):
+        await call
+    await until(lambda: client.session_id not in (0, session))
+    assert states == [SessionState.SUSPENDED, SessionState.LOST, SessionState.CONNECTED]
+    assert await other.exists("zombie") is None
+
+
+async def test_a_frozen_client_that_thaws_in_time_keeps_its_session(ensemble, client) -> None:
+    """It notices nothing."""
+    session, states = client.session_id, []
+    client.add_listener(states.append)
+    ensemble.freeze(client)
+    ensemble.thaw(client)
+    await client.create("eph", ephemeral=True)
+    assert client.session_id == session
+    assert states == []
+
+
+async def test_watches_and_listeners_run_in_the_context_of_their_client(
+    ensemble, client, other
+) -> None:
+    """Whoever causes an event, its hearer is called as the process that asked for it."""
+    name: ContextVar[str] = ContextVar("name", default="nobody")
+    heard: list[str] = []
+
+    async def start_hearer() -> MemoryCoordinator:
+        name.set("hearer")
+        hearer = ensemble.coordinator("test", session_timeout_s=4.0)
+        await hearer.start()
+        await hearer.children("", watch=lambda _: heard.append(name.get()))
+        hearer.add_listener(lambda _: heard.append(name.get()))
+        return hearer
+
+    hearer = await asyncio.create_task(start_hearer())
+    name.set("other")
+    await other.create("new")
+    await until(lambda: heard)
+    ensemble.disconnect(hearer)
+    assert heard == ["hearer", "hearer"]
+    await hearer.close()
 
 
 async def test_messages_take_the_time_the_simulation_says(client) -> None:
