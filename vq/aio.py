@@ -27,7 +27,7 @@ from vq.client.inbox import Inbox, InboxDelivery
 from vq.client.partitioner import Partitioner
 from vq.client.producer import ProducerCore
 from vq.client.queries import broker_status, cluster_status, partitions_of
-from vq.errors import InvalidState
+from vq.errors import InvalidState, NotPublished
 from vq.model import (
     Address,
     Message,
@@ -81,11 +81,13 @@ class MessageProducer:
     ) -> SendFuture:
         """Take one message; returns as soon as there is room for it. See ``vq.MessageProducer``."""
         core = self._core
-        if not core.is_published(message.topic):
-            await core.publish(message.topic)
         if core.is_full:
             await core.wait_for_room(timeout)
-        return core.enqueue(message, callback, timeout, block=False)
+        try:
+            return core.enqueue(message, callback, timeout, block=False)
+        except NotPublished:
+            await core.publish(message.topic)
+            return core.enqueue(message, callback, timeout, block=False)
 
     async def flush(self) -> None:
         """Wait until every message taken so far has its outcome."""

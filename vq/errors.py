@@ -53,6 +53,10 @@ class InvalidState(VqError):
     """The object cannot do this now: it is closed, was not started, or the process was forked."""
 
 
+class NotPublished(InvalidState):
+    """The producer does not know the topic yet; ``publish`` comes first."""
+
+
 class CorruptData(VqError):
     """Bytes fail their checksum or cannot be parsed as what they claim to be."""
 

@@ -13,7 +13,7 @@ from vq.cli.options import Invocation, command_options
 from vq.cli.output import Advance
 from vq.client.blocking import MessageProducer
 from vq.client.factory import MessageFactory
-from vq.client.partitioner import KeyOrRoundRobin, Partitioner
+from vq.client.partitioner import Partitioner
 from vq.errors import InvalidArgument, OutcomeUnknown, Refused, VqError
 from vq.model import Message, SendResult
 
@@ -24,11 +24,12 @@ class Turns:
     """Messages take turns over the partitions, whatever their key."""
 
     def __init__(self) -> None:
-        self._turns = KeyOrRoundRobin()
+        self._turn = 0
 
     def choose(self, key: str | None, partitions: int, writable: Sequence[int]) -> int:
         """See ``Partitioner.choose``."""
-        return self._turns.choose(None, partitions, writable)
+        self._turn += 1
+        return writable[self._turn % len(writable)] if writable else self._turn % partitions
 
 
 class OnePartition:
@@ -94,11 +95,11 @@ def send(producer: MessageProducer, message: Message, number: int, tally: Tally)
         tally.ended(number, None, error)
 
 
-def partitioner_of(partition_by: str, partition: int | None) -> Partitioner:
-    """Return what chooses the partition of each message."""
+def partitioner_of(partition_by: str, partition: int | None) -> Partitioner | None:
+    """Return what chooses the partition of each message; None: the producer's own way, by key."""
     if partition is not None:
         return OnePartition(partition)
-    return KeyOrRoundRobin() if partition_by == "key" else Turns()
+    return None if partition_by == "key" else Turns()
 
 
 @click.command()

@@ -1,20 +1,31 @@
 """One batch of a producer: its records as bytes, and the futures that wait for it."""
 
 import logging
-from hashlib import md5
 from operator import attrgetter
-from struct import Struct
 
 import google_crc32c
 
 from vq.client.future import SendFuture
 from vq.errors import VqError
 from vq.model import ProducerStamp, SendResult
-from vq.store.format import FLAG_PROPERTIES, FLAG_TAG, RECORD_HEADER, RECORD_HEADER_BYTES
+from vq.store.format import FLAG_PROPERTIES, FLAG_TAG, RECORD_HEADER, RECORD_HEADER_BYTES, md5
 
 logger = logging.getLogger(__name__)
+_content = attrgetter("content")
 _deadline = attrgetter("deadline")
-_LENGTH = Struct(">I")
+
+
+def encode_head(tag: bytes | None, properties: bytes | None) -> tuple[int, bytes] | None:
+    """Return a record's flag bits and what stands before its payload; None when nothing does."""
+    flag = 0
+    head = b""
+    if tag is not None:
+        flag = FLAG_TAG
+        head = len(tag).to_bytes(4, "big") + tag
+    if properties is not None:
+        flag |= FLAG_PROPERTIES
+        head += len(properties).to_bytes(4, "big") + properties
+    return (flag, head) if flag else None
 
 
 def encode_records(items: list[SendFuture], ids: list[int]) -> tuple[bytes, list[int]]:
@@ -28,22 +39,17 @@ def encode_records(items: list[SendFuture], ids: list[int]) -> tuple[bytes, list
     add = parts.append
     add_size = sizes.append
     pack = RECORD_HEADER.pack
-    pack_length = _LENGTH.pack
     digest = md5
     for item, message_id in zip(items, ids, strict=True):
-        item.message_id = message_id
-        body = item.content
-        flag = 0
-        properties = item.properties
-        if properties is not None:
-            flag = FLAG_PROPERTIES
-            body = pack_length(len(properties)) + properties + body
-        tag = item.tag
-        if tag is not None:
-            flag |= FLAG_TAG
-            body = pack_length(len(tag)) + tag + body
+        head = item.head
+        if head is None:
+            flag = 0
+            body = item.content
+        else:
+            flag, before = head
+            body = before + item.content
         size = len(body)
-        add(pack(size, digest(body).digest(), message_id, flag))
+        add(pack(size, digest(body).digest(), message_id, flag))  # "4s" keeps the first four
         add(body)
         add_size(size + RECORD_HEADER_BYTES)
     return b"".join(parts), sizes
@@ -69,6 +75,7 @@ class Batch:
         "deadline",
         "done",
         "error",
+        "ids",
         "items",
         "last_refusal",
         "payload_bytes",
@@ -79,15 +86,14 @@ class Batch:
         "unknown",
     )
 
-    def __init__(
-        self, items: list[SendFuture], ids: list[int], stamp: ProducerStamp, payload_bytes: int
-    ) -> None:
+    def __init__(self, items: list[SendFuture], ids: list[int], stamp: ProducerStamp) -> None:
         self.items = items
+        self.ids = ids
         self.stamp = stamp
         self.body, self.sizes = encode_records(items, ids)
         self.crc: int = google_crc32c.value(self.body)
         self.deadline = min(map(_deadline, items))
-        self.payload_bytes = payload_bytes
+        self.payload_bytes = payload_bytes(items)
         self.attempts = 0
         self.sent = False
         self.unknown = False
@@ -101,12 +107,12 @@ class Batch:
         self.done = True
         result = SendResult
         new = tuple.__new__  # what SendResult(...) does, without its Python-level wrapper
-        for item, size in zip(self.items, self.sizes, strict=True):
-            item.offset = offset
+        for item, size, message_id in zip(self.items, self.sizes, self.ids, strict=True):
+            item.outcome = outcome = new(result, (partition, offset, message_id))
             callback = item.callback
             if callback is not None:
                 try:
-                    callback(new(result, (partition, offset, item.message_id)), None)
+                    callback(outcome, None)
                 except Exception:
                     logger.exception("a send callback raised")
             if item.waiters is not None:
@@ -118,3 +124,8 @@ class Batch:
         self.done = True
         for item in self.items:
             item.fail(error)
+
+
+def payload_bytes(items: list[SendFuture]) -> int:
+    """Return the bytes of all payloads together."""
+    return sum(map(len, map(_content, items)))

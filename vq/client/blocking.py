@@ -9,6 +9,7 @@ from vq.client.delivery import Listener, Workers
 from vq.client.future import SendCallback, SendFuture
 from vq.client.producer import ProducerCore
 from vq.client.runtime import LoopThread
+from vq.errors import NotPublished
 from vq.model import Message, OffsetBounds, SendResult, TopicPartition
 
 _SEND_SYNC_S = 3.0
@@ -25,6 +26,7 @@ class MessageProducer:
     def __init__(self, core: ProducerCore, runtime: LoopThread) -> None:
         self._core = core
         self._runtime = runtime
+        runtime.on_fork(core.refuse)
 
     @property
     def config(self) -> ProducerConfig:
@@ -67,12 +69,11 @@ class MessageProducer:
             BufferFull: The buffer stayed full until the deadline.
             InvalidArgument, MessageTooLarge, InvalidState, UnknownTopic: Nothing was taken.
         """
-        core = self._core
-        if not core.is_published(message.topic):
+        try:
+            return self._core.enqueue(message, callback, timeout)
+        except NotPublished:
             self.publish(message.topic)
-        if self._runtime.forked:
-            self._runtime.check()
-        return core.enqueue(message, callback, timeout)
+            return self._core.enqueue(message, callback, timeout)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every message taken so far has its outcome.

@@ -7,6 +7,9 @@ from vq import limits
 from vq.errors import InvalidArgument
 from vq.model import check_name
 
+#: What a waiting message takes in memory beside its payload, about; counted in ``buffer_bytes``.
+MESSAGE_OVERHEAD_BYTES = 512
+
 
 class StartPosition(enum.StrEnum):
     """Where a group begins in a partition that it has no offset for."""
@@ -69,8 +72,8 @@ class ProducerConfig:
         batch_records: … or at this many messages; bounds the time one batch takes to encode.
         window: Batches in flight per partition, at most what a broker remembers for recognising
             resends.
-        buffer_bytes: Payload bytes waiting or in flight; at the bound ``send_async`` waits.
-        buffer_messages: … and messages.
+        buffer_bytes: Memory of messages that have no outcome yet, each counted with its payload and
+            512 bytes for everything around it; at the bound ``send_async`` waits.
         retry_backoff_s: First pause before a resend; doubles up to ``retry_backoff_max_s``.
         retry_backoff_max_s: Longest pause before a resend.
     """
@@ -80,7 +83,6 @@ class ProducerConfig:
     batch_records: int = 2_000
     window: int = limits.PRODUCER_BATCHES_REMEMBERED
     buffer_bytes: int = 64 * limits.MIB
-    buffer_messages: int = 100_000
     retry_backoff_s: float = 0.02
     retry_backoff_max_s: float = 1.0
 
@@ -90,8 +92,7 @@ class ProducerConfig:
         _between("batch_bytes", self.batch_bytes, 1, limits.BATCH_BYTES_MAX)
         _between("batch_records", self.batch_records, 1, limits.BATCH_RECORDS_MAX)
         _between("window", self.window, 1, limits.PRODUCER_BATCHES_REMEMBERED)
-        _between("buffer_messages", self.buffer_messages, 1, 10_000_000)
-        least = limits.MESSAGE_BYTES_MAX
+        least = limits.MESSAGE_BYTES_MAX + MESSAGE_OVERHEAD_BYTES
         _between("buffer_bytes", self.buffer_bytes, least, 16 * limits.GIB)
         if self.retry_backoff_max_s < self.retry_backoff_s:
             raise InvalidArgument(

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from vq.errors import InvalidState, TimedOut, VqError
+from vq.errors import TimedOut, VqError
 from vq.model import SendResult
 
 logger = logging.getLogger(__name__)
@@ -22,45 +22,36 @@ class SendFuture:
     """What became of one message: pending, stored, refused, or unknown.
 
     Made by ``send_async``. ``result`` may be called from any thread but the factory's own (where
-    callbacks run): waiting there could never end. The slots without underscore are the sender's
-    own notes about the message.
+    callbacks run): waiting there could never end. The public slots are the sender's own notes:
+
+    Attributes:
+        content: The payload.
+        head: The record's flag bits and the bytes before its payload, None for a plain record.
+        callback: See ``SendCallback``.
+        deadline: Monotonic time by which there must be an outcome.
+        outcome: The result or the error, None while pending; set once.
+        waiters: What to call when there is one.
     """
 
-    __slots__ = (
-        "_error",
-        "callback",
-        "content",
-        "deadline",
-        "message_id",
-        "offset",
-        "partition",
-        "properties",
-        "tag",
-        "waiters",
-    )
+    __slots__ = ("callback", "content", "deadline", "head", "outcome", "waiters")
 
     def __init__(
         self,
         content: bytes,
-        tag: bytes | None,
-        properties: bytes | None,
+        head: tuple[int, bytes] | None,
         callback: SendCallback | None,
         deadline: float,
     ) -> None:
         self.content = content
-        self.tag = tag
-        self.properties = properties
+        self.head = head
         self.callback = callback
         self.deadline = deadline
-        self.message_id = 0
-        self.partition = -1
-        self.offset = -1
-        self._error: VqError | None = None
+        self.outcome: SendResult | VqError | None = None
         self.waiters: list[Callable[[], Any]] | None = None
 
     def done(self) -> bool:
         """Whether the outcome is known (or known to stay unknown)."""
-        return self.offset >= 0 or self._error is not None
+        return self.outcome is not None
 
     def result(self, timeout: float | None = None) -> SendResult:
         """Wait for the outcome and return where the message lies.
@@ -70,10 +61,10 @@ class SendFuture:
             OutcomeUnknown: It may or may not be stored.
             TimedOut: ``timeout`` seconds went by first; the send itself goes on.
         """
-        error = self.exception(timeout)
-        if error is not None:
-            raise error
-        return SendResult(self.partition, self.offset, self.message_id)
+        outcome = self._wait(timeout)
+        if isinstance(outcome, VqError):
+            raise outcome
+        return outcome
 
     def exception(self, timeout: float | None = None) -> VqError | None:
         """Wait for the outcome and return its error, or None when the message is stored.
@@ -81,13 +72,18 @@ class SendFuture:
         Raises:
             TimedOut: ``timeout`` seconds went by first.
         """
-        if not self.done():
+        outcome = self._wait(timeout)
+        return outcome if isinstance(outcome, VqError) else None
+
+    def _wait(self, timeout: float | None) -> SendResult | VqError:
+        if self.outcome is None:
             lock = threading.Lock()
             lock.acquire()
             self._on_done(lock.release)
             if not lock.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
                 raise TimedOut(f"no outcome within {timeout} s; the send goes on")
-        return self._error
+        assert self.outcome is not None
+        return self.outcome
 
     def add_done_callback(self, callback: "Callable[[SendFuture], Any]") -> None:
         """Call ``callback(self)`` once the outcome is known, at once if it already is.
@@ -102,7 +98,7 @@ class SendFuture:
         self.waiters.append(wake)
         # The outcome may have come between the caller's look and the append: then nobody else
         # calls the waiters any more. Each is popped before it is called, so none is called twice.
-        if self.done():
+        if self.outcome is not None:
             self.wake()
 
     def wake(self) -> None:
@@ -117,18 +113,12 @@ class SendFuture:
 
     def fail(self, error: VqError) -> None:
         """Note that the message was refused or its fate is unknown. For the sender only, once."""
-        if self.done():
-            raise InvalidState("the outcome of a send is set once")
-        self._error = error
+        assert self.outcome is None, "the outcome of a send is set once"
+        self.outcome = error
         if self.callback is not None:
-            self._call(None, error)
+            try:
+                self.callback(None, error)
+            except Exception:
+                logger.exception("a send callback raised")
         if self.waiters is not None:
             self.wake()
-
-    def _call(self, result: SendResult | None, error: VqError | None) -> None:
-        """Run the callback; what it raises is its own fault and must not reach the sender."""
-        assert self.callback is not None
-        try:
-            self.callback(result, error)
-        except Exception:
-            logger.exception("a send callback raised")

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from vq import errors
-from vq.client.batch import Batch
+from vq.client.batch import Batch, payload_bytes
 from vq.client.config import ProducerConfig
 from vq.client.future import SendFuture
 from vq.model import ProducerStamp, TopicPartition
@@ -70,8 +70,8 @@ class PartitionQueue:
         while self.pending and len(self.in_flight) < self._config.window:
             if len(self.in_flight) >= _EAGER_IN_FLIGHT and not self._worth_a_frame():
                 break
-            items, payload_bytes = self._take()
-            new = Batch(items, take_ids(len(items)), self._stamp(), payload_bytes)
+            items = self._take()
+            new = Batch(items, take_ids(len(items)), self._stamp())
             self.in_flight.append(new)
             batches.append(new)
         return self._mark_sent(batches)
@@ -79,17 +79,14 @@ class PartitionQueue:
     def _worth_a_frame(self) -> bool:
         return len(self.pending) * 2 >= self._config.batch_records
 
-    def _take(self) -> tuple[list[SendFuture], int]:
-        """Cut one batch's worth (at least one message) off ``pending``; return its payload too."""
-        pending = self.pending
-        sizes = [len(item.content) for item in pending[: self._config.batch_records]]
-        count, total = len(sizes), sum(sizes)
-        while count > 1 and total + count * RECORD_HEADER_BYTES > self._config.batch_bytes:
-            count -= 1
-            total -= sizes[count]
-        items = pending[:count]
-        del pending[:count]
-        return items, total
+    def _take(self) -> list[SendFuture]:
+        """Cut one batch's worth (at least one message) off ``pending``."""
+        items = self.pending[: self._config.batch_records]
+        total = payload_bytes(items) + len(items) * RECORD_HEADER_BYTES
+        while total > self._config.batch_bytes and len(items) > 1:
+            total -= len(items.pop().content) + RECORD_HEADER_BYTES
+        del self.pending[: len(items)]
+        return items
 
     def _stamp(self) -> ProducerStamp:
         stamp = ProducerStamp(self._producer_id, self._producer_epoch, self._next_sequence)
@@ -166,7 +163,7 @@ class PartitionQueue:
         del self.pending[:count]
         for item in items:
             item.fail(error)
-        self._on_ended(count, sum([len(item.content) for item in items]))
+        self._on_ended(count, payload_bytes(items))
 
     def _fail(self, batch: Batch, error: errors.VqError) -> None:
         batch.fail(error)

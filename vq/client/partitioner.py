@@ -11,7 +11,7 @@ from typing import Protocol
 
 
 class Partitioner(Protocol):
-    """Chooses a partition; must be quick, is called under the producer's lock."""
+    """A choice of one's own; must be quick, is called under the producer's lock."""
 
     def choose(self, key: str | None, partitions: int, writable: Sequence[int]) -> int:
         """Return a number in ``[0, partitions)``.
@@ -31,19 +31,3 @@ def key_partition(key: str, partitions: int) -> int:
     CRC-32 of ``a`` is 0xE8B7BE43, so with 5 partitions ``a`` goes to 3904355907 % 5 = 2.
     """
     return zlib.crc32(key.encode()) % partitions
-
-
-class KeyOrRoundRobin:
-    """The default: hash of the key where there is one, otherwise turns."""
-
-    def __init__(self, start: int = 0) -> None:
-        self._turn = start
-
-    def choose(self, key: str | None, partitions: int, writable: Sequence[int]) -> int:
-        """See ``Partitioner.choose``."""
-        if key is not None:
-            return key_partition(key, partitions)
-        self._turn = turn = self._turn + 1
-        if writable:
-            return writable[turn % len(writable)]
-        return turn % partitions

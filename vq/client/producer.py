@@ -10,27 +10,29 @@ themselves from what arrives while earlier ones are on their way.
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 
 from vq import limits
-from vq.client.batch import Batch
+from vq.client.batch import Batch, encode_head
 from vq.client.cluster import ClusterClient
-from vq.client.config import ProducerConfig
+from vq.client.config import MESSAGE_OVERHEAD_BYTES, ProducerConfig
 from vq.client.connection import BrokerConnection
 from vq.client.future import SendCallback, SendFuture
 from vq.client.partition_queue import PartitionQueue
-from vq.client.partitioner import KeyOrRoundRobin, Partitioner
+from vq.client.partitioner import Partitioner
+from vq.client.topic_queues import TopicQueues
 from vq.errors import (
     BufferFull,
     ConnectionCut,
     InvalidArgument,
     InvalidState,
     MessageTooLarge,
+    NotPublished,
     OutcomeUnknown,
     PermissionRefused,
     UnknownTopic,
 )
-from vq.model import Message, TopicPartition, TopicSettings
+from vq.model import Message, TopicPartition
 from vq.remoting import messages
 from vq.remoting.format import Command
 from vq.remoting.frames import Frame
@@ -39,24 +41,6 @@ from vq.store.record import Properties, encode_properties
 
 _TICK_S = 0.1
 _TAGS_REMEMBERED = 1_024
-
-
-class TopicQueues:
-    """A published topic: its queues by partition, and which of them can be written now."""
-
-    def __init__(self, topic: str, make_queue: Callable[[TopicPartition], PartitionQueue]) -> None:
-        self.topic = topic
-        self.settings = TopicSettings()
-        self.queues: list[PartitionQueue] = []
-        self.writable: Sequence[int] = ()
-        self._make_queue = make_queue
-
-    def update(self, settings: TopicSettings, partitions: int, writable: Sequence[int]) -> None:
-        """Follow the routes. Partitions are only ever added."""
-        self.settings = settings
-        for number in range(len(self.queues), partitions):
-            self.queues.append(self._make_queue(TopicPartition(self.topic, number)))
-        self.writable = writable
 
 
 class ProducerCore:
@@ -76,17 +60,18 @@ class ProducerCore:
         self._cluster = cluster
         self._loop = asyncio.get_running_loop()
         self._clock = cluster.clock.monotonic
-        self._choose = (partitioner or KeyOrRoundRobin(cluster.rng.randrange(1024))).choose
+        self._partitioner = partitioner
+        self._send_timeout_s = config.send_timeout_s
         self._producer_id = cluster.rng.getrandbits(63) | 1
         self._topics: dict[str, TopicQueues] = {}
+        self._taking: dict[str, TopicQueues] = {}  # the same until nothing is taken any more
         self._lock = threading.Lock()
-        self._room = threading.Condition(self._lock)
+        self._more_room = threading.Condition(self._lock)
         self._waiting_for_room = 0
         self._awake = False
-        self._closed = False
-        self._room_messages = config.buffer_messages  # this and the next: under the lock
-        self._room_bytes = config.buffer_bytes
-        self._tags: dict[str, bytes] = {}  # checked before, encoded
+        self._closed = ""  # why nothing is taken any more
+        self._room = config.buffer_bytes  # under the lock; may go below 0 by one message
+        self._tag_heads: dict[str, tuple[int, bytes]] = {}  # of tags that were checked before
         self._room_waiters: list[asyncio.Future[None]] = []
         self._idle: list[asyncio.Future[None]] = []
         self._retry_timer: asyncio.TimerHandle | None = None
@@ -107,16 +92,18 @@ class ProducerCore:
         if not routes.topic(topic).settings.writable:
             raise PermissionRefused(f"topic {topic} is not writable: its settings say so")
         if topic not in self._topics:
-            queues = TopicQueues(topic, self._make_queue)
-            self._follow(queues)
-            self._topics[topic] = queues
+            self._topics[topic] = TopicQueues(
+                topic,
+                self._make_queue,
+                partitioner=self._partitioner,
+                first_turn=self._cluster.rng.randrange(1024),
+            )
+        self._follow(self._topics[topic])
+        self._check_open()
+        self._taking[topic] = self._topics[topic]
 
     def _make_queue(self, where: TopicPartition) -> PartitionQueue:
         return PartitionQueue(where, self._producer_id, self.config, self._ended)
-
-    def is_published(self, topic: str) -> bool:
-        """Whether ``enqueue`` may be called for ``topic``."""
-        return topic in self._topics
 
     def _follow(self, queues: TopicQueues) -> None:
         routes = self._cluster.routes
@@ -124,6 +111,7 @@ class ProducerCore:
             for queue in queues.queues:
                 queue.close(UnknownTopic(f"topic {queues.topic} was deleted"))
             self._topics.pop(queues.topic, None)
+            self._taking.pop(queues.topic, None)
             return
         placements = routes.partitions(queues.topic)
         writable = [
@@ -153,67 +141,69 @@ class ProducerCore:
 
         Raises:
             InvalidArgument, MessageTooLarge: The message is unusable; nothing was taken.
-            InvalidState: The producer is closed, or the topic was not published.
+            NotPublished: The topic was not published by this producer.
+            InvalidState: The producer is closed.
             BufferFull: No room until the deadline (at once, without ``block``).
         """
-        queues = self._topics.get(message.topic)
-        if queues is None or self._closed:
-            self._check_open()
-            raise InvalidState(f"topic {message.topic!r} was not published by this producer")
+        queues = self._taking.get(message.topic)
+        if queues is None:
+            raise self._not_published(message.topic)
         content = message.content
-        if type(content) is not bytes or len(content) > queues.settings.max_message_bytes:
-            content = _checked_content(content, queues)
-        tag = message.tag
-        tag_bytes = None
-        if tag is not None:
-            tag_bytes = self._tags.get(tag)
-            if tag_bytes is None:
-                tag_bytes = self._check_tag(tag)
-        key = message.key
-        properties = None
+        if type(content) is not bytes:
+            content = _as_bytes(content)
+        size = len(content)
+        if size > queues.message_bytes_max:
+            raise MessageTooLarge(
+                f"message of {size} bytes; topic {queues.topic} takes at most "
+                f"{queues.message_bytes_max}"
+            )
+        tag, key = message.tag, message.key
+        head = None
         if key is not None or message.headers:
-            properties = encode_properties(Properties(key=key, headers=message.headers or {}))
-        deadline = self._clock() + (self.config.send_timeout_s if timeout is None else timeout)
-        future = SendFuture(content, tag_bytes, properties, callback, deadline)
+            head = self._head(tag, key, message.headers or {})
+        elif tag is not None:
+            head = self._tag_heads.get(tag) or self._tag_head(tag)
+        deadline = self._clock() + (self._send_timeout_s if timeout is None else timeout)
+        future = SendFuture(content, head, callback, deadline)
         with self._lock:
-            if self._room_messages <= 0 or self._room_bytes <= 0:
+            if self._room <= 0:
                 self._wait_for_room(deadline, block=block)
-            self._room_messages -= 1
-            self._room_bytes -= len(content)
-            numbers = queues.queues
-            number = self._choose(key, len(numbers), queues.writable)
-            future.partition = number
-            numbers[number].pending.append(future)
+            self._room -= size + MESSAGE_OVERHEAD_BYTES
+            queue = next(queues.turns) if key is None else queues.for_key(key)
+            queue.pending.append(future)
             if not self._awake:
                 self._awake = True
                 self._loop.call_soon_threadsafe(self._pump)
         return future
 
-    def _check_tag(self, tag: str) -> bytes:
-        encoded = tag.encode()
-        if not 1 <= len(encoded) <= limits.TAG_BYTES_MAX:
-            raise InvalidArgument(
-                f"tag of {len(encoded)} bytes is outside [1, {limits.TAG_BYTES_MAX}]"
-            )
-        if len(self._tags) < _TAGS_REMEMBERED:
-            self._tags[tag] = encoded
-        return encoded
+    def _not_published(self, topic: str) -> InvalidState:
+        if self._closed:
+            return InvalidState(self._closed)
+        return NotPublished(f"topic {topic!r} was not published by this producer")
+
+    def _tag_head(self, tag: str) -> tuple[int, bytes] | None:
+        head = encode_head(_checked_tag(tag), None)
+        if head is not None and len(self._tag_heads) < _TAGS_REMEMBERED:
+            self._tag_heads[tag] = head
+        return head
+
+    @staticmethod
+    def _head(
+        tag: str | None, key: str | None, headers: Mapping[str, str]
+    ) -> tuple[int, bytes] | None:
+        properties = encode_properties(Properties(key=key, headers=headers))
+        return encode_head(None if tag is None else _checked_tag(tag), properties)
 
     def _wait_for_room(self, deadline: float, *, block: bool) -> None:
         """Return once there is room; the lock is held. Half the buffer must drain before that."""
         self._waiting_for_room += 1
         try:
-            while (
-                self._room_messages < self.config.buffer_messages // 2
-                or self._room_bytes < self.config.buffer_bytes // 2
-            ):
+            while self._room < self.config.buffer_bytes // 2:
                 left = deadline - self._clock()
-                if not block or left <= 0 or not self._room.wait(left):
+                if not block or left <= 0 or not self._more_room.wait(left):
                     raise BufferFull(
-                        f"{self.unfinished} messages "
-                        f"({self.config.buffer_bytes - self._room_bytes} bytes) wait already; the "
-                        f"bounds are {self.config.buffer_messages} messages and "
-                        f"{self.config.buffer_bytes} bytes"
+                        f"messages of {self.config.buffer_bytes - self._room} bytes wait already, "
+                        f"buffer_bytes is {self.config.buffer_bytes}"
                     )
                 self._check_open()
         finally:
@@ -222,7 +212,7 @@ class ProducerCore:
     @property
     def is_full(self) -> bool:
         """Whether ``enqueue`` would have to wait now."""
-        return self._room_messages <= 0 or self._room_bytes <= 0
+        return self._room <= 0
 
     async def wait_for_room(self, timeout: float | None) -> None:
         """Return once ``enqueue`` need not wait; for callers on the loop.
@@ -242,7 +232,7 @@ class ProducerCore:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise InvalidState("the producer is closed")
+            raise InvalidState(self._closed)
 
     # The loop ---------------------------------------------------------------------------------
     def _pump(self) -> None:
@@ -326,10 +316,9 @@ class ProducerCore:
     def _ended(self, count: int, size: int) -> None:
         """Some messages have their outcome; called by the queues."""
         with self._lock:
-            self._room_messages += count
-            self._room_bytes += size
+            self._room += size + count * MESSAGE_OVERHEAD_BYTES
             if self._waiting_for_room:
-                self._room.notify_all()
+                self._more_room.notify_all()
         if self._room_waiters:
             waiters, self._room_waiters = self._room_waiters, []
             _wake_all(waiters)
@@ -356,16 +345,21 @@ class ProducerCore:
     @property
     def closed(self) -> bool:
         """Whether ``close`` or ``abort`` was called."""
-        return self._closed
+        return bool(self._closed)
 
     @property
-    def unfinished(self) -> int:
-        """How many messages were taken and have no outcome yet."""
-        return self.config.buffer_messages - self._room_messages
+    def is_idle(self) -> bool:
+        """Whether every message taken so far has its outcome."""
+        return self._room == self.config.buffer_bytes
+
+    def refuse(self, why: str) -> None:
+        """Take nothing any more; ``enqueue`` need not look at anything but the topics."""
+        self._closed = why
+        self._taking = {}
 
     async def flush(self) -> None:
         """Wait until every message taken so far has its outcome (each has a deadline)."""
-        while self.unfinished:
+        while not self.is_idle:
             waiter = self._loop.create_future()
             self._idle.append(waiter)
             self._pump()
@@ -375,15 +369,15 @@ class ProducerCore:
         """Refuse new messages, wait for those taken, stop. May be called again."""
         if self._closed:
             return
-        self._closed = True
-        with self._room:
-            self._room.notify_all()
+        self.refuse("the producer is closed")
+        with self._more_room:
+            self._more_room.notify_all()
         await self.flush()
         self._stop()
 
     def abort(self) -> None:
         """Stop at once: what has no outcome yet is given up."""
-        self._closed = True
+        self.refuse("the producer is closed")
         for queues in self._topics.values():
             for queue in queues.queues:
                 queue.close(InvalidState("the producer was closed before this message was sent"))
@@ -403,14 +397,16 @@ def _wake_all(waiters: list[asyncio.Future[None]]) -> None:
             waiter.set_result(None)
 
 
-def _checked_content(content: object, queues: TopicQueues) -> bytes:
+def _as_bytes(content: object) -> bytes:
     if not isinstance(content, bytes | bytearray | memoryview):
         raise InvalidArgument(
             f"content is {type(content).__name__}; give bytes (text: content.encode())"
         )
-    if len(content) > queues.settings.max_message_bytes:
-        raise MessageTooLarge(
-            f"message of {len(content)} bytes; topic {queues.topic} takes at most "
-            f"{queues.settings.max_message_bytes}"
-        )
     return bytes(content)
+
+
+def _checked_tag(tag: str) -> bytes:
+    encoded = tag.encode()
+    if not 1 <= len(encoded) <= limits.TAG_BYTES_MAX:
+        raise InvalidArgument(f"tag of {len(encoded)} bytes is outside [1, {limits.TAG_BYTES_MAX}]")
+    return encoded

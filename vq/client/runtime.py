@@ -5,7 +5,7 @@ import concurrent.futures
 import os
 import threading
 import weakref
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 import uvloop
@@ -14,6 +14,10 @@ from vq.errors import InvalidState, TimedOut
 
 T = TypeVar("T")
 
+_FORKED = (
+    "this factory was opened before the process forked; open a new one in the child (its "
+    "connections belong to the parent)"
+)
 _OPEN: "weakref.WeakSet[LoopThread]" = weakref.WeakSet()
 
 
@@ -26,6 +30,7 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self.forked = False
+        self._on_fork: list[Callable[[str], None]] = []
         self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -39,6 +44,16 @@ class LoopThread:
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
             self.loop.close()
 
+    def on_fork(self, refuse: Callable[[str], None]) -> None:
+        """Have ``refuse(why)`` called in the child of a fork."""
+        self._on_fork.append(refuse)
+
+    def mark_forked(self) -> None:
+        """Called in the child of a fork."""
+        self.forked = True
+        for refuse in self._on_fork:
+            refuse(_FORKED)
+
     def check(self) -> None:
         """Raise if the loop cannot be used from here.
 
@@ -46,10 +61,7 @@ class LoopThread:
             InvalidState: The process was forked, the loop has stopped, or this is its own thread.
         """
         if self.forked:
-            raise InvalidState(
-                "this factory was opened before the process forked; open a new one in the child "
-                "(its connections belong to the parent)"
-            )
+            raise InvalidState(_FORKED)
         if threading.current_thread() is self._thread:
             raise InvalidState(
                 "a blocking call inside a callback would wait for itself; use send_async there"
@@ -88,7 +100,7 @@ class LoopThread:
 
 def _mark_forked() -> None:
     for runtime in list(_OPEN):
-        runtime.forked = True
+        runtime.mark_forked()
 
 
 os.register_at_fork(after_in_child=_mark_forked)

@@ -1,0 +1,58 @@
+"""A topic as one producer sees it: a queue per partition, and whose turn it is."""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
+from vq.client.partition_queue import PartitionQueue
+from vq.client.partitioner import Partitioner, key_partition
+from vq.model import TopicPartition, TopicSettings
+
+
+class TopicQueues:
+    """A published topic. ``turns`` and ``for_key`` are used under the producer's lock.
+
+    Attributes:
+        turns: Yields for ever the queue of the next message without a key.
+        message_bytes_max: Largest payload the topic takes.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        make_queue: Callable[[TopicPartition], PartitionQueue],
+        *,
+        partitioner: Partitioner | None,
+        first_turn: int,
+    ) -> None:
+        self.topic = topic
+        self.message_bytes_max = TopicSettings().max_message_bytes
+        self.queues: list[PartitionQueue] = []
+        self.turns: Iterator[PartitionQueue] = iter(())
+        self._writable: Sequence[int] = ()
+        self._make_queue = make_queue
+        self._partitioner = partitioner
+        self._first_turn = first_turn
+
+    def update(self, settings: TopicSettings, partitions: int, writable: Sequence[int]) -> None:
+        """Follow the routes: partitions are only ever added; turns skip those without a master."""
+        self.message_bytes_max = settings.max_message_bytes
+        if len(self.queues) == partitions and self._writable == writable:
+            return
+        for number in range(len(self.queues), partitions):
+            self.queues.append(self._make_queue(TopicPartition(self.topic, number)))
+        self._writable = writable
+        if self._partitioner is None:
+            # itertools instead of a counter: a turn is taken for every message.
+            chosen = [self.queues[number] for number in writable] or self.queues
+            start = self._first_turn % len(chosen)
+            self.turns = itertools.cycle(chosen[start:] + chosen[:start])
+        else:
+            self.turns = iter(lambda: self.for_key(None), None)
+
+    def for_key(self, key: str | None) -> PartitionQueue:
+        """Return the queue for a message with this key."""
+        if self._partitioner is not None:
+            number = self._partitioner.choose(key, len(self.queues), self._writable)
+        else:
+            number = key_partition(key or "", len(self.queues))
+        return self.queues[number]
