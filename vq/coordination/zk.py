@@ -180,6 +180,7 @@ class ZooKeeperCoordinator(SessionBase):
         self._heartbeat: asyncio.Task[None] | None = None
         self._alive_at = -math.inf
         self._rebuilds = 0
+        self._root_made_at_loss = 0
 
     def describe(self) -> str:
         """Return the servers and the root, for messages."""
@@ -236,7 +237,9 @@ class ZooKeeperCoordinator(SessionBase):
     def _new_client(self) -> KazooClient:
         server_count = self._hosts.count(",") + 1
         handler = _Handler(max(0.2, self._asked_timeout_s / (2 * server_count)))
-        retry = KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_jitter=0.4, max_delay=1.0)
+        # After an outage a session has one time-out to come back, so pauses are a part of that.
+        pause_s = min(1.0, self._asked_timeout_s / 10)
+        retry = KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_jitter=0.4, max_delay=pause_s)
         client = KazooClient(
             self._hosts,
             timeout=self._asked_timeout_s,
@@ -335,12 +338,20 @@ class ZooKeeperCoordinator(SessionBase):
             await asyncio.sleep(self._session_timeout_s / HEARTBEATS_PER_TIMEOUT)
             if self._state is SessionState.CONNECTED:
                 with contextlib.suppress(CoordinationError):
-                    await self.sync()
+                    await self._beat()
             silent_s = self._clock.monotonic() - self._alive_at
             if silent_s > DEAD_AFTER_TIMEOUTS * self._session_timeout_s:
                 await self._maybe_rebuild()
                 if self._state is SessionState.CLOSED:
                     return
+
+    async def _beat(self) -> None:
+        """Renew the lease; after a lost session also make the root, should it have been wiped."""
+        losses = self._losses
+        if losses != self._root_made_at_loss:
+            await self._make_root()
+            self._root_made_at_loss = losses
+        await self.sync()
 
     async def _maybe_rebuild(self) -> None:
         """Put a fresh client in the place of a silent one, if a fresh one gets a session."""

@@ -1,0 +1,360 @@
+"""Sessions with a real ZooKeeper that is stopped, paused, wiped or killed under its clients.
+
+client ---- kazoo's thread ---- server (killed, paused, wiped, leader lost)
+   |                                |
+   +-- registration, slot, routes --+   all must find their way back by themselves
+"""
+
+import asyncio
+import random
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, suppress
+
+import pytest
+from support.zookeeper import ZooKeeperRoot, expire_session
+
+from vq.clock import SystemClock
+from vq.coordination import groups, topics
+from vq.coordination.coordinator import ConnectionLost, SessionState
+from vq.coordination.embedded import EmbeddedZooKeeper, free_port
+from vq.coordination.paths import CommittedOffset
+from vq.coordination.registry import BrokerRegistration, read_state
+from vq.coordination.routes import RouteWatcher
+from vq.coordination.slots import SlotLease
+from vq.coordination.zk import ZooKeeperCoordinator
+from vq.errors import CoordinationError, InvalidArgument, InvalidState
+from vq.model import Address, TopicPartition
+
+pytestmark = pytest.mark.slow
+WAIT_S = 30.0
+
+
+async def until(check: Callable[[], object]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not check():
+            await asyncio.sleep(0.01)
+
+
+class Node:
+    """A client with everything that lives on its session, and the transitions it saw."""
+
+    def __init__(self, hosts: str, *, session_timeout_s: float = 1.5, root: str = "/vq") -> None:
+        self.coordinator = ZooKeeperCoordinator(
+            hosts, "test", session_timeout_s=session_timeout_s, root=root
+        )
+        self.states: list[SessionState] = []
+        self.registration = BrokerRegistration(
+            self.coordinator,
+            SystemClock(),
+            group="b1",
+            node="n1",
+            address=Address("127.0.0.1", 1),
+            rng=random.Random(1),
+        )
+        self.slot = SlotLease(self.coordinator, SystemClock())
+        self.routes = RouteWatcher(self.coordinator, SystemClock())
+
+    async def start(self) -> None:
+        self.coordinator.add_listener(self.states.append)
+        await self.coordinator.start()
+        await self.registration.start()
+        await self.slot.start()
+        await topics.create_topic(self.coordinator, "t")
+        await self.routes.track("t")
+        self.states.clear()
+
+    async def close(self) -> None:
+        await self.routes.close()
+        await self.slot.stop()
+        await self.registration.stop()
+        await self.coordinator.close()
+
+    async def whole_again(self) -> None:
+        """Wait until everything is there and agrees with the tree."""
+        async with asyncio.timeout(WAIT_S):
+            while not await self._is_whole():
+                await asyncio.sleep(0.02)
+
+    async def _is_whole(self) -> bool:
+        registered, slot = self.registration.registered, self.slot.slot
+        if self.coordinator.state is not SessionState.CONNECTED or not registered or slot is None:
+            return False
+        with suppress(CoordinationError):
+            state = await read_state(self.coordinator, "b1")
+            held = await self.coordinator.exists(f"slots/{slot}")
+            node = await self.coordinator.exists("brokers/b1/nodes/n1")
+            return (
+                state is not None
+                and node is not None
+                and held is not None
+                and state.epoch == registered.epoch
+                and node.czxid == registered.incarnation == state.incarnations["n1"]
+                and node.ephemeral_owner == held.ephemeral_owner == self.coordinator.session_id
+                and self.routes.snapshot.master("b1") == (Address("127.0.0.1", 1), registered.epoch)
+            )
+        return False
+
+
+@pytest.fixture
+async def stack() -> AsyncIterator[AsyncExitStack]:
+    async with AsyncExitStack() as made:
+        yield made
+
+
+async def started(stack: AsyncExitStack, hosts: str, **options: float | str) -> Node:
+    node = Node(hosts, **options)
+    stack.push_async_callback(node.close)
+    await node.start()
+    await node.whole_again()
+    return node
+
+
+@pytest.fixture
+def server(make_zookeeper: Callable[..., EmbeddedZooKeeper]) -> EmbeddedZooKeeper:
+    return make_zookeeper(tick_ms=100)
+
+
+# Expiry -----------------------------------------------------------------------------------------
+async def test_everything_on_a_session_is_made_anew_after_its_expiry(
+    stack: AsyncExitStack, zookeeper_root: ZooKeeperRoot
+) -> None:
+    """Registration with a new epoch and incarnation, another slot, routes that show it."""
+    node = await started(stack, zookeeper_root.hosts, root=zookeeper_root.root)
+    before, slot = node.registration.registered, node.slot.slot
+    await asyncio.to_thread(expire_session, node.coordinator)
+    await until(lambda: SessionState.LOST in node.states)
+    await node.whole_again()
+    after = node.registration.registered
+    assert before is not None
+    assert after is not None
+    assert after.epoch == before.epoch + 1
+    assert after.incarnation > before.incarnation
+    assert node.slot.slot != slot
+
+
+async def test_a_consumer_whose_session_expired_cannot_commit_over_its_successor(
+    stack: AsyncExitStack, zookeeper_root: ZooKeeperRoot
+) -> None:
+    """The fence, against the real server."""
+    partition = TopicPartition("t", 0)
+    zombie, successor = zookeeper_root.coordinator(), zookeeper_root.coordinator()
+    for each in (zombie, successor):
+        stack.push_async_callback(each.close)
+        await each.start()
+    old = await groups.claim(zombie, "g", "m1", partition)
+    old = (await groups.commit(zombie, [(old, CommittedOffset(offset=10))])).done[partition]
+    session = zombie.session_id
+    await asyncio.to_thread(expire_session, zombie)
+    new = await groups.claim(successor, "g", "m2", partition)
+    await groups.commit(successor, [(new, CommittedOffset(offset=20))])
+    await until(lambda: zombie.session_id not in {0, session})
+    late = await groups.commit(zombie, [(old, CommittedOffset(offset=99))])
+    assert late.stale == (partition,)
+    assert (await groups.read_offsets(successor, "g", ["t"]))[partition].offset == 20
+
+
+# Outages ----------------------------------------------------------------------------------------
+async def outage(stack: AsyncExitStack, server: EmbeddedZooKeeper, *, seconds: float) -> None:
+    """Goal: an outage far longer than the session time-out ends no session.
+
+    The server is killed, stays away, and comes back with its data: sessions did not age meanwhile.
+    """
+    node = await started(stack, server.hosts)
+    assert node.coordinator.session_timeout_s == 1.5
+    session, before = node.coordinator.session_id, node.registration.registered
+    await asyncio.to_thread(server.kill)
+    await until(lambda: SessionState.SUSPENDED in node.states)
+    assert node.routes.snapshot.partitions("t")
+    await asyncio.sleep(seconds)
+    age_s = SystemClock().monotonic() - node.coordinator.last_reply_monotonic
+    assert age_s > node.coordinator.session_timeout_s, "the lease must have run out meanwhile"
+    assert SessionState.LOST not in node.states
+    await asyncio.to_thread(server.start)
+    await until(lambda: node.coordinator.state is SessionState.CONNECTED)
+    await node.whole_again()
+    assert node.coordinator.session_id == session
+    assert node.registration.registered == before
+    assert SessionState.LOST not in node.states
+
+
+async def test_an_outage_longer_than_the_session_ends_nothing(
+    stack: AsyncExitStack, server: EmbeddedZooKeeper
+) -> None:
+    """Short form: two session time-outs."""
+    await outage(stack, server, seconds=3.0)
+
+
+@pytest.mark.long
+async def test_an_outage_of_20_seconds_ends_nothing(
+    stack: AsyncExitStack, server: EmbeddedZooKeeper
+) -> None:
+    """Long form."""
+    await outage(stack, server, seconds=20.0)
+
+
+async def test_a_paused_server_is_outlived(
+    stack: AsyncExitStack, server: EmbeddedZooKeeper
+) -> None:
+    """SIGSTOP holds the connection but answers nothing; afterwards all is whole again."""
+    node = await started(stack, server.hosts)
+    server.pause()
+    await until(lambda: SessionState.SUSPENDED in node.states)
+    await asyncio.sleep(1.5)
+    server.resume()
+    await node.whole_again()
+
+
+async def test_calls_end_in_bounded_time_while_the_server_is_paused(
+    stack: AsyncExitStack, server: EmbeddedZooKeeper
+) -> None:
+    """Each raises ConnectionLost within about two session time-outs."""
+    node = await started(stack, server.hosts)
+    server.pause()
+    begun = time.monotonic()
+    with pytest.raises(ConnectionLost):
+        await node.coordinator.create("a")
+    assert time.monotonic() - begun < 4.0
+    server.resume()
+    await node.whole_again()
+
+
+async def test_a_wiped_server_gets_everything_anew(
+    stack: AsyncExitStack, server: EmbeddedZooKeeper
+) -> None:
+    """kazoo would try its old session for ever, as the server knows older transactions only."""
+    node = await started(stack, server.hosts)
+    for number in range(200):  # so that the fresh server is certainly behind
+        await node.coordinator.create(f"filler-{number}")
+    session = node.coordinator.session_id
+    await asyncio.to_thread(server.kill)
+    server.wipe()
+    await asyncio.to_thread(server.start)
+    await until(lambda: node.coordinator.session_id not in {0, session})
+    assert SessionState.LOST in node.states
+    await until(lambda: node.registration.registered is not None)
+    await topics.create_topic(node.coordinator, "t")
+    await node.whole_again()
+
+
+async def test_the_death_of_a_leader_ends_no_session(
+    stack: AsyncExitStack, make_zookeeper: Callable[..., EmbeddedZooKeeper]
+) -> None:
+    """Three servers, the leader killed; the session goes on at another one."""
+    ensemble = await asyncio.to_thread(make_zookeeper, servers=3, tick_ms=200)
+    node = await started(stack, ensemble.hosts, session_timeout_s=3.0)
+    session, before = node.coordinator.session_id, node.registration.registered
+    leader = ensemble.leader()
+    await asyncio.to_thread(ensemble.kill, leader)
+    written = False
+    async with asyncio.timeout(WAIT_S):
+        while not written:
+            with suppress(ConnectionLost):
+                await node.coordinator.create("after")
+                written = True
+    await node.whole_again()
+    assert node.coordinator.session_id == session
+    assert node.registration.registered == before
+
+
+# kazoo's own failures ---------------------------------------------------------------------------
+async def test_a_dead_kazoo_thread_is_replaced(
+    stack: AsyncExitStack, zookeeper_root: ZooKeeperRoot
+) -> None:
+    """An unexpected exception ends kazoo's connection thread for good; we make a new client."""
+    node = await started(stack, zookeeper_root.hosts, root=zookeeper_root.root)
+    dead = node.coordinator._client
+    assert dead is not None
+    errors = []
+    threading.excepthook, hook = errors.append, threading.excepthook
+    try:
+
+        def die(*_: object) -> None:
+            raise RuntimeError("killed by the test")
+
+        dead._connection._read_response = die
+        with pytest.raises(ConnectionLost):
+            await node.coordinator.sync()
+        await until(lambda: node.coordinator._client is not dead)
+    finally:
+        threading.excepthook = hook
+    assert len(errors) == 1
+    assert SessionState.LOST in node.states
+    await node.whole_again()
+
+
+async def test_clients_that_die_again_and_again_are_given_up(
+    stack: AsyncExitStack, zookeeper_root: ZooKeeperRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rebuilding is bounded: at the end the coordinator is CLOSED and says why."""
+    coordinator = zookeeper_root.coordinator(session_timeout_s=1.0)
+    stack.push_async_callback(coordinator.close)
+    await coordinator.start()
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+
+    def die(*_: object) -> None:
+        raise RuntimeError("killed by the test")
+
+    monkeypatch.setattr("kazoo.protocol.connection.ConnectionHandler._read_response", die)
+    await until(lambda: coordinator.state is SessionState.CLOSED)
+    with pytest.raises(InvalidState, match="restart the process"):
+        await coordinator.get("")
+
+
+# Starting and stopping --------------------------------------------------------------------------
+async def test_no_server_is_told_with_address_and_remedy() -> None:
+    """Within the time given, and no thread is left behind."""
+    hosts = f"127.0.0.1:{free_port()}"
+    threads = threading.active_count()
+    begun = time.monotonic()
+    with pytest.raises(CoordinationError, match=rf"{hosts}.*vq doctor"):
+        await ZooKeeperCoordinator(hosts, "test").start(timeout_s=0.3)
+    assert time.monotonic() - begun < 5.0
+    await until(lambda: threading.active_count() <= threads)
+
+
+async def test_a_server_that_accepts_but_never_answers_costs_no_session(
+    stack: AsyncExitStack, zookeeper_root: ZooKeeperRoot
+) -> None:
+    """One bad address of two delays the start, but does not prevent it."""
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        hosts = f"127.0.0.1:{mute.getsockname()[1]},{zookeeper_root.hosts}"
+        coordinator = ZooKeeperCoordinator(
+            hosts, "test", session_timeout_s=2.0, root=zookeeper_root.root
+        )
+        stack.push_async_callback(coordinator.close)
+        await coordinator.start(timeout_s=10)
+        assert coordinator.state is SessionState.CONNECTED
+
+
+async def test_the_server_has_the_last_word_on_the_time_out(
+    stack: AsyncExitStack, server: EmbeddedZooKeeper
+) -> None:
+    """Asked for 0.05 s and 600 s, it grants 2 ticks and 60 s."""
+    for asked, granted in ((0.05, 0.2), (600.0, 60.0)):
+        coordinator = ZooKeeperCoordinator(server.hosts, "test", session_timeout_s=asked)
+        stack.push_async_callback(coordinator.close)
+        await coordinator.start()
+        assert coordinator.session_timeout_s == granted
+
+
+async def test_closing_while_cut_off_takes_bounded_time(
+    server: EmbeddedZooKeeper,
+) -> None:
+    """The session ends by itself at the server then."""
+    coordinator = ZooKeeperCoordinator(server.hosts, "test", session_timeout_s=2.0)
+    await coordinator.start()
+    server.pause()
+    begun = time.monotonic()
+    await coordinator.close()
+    assert time.monotonic() - begun < 4.0
+    server.resume()
+
+
+@pytest.mark.parametrize("hosts", ["", "localhost", "a:1,b", "a:0", "a:70000", "a:1/chroot"])
+def test_addresses_need_host_and_port(hosts: str) -> None:
+    """The message shows the entry that is wrong."""
+    with pytest.raises(InvalidArgument, match="host:port"):
+        ZooKeeperCoordinator(hosts, "test")
