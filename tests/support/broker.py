@@ -95,7 +95,7 @@ class MemoryCluster:
         self.nodes[group] = BrokerNode(
             config,
             coordinator=self.coordinators[group],
-            network=self.network.at(group),
+            network=self.network.at(config.host),
             disk=disk,
             clock=clock,
             rng=random.Random(7),

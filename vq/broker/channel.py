@@ -88,7 +88,8 @@ class Channel:
         placement, placement_version: As last read from ZooKeeper.
         span: The part of the placement that this group holds; the last one when there are several.
         log: None until something is to be read from or written to disk.
-        start_offset: First offset kept here.
+        older: Earlier ranges, in rising order, with a gap before the next one.
+        start_offset: First offset of ``log``.
         high_watermark: Where readers stop. Invariant: start_offset <= it <= end of the log.
         sealed: A move asked for the end of this span, under ``placement_version``.
         adopted: Prepared for a move; takes appends once the placement names this group.
@@ -112,6 +113,7 @@ class Channel:
         "flushing",
         "high_watermark",
         "log",
+        "older",
         "parked",
         "partition",
         "placement",
@@ -154,6 +156,7 @@ class Channel:
         self._unflushed_messages = 0
         self._put_refusal: tuple[type[VqError], str] | None = None
         self._when_settled: list[Callable[[], None]] = []
+        self.older: list[Channel] = []
         self.flushing = False
         self.update_refusal()
 
@@ -204,6 +207,8 @@ class Channel:
         if placement.writer_group == self.context.group:
             self.adopted = False
         self.sync = settings.flush is FlushMode.SYNC
+        for older in self.older:
+            older.settings, older.placement = settings, placement
         self.update_refusal()
         if self.log is not None and not self.sync:
             self._move_high_watermark(self.log.end_offset)
@@ -218,6 +223,49 @@ class Channel:
             self.failure = StorageFailed(log.reason)
         self.update_refusal()
         self.wake()
+
+    # Earlier ranges -----------------------------------------------------------------------------
+    def add_older(self, log: Log) -> None:
+        """Keep a log of an earlier range of this partition, for reading."""
+        older = Channel(
+            self.partition,
+            topic_id=self.topic_id,
+            settings=self.settings,
+            placement=self.placement,
+            placement_version=self.placement_version,
+            context=self.context,
+        )
+        older.attach(log)
+        start, group = log.start_offset, self.context.group
+        known = self.placement.span_at(start)
+        mine = known is not None and known.group == group and known.end is not None
+        older.span = known if mine else Span(group, start, log.end_offset)
+        self.older.append(older)
+
+    def holding(self, offset: int) -> "Channel":
+        """Return the channel of the range that holds ``offset``: this one, or an older one."""
+        for older in self.older:
+            if older.start_offset <= offset < older.read_limit:
+                return older
+        return self
+
+    def take_logs(self) -> list[Log]:
+        """Give up all logs, to be closed."""
+        logs = [each.log for each in (*self.older, self) if each.log is not None]
+        self.log = None
+        self.older = []
+        return logs
+
+    @property
+    def read_limit(self) -> int:
+        """Where readers stop: at the high watermark, or where another group's range begins."""
+        end = self.span.end if self.span is not None else None
+        return self.high_watermark if end is None else min(self.high_watermark, end)
+
+    @property
+    def earliest(self) -> int:
+        """The first offset of this partition that is kept here."""
+        return self.older[0].start_offset if self.older else self.start_offset
 
     def update_refusal(self) -> None:
         """Decide anew whether PUTs are taken, after anything that matters to it changed."""

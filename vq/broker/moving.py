@@ -166,6 +166,8 @@ class Mover:
             channel = await self._partitions.add(topic, placement, version)
         channel.adopted = True
         await self._partitions.adopt_log(channel, header.start_offset, header.producers)
+        if channel.failure is not None:
+            raise StorageFailed(f"partition {partition} cannot be prepared: {channel.failure}")
         logger.info("partition %s is prepared from offset %d on", partition, header.start_offset)
         return wire.AdoptResponse()
 

@@ -13,7 +13,6 @@ import contextlib
 import logging
 import random
 
-from vq import __version__
 from vq.broker.config import BrokerConfig
 from vq.broker.context import Context
 from vq.broker.disk_watch import DiskLevel, DiskWatch
@@ -22,6 +21,7 @@ from vq.broker.epoch_file import store_epoch
 from vq.broker.flusher import Flusher, FlushRunner, ThreadFlusher
 from vq.broker.lease import Lease
 from vq.broker.load import LoadMeter
+from vq.broker.logs import Logs
 from vq.broker.moving import Mover
 from vq.broker.partitions import Partitions
 from vq.broker.runner import Runner, ThreadRunner
@@ -40,6 +40,7 @@ from vq.remoting.transport import Listener, Network
 from vq.store.directory import DataDirectory
 from vq.store.disk import Disk
 from vq.store.log import LogConfig
+from vq.version import __version__
 
 logger = logging.getLogger(__name__)
 
@@ -163,13 +164,17 @@ class BrokerNode:
             may_acknowledge=self._lease.holds,
             verify_records=config.verify_records,
         )
+        self._logs = Logs(
+            directory,
+            disk=self._disk,
+            clock=clock,
+            config=LogConfig(block_bytes=config.block_bytes),
+        )
         self._partitions = Partitions(
             self._context,
             self._coordinator,
-            directory,
-            disk=self._disk,
+            self._logs,
             runner=self._runner,
-            log_config=LogConfig(block_bytes=config.block_bytes),
             tasks=self._tasks,
             refresh_interval_s=config.refresh_interval_s,
         )

@@ -1,7 +1,8 @@
 """The channels of a node: made, opened, changed and removed as ZooKeeper says.
 
 In here: which channels exist and when their logs are opened and closed. Not in here: reading
-ZooKeeper (``topics_view``), moving partitions (``moving``), and what a channel does.
+ZooKeeper (``topics_view``), moving partitions (``moving``), files (``logs``), and what a channel
+does.
 
 A log is opened before anybody can reach its channel when there is something of it on disk, and with
 the first PUT when there is not: a thousand idle partitions cost no files.
@@ -10,29 +11,26 @@ the first PUT when there is not: a thousand idle partitions cost no files.
 import asyncio
 import logging
 from collections.abc import Callable
+from pathlib import Path
 
 from vq.broker.channel import Channel
 from vq.broker.context import Context
+from vq.broker.logs import Logs
 from vq.broker.runner import Runner
 from vq.broker.tasks import Tasks
 from vq.broker.topics_view import TopicsView
 from vq.coordination.coordinator import Coordinator
-from vq.coordination.paths import GroupState
 from vq.coordination.reading import TopicView
+from vq.coordination.registry import read_state
 from vq.errors import (
     Busy,
     CoordinationError,
-    InvalidRequest,
     NotMaster,
     UnknownPartition,
     UnknownTopic,
     VqError,
 )
 from vq.model import PartitionPlacement, TopicPartition
-from vq.store.block import BlockCache
-from vq.store.directory import DataDirectory
-from vq.store.disk import Disk
-from vq.store.log import Log, LogConfig
 
 logger = logging.getLogger(__name__)
 
@@ -49,22 +47,18 @@ class Partitions:
         self,
         context: Context,
         coordinator: Coordinator,
-        directory: DataDirectory,
+        logs: Logs,
         *,
-        disk: Disk,
         runner: Runner,
-        log_config: LogConfig,
         tasks: Tasks,
         refresh_interval_s: float,
     ) -> None:
         self._context = context
         self._coordinator = coordinator
-        self._directory = directory
-        self._disk = disk
+        self._logs = logs
         self._runner = runner
-        self._log_config = log_config
-        self._cache = BlockCache()
         self._tasks = tasks
+        self._files = asyncio.Lock()  # held while a log is opened, put aside or closed
         self._opening: dict[Channel, list[Callable[[], None]]] = {}
         self.channels: dict[tuple[str, int], Channel] = {}
         self.on_sealed: Callable[[Channel], None] | None = None
@@ -116,8 +110,9 @@ class Partitions:
 
     async def ensure_open(self, channel: Channel) -> None:
         """Give the channel its log, or its failure."""
-        if channel.log is None and channel.failure is None:
-            await self._open(channel)
+        async with self._files:
+            if channel.log is None and channel.failure is None and channel.closing is None:
+                await self._open(channel)
 
     async def _open_and_tell(self, channel: Channel) -> None:
         try:
@@ -126,32 +121,20 @@ class Partitions:
             for then in self._opening.pop(channel):
                 then()
 
-    async def _open(self, channel: Channel) -> None:
+    async def _open(self, channel: Channel, start_offset: int = -1, producers: bytes = b"") -> None:
+        """Open the usual log; a new one begins at ``start_offset`` (-1: where the span does)."""
+        start = channel.start_offset if start_offset < 0 else start_offset
         try:
             log = await self._runner.run(
-                lambda: self.open_log(channel, start_offset=channel.start_offset)
+                lambda: self._logs.open(
+                    channel.partition, channel.topic_id, start_offset=start, producers=producers
+                )
             )
         except (OSError, VqError) as error:
-            logger.exception("partition %s cannot be opened", channel)
+            logger.exception("[partition=%s] its log cannot be opened", channel)
             channel.fail(error)
-            return
-        report = log.recovery
-        if report.notes:
-            logger.warning("partition %s: %s", channel, "; ".join(report.notes))
-        channel.attach(log)
-
-    def open_log(self, channel: Channel, *, start_offset: int, producers: bytes = b"") -> Log:
-        """Open the channel's log; blocks, so call it through the runner. Raises as ``Log.open``."""
-        return Log.open(
-            self._directory.log_directory(*channel.partition),
-            topic_id=channel.topic_id,
-            config=self._log_config,
-            disk=self._disk,
-            clock=self._context.clock,
-            start_offset=start_offset,
-            producers=producers,
-            cache=self._cache,
-        )
+        else:
+            channel.attach(log)
 
     # Following ZooKeeper ------------------------------------------------------------------------
     async def _apply(self, view: TopicView) -> None:
@@ -164,23 +147,44 @@ class Partitions:
                 await self._remove_topic(view.name)
                 channel = None
             if channel is not None:
-                self._change(channel, view, placement, version)
+                await self._change(channel, view, placement, version)
                 if channel.span is None and not channel.adopted:
                     await self._forget(channel)
             elif any(span.group == group for span in placement.spans):
                 await self.add(view, placement, version)
 
-    def _change(
+    async def _change(
         self, channel: Channel, view: TopicView, placement: PartitionPlacement, version: int
     ) -> None:
         was = channel.state
         channel.apply(view.settings, placement, version)
-        self._check_seal(channel)
+        await self._fit(channel)
         if channel.state != was:
-            logger.info("partition %s is %s now", channel, " ".join(channel.state).strip())
+            logger.info("[partition=%s] is %s now", channel, " ".join(channel.state).strip())
 
-    def _check_seal(self, channel: Channel) -> None:
-        """Look at a sealed log that should take appends: a move ended here, or was not ended."""
+    async def _fit(self, channel: Channel) -> None:
+        """See that the log is the one that the placement asks for."""
+        span, log = channel.span, channel.log
+        if span is None or log is None or channel.failure is not None:
+            return
+        if span.end is None and log.end_offset < span.start:
+            logger.warning(
+                "[partition=%s] takes appends from %d on without having been prepared; resends "
+                "across the move cannot be recognised",
+                channel,
+                span.start,
+            )
+            await self.adopt_log(channel, span.start, b"")
+        if span.end is not None and log.end_offset < span.end:
+            logger.error(
+                "[partition=%s] holds messages up to %d only, where ZooKeeper says %d: "
+                "[%d, %d) is missing here",
+                channel,
+                log.end_offset,
+                span.end,
+                log.end_offset,
+                span.end,
+            )
         if channel.needs_unseal and self.on_sealed is not None:
             self.on_sealed(channel)
 
@@ -194,16 +198,26 @@ class Partitions:
             placement_version=version,
             context=self._context,
         )
-        if await self._runner.run(lambda: self._prepare(channel)):
+        key, topic_id = channel.partition, view.id
+        there, aside = await self._runner.run(lambda: self._logs.prepare(key, topic_id))
+        for path in aside:
+            await self._add_older(channel, path)
+        if there:
             await self.ensure_open(channel)
-        self.channels[channel.partition] = channel
-        self._check_seal(channel)
+        self.channels[key] = channel
+        await self._fit(channel)
         return channel
 
-    def _prepare(self, channel: Channel) -> bool:
-        """Make the directory that of the right topic; whether it holds anything of the channel."""
-        self._directory.claim_topic(channel.partition.topic, channel.topic_id)
-        return self._disk.exists(self._directory.log_directory(*channel.partition))
+    async def _add_older(self, channel: Channel, path: Path) -> None:
+        """Open an earlier range of the partition, for reading."""
+        try:
+            log = await self._runner.run(
+                lambda: self._logs.open(channel.partition, channel.topic_id, path=path)
+            )
+        except (OSError, VqError):
+            logger.exception("[partition=%s] %s cannot be opened", channel, path)
+        else:
+            channel.add_older(log)
 
     async def _remove_topic(self, name: str) -> None:
         """Close a topic that was deleted, and move its data out of the way."""
@@ -219,10 +233,12 @@ class Partitions:
         for channel in doomed:
             del self.channels[channel.partition]
             await self._close(channel, error)
-        await self._runner.run(lambda: self._directory.trash_topic(name))
+        await self._runner.run(lambda: self._logs.trash_topic(name))
 
     async def _tree_was_lost(self) -> bool:
-        return await self._coordinator.exists(GroupState.path(self._context.group)) is None
+        """Whether the group's record is gone or older than what this node has acted on."""
+        state = await read_state(self._coordinator, self._context.group)
+        return state is None or state.epoch < self._context.epoch
 
     async def _forget(self, channel: Channel) -> None:
         """Close a channel of which this group holds nothing any more; its files stay."""
@@ -232,28 +248,21 @@ class Partitions:
 
     # Moving -------------------------------------------------------------------------------------
     async def adopt_log(self, channel: Channel, start_offset: int, producers: bytes) -> None:
-        """Give the channel a log that goes on at ``start_offset``.
+        """Give the channel a log that goes on at ``start_offset``; one that does not is put aside.
 
-        Raises:
-            InvalidRequest: There is one already that ends elsewhere, with data in it.
+        The channel's ``failure`` says if that did not work.
         """
-        log = channel.log
-        if log is not None and log.end_offset == start_offset:
-            return  # it comes back to where it left, or this is the same ADOPT again
-        if log is not None:
-            if log.size_bytes:
-                raise InvalidRequest(
-                    f"partition {channel} has [{log.start_offset}, {log.end_offset}) here, which "
-                    f"does not go on at {start_offset}; move it to another group"
-                )
-            channel.log = None
-            await self._runner.run(log.close)
-            await self._runner.run(lambda: self._disk.rmtree(log.directory))
-        channel.attach(
-            await self._runner.run(
-                lambda: self.open_log(channel, start_offset=start_offset, producers=producers)
-            )
-        )
+        async with self._files:
+            log = channel.log
+            if log is not None and log.end_offset == start_offset:
+                return  # it comes back to where it left, or this is the same ADOPT again
+            if log is not None:
+                await self.settle(channel)
+                channel.log = None
+                path = await self._runner.run(lambda: self._logs.put_aside(channel.partition, log))
+                if path is not None:
+                    await self._add_older(channel, path)
+            await self._open(channel, start_offset, producers)
 
     # Closing ------------------------------------------------------------------------------------
     async def settle(self, channel: Channel) -> None:
@@ -269,14 +278,13 @@ class Partitions:
 
     async def _close(self, channel: Channel, error: VqError) -> None:
         channel.close(error)
-        await self.settle(channel)
-        log = channel.log
-        if log is not None:
-            channel.log = None
-            try:
-                await self._runner.run(log.close)
-            except (OSError, VqError) as failure:
-                logger.warning("partition %s was not closed cleanly: %s", channel, failure)
+        async with self._files:
+            await self.settle(channel)
+            for log in channel.take_logs():
+                try:
+                    await self._runner.run(log.close)
+                except (OSError, VqError) as failure:
+                    logger.warning("[partition=%s] was not closed cleanly: %s", channel, failure)
 
     async def close_all(self, error: VqError) -> None:
         """Close every channel; who is parked is told ``error``."""

@@ -37,6 +37,8 @@ def get(channel: Channel, session: Session, ticket: Ticket, header: wire.GetRequ
     """Answer a GET now, or park it until there is something to answer."""
     try:
         check_readable(channel, header.epoch)
+        if channel.older:
+            channel = channel.holding(header.offset)
         check_range(channel, header.offset)
         if header.validate and channel.log is not None:
             channel.log.check_boundary(header.offset)
@@ -44,7 +46,7 @@ def get(channel: Channel, session: Session, ticket: Ticket, header: wire.GetRequ
             _check_tags(header)
             FilteredGet(channel, session, ticket, header).begin()
             return
-        available = channel.high_watermark - header.offset
+        available = channel.read_limit - header.offset
         if available >= max(1, min(header.min_bytes, header.max_bytes)) and not session.congested:
             _answer(channel, session, ticket, header)
             return
@@ -57,12 +59,12 @@ def get(channel: Channel, session: Session, ticket: Ticket, header: wire.GetRequ
 def _answer(channel: Channel, session: Session, ticket: Ticket, header: wire.GetRequest) -> None:
     """Answer with whatever there is from the offset on, perhaps nothing; raises ``VqError``."""
     offset = header.offset
-    high_watermark = channel.high_watermark
-    if channel.log is None or offset >= high_watermark:
+    limit = channel.read_limit
+    if channel.log is None or offset >= limit:
         body: Buffer = b""
         next_offset = offset
     else:
-        body = channel.log.read(offset, _fetch_bytes(header), high_watermark)
+        body = channel.log.read(offset, _fetch_bytes(header), limit)
         next_offset = offset + len(body)
         channel.context.counters.bytes_out += len(body)
     session.reply(
@@ -70,7 +72,7 @@ def _answer(channel: Channel, session: Session, ticket: Ticket, header: wire.Get
         wire.GetResponse(
             offset=offset,
             next_offset=next_offset,
-            high_watermark=high_watermark,
+            high_watermark=channel.high_watermark,
             log_start_offset=channel.start_offset,
             epoch=channel.context.epoch,
         ),
@@ -121,9 +123,8 @@ def check_range(channel: Channel, offset: int) -> None:
             details={"next_offset": offset, "group": holder.group},
         )
     raise OffsetOutOfRange(
-        f"offset {offset} of {channel} is outside "
-        f"[{channel.start_offset}, {channel.high_watermark}]",
-        details={"earliest": channel.start_offset, "latest": channel.high_watermark},
+        f"offset {offset} of {channel} is outside [{channel.earliest}, {channel.high_watermark}]",
+        details={"earliest": channel.earliest, "latest": channel.high_watermark},
     )
 
 
@@ -239,7 +240,7 @@ class FilteredGet(WaitingGet):
             self.cancel()
             session.refuse(self._ticket, error)
             return
-        at_end = self._position >= channel.high_watermark
+        at_end = self._position >= channel.read_limit
         if slices or (self._timed_out and at_end):
             self._reply(slices, offsets)
         elif at_end:
@@ -251,17 +252,15 @@ class FilteredGet(WaitingGet):
     def _scan(self) -> tuple[list[memoryview], list[int], int]:
         """Filter the next bytes; a record that begins there is always taken whole."""
         log, position = self._channel.log, self._position
-        high_watermark = self._channel.high_watermark
-        if log is None or position >= high_watermark:
+        limit = self._channel.read_limit
+        if log is None or position >= limit:
             return [], [], position
-        view = log.read(position, FILTER_SCAN_BYTES, high_watermark)
+        view = log.read(position, FILTER_SCAN_BYTES, limit)
         try:
             found = filter_by_tag(view, position, self._tags)
             if found[2] == position and len(view) >= RECORD_HEADER_BYTES:
                 size = RECORD_HEADER_BYTES + RECORD_HEADER.unpack_from(view)[0]
-                found = filter_by_tag(
-                    log.read(position, size, high_watermark), position, self._tags
-                )
+                found = filter_by_tag(log.read(position, size, limit), position, self._tags)
         except CorruptData as error:
             log.check_boundary(position)
             raise PartitionQuarantined(f"{self._channel}: {error}") from error
@@ -302,20 +301,40 @@ def offsets(
 
 
 def _offsets(channel: Channel, header: wire.OffsetsRequest) -> wire.OffsetsResponse:
-    log, high_watermark = channel.log, channel.high_watermark
+    parts = [*channel.older, channel]
+    log = channel.log
     response = wire.OffsetsResponse(
-        earliest=channel.start_offset,
-        latest=high_watermark,
-        log_end_offset=log.end_offset if log is not None else high_watermark,
+        earliest=channel.earliest,
+        latest=channel.high_watermark,
+        log_end_offset=log.end_offset if log is not None else channel.high_watermark,
         epoch=channel.context.epoch,
-        count_exact=True,
     )
     if header.by_time:
-        found = log.offset_at_time(header.time_ms) if log is not None else high_watermark
-        response.offset = min(found, high_watermark)
+        response.offset = min(_offset_at_time(parts, header.time_ms), channel.high_watermark)
     if header.count:
-        begin = max(header.from_offset, channel.start_offset)
-        end = min(header.to_offset, high_watermark)
-        if log is not None and begin < end:
-            response.count, response.count_exact = log.count(begin, end)
+        _count(response, parts, header.from_offset, header.to_offset)
     return response
+
+
+def _offset_at_time(parts: list[Channel], time_ms: int) -> int:
+    """Return the first batch appended at or after the time in any of the ranges kept here."""
+    for part in parts:
+        if part.log is not None:
+            found = part.log.offset_at_time(time_ms)
+            if found < part.read_limit:
+                return found
+    return parts[-1].high_watermark
+
+
+def _count(response: wire.OffsetsResponse, parts: list[Channel], begin: int, end: int) -> None:
+    """Count the messages in ``[begin, end)``; not exact where that leaves what is kept here."""
+    covered = 0
+    exact = True
+    for part in parts:
+        low, high = max(begin, part.start_offset), min(end, part.read_limit)
+        if part.log is not None and low < high:
+            count, counted_exactly = part.log.count(low, high)
+            response.count += count
+            exact = exact and counted_exactly
+            covered += high - low
+    response.count_exact = exact and covered == max(0, min(end, parts[-1].high_watermark) - begin)

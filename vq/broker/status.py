@@ -1,6 +1,5 @@
 """What a node says of itself in answer to STATUS. Every number is read where it is counted."""
 
-from vq import __version__
 from vq.broker.channel import Channel
 from vq.broker.config import BrokerConfig
 from vq.broker.context import Context
@@ -8,6 +7,7 @@ from vq.broker.disk_watch import DiskWatch
 from vq.broker.partitions import Partitions
 from vq.broker.server import Server
 from vq.remoting import wire_pb2 as wire
+from vq.version import __version__
 
 
 class StatusReport:

@@ -13,6 +13,7 @@ from vq.broker.turn import Turn
 from vq.errors import VqError
 from vq.store.ticket import SyncTicket
 
+
 class Flushable(Protocol):
     """A log with somebody waiting for it; in practice a ``Channel``."""
 

@@ -44,7 +44,7 @@ async def test_nothing_is_acknowledged_or_shown_before_it_is_durable(served):
     offsets = await served.client.offsets("t", 0)
     assert not waiting.done()
     assert offsets.latest < offsets.log_end_offset
-    header, body = await served.client.get("t", 0, offsets.latest)
+    _, body = await served.client.get("t", 0, offsets.latest)
     assert body == b""
     served.flusher.release()
     decode_reply(await waiting)

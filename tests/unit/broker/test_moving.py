@@ -230,6 +230,12 @@ async def test_a_partition_comes_back_with_what_was_written_elsewhere_in_between
     with pytest.raises(PartitionRangeElsewhere):
         await client.get("t", 0, end)
     assert (await client.get("t", 0, back))[1]
+    assert (await client.offsets("t", 0)).earliest == 0
+    await pair.cluster.nodes[first].stop()
+    node = await pair.cluster.start(first)
+    client = await Client.connect(pair.cluster.network, node.address)
+    assert (await client.get("t", 0, 0))[0].next_offset == end
+    assert (await client.put("t", 0, [message(b"x")])).offset > back
 
 
 async def test_an_outdated_or_foreign_request_is_refused(pair):

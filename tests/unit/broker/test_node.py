@@ -1,0 +1,350 @@
+"""A node's life: start and its refusals, mastership, ZooKeeper away, disk, topics, stop."""
+
+import asyncio
+import json
+
+import pytest
+from support.broker import DATA, Client, message, until
+
+from vq.coordination.coordinator import SessionState
+from vq.coordination.paths import BrokerLoad, BrokerNode, GroupState
+from vq.coordination.registry import read_state
+from vq.coordination.topics import change_settings, delete_topic
+from vq.errors import (
+    AddressUnavailable,
+    CoordinationError,
+    DirectoryRefused,
+    DiskFull,
+    InvalidState,
+    NotMaster,
+    PermissionRefused,
+    ShuttingDown,
+    UnknownTopic,
+)
+from vq.model import FlushMode, TopicSettings
+from vq.remoting.messages import decode_reply
+from vq.store.record import decode_records
+
+
+# Start --------------------------------------------------------------------------------------------
+async def test_a_started_node_is_registered_and_leads_its_group(cluster):
+    """It has a node with its address, an incarnation and epoch 1, and publishes its load."""
+    node = await cluster.start()
+    client = await Client.connect(cluster.network, node.address)
+    async with cluster.admin() as admin:
+        found = await admin.get(BrokerNode.path("b1", "n1"))
+        assert client.hello.incarnation == found.stat.czxid
+        value = BrokerNode.decode("", found.data)
+        assert (value.host, value.port) == node.address
+        state = await read_state(admin, "b1")
+        assert (state.epoch, state.master, state.insync) == (1, "n1", ("n1",))
+        await until(lambda: node._disk_watch.total)
+        async with asyncio.timeout(5):
+            while await admin.exists(BrokerLoad.path("b1", "n1")) is None:
+                await asyncio.sleep(0.001)
+
+
+async def test_every_start_raises_the_epoch_and_stores_it_first(cluster):
+    """The epoch is on disk, and in every batch and answer."""
+    for epoch in (1, 2, 3):
+        node = await cluster.start()
+        assert node.epoch == epoch
+        assert cluster.disks["b1"].read_bytes(DATA / "epoch") == b"vq-epoch 1 %d\n" % epoch
+        await node.stop()
+
+
+async def test_an_address_that_is_taken_is_named(cluster):
+    """The error says which port, and the failed start leaves nothing behind."""
+    first = await cluster.start()
+    cluster.nodes["kept"] = first
+    second = cluster.node("b2", host="b1", port=first.address.port)
+    with pytest.raises(AddressUnavailable, match=str(first.address.port)):
+        await second.start()
+    async with cluster.admin() as admin:
+        assert await admin.exists(BrokerNode.path("b2", "n1")) is None
+    with pytest.raises(InvalidState):
+        _ = second.address
+    await cluster.start("b2")
+
+
+async def test_two_brokers_cannot_share_a_data_directory(cluster):
+    """The second one is refused, and the first is not disturbed."""
+    first = await cluster.start()
+    await cluster.create_topic()
+    cluster.nodes["kept"] = first
+    with pytest.raises(DirectoryRefused):
+        await cluster.start()
+    client = await Client.connect(cluster.network, first.address)
+    await client.put("t", 0, [message(b"x")])
+
+
+@pytest.mark.parametrize("change", [{"cluster": "other"}, {"node": "n2"}, {"group": "b9"}])
+async def test_a_foreign_data_directory_is_refused(cluster, change):
+    """A directory of another cluster, group or node is not touched."""
+    await (await cluster.start()).stop()
+    disk = cluster.disks["b1"]
+    cluster.disks["b9"] = disk
+    node = cluster.node(change.pop("group", "b1"), **change)
+    files = {name: disk.read_bytes(DATA / name) for name in ("@identity", "epoch")}
+    with pytest.raises(DirectoryRefused, match="belongs to"):
+        await node.start()
+    assert {name: disk.read_bytes(DATA / name) for name in files} == files
+
+
+async def test_a_data_directory_of_a_newer_format_is_refused(cluster):
+    """An older vq does not guess what a newer one wrote."""
+    await (await cluster.start()).stop()
+    disk = cluster.disks["b1"]
+    identity = json.loads(disk.read_bytes(DATA / "@identity"))
+    disk.write_atomic(DATA / "@identity", json.dumps({**identity, "v": 99}).encode())
+    with pytest.raises(DirectoryRefused, match="newer"):
+        await cluster.start()
+
+
+async def test_a_tree_that_forgot_the_group_is_noticed(cluster):
+    """An emptied ZooKeeper would hand out epoch 1 again; the broker has acted in it already."""
+    await (await cluster.start()).stop()
+    async with cluster.admin() as admin:
+        await admin.delete(GroupState.path("b1"))
+    with pytest.raises(CoordinationError, match="Restore ZooKeeper"):
+        await cluster.start()
+
+
+async def test_a_start_without_zookeeper_ends_with_an_error(cluster):
+    """It does not wait for ever, and gives the directory back."""
+    cluster.ensemble.stop()
+    with pytest.raises(CoordinationError):
+        await cluster.start(start_timeout_s=0.05)
+    cluster.ensemble.start()
+    await cluster.start()
+
+
+# Restart ------------------------------------------------------------------------------------------
+async def test_everything_is_there_after_a_restart(served):
+    """Messages, offsets and counts come back from disk."""
+    for n in range(10):
+        await served.client.put("t", n % 2, [message(b"m%d" % n, n)])
+    await served.node.stop()
+    served.node = await served.cluster.start()
+    client = await served.connect()
+    _, body = await client.get("t", 1, 0)
+    assert [r.payload for r in decode_records(body, 0)] == [b"m%d" % n for n in range(1, 10, 2)]
+    answer = await client.offsets("t", 1, count=True, to_offset=1 << 40)
+    assert answer.count == 5
+
+
+async def test_a_dead_process_of_the_same_directory_does_not_block_the_next(served):
+    """After a kill the next process registers at once, without waiting for the old session."""
+    await served.client.put("t", 0, [message(b"kept")])
+    served.cluster.ensemble.crash(served.cluster.coordinators["b1"])
+    served.cluster.network.kill("b1")
+    served.disk._locks.clear()  # the kernel does this for a real process
+    async with asyncio.timeout(2):  # the session would live for 4 s
+        node = await served.cluster.start()
+    client = await Client.connect(served.cluster.network, node.address)
+    assert [r.payload for r in decode_records((await client.get("t", 0, 0))[1], 0)] == [b"kept"]
+
+
+# ZooKeeper away -----------------------------------------------------------------------------------
+async def test_messages_flow_while_zookeeper_is_away(served):
+    """A group that is alone in its in-sync set needs no lease."""
+    served.cluster.ensemble.stop()
+    await until(lambda: served.cluster.coordinators["b1"].state is SessionState.SUSPENDED)
+    await served.client.put("t", 0, [message(b"x")])
+    header, _ = await served.client.get("t", 0, 0)
+    assert header.next_offset > 0
+    served.cluster.ensemble.start()
+
+
+async def test_after_a_lost_session_the_node_registers_anew(served):
+    """A new incarnation and epoch follow; messages flow all the time."""
+    incarnation = served.client.hello.incarnation
+    served.cluster.ensemble.expire(served.cluster.coordinators["b1"])
+    await served.client.put("t", 0, [message(b"x")])
+    await until(lambda: served.node.epoch == 2)
+    again = await served.connect()
+    assert again.hello.incarnation > incarnation
+    assert (await again.put("t", 0, [message(b"x")])).epoch == 2
+    assert served.disk.read_bytes(DATA / "epoch") == b"vq-epoch 1 2\n"
+
+
+async def test_a_node_that_lost_its_group_to_another_stops_acting(cluster):
+    """The group's record names another master: appends are refused, not acknowledged."""
+    node = await cluster.start(load_interval_s=0.02)
+    await cluster.create_topic()
+    client = await Client.connect(cluster.network, node.address)
+    await client.put("t", 0, [message(b"x")])
+    async with cluster.admin() as admin:
+        path = GroupState.path("b1")
+        other = GroupState(epoch=9, master="n2", insync=("n2",), incarnations={"n2": 1})
+        await admin.set(path, other.encode())
+    await until(lambda: node._lease.revoked)
+    with pytest.raises(NotMaster, match="n2"):
+        await client.put("t", 0, [message(b"x")])
+
+
+async def test_topics_made_while_zookeeper_was_cut_off_are_found_later(served):
+    """Watches are gone after a disconnect; everything is read again."""
+    served.cluster.ensemble.disconnect(served.cluster.coordinators["b1"])
+    served.cluster.ensemble.hold_events(served.cluster.coordinators["b1"])
+    await served.cluster.create_topic("later")
+    served.cluster.ensemble.release_events(served.cluster.coordinators["b1"], drop=True)
+    served.cluster.ensemble.reconnect(served.cluster.coordinators["b1"])
+    await until(lambda: ("later", 0) in served.node._partitions.channels)
+
+
+# Topics -------------------------------------------------------------------------------------------
+async def _settings(admin, **changes) -> None:
+    await change_settings(admin, "t", TopicSettings(partitions=2, **changes))
+
+
+async def test_settings_change_live(served):
+    """A topic closed for writing refuses at once, without a restart."""
+    await served.client.put("t", 0, [message(b"x")])
+    async with served.cluster.admin() as admin:
+        await _settings(admin, writable=False, max_message_bytes=10)
+    channel = served.node._partitions.channels["t", 0]
+    await until(lambda: not channel.takes_puts)
+    assert channel.settings.max_message_bytes == 10
+    with pytest.raises(PermissionRefused):
+        await served.client.put("t", 0, [message(b"x")])
+
+
+async def test_a_change_to_async_and_back_never_takes_bytes_back(served):
+    """What a reader has seen stays visible when the topic becomes sync again."""
+    await served.client.put("t", 0, [message(b"x")])
+    async with served.cluster.admin() as admin:
+        await _settings(admin, flush=FlushMode.ASYNC)
+        channel = served.node._partitions.channels["t", 0]
+        await until(lambda: not channel.sync)
+        served.flusher.held = True
+        await served.client.put("t", 0, [message(b"y")])
+        seen = (await served.client.offsets("t", 0)).latest
+        await _settings(admin, flush=FlushMode.SYNC)
+        await until(lambda: channel.sync)
+    assert (await served.client.offsets("t", 0)).latest == seen
+
+
+async def test_data_of_a_deleted_topic_never_meet_its_namesake(served):
+    """A topic made anew under the same name starts empty; the old data are put aside first."""
+    await served.client.put("t", 0, [message(b"old")])
+    async with served.cluster.admin() as admin:
+        await delete_topic(admin, "t")
+    await until(lambda: not served.node._partitions.channels)
+    with pytest.raises(UnknownTopic):
+        await served.client.put("t", 0, [message(b"x")])
+    await served.cluster.create_topic("t")
+    assert (await served.client.put("t", 0, [message(b"new")])).offset == 88
+    _, body = await served.client.get("t", 0, 0)
+    assert [r.payload for r in decode_records(body, 0)] == [b"new"]
+
+
+async def test_who_waits_on_a_deleted_topic_is_told(served):
+    """A parked GET ends with UnknownTopic."""
+    waiting = served.client.send_get("t", 0, 0, max_wait_ms=20_000)
+    channels = served.node._partitions.channels
+    await until(lambda: channels["t", 0].parked)
+    async with served.cluster.admin() as admin:
+        await delete_topic(admin, "t")
+    with pytest.raises(UnknownTopic):
+        decode_reply(await asyncio.wait_for(waiting, 5))
+
+
+async def test_an_emptied_zookeeper_does_not_delete_data(served):
+    """Topics that vanish together with the group's record were not deleted by anybody."""
+    await served.client.put("t", 0, [message(b"kept")])
+    async with served.cluster.admin() as admin:
+        await admin.delete(GroupState.path("b1"))
+        await delete_topic(admin, "t")
+    served.node._partitions.view.hint()
+    with pytest.raises(CoordinationError, match="emptied"):
+        await served.node._partitions.view.refresh()
+    _, body = await served.client.get("t", 0, 0)
+    assert [r.payload for r in decode_records(body, 0)] == [b"kept"]
+
+
+# Disk ---------------------------------------------------------------------------------------------
+async def test_a_full_disk_refuses_puts_and_resumes_by_itself(cluster):
+    """Above the watermark PUTs are refused; reads go on; below it, PUTs are taken again."""
+    node = await cluster.start(disk_interval_s=0.01)
+    disk = cluster.disks["b1"]
+    await cluster.create_topic()
+    client = await Client.connect(cluster.network, node.address)
+    await client.put("t", 0, [message(b"x")])
+    free = disk.free_space
+    disk.free_space = lambda path: (5, 100)
+    await until(lambda: node._dispatcher.put_refusal is not None)
+    with pytest.raises(DiskFull, match=r"95\.0% full"):
+        await client.put("t", 0, [message(b"x")])
+    assert (await client.get("t", 0, 0))[1]
+    disk.free_space = free
+    await until(lambda: node._dispatcher.put_refusal is None)
+    await client.put("t", 0, [message(b"x")])
+
+
+# Stop ---------------------------------------------------------------------------------------------
+async def test_a_stop_finishes_flushes_and_refuses_new_puts(served):
+    """What was taken is acknowledged; what comes later is refused as retriable."""
+    await served.client.put("t", 0, [message(b"x")])
+    served.flusher.held = True
+    waiting = served.client.send_put("t", 0, [message(b"last")])
+    await until(lambda: served.node._server.requests_waiting == 1)
+    stopping = asyncio.ensure_future(served.node.stop())
+    await until(lambda: served.node._stopping)
+    with pytest.raises(ShuttingDown):
+        await served.client.put("t", 0, [message(b"x")])
+    served.flusher.release()
+    decode_reply(await waiting)
+    await stopping
+    await asyncio.wait_for(served.client.closed.wait(), 5)
+    assert isinstance(served.client.closing, ShuttingDown)
+    async with served.cluster.admin() as admin:
+        assert await admin.exists(BrokerNode.path("b1", "n1")) is None
+
+
+async def test_a_stop_ends_within_its_bound_whatever_hangs(served):
+    """A flush that never ends does not keep the process."""
+    node = await served.cluster.start("b2", stop_timeout_s=0.1)
+    await served.cluster.create_topic("u", partitions=2)
+    client = await Client.connect(served.cluster.network, node.address)
+    number = next(n for t, n in node._partitions.channels if t == "u")
+    served.cluster.flushers["b2"].held = True
+    client.send_put("u", number, [message(b"x")])
+    await until(lambda: node._server.requests_waiting == 1)
+    async with asyncio.timeout(3):
+        await node.stop()
+
+
+async def test_stopping_twice_or_before_a_start_is_fine(cluster):
+    """``stop`` may be called from more than one place."""
+    await cluster.node().stop()
+    node = await cluster.start()
+    await node.stop()
+    await node.stop()
+
+
+async def test_waiting_gets_end_at_a_stop(served):
+    """A long poll is told that the broker stops, so that its client looks elsewhere."""
+    waiting = served.client.send_get("t", 0, 0, max_wait_ms=20_000)
+    await until(lambda: served.node._server.requests_waiting == 1)
+    await served.node.stop()
+    with pytest.raises(ShuttingDown):
+        decode_reply(await asyncio.wait_for(waiting, 5))
+
+
+# STATUS -------------------------------------------------------------------------------------------
+async def test_every_number_in_status_is_counted(served):
+    """What STATUS says is what happened."""
+    await served.client.put("t", 0, [message(b"x"), message(b"y")])
+    _, body = await served.client.get("t", 0, 0)
+    served.client.send_get("t", 1, 0, max_wait_ms=20_000)
+    status = await served.client.status(with_partitions=True)
+    assert (status.cluster, status.group, status.node) == ("test", "b1", "n1")
+    assert (status.epoch, status.master, status.connections) == (1, True, 1)
+    assert (status.messages_in, status.partition_count, status.flushes) == (2, 2, 1)
+    assert status.bytes_in == 2 * len(message(b"x"))
+    assert status.bytes_out == len(body)
+    assert status.requests_waiting == 1
+    assert status.disk_bytes_total == 1 << 40
+    assert [p.high_watermark for p in status.partitions] == [len(body), 0]
+    assert [p.size_bytes for p in status.partitions] == [len(body), 0]
