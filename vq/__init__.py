@@ -7,6 +7,8 @@ are loaded on first use, so that ``import vq`` costs nothing to programs that ne
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from vq.version import __version__
+
 if TYPE_CHECKING:
     from vq.client.blocking import MessageConsumer, MessageProducer
     from vq.client.config import (
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
         TopicSettings,
     )
 
-__version__ = "0.1.0"
 
 _HOMES = {
     "vq.client.blocking": ("MessageConsumer", "MessageProducer"),

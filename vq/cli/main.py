@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from vq import __version__
 from vq.cli import errors
+from vq.version import __version__
 
 
 class Entry(NamedTuple):

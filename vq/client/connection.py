@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
-from vq import __version__, limits
+from vq import limits
 from vq.errors import ConnectionCut, TimedOut, VqError
 from vq.model import Address
 from vq.remoting import messages
@@ -17,6 +17,7 @@ from vq.remoting.format import VERSION_MAX, VERSION_MIN, Command
 from vq.remoting.frames import Buffer, Frame, FrameParser, encode_frame
 from vq.remoting.transport import Network
 from vq.remoting.wire_pb2 import HelloRequest, HelloResponse
+from vq.version import __version__
 
 OnReply = Callable[[Frame | None], None]
 """Called once per request: with the reply, or with None when the connection ended before it."""

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from vq import __version__
 from vq.cli import main
 from vq.cli.main import COMMANDS, cli
+from vq.version import __version__
 
 HEAVY = ("asyncio", "kazoo", "google.protobuf", "uvloop", "rich.table", "vq.client.factory")
 

@@ -4,6 +4,9 @@ import re
 import tomllib
 from pathlib import Path
 
+import vq
+from vq.version import __version__
+
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
@@ -47,6 +50,10 @@ def test_constraints_are_within_the_declared_ranges() -> None:
             name, exact, version = requirement.partition("==")
             if exact:
                 assert lower[name.lower()] == version
+
+
+def test_the_version_is_said_once_in_code_and_once_in_the_package() -> None:
+    assert PROJECT["project"]["version"] == __version__ == vq.__version__
 
 
 def test_ci_runs_what_the_readme_says() -> None:
