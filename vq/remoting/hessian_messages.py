@@ -6,6 +6,7 @@ read. A field of 32 or 64 unsigned bits may also be given as the negative number
 the same bits. Names that this version does not know are read over, as protobuf does.
 """
 
+import functools
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar, cast
 
@@ -72,9 +73,9 @@ def _to_scalar(field: FieldDescriptor, value: Any) -> Value:
 
 
 def _fill(message: Message, entries: Mapping[str, Value]) -> None:
-    fields = message.DESCRIPTOR.fields_by_name
+    fields = _fields(type(message))
     for name, value in entries.items():
-        field = cast("FieldDescriptor | None", fields.get(name))
+        field = fields.get(name)
         if field is None or value is None:
             continue
         item = _map_value(field)
@@ -90,6 +91,12 @@ def _fill(message: Message, entries: Mapping[str, Value]) -> None:
             _fill_repeated(getattr(message, name), field, value)
         else:
             setattr(message, name, _from_scalar(field, value))
+
+
+@functools.cache
+def _fields(cls: type[Message]) -> dict[str, FieldDescriptor]:
+    """Return name → field. Not ``fields_by_name``: in C, that one reads a name up to a zero byte."""
+    return {field.name: cast("FieldDescriptor", field) for field in cls.DESCRIPTOR.fields}
 
 
 def _fill_repeated(target: Any, field: FieldDescriptor, values: list[Value]) -> None:

@@ -79,6 +79,12 @@ def test_containers_are_checked_inside(
         hessian_messages.decode(cls, hessian.encode(fields))
 
 
+def test_a_name_with_a_zero_byte_is_another_name() -> None:
+    """It is read over like any unknown one, not taken for what stands in front of the zero."""
+    fields: dict[str, Value] = {"topic\x00": "a", "topic\x00x": 5, "topic": "b"}
+    assert put(**fields) == wire.PutRequest(topic="b")
+
+
 @pytest.mark.parametrize("value", [None, 5, "text", [], [{"topic": "t"}]])
 def test_a_header_is_a_map(value: Value) -> None:
     """And nothing else."""
