@@ -1,0 +1,41 @@
+"""Settings are checked once."""
+
+from pathlib import Path
+
+import pytest
+
+from vq import limits
+from vq.broker.config import BrokerConfig, ConnectionLimits
+from vq.errors import InvalidArgument
+
+DATA = Path("/data")
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"group": "a/b"}, "group name"),
+        ({"node": ".."}, "node name"),
+        ({"port": 70_000}, "70000"),
+        ({"disk_refuse": 1.2}, "1.2"),
+        ({"disk_resume": 0.95}, "0.95"),
+        ({"block_bytes": 1_000}, "1000"),
+        ({"stop_timeout_s": 0}, "stop_timeout_s"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_its_value(settings, text):
+    """Configuration is checked once, when it is made."""
+    with pytest.raises(InvalidArgument, match=text):
+        BrokerConfig(**{"data": DATA, "group": "b1", "node": "n1", **settings})
+
+
+def test_a_bound_of_zero_is_refused():
+    """A bound that lets nothing through is a mistake."""
+    with pytest.raises(InvalidArgument, match="connections_max"):
+        ConnectionLimits(connections_max=0)
+
+
+def test_the_defaults_are_those_shared_with_clients():
+    """A client that keeps to vq.limits is never cut off by a default broker."""
+    assert ConnectionLimits().requests_in_flight_max == limits.REQUESTS_IN_FLIGHT_PER_CONNECTION_MAX
+    assert BrokerConfig(data=DATA, group="b1", node="n1").host == "127.0.0.1"

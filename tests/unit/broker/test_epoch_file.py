@@ -1,0 +1,34 @@
+"""The highest epoch acted in."""
+
+from pathlib import Path
+
+import pytest
+
+from vq.broker.epoch_file import read_epoch, store_epoch
+from vq.errors import CoordinationError, DirectoryRefused
+from vq.store.memory_disk import MemoryDisk
+
+DATA = Path("/data")
+
+
+def test_epochs_only_rise():
+    """An epoch that was acted in is never taken again, also not after a restart."""
+    disk = MemoryDisk()
+    disk.mkdir(DATA)
+    assert read_epoch(DATA, disk) == 0
+    for epoch in (1, 5):
+        store_epoch(DATA, disk, epoch)
+        assert read_epoch(DATA, disk) == epoch
+    for epoch in (5, 4):
+        with pytest.raises(CoordinationError, match="acted in 5"):
+            store_epoch(DATA, disk, epoch)
+
+
+@pytest.mark.parametrize("text", [b"", b"vq-epoch 2 7", b"vq-epoch 1 x", b"\xff\xff", b"a b c d"])
+def test_a_damaged_epoch_file_is_refused(text):
+    """A number that decides who leads is not guessed."""
+    disk = MemoryDisk()
+    disk.mkdir(DATA)
+    disk.write_atomic(DATA / "epoch", text)
+    with pytest.raises(DirectoryRefused, match="epoch"):
+        read_epoch(DATA, disk)
