@@ -1,0 +1,188 @@
+"""The store's codecs against arbitrary values and arbitrary bytes."""
+
+import google_crc32c
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vq.errors import CorruptData
+from vq.model import ProducerStamp
+from vq.store.checkpoint import Checkpoint
+from vq.store.format import (
+    CHECKSUM_CRC32C,
+    CHECKSUM_MD5,
+    CONTROL_BYTES,
+    BatchHeader,
+    decode_control,
+    encode_control,
+)
+from vq.store.offset_index import OffsetIndex
+from vq.store.producers import ProducerTable
+from vq.store.record import (
+    Properties,
+    boundaries,
+    decode_into,
+    decode_properties,
+    decode_records,
+    encode_properties,
+    encode_record,
+    filter_by_tag,
+)
+
+u32, u64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
+texts = st.text(st.characters(codec="utf-8"), max_size=20)
+RECORDS = st.lists(
+    st.tuples(
+        st.integers(0, 2**63 - 1),
+        st.binary(max_size=300),
+        st.none() | st.binary(max_size=10),
+        st.none() | st.binary(max_size=40),
+        st.integers(0, 3),
+        st.sampled_from([CHECKSUM_MD5, CHECKSUM_CRC32C]),
+    ),
+    max_size=8,
+)
+
+
+@given(RECORDS, st.integers(0, 2**50))
+def test_records_come_back(items: list[tuple], base: int) -> None:
+    """Whatever they hold, with the offsets they have."""
+    encoded = [encode_record(*item) for item in items]
+    data = b"".join(encoded)
+    found = decode_records(data, base)
+    assert [(r.id, r.payload, r.tag, r.properties) for r in found] == [i[:4] for i in items]
+    assert boundaries(data, base) == [base, *(r.next_offset for r in found)]
+    offset = base
+    for record, raw in zip(found, encoded, strict=True):
+        assert (record.offset, record.next_offset) == (offset, offset + len(raw))
+        offset += len(raw)
+
+
+@given(RECORDS, st.sets(st.binary(max_size=2), max_size=3))
+def test_a_filter_keeps_exactly_the_tagged_records(items: list[tuple], tags: set[bytes]) -> None:
+    """The same as decoding everything and looking at each."""
+    data = b"".join(encode_record(*item) for item in items)
+    slices, offsets, end = filter_by_tag(memoryview(data), 7, tags)
+    wanted = [r for r in decode_records(data, 7) if r.tag is not None and r.tag in tags]
+    assert offsets == [r.offset for r in wanted]
+    assert b"".join(slices) == b"".join(data[r.offset - 7 : r.next_offset - 7] for r in wanted)
+    assert end == 7 + len(data)
+
+
+@given(st.binary(max_size=400))
+def test_arbitrary_bytes_never_do_worse_than_corrupt_data(data: bytes) -> None:
+    """No other exception, no endless loop, from any decoder."""
+    for decode in (
+        lambda: decode_records(data, 0),
+        lambda: boundaries(data, 0),
+        lambda: filter_by_tag(memoryview(data), 0, {b"x"}),
+        lambda: decode_control(data),
+        lambda: decode_properties(data),
+        lambda: OffsetIndex.from_bytes(data),
+        lambda: ProducerTable.from_bytes(data),
+        lambda: Checkpoint.from_bytes(data),
+    ):
+        try:
+            decode()
+        except CorruptData:
+            pass
+
+
+@given(st.integers(20, 5_000), RECORDS)
+def test_zeros_never_parse(zeros: int, items: list[tuple]) -> None:
+    """Behind good records or alone, zeros end in an error at their first byte, never in records."""
+    data = b"".join(encode_record(*item) for item in items)
+    out: list = []
+    with pytest.raises(CorruptData) as caught:
+        decode_into(data + bytes(zeros), 0, out)
+    assert caught.value.details["offset"] == len(data)
+    assert len(out) == len(items)
+
+
+@given(
+    st.builds(
+        BatchHeader,
+        start_offset=u64,
+        byte_length=st.integers(CONTROL_BYTES, 1 << 22),
+        record_count=u32,
+        append_time_ms=u64,
+        master_epoch=u32,
+        synced_offset=st.just(0),
+        producer_id=u64,
+        producer_epoch=st.integers(0, 2**16 - 1),
+        producer_sequence=u64,
+        transaction_id=u64,
+        crc=st.just(0),
+    ),
+    st.binary(max_size=100),
+    st.integers(0, 8 * CONTROL_BYTES - 1),
+)
+def test_control_records_come_back_and_single_bits_do_not_pass(
+    header: BatchHeader, records: bytes, bit: int
+) -> None:
+    """Both ways; any flipped bit is damage."""
+    data = encode_control(header, google_crc32c.value(records))
+    decoded = decode_control(b"??" + data, 2)
+    assert decoded is not None
+    assert decoded._replace(crc=0) == header
+    changed = bytearray(data)
+    changed[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(CorruptData):
+        decode_control(bytes(changed))
+
+
+@given(
+    st.builds(
+        Properties,
+        key=st.none() | texts.filter(bool),
+        headers=st.dictionaries(texts, texts, max_size=4),
+        delivery_time_ms=u64,
+        retry_count=u32,
+        origin=texts,
+    )
+)
+def test_properties_come_back(properties: Properties) -> None:
+    """All texts and numbers."""
+    assert decode_properties(encode_properties(properties) or b"") == properties
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(st.tuples(st.integers(0, 200_000), st.integers(0, 9), st.integers(0, 50)), max_size=30)
+)
+def test_an_index_never_points_behind_what_is_sought(steps: list[tuple[int, int, int]]) -> None:
+    """Its entries are real batches at or before; searching on from there finds everything."""
+    index = OffsetIndex(5)
+    offset, messages, time = 5, 0, 0
+    batches = []
+    for size, count, wait in steps:
+        time += wait
+        index.maybe_add(offset, messages, time)
+        batches.append((offset, messages, time))
+        offset, messages = offset + size + 88, messages + count
+    data = index.to_bytes(end_offset=offset, messages=messages)
+    for which in (index, OffsetIndex.from_bytes(data)[0]):
+        for batch in batches:
+            assert tuple(which.at_offset(batch[0])) in batches
+            assert which.at_offset(batch[0]).offset <= batch[0]
+            older = which.before_time(batch[2])
+            assert older.append_time_ms < batch[2] or older == (5, 0, 0)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3), st.booleans()), max_size=40),
+)
+def test_a_producer_table_agrees_with_a_full_history(steps: list[tuple[int, int, bool]]) -> None:
+    """Every repeat among the last five is recognised; the table through its bytes is the same."""
+    table = ProducerTable()
+    history: dict[int, list[int]] = {}
+    for number, (producer, back, through_bytes) in enumerate(steps):
+        sent = history.setdefault(producer, [])
+        assert table.check(ProducerStamp(producer, 0, len(sent))) is None
+        table.record(ProducerStamp(producer, 0, len(sent)), number)
+        sent.append(number)
+        if through_bytes:
+            table = ProducerTable.from_bytes(table.to_bytes())
+        if back < len(sent):
+            repeated = len(sent) - 1 - back
+            assert table.check(ProducerStamp(producer, 0, repeated)) == sent[repeated]

@@ -1,0 +1,177 @@
+"""The log against a list: whatever is done in whatever order, both tell the same."""
+
+import google_crc32c
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from support.store import DIRECTORY, memory_disk, open_log, records
+
+from vq.clock import ManualClock
+from vq.errors import DiskFull, OffsetNotBoundary, OffsetOutOfRange
+from vq.model import ProducerStamp
+from vq.store.format import CONTROL_BYTES
+from vq.store.log import LogState
+from vq.store.memory_disk import keep_all, keep_none
+from vq.store.record import encode_record
+
+
+class LogAgainstList(RuleBasedStateMachine):
+    """The model: a list of batches (start, end, time, payloads) and how many are durable."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.disk = memory_disk()
+        self.clock = ManualClock(wall_ms=1_000)
+        self.log = open_log(self.disk, clock=self.clock)
+        self.batches: list[tuple[int, int, int, list[bytes]]] = []
+        self.synced = 0
+        self.last_time = 0
+        self.ticket = None
+        self.ticket_covers = 0
+        self.sequence = 0
+        self.maybe_dropped = False
+
+    # What can happen ----------------------------------------------------------------------------
+    @rule(payloads=st.lists(st.binary(max_size=900), min_size=1, max_size=4))
+    def append(self, payloads: list[bytes]) -> None:
+        body = b"".join(encode_record(1, p) for p in payloads)
+        end = self.log.end_offset
+        start = self.log.append(
+            body,
+            record_count=len(payloads),
+            records_crc=google_crc32c.value(body),
+            epoch=1,
+            stamp=ProducerStamp(7, 0, self.sequence),
+        )
+        assert start == end
+        self.sequence += 1
+        self.last_time = max(self.last_time, self.clock.wall_ms())
+        end = start + CONTROL_BYTES + len(body)
+        self.batches.append((start, end, self.last_time, payloads))
+
+    @rule(room=st.integers(0, 300))
+    def append_to_a_full_disk(self, room: int) -> None:
+        free, total = self.disk.free_space(DIRECTORY.parent)
+        self.disk.capacity_bytes = total - free + room
+        try:
+            self.append([bytes(700)])
+        except DiskFull:
+            pass
+        self.disk.capacity_bytes = None
+
+    @rule(seconds=st.integers(-3, 10))
+    def time_passes_or_is_set_back(self, seconds: int) -> None:
+        self.clock.step_wall_ms(seconds * 1000)
+
+    @precondition(lambda self: self.ticket is None)
+    @rule()
+    def begin_flush(self) -> None:
+        self.ticket = self.log.begin_sync()
+        self.ticket_covers = self.log.end_offset
+
+    @precondition(lambda self: self.ticket is not None)
+    @rule()
+    def end_flush(self) -> None:
+        self.ticket.run()
+        self.log.finish_sync(self.ticket)
+        self.ticket = None
+        self.synced = self.ticket_covers
+        assert self.log.synced_offset == self.synced
+        self.forget_dropped()
+
+    def forget_dropped(self) -> None:
+        self.maybe_dropped = False
+
+    @precondition(lambda self: self.ticket is None)
+    @rule(clean=st.booleans(), power=st.booleans())
+    def restart(self, clean: bool, power: bool) -> None:
+        """Stop or kill the process, or cut the power and lose all that was not synced."""
+        if clean:
+            self.log.close()
+            self.synced = self.log.end_offset
+        if power and not self.maybe_dropped:
+            self.disk = self.disk.crash(keep_none)
+            self.batches = [b for b in self.batches if b[1] <= self.synced]
+            self.sequence = len(self.batches)
+        else:
+            self.disk = self.disk.crash(keep_all)
+        start = self.log.start_offset
+        self.log = open_log(self.disk, clock=self.clock)
+        self.synced = self.log.end_offset
+        # A start that moved without a flush may have moved back.
+        assert self.log.start_offset <= start
+        self.last_time = self.batches[-1][2] if self.batches else 0
+
+    @rule(share=st.floats(0, 1), roll=st.booleans())
+    def retention(self, share: float, roll: bool) -> None:
+        if roll:
+            self.log.roll()
+        target = int(self.log.end_offset * share)
+        before = self.log.start_offset
+        freed = self.log.drop_before(target)
+        assert self.log.start_offset == before + freed <= max(before, min(target, self.synced))
+        self.maybe_dropped = self.maybe_dropped or freed > 0
+
+    @rule()
+    def seal_and_unseal(self) -> None:
+        assert self.log.seal() == self.log.end_offset
+        assert self.log.state is LogState.SEALED
+        self.log.unseal()
+
+    # What must be the same ----------------------------------------------------------------------
+    def kept(self) -> list[tuple[int, int, int, list[bytes]]]:
+        return [b for b in self.batches if b[0] >= self.log.start_offset]
+
+    @invariant()
+    def same_records(self) -> None:
+        log = self.log
+        assert [r.payload for r in records(log)] == [p for b in self.kept() for p in b[3]]
+        assert log.end_offset == (self.batches[-1][1] if self.batches else 0)
+        assert log.messages == sum(len(b[3]) for b in self.kept())
+        assert log.start_offset <= log.synced_offset <= log.end_offset
+
+    @invariant()
+    def same_producer(self) -> None:
+        for back, batch in enumerate(reversed(self.batches[-5:])):
+            stamp = ProducerStamp(7, 0, self.sequence - 1 - back)
+            assert self.log.producers.check(stamp) == batch[0]
+
+    @rule(at=st.integers(-50, 20_000))
+    def same_boundaries(self, at: int) -> None:
+        edges = {self.log.end_offset}
+        for start, _, _, payloads in self.kept():
+            edges.add(start)
+            start += CONTROL_BYTES
+            for payload in payloads:
+                edges.add(start)
+                start += 20 + len(payload)
+        if at in edges:
+            self.log.check_boundary(at)
+        elif self.log.start_offset <= at <= self.log.end_offset:
+            with pytest.raises(OffsetNotBoundary) as caught:
+                self.log.check_boundary(at)
+            assert caught.value.details["next"] == min(e for e in edges if e > at)
+        else:
+            with pytest.raises(OffsetOutOfRange):
+                self.log.check_boundary(at)
+
+    @rule(time=st.integers(-10_000, 60_000))
+    def same_times(self, time: int) -> None:
+        young = [b[0] for b in self.kept() if b[2] >= time]
+        assert self.log.offset_at_time(time) == min(young, default=self.log.end_offset)
+
+    @rule(low=st.integers(0, 20_000), size=st.integers(0, 20_000))
+    def same_counts(self, low: int, size: int) -> None:
+        expected = 0
+        for start, _, _, payloads in self.kept():
+            at = start + CONTROL_BYTES
+            for payload in payloads:
+                expected += low <= at < low + size
+                at += 20 + len(payload)
+        inside = self.log.start_offset <= low and low + size <= self.log.end_offset
+        assert self.log.count(low, low + size) == (expected, inside)
+
+
+LogAgainstList.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+TestLogAgainstList = LogAgainstList.TestCase

@@ -1,0 +1,123 @@
+"""One block, and the cache that bounds open files."""
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from vq.errors import CorruptData
+from vq.store.block import Block, BlockCache
+from vq.store.format import BatchHeader, encode_control
+from vq.store.memory_disk import MemoryDisk
+
+HOME = Path("/b")
+
+
+def make(disk: MemoryDisk, start: int, *, cache: BlockCache, batches: int = 0) -> Block:
+    """A block of empty batches, one every 88 bytes."""
+    disk.mkdir(HOME)
+    block = Block(HOME, start, disk=disk, cache=cache)
+    file = block.open(create=True)
+    for number in range(batches):
+        header = BatchHeader(start + 88 * number, 88, number, 1000 + number)
+        file.pwrite([encode_control(header, 0)], 88 * number)
+    block.length = block.synced_length = block.allocated = 88 * batches
+    return block
+
+
+def test_headers_are_walked_from_any_batch() -> None:
+    """To the end of the block."""
+    block = make(MemoryDisk(), 1000, cache=BlockCache(), batches=5000)
+    assert len(list(block.headers(1000))) == 5000
+    assert [h.start_offset for h in block.headers(block.end_offset - 176)] == [
+        block.end_offset - 176,
+        block.end_offset - 88,
+    ]
+    assert list(block.headers(block.end_offset)) == []
+    assert block.first_append_time_ms() == 1000
+
+
+def test_a_walk_stops_at_damage() -> None:
+    """And tells where."""
+    block = make(MemoryDisk(), 1000, cache=BlockCache(), batches=5)
+    assert block.file is not None
+    block.file.pwrite([b"\xff"], 176 + 30)
+    with pytest.raises(CorruptData):
+        list(block.headers(1000))
+    with pytest.raises(CorruptData):
+        list(block.headers(1001))
+
+
+def test_the_index_is_loaded_or_built() -> None:
+    """The same either way; a damaged or foreign file is not believed."""
+    disk, cache = MemoryDisk(), BlockCache()
+    block = make(disk, 1000, cache=cache, batches=3000)
+    built = block.load_index()
+    assert block.messages == sum(range(3000))
+    built.messages_before = 77
+    disk.write_atomic(block.index_path, block.index_bytes())
+    for text, before in (
+        (block.index_bytes(), 77),
+        (block.index_bytes()[:-1], -1),
+        (built.to_bytes(end_offset=5, messages=5), -1),
+    ):
+        disk.write_atomic(block.index_path, text)
+        block.index = None
+        assert block.load_index().messages_before == before
+        assert block.messages == sum(range(3000))
+
+
+def test_a_closed_block_opens_itself_and_forgets_only_what_is_saved() -> None:
+    """The index in memory goes if it can be had again."""
+    block = make(MemoryDisk(), 0, cache=BlockCache(), batches=3)
+    block.load_index()
+    block.index_saved = False
+    block.close()
+    assert (block.file, block.index is None) == (None, False)
+    assert len(block.view(0, 88)) == 88
+    block.index_saved = True
+    block.close()
+    block.close()
+    assert block.index is None
+
+
+def test_allocation_takes_what_there_is() -> None:
+    """The wish if it fits, the need if only that fits, else nothing."""
+    disk = MemoryDisk(capacity_bytes=10_000)
+    block = make(disk, 0, cache=BlockCache())
+    block.allocate(100, 8192)
+    assert (block.allocated, disk.size(block.path)) == (8192, 8192)
+    disk.capacity_bytes = 12_288
+    block.allocate(8200, 65536)
+    assert block.allocated == 12_288
+    with pytest.raises(OSError, match="full") as caught:
+        block.allocate(12_289, 65536)
+    assert caught.value.errno == errno.ENOSPC
+    assert block.allocated == disk.size(block.path) == 12_288
+    block.cut_allocation()
+    assert disk.size(block.path) == 0
+
+
+def test_the_least_recently_used_are_closed_but_never_dirty_ones() -> None:
+    """Or the one that is being used."""
+    disk, cache = MemoryDisk(), BlockCache(3)
+    blocks = [make(disk, n * 1000, cache=cache, batches=1) for n in range(5)]
+    blocks[0].synced_length = 0
+    blocks[1].view(0, 8)
+    cache.trim(blocks[2])
+    assert [b.file is not None for b in blocks] == [True, True, True, False, False]
+    assert disk.open_files == len(cache) == 3
+    cache.close_all()
+    assert disk.open_files == 0
+
+
+def test_a_block_given_away_is_out_of_reach() -> None:
+    """Another thread works on it then."""
+    disk, cache, own = MemoryDisk(), BlockCache(0), BlockCache()
+    block = make(disk, 0, cache=cache, batches=1)
+    cache.give(block, own)
+    cache.trim()
+    assert block.file is not None
+    block.close()
+    cache.give(block, own)
+    assert (disk.open_files, len(own)) == (0, 0)

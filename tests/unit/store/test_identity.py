@@ -1,0 +1,76 @@
+"""Whose data directory this is."""
+
+from pathlib import Path
+
+import pytest
+
+from vq.errors import DirectoryRefused
+from vq.store.identity import IDENTITY_NAME, Identity, check_identity
+from vq.store.memory_disk import MemoryDisk
+
+HOME = Path("/srv/vq")
+
+
+def check(disk: MemoryDisk, *, cluster: str = "c", group: str = "g", node: str = "n") -> Identity:
+    return check_identity(HOME, cluster=cluster, group=group, node=node, disk=disk)
+
+
+def empty() -> MemoryDisk:
+    disk = MemoryDisk()
+    disk.mkdir(HOME)
+    return disk
+
+
+def test_the_first_broker_gives_it_an_identity_that_stays() -> None:
+    """And an id of its own: an emptied directory gets another one."""
+    disk = empty()
+    first = check(disk)
+    assert check(disk) == first
+    assert check(empty()).id != first.id
+    assert Identity.from_bytes(first.to_bytes(), HOME) == first
+
+
+@pytest.mark.parametrize("other", ["cluster", "group", "node"])
+def test_another_brokers_directory_is_refused(other: str) -> None:
+    """The message shows both sides and what to do."""
+    disk = empty()
+    check(disk)
+    with pytest.raises(DirectoryRefused, match="a directory of its own") as caught:
+        check(disk, **{other: "x"})
+    assert "'x'" in str(caught.value)
+
+
+def test_a_newer_format_is_refused() -> None:
+    """It says to run the newer vq."""
+    disk = empty()
+    text = check(disk).to_bytes().replace(b'"v": 1', b'"v": 2')
+    disk.write_atomic(HOME / IDENTITY_NAME, text)
+    with pytest.raises(DirectoryRefused, match="a newer vq wrote it"):
+        check(disk)
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"{}", b"[]", b"3", b"\xff", b'{"v": 1}', b'{"v": 1, "a": 2}', b'{"v": "x"}']
+)
+def test_a_damaged_identity_is_refused_not_replaced(text: bytes) -> None:
+    """Guessing would let the wrong broker in."""
+    disk = empty()
+    disk.write_atomic(HOME / IDENTITY_NAME, text)
+    with pytest.raises(DirectoryRefused, match="damaged"):
+        check(disk)
+    assert disk.read_bytes(HOME / IDENTITY_NAME) == text
+
+
+def test_a_directory_of_something_else_is_refused() -> None:
+    """vq does not spread into a home directory by a slip of the keyboard."""
+    disk = empty()
+    disk.write_atomic(HOME / "thesis.tex", b"")
+    with pytest.raises(DirectoryRefused, match=r"thesis\.tex"):
+        check(disk)
+
+
+def test_a_file_systems_own_directory_is_no_stranger() -> None:
+    """A mount point can be a data directory."""
+    disk = empty()
+    disk.mkdir(HOME / "lost+found")
+    check(disk)

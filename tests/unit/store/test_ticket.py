@@ -1,0 +1,104 @@
+"""What a flush does, in which order."""
+
+import pytest
+from support.store import DIRECTORY, append, flush, memory_disk, open_log
+
+from vq.store.memory_disk import MemoryDisk
+
+
+def kinds(disk: MemoryDisk, since: int) -> list[str]:
+    return [f"{o.kind} {o.path.name}" for o in disk.operations[since:]]
+
+
+def test_files_first_then_names_then_the_checkpoint() -> None:
+    """Nothing may say that something is durable before it is."""
+    disk = memory_disk()
+    log = open_log(disk)
+    append(log, bytes(3000))
+    append(log, bytes(3000))
+    since = len(disk.operations)
+    flush(log)
+    second = f"{log._blocks[1].start_offset:016d}.block"
+    assert kinds(disk, since) == [
+        f"datasync {0:016d}.block",
+        f"datasync {second}",
+        "sync_directory 0",
+        "sync_directory orders",
+        f"open {0:016d}.index.tmp",
+        f"pwrite {0:016d}.index.tmp",
+        f"datasync {0:016d}.index.tmp",
+        f"rename {0:016d}.index.tmp",
+        "sync_directory 0",
+        "open checkpoint.tmp",
+        "pwrite checkpoint.tmp",
+        "datasync checkpoint.tmp",
+        "rename checkpoint.tmp",
+        "sync_directory 0",
+    ]
+
+
+def test_an_ordinary_flush_is_one_datasync() -> None:
+    """No checkpoint, no directory."""
+    disk = memory_disk()
+    log = open_log(disk)
+    append(log, b"x")
+    flush(log)
+    append(log, b"y")
+    since = len(disk.operations)
+    flush(log)
+    assert kinds(disk, since) == [f"datasync {0:016d}.block"]
+
+
+@pytest.mark.parametrize("kind", ["datasync", "sync_directory"])
+def test_an_error_is_the_callers_and_ends_the_ticket(kind: str) -> None:
+    """Nothing after it is done: no checkpoint may vouch for what failed."""
+    disk = memory_disk()
+    log = open_log(disk)
+    append(log, bytes(3000))
+    append(log, bytes(3000))
+    ticket = log.begin_sync()
+    assert ticket is not None
+    assert ticket.checkpoint is not None
+    disk.fail(kind)
+    with pytest.raises(OSError, match="told to fail"):
+        ticket.run()
+    assert not disk.exists(DIRECTORY / "checkpoint")
+
+
+def test_dropped_blocks_go_after_the_checkpoint_with_all_that_is_theirs() -> None:
+    """Index and cut tails too; what belongs to kept blocks stays."""
+    disk = memory_disk()
+    log = open_log(disk)
+    for _ in range(5):
+        append(log, bytes(3000))
+    flush(log)
+    last = log._blocks[4].start_offset
+    for start in (0, last):
+        disk.write_atomic(DIRECTORY / f"{start:016d}.cut-{start + 5}", b"cut")
+    log.drop_before(last)
+    since = len(disk.operations)
+    flush(log)
+    done = kinds(disk, since)
+    assert done.index("rename checkpoint.tmp") < done.index(f"unlink {0:016d}.block")
+    assert disk.listdir(DIRECTORY) == [
+        f"{last:016d}.block",
+        f"{last:016d}.cut-{last + 5}",
+        "checkpoint",
+    ]
+
+
+def test_a_deletion_that_fails_is_tried_again() -> None:
+    """With the next checkpoint."""
+    disk = memory_disk()
+    log = open_log(disk)
+    for _ in range(3):
+        append(log, bytes(3000))
+    flush(log)
+    log.drop_before(log.end_offset)
+    disk.fail("unlink", name=f"{0:016d}.block")
+    flush(log)
+    assert disk.exists(DIRECTORY / f"{0:016d}.block")
+    for _ in range(2):
+        append(log, bytes(3000))
+        flush(log)
+    assert not disk.exists(DIRECTORY / f"{0:016d}.block")
