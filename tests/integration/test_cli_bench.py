@@ -1,0 +1,57 @@
+"""``vq bench`` against a real broker process: it measures, compares and leaves nothing."""
+
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.cluster import ProcessCluster, process_cluster
+from support.zookeeper import ZooKeeperService
+
+from vq.cli.worker import Worker
+from vq.cli.workload import WorkFailed
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, zookeeper: ZooKeeperService) -> Iterator[ProcessCluster]:
+    with process_cluster(tmp_path, zookeeper.hosts) as made:
+        made.add("b1")
+        yield made
+
+
+def test_every_part_is_measured_and_nothing_stays(cluster: ProcessCluster) -> None:
+    rows = cluster.vq_json(
+        "bench", "--messages", "2000", "--seconds", "0.2", "--partitions", "3", "--threads", "2",
+        "--rate", "500",
+    )  # fmt: skip
+    assert [row["benchmark"] for row in rows] == [
+        "send_async, 2 threads",
+        "consume, a listener",
+        "send_sync, 2 threads",
+        "end to end, 500/s on schedule",
+    ]
+    assert all(row["per_second"] > 0 for row in rows)
+    assert 0 < rows[3]["p50_ms"] <= rows[3]["p99_ms"] <= rows[3]["max_ms"]
+    assert cluster.vq_json("topic", "list") == []
+    assert cluster.vq_json("group", "list") == []
+
+
+def test_a_topic_that_lacks_a_message_fails_the_work(cluster: ProcessCluster) -> None:
+    cluster.vq_json("topic", "create", "t")
+    client: dict[str, Any] = {"zookeeper": cluster.zookeeper, "cluster": cluster.name}
+    with Worker("verify", client=client, topic="t", size=16, sent={"0": 1}) as worker:
+        worker.wait_ready().go()
+        with pytest.raises(WorkFailed, match="1 are missing"):
+            worker.result(30)
+
+
+def test_a_worker_that_says_nothing_is_given_up() -> None:
+    silent = (sys.executable, "-c", "import sys; sys.stdin.read()")
+    before = threading.active_count()
+    with Worker("nothing", command=silent) as worker, pytest.raises(WorkFailed, match="ended"):
+        worker.wait_ready(0.2)
+    assert threading.active_count() == before

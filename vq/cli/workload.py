@@ -1,0 +1,366 @@
+"""What ``vq bench`` lets one client process do: send, receive, measure, read back and compare.
+
+Each work is a function from plain values to plain values, so that it can run in a process of its
+own (``vq.cli.worker``). All of them use the public blocking API and nothing else. Contents carry
+their own number; everything sent can be proved to be there, once, unaltered and in order.
+
+A content: stream u24 | number u40 | filler; the filler is the same everywhere.
+"""
+
+import functools
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import vq
+from vq.errors import VqError
+
+NUMBER_BYTES: Final = 8
+CONTENT_BYTES_MIN: Final = NUMBER_BYTES
+_STREAM_SHIFT: Final = 40
+_FILLER: Final = random.Random(1).randbytes(1 << 20)
+_READ_BYTES: Final = 4 << 20
+_SEND_S: Final = 60.0
+_SHOWN_ERRORS: Final = 3
+
+Ready = Callable[[], None]
+"""Called by a work when it is set up; returns when it shall begin."""
+
+
+class WorkFailed(VqError):
+    """A measurement is worth nothing: messages are missing, doubled, altered or refused."""
+
+
+def content(stream: int, number: int, size: int) -> bytes:
+    """Return the content of one message; ``size`` is at least ``CONTENT_BYTES_MIN``."""
+    return (stream << _STREAM_SHIFT | number).to_bytes(8, "big") + _FILLER[: size - NUMBER_BYTES]
+
+
+def contents(stream: int, first: int, count: int, size: int) -> list[bytes]:
+    """Return ``count`` contents numbered from ``first``."""
+    filler = _FILLER[: size - NUMBER_BYTES]
+    base = (stream << _STREAM_SHIFT) + first
+    return [number.to_bytes(8, "big") + filler for number in range(base, base + count)]
+
+
+class Audit:
+    """Takes contents in the order of one partition after the other, and judges them."""
+
+    def __init__(self, size: int) -> None:
+        self.messages = self.altered = self.disordered = 0
+        self._filler = _FILLER[: size - NUMBER_BYTES]
+        self._numbers: dict[int, bytearray] = {}  # per stream: times seen, by number
+        self._last: dict[int, int] = {}
+
+    def begin_partition(self) -> None:
+        """What comes next is from another partition: numbers may start low again."""
+        self._last.clear()
+
+    def take(self, content: bytes) -> None:
+        """Judge one content."""
+        self.messages += 1
+        value = int.from_bytes(content[:NUMBER_BYTES], "big")
+        stream, number = value >> _STREAM_SHIFT, value & ((1 << _STREAM_SHIFT) - 1)
+        if content[NUMBER_BYTES:] != self._filler or number > 1 << 30:
+            self.altered += 1
+            return
+        seen = self._numbers.setdefault(stream, bytearray())
+        if number >= len(seen):
+            seen.extend(bytes(max(number + 1 - len(seen), len(seen))))
+        seen[number] = min(255, seen[number] + 1)
+        self.disordered += number <= self._last.get(stream, -1)
+        self._last[stream] = number
+
+    def check(self, sent: dict[int, int]) -> None:
+        """Return if every stream is there: numbers ``0..count-1`` once each, in order.
+
+        Raises:
+            WorkFailed: Something is missing, doubled, altered, out of order, or was never sent.
+        """
+        missing = doubled = strange = 0
+        for stream in sent.keys() | self._numbers.keys():
+            seen = self._numbers.get(stream, bytearray())
+            count = sent.get(stream, 0)
+            missing += count - min(count, len(seen)) + seen[:count].count(0)
+            strange += sum(map(bool, seen[count:]))
+            doubled += sum(times - 1 for times in seen if times > 1)
+        if missing or doubled or strange or self.altered or self.disordered:
+            raise WorkFailed(
+                f"of {sum(sent.values())} messages acknowledged {missing} are missing, {doubled} "
+                f"are doubled, {self.disordered} are out of order; {self.altered} altered and "
+                f"{strange} never acknowledged ones were found"
+            )
+
+
+class Outcomes:
+    """The callback of asynchronous sends: counts acknowledgements, keeps the first errors."""
+
+    def __init__(self) -> None:
+        self.acknowledged = 0
+        self.errors: list[VqError] = []
+
+    def __call__(self, result: vq.SendResult | None, error: VqError | None) -> None:
+        """Count one outcome; called on the factory's thread, once per message."""
+        if error is None:
+            self.acknowledged += 1
+        elif len(self.errors) < _SHOWN_ERRORS:
+            self.errors.append(error)
+
+    def check(self, sent: int) -> None:
+        """Return if everything was acknowledged.
+
+        Raises:
+            WorkFailed: Something was not.
+        """
+        if self.acknowledged != sent:
+            raise WorkFailed(
+                f"of {sent} messages {self.acknowledged} were acknowledged; first errors: "
+                f"{[str(error) for error in self.errors]}"
+            )
+
+
+# Works ----------------------------------------------------------------------------------------
+def send_async(
+    ready: Ready,
+    *,
+    client: dict[str, Any],
+    topic: str,
+    count: int,
+    size: int,
+    threads: int = 1,
+    first: int = 0,
+    stream: int = 0,
+) -> dict[str, Any]:
+    """Send ``count`` messages with a callback each; the clock stops at the last callback.
+
+    Every thread is a stream of its own with an equal share.
+    """
+    share = count // threads
+    outcomes = Outcomes()
+    with _factory(client) as factory, factory.create_producer() as producer:
+        producer.publish(topic)
+        work = [contents(stream + each, first, share, size) for each in range(threads)]
+
+        def send(own: Sequence[bytes]) -> None:
+            send_one, message = producer.send_async, vq.Message
+            for each in own:
+                send_one(message(topic, each), outcomes)
+
+        ready()
+        begin = time.perf_counter()
+        _run_threads([functools.partial(send, own) for own in work])
+        producer.flush()
+        seconds = time.perf_counter() - begin
+    outcomes.check(share * threads)
+    return {
+        "sent": {str(stream + each): first + share for each in range(threads)},
+        "messages": share * threads,
+        "seconds": seconds,
+    }
+
+
+def send_sync(
+    ready: Ready,
+    *,
+    client: dict[str, Any],
+    topic: str,
+    seconds: float,
+    size: int,
+    threads: int = 1,
+) -> dict[str, Any]:
+    """Send one by one from each thread for ``seconds``; every send is timed."""
+    times: list[list[float]] = [[] for _ in range(threads)]
+    with _factory(client) as factory, factory.create_producer() as producer:
+        producer.publish(topic)
+
+        def send(stream: int) -> None:
+            own, clock, send_one = times[stream], time.perf_counter, producer.send_sync
+            end = clock() + seconds
+            number = 0
+            while (begin := clock()) < end:
+                send_one(vq.Message(topic, content(stream, number, size)), _SEND_S)
+                own.append(clock() - begin)
+                number += 1
+
+        ready()
+        begin = time.perf_counter()
+        _run_threads([functools.partial(send, stream) for stream in range(threads)])
+        took = time.perf_counter() - begin
+    flat = sorted(taken for own in times for taken in own)
+    return {
+        "sent": {str(stream): len(own) for stream, own in enumerate(times)},
+        "messages": len(flat),
+        "seconds": took,
+        "latency_ms": percentiles(flat, unit_s=1e-3),
+    }
+
+
+def consume(
+    ready: Ready, *, client: dict[str, Any], topic: str, group: str, count: int, size: int
+) -> dict[str, Any]:
+    """Receive ``count`` messages as a group's only member, a listener call each.
+
+    The clock runs from the first call to the last one. The client checks every record's checksum;
+    afterwards the contents themselves are compared.
+    """
+    received: list[bytes] = []
+    marks: list[float] = []
+    ended = threading.Event()
+    append = received.append
+
+    def listener(message: vq.Message) -> None:
+        append(message.content)
+        number = len(received)
+        if number == 1 or number == count:
+            marks.append(time.perf_counter())
+            if number == count:
+                ended.set()
+
+    with _factory(client) as factory:
+        consumer = factory.create_consumer(vq.ConsumerConfig(group=group))
+        consumer.subscribe(topic, 1 << 20, listener)
+        ready()
+        consumer.start()
+        if not ended.wait(_SEND_S + count / 10_000):
+            raise WorkFailed(f"only {len(received)} of {count} messages arrived in time")
+    filler = _FILLER[: size - NUMBER_BYTES]
+    whole = sum(each[NUMBER_BYTES:] == filler for each in received)
+    different = len({each[:NUMBER_BYTES] for each in received})
+    if not whole == different == len(received) == count:
+        raise WorkFailed(
+            f"of {count} messages {len(received)} arrived, {different} different ones, "
+            f"{whole} unaltered"
+        )
+    return {"messages": count - 1, "seconds": max(marks[-1] - marks[0], 1e-9)}
+
+
+def verify(
+    ready: Ready, *, client: dict[str, Any], topic: str, size: int, sent: dict[str, int]
+) -> dict[str, Any]:
+    """Read a topic back from its first byte and compare with what was acknowledged."""
+    audit = Audit(size)
+    with _factory(client) as factory:
+        reader = factory.create_consumer()
+        ready()
+        for placement in factory.get_partitions_for_topic(topic):
+            audit.begin_partition()
+            bounds = reader.get_bounds(topic, placement.partition)
+            offset = bounds.earliest
+            while messages := reader.get(topic, placement.partition, offset, _READ_BYTES):
+                for message in messages:
+                    audit.take(message.content)
+                offset = messages[-1].next_offset
+    audit.check({int(stream): count for stream, count in sent.items()})
+    return {"messages": audit.messages}
+
+
+def send_on_schedule(
+    ready: Ready,
+    *,
+    client: dict[str, Any],
+    topic: str,
+    rate: float,
+    seconds: float,
+    size: int,
+) -> dict[str, Any]:
+    """Send ``rate`` messages a second by the clock; each carries the time it was due.
+
+    A send that is late because an earlier one took long is still measured from when it was due, so
+    that waiting is not left out (coordinated omission).
+    """
+    outcomes = Outcomes()
+    count = int(rate * seconds)
+    filler = _FILLER[: size - NUMBER_BYTES]
+    late_ns = 0
+    with _factory(client) as factory, factory.create_producer() as producer:
+        producer.publish(topic)
+        ready()
+        begin = time.monotonic_ns() + 50_000_000
+        step = 1e9 / rate
+        for number in range(count):
+            due = begin + int(number * step)
+            wait = due - time.monotonic_ns()
+            if wait > 0:
+                time.sleep(wait * 1e-9)
+            else:
+                late_ns = max(late_ns, -wait)
+            producer.send_async(
+                vq.Message(topic, due.to_bytes(NUMBER_BYTES, "big") + filler), outcomes
+            )
+        producer.flush()
+        took = (time.monotonic_ns() - begin) * 1e-9
+    outcomes.check(count)
+    return {"messages": count, "seconds": took, "latest_send_ms": late_ns * 1e-6}
+
+
+def receive_on_schedule(
+    ready: Ready, *, client: dict[str, Any], topic: str, group: str, count: int, warm_up: int
+) -> dict[str, Any]:
+    """Receive what ``send_on_schedule`` sends, time each message, leave out the first ones."""
+    taken: list[int] = []
+    ended = threading.Event()
+    now = time.monotonic_ns
+
+    def listener(message: vq.Message) -> None:
+        taken.append(now() - int.from_bytes(message.content[:NUMBER_BYTES], "big"))
+        if len(taken) == count:
+            ended.set()
+
+    with _factory(client) as factory:
+        consumer = factory.create_consumer(vq.ConsumerConfig(group=group))
+        consumer.subscribe(topic, 1 << 20, listener).start()
+        deadline = time.monotonic() + _SEND_S
+        while not consumer.assignment():
+            if time.monotonic() > deadline:
+                raise WorkFailed("the consumer was given no partition")
+            time.sleep(0.01)
+        ready()
+        if not ended.wait(_SEND_S + count / 1_000):
+            raise WorkFailed(f"only {len(taken)} of {count} messages arrived in time")
+    counted = sorted(each * 1e-9 for each in taken[warm_up:])
+    return {"messages": len(counted), "latency_ms": percentiles(counted, unit_s=1e-3)}
+
+
+# Helpers --------------------------------------------------------------------------------------
+def percentiles(values: Sequence[float], *, unit_s: float) -> dict[str, float]:
+    """Return p50, p90, p99, p99.9 and max of sorted seconds, in units of ``unit_s``."""
+    if not values:
+        raise WorkFailed("nothing was measured")
+    last = len(values) - 1
+    shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
+    return {name: values[round(last * share)] / unit_s for name, share in shares.items()}
+
+
+def _factory(client: dict[str, Any]) -> vq.MessageFactory:
+    return vq.MessageFactory(vq.MessageFactoryConfig(**client))
+
+
+def _run_threads(works: Sequence[Callable[[], None]]) -> None:
+    """Run all at once, one on this thread when it is the only one; re-raise the first failure."""
+    if len(works) == 1:
+        works[0]()
+        return
+    failures: list[BaseException] = []
+
+    def guarded(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001  told to the thread that waits
+            failures.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+#: What a worker process may be asked for.
+WORKS: Final[dict[str, Callable[..., dict[str, Any]]]] = {
+    work.__name__: work
+    for work in (send_async, send_sync, consume, verify, send_on_schedule, receive_on_schedule)
+}
