@@ -158,3 +158,25 @@ def test_standalone_takes_everything_down_with_it(
             return probe.connect_ex((host, int(port))) != 0
 
     until(refused, "ZooKeeper is gone")
+
+
+def test_standalone_names_a_port_that_is_taken_before_it_starts_anything(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        for flag in ("--port", "--zookeeper-port"):
+            with start_standalone(tmp_path, flag, str(port), "--brokers", "1") as running:
+                out, said = running.communicate(timeout=30)
+            assert running.returncode == 1
+            assert out == b""
+            assert f"port {port}" in said.decode()
+            assert flag in said.decode()
+    assert not (tmp_path / "data").exists()
+
+
+def test_standalone_has_its_own_zookeeper(tmp_path: Path) -> None:
+    with start_standalone(tmp_path, "--zookeeper", "127.0.0.1:1") as running:
+        _, said = running.communicate(timeout=30)
+    assert running.returncode == 2
+    assert b"--zookeeper-port" in said

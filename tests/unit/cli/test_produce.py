@@ -41,10 +41,11 @@ def test_the_key_is_the_text_before_the_first_separator(
 
 def test_partitioners() -> None:
     assert partitioner_of("key", None) is None  # the producer's own way
-    turns = partitioner_of("round-robin", None)
+    turns = Turns()
     assert {turns.choose("a", 3, [0, 1, 2]) for _ in range(3)} == {0, 1, 2}
-    assert isinstance(turns, Turns)
-    assert partitioner_of("key", 4).choose("a", 5, []) == 4
+    assert isinstance(partitioner_of("round-robin", None), Turns)
+    assert isinstance(partitioner_of("key", 4), OnePartition)
+    assert OnePartition(4).choose("a", 5, []) == 4
     with pytest.raises(InvalidArgument, match=r"partition 5 is outside \[0, 5\)"):
         OnePartition(5).choose(None, 5, [])
 
