@@ -2,20 +2,15 @@
 
 import asyncio
 import gc
-import logging
 import random
 import signal
-import sys
 
 from vq.broker.config import BrokerConfig
 from vq.broker.node import BrokerNode
 from vq.clock import SystemClock
 from vq.coordination.zk import ZooKeeperCoordinator
-from vq.errors import VqError
 from vq.remoting.transport import TcpNetwork
 from vq.store.disk import RealDisk
-
-logger = logging.getLogger(__name__)
 
 
 def build_node(config: BrokerConfig) -> BrokerNode:
@@ -56,19 +51,16 @@ async def serve(config: BrokerConfig) -> None:
     await node.stop()
 
 
-def run_broker(config: BrokerConfig) -> int:
-    """Run a broker in this process until it is told to stop; return the exit code."""
+def run_broker(config: BrokerConfig) -> None:
+    """Run a broker in this process until it is told to stop.
+
+    Raises:
+        VqError: It could not start; the message says why and what to do.
+    """
     try:
         import uvloop
     except ImportError:  # no wheel for this platform: slower, not different
         run = asyncio.run
     else:
         run = uvloop.run
-    try:
-        run(serve(config))
-    except VqError as error:
-        hint = f" ({error.hint})" if error.hint else ""
-        logger.warning("broker %s/%s: %s%s", config.group, config.node, error, hint)
-        sys.stderr.write(f"vq broker: {error}{hint}\n")
-        return 1
-    return 0
+    run(serve(config))

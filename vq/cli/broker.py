@@ -37,7 +37,7 @@ def broker(
     advertised: str | None,
     pool: str | None,
     die_with: int | None,
-) -> int:
+) -> None:
     """Run one broker process until it is told to stop.
 
     Every setting can also stand in the [broker] table of the --config file, or in VQ_BROKER_*.
@@ -63,7 +63,7 @@ def broker(
         format=f"%(asctime)s %(levelname)s [{config.group}/{config.node}] %(name)s: %(message)s",
         force=True,
     )
-    return run_broker(config)
+    run_broker(config)
 
 
 def _tie_to_parent(parent: int | None) -> None:
