@@ -6,7 +6,6 @@ read. A field of 32 or 64 unsigned bits may also be given as the negative number
 the same bits. Names that this version does not know are read over, as protobuf does.
 """
 
-import functools
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar, cast
 
@@ -26,6 +25,8 @@ _UNSIGNED_BITS: Final = {
     FieldDescriptor.TYPE_FIXED64: 64,
 }
 _SIGNED_BITS: Final = {FieldDescriptor.TYPE_INT32: 32, FieldDescriptor.TYPE_INT64: 64}
+
+_FIELDS: Final[dict[type[Message], dict[str, FieldDescriptor]]] = {}
 
 
 def encode(message: Message) -> bytes:
@@ -93,10 +94,16 @@ def _fill(message: Message, entries: Mapping[str, Value]) -> None:
             setattr(message, name, _from_scalar(field, value))
 
 
-@functools.cache
 def _fields(cls: type[Message]) -> dict[str, FieldDescriptor]:
-    """Return name → field. Not ``fields_by_name``: in C, that one reads a name up to a zero byte."""
-    return {field.name: cast("FieldDescriptor", field) for field in cls.DESCRIPTOR.fields}
+    """Return name → field.
+
+    Not protobuf's ``fields_by_name``: written in C, that one reads a name only up to a zero byte.
+    """
+    known = _FIELDS.get(cls)
+    if known is None:
+        fields = cls.DESCRIPTOR.fields
+        known = _FIELDS[cls] = {each.name: cast("FieldDescriptor", each) for each in fields}
+    return known
 
 
 def _fill_repeated(target: Any, field: FieldDescriptor, values: list[Value]) -> None:
