@@ -33,6 +33,7 @@ from vq.coordination.coordinator import (
 )
 from vq.coordination.paths import BROKERS, BrokerGroup, BrokerLoad, BrokerNode, GroupState
 from vq.coordination.reading import children_or_none, count_partitions, gather_all
+from vq.coordination.session import end_task
 from vq.errors import CoordinationError, InvalidState
 from vq.model import Address, GroupView, NodeInfo, check_name
 
@@ -174,9 +175,7 @@ class BrokerRegistration:
         if self._remove_listener is not None:
             self._remove_listener()
         if self._keeper is not None:
-            self._keeper.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._keeper
+            await end_task(self._keeper)
             self._keeper = None
         self._registered = None
         await self._withdraw()
@@ -407,6 +406,9 @@ class BrokerRegistration:
             except CoordinationError as error:
                 delay_s = min(RETRY_S_MAX, delay_s * 2 * self._rng.uniform(0.8, 1.2))
                 logger.warning("[node=%s] cannot register yet: %s", self._path, error)
+            except Exception:
+                delay_s = RETRY_S_MAX
+                logger.exception("[node=%s] registering stumbled, and goes on", self._path)
 
     async def _is_ours(self) -> bool:
         stat = await self._coordinator.exists(self._path, watch=self._wake)

@@ -20,6 +20,7 @@ from vq.clock import Clock
 from vq.coordination.coordinator import Coordinator, NoNode, SessionState, WatchEvent
 from vq.coordination.paths import TOPICS, BrokerNode, GroupState
 from vq.coordination.reading import TopicView, children_or_none, gather_all, read_topic
+from vq.coordination.session import end_task
 from vq.errors import CoordinationError, InvalidState, UnknownPartition, UnknownTopic
 from vq.model import Address, PartitionPlacement, TopicPartition
 
@@ -179,9 +180,7 @@ class RouteWatcher:
         if self._remove_listener is not None:
             self._remove_listener()
         if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await end_task(self._task)
             self._task = None
 
     # Following ----------------------------------------------------------------------------------
@@ -230,11 +229,14 @@ class RouteWatcher:
             try:
                 await self._read_dirty()
                 delay_s = RETRY_S_MIN
+                continue
             except CoordinationError as error:
                 logger.info("routes cannot be read now, keeping the old ones: %s", error)
-                self._mark_all()
-                await asyncio.sleep(delay_s)
-                delay_s = min(RETRY_S_MAX, delay_s * 2)
+            except Exception:
+                logger.exception("reading routes stumbled, and goes on")
+            self._mark_all()
+            await asyncio.sleep(delay_s)
+            delay_s = min(RETRY_S_MAX, delay_s * 2)
 
     async def _read_dirty(self) -> None:
         whole = self._dirty_topics >= self._tracked

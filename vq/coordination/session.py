@@ -196,5 +196,11 @@ def check_operations(operations: Sequence[Operation]) -> None:
         raise InvalidArgument(f"a multi of {size} bytes exceeds {NODE_BYTES_MAX}")
 
 
+async def end_task(task: "asyncio.Task[None]") -> None:
+    """Cancel a task and wait for its end; a cancellation of the caller itself is not swallowed."""
+    task.cancel()
+    await asyncio.wait({task})
+
+
 def void(_: object) -> None:
     """Take anything, return nothing: lets a lambda be of type ``Callable[..., None]``."""

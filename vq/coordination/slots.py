@@ -26,6 +26,7 @@ from vq.coordination.coordinator import (
     Set,
 )
 from vq.coordination.paths import SLOTS, Slot, SlotCounter
+from vq.coordination.session import end_task
 from vq.errors import CoordinationError, InvalidState
 
 logger = logging.getLogger(__name__)
@@ -100,9 +101,7 @@ class SlotLease:
         if self._remove_listener is not None:
             self._remove_listener()
         if self._keeper is not None:
-            self._keeper.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._keeper
+            await end_task(self._keeper)
             self._keeper = None
         slot, self._slot = self._slot, None
         if slot is not None and self._coordinator.state is SessionState.CONNECTED:
@@ -175,10 +174,13 @@ class SlotLease:
                 slot = await self._lease()
             except CoordinationError as error:
                 logger.warning("no message-id slot yet: %s", error)
-                self._wanted.set()
-                await asyncio.sleep(delay_s)
-                delay_s = min(RETRY_S_MAX, delay_s * 2)
+            except Exception:
+                logger.exception("leasing a message-id slot stumbled, and goes on")
+            else:
+                delay_s = RETRY_S_MIN
+                if not self._wanted.is_set():
+                    self._set(slot)
                 continue
-            delay_s = RETRY_S_MIN
-            if not self._wanted.is_set():
-                self._set(slot)
+            self._wanted.set()
+            await asyncio.sleep(delay_s)
+            delay_s = min(RETRY_S_MAX, delay_s * 2)

@@ -64,6 +64,7 @@ from vq.coordination.session import (
     check_data,
     check_operations,
     check_path,
+    end_task,
 )
 from vq.errors import CoordinationError, InvalidArgument, InvalidState
 from vq.model import check_name
@@ -215,9 +216,7 @@ class ZooKeeperCoordinator(SessionBase):
     async def close(self) -> None:
         """See ``Coordinator.close``."""
         if self._heartbeat is not None:
-            self._heartbeat.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._heartbeat
+            await end_task(self._heartbeat)
             self._heartbeat = None
         client, self._client = self._client, None
         if client is not None:
@@ -334,16 +333,17 @@ class ZooKeeperCoordinator(SessionBase):
     # Watchdog -----------------------------------------------------------------------------------
     async def _watch_over(self) -> None:
         """Keep the lease fresh; replace a client that is dead while ZooKeeper is not."""
-        while True:
+        while self._state is not SessionState.CLOSED:
             await asyncio.sleep(self._session_timeout_s / HEARTBEATS_PER_TIMEOUT)
-            if self._state is SessionState.CONNECTED:
-                with contextlib.suppress(CoordinationError):
-                    await self._beat()
-            silent_s = self._clock.monotonic() - self._alive_at
-            if silent_s > DEAD_AFTER_TIMEOUTS * self._session_timeout_s:
-                await self._maybe_rebuild()
-                if self._state is SessionState.CLOSED:
-                    return
+            try:
+                if self._state is SessionState.CONNECTED:
+                    with contextlib.suppress(CoordinationError):
+                        await self._beat()
+                silent_s = self._clock.monotonic() - self._alive_at
+                if silent_s > DEAD_AFTER_TIMEOUTS * self._session_timeout_s:
+                    await self._maybe_rebuild()
+            except Exception:
+                logger.exception("[%s] the watchdog stumbled, and goes on", self.describe())
 
     async def _beat(self) -> None:
         """Renew the lease; after a lost session also make the root, should it have been wiped."""

@@ -1,0 +1,130 @@
+"""Reading topics as consistent snapshots, while others change them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from support.coordination import client_of, until
+
+from vq.coordination.coordinator import Delete, Set, WatchEvent
+from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
+from vq.coordination.paths import DELETING, Partition, Topic
+from vq.coordination.reading import (
+    children_or_none,
+    count_partitions,
+    gather_all,
+    read_topic,
+)
+from vq.errors import CoordinationError, UnknownTopic
+from vq.model import Span, TopicSettings
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[MemoryCoordinator]:
+    async with client_of(MemoryEnsemble(reconnect_delay_s=0.0)) as made:
+        yield made
+
+
+async def put_topic(client: MemoryCoordinator, name: str, *groups: str) -> None:
+    """Write a topic into the tree by hand, one partition on each group."""
+    topic = Topic(id="id", settings=TopicSettings(partitions=len(groups)))
+    await client.create(Topic.path(name), topic.encode(), parents=True)
+    for number, group in enumerate(groups):
+        value = Partition(spans=(Span(group, 0),))
+        await client.create(Partition.path(name, number), value.encode(), parents=True)
+
+
+async def test_a_snapshot_never_mixes_two_versions(client) -> None:
+    """A mover flips two partitions together again and again; readers never see them differ."""
+    await put_topic(client, "t", "a", "a")
+    topic = (await client.get(Topic.path("t"))).data
+    stop = False
+
+    async def flip() -> None:
+        for turn in range(10_000):
+            if stop:
+                return
+            value = Partition(spans=(Span("ab"[turn % 2], 0),)).encode()
+            await client.multi(
+                [
+                    Set(Partition.path("t", 0), value),
+                    Set(Partition.path("t", 1), value),
+                    Set(Topic.path("t"), topic),
+                ]
+            )
+            if turn % 3 == 0:
+                await asyncio.sleep(0.001)
+
+    flipping = asyncio.ensure_future(flip())
+    for _ in range(30):
+        try:
+            view = await read_topic(client, "t")
+        except CoordinationError:
+            continue  # too many changes in a row: said, not guessed
+        assert len({p.writer_group for p in view.partitions}) == 1
+    stop = True
+    await flipping
+
+
+async def test_a_missing_topic_leaves_a_watch(client) -> None:
+    """So who waits for it hears of its creation."""
+    hints: list[WatchEvent] = []
+    with pytest.raises(UnknownTopic):
+        await read_topic(client, "t", watch=hints.append)
+    await put_topic(client, "t", "a")
+    await until(lambda: hints)
+
+
+async def test_a_topic_without_one_of_its_partitions_is_damage(client) -> None:
+    """It is said, and what to do; nothing is guessed."""
+    await put_topic(client, "t", "a", "b")
+    await client.multi([Delete(Partition.path("t", 1))])
+    with pytest.raises(CoordinationError, match=r"partitions 0 to 1.*restore"):
+        await read_topic(client, "t")
+
+
+async def test_a_topic_in_deletion_is_unknown_unless_asked_for(client) -> None:
+    """Clients do not see it, its deletion does."""
+    await put_topic(client, "t", "a")
+    topic = Topic(id="id", settings=TopicSettings(), phase=DELETING)
+    await client.set(Topic.path("t"), topic.encode())
+    with pytest.raises(UnknownTopic, match="deleting"):
+        await read_topic(client, "t")
+    assert (await read_topic(client, "t", any_phase=True)).phase == DELETING
+
+
+async def test_open_partitions_are_counted_by_group(client) -> None:
+    """Over all topics; closed spans do not count."""
+    await put_topic(client, "t", "a", "b", "a")
+    await put_topic(client, "u", "a", "b")
+    closed = Partition(spans=(Span("b", 0, 5),))
+    await client.set(Partition.path("u", 1), closed.encode())
+    assert await count_partitions(client) == {"a": 3, "b": 1}
+
+
+async def test_children_of_a_missing_node_are_none_and_watched(client) -> None:
+    """The watch fires when the node comes."""
+    hints: list[WatchEvent] = []
+    assert await children_or_none(client, "no") == []
+    assert await children_or_none(client, "no", watch=hints.append) == []
+    await client.create("no/child", parents=True)
+    await until(lambda: hints)
+    assert await children_or_none(client, "no", watch=hints.append) == ["child"]
+
+
+async def test_gathering_waits_for_all_before_it_raises() -> None:
+    """No call is left running behind the caller's back."""
+    done = []
+
+    async def work(number: int) -> int:
+        await asyncio.sleep(0)
+        if number == 0:
+            raise CoordinationError("first")
+        await asyncio.sleep(0)
+        done.append(number)
+        return number
+
+    with pytest.raises(CoordinationError, match="first"):
+        await gather_all(work(number) for number in range(3))
+    assert done == [1, 2]
+    assert await gather_all(work(number) for number in (4, 5)) == [4, 5]
