@@ -51,7 +51,12 @@ class MessageProducer:
             InvalidArgument: It is unusable.
         """
         self._runtime.check()
-        return self.send_async(message, timeout=timeout).result()
+        try:
+            future = self._core.send_blocking(message, timeout)
+        except NotPublished:
+            self.publish(message.topic)
+            future = self._core.send_blocking(message, timeout)
+        return future.result(0)
 
     def send_async(
         self,

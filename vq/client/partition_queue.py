@@ -30,9 +30,13 @@ _EAGER_IN_FLIGHT = 2
 
 
 class PartitionQueue:
-    """The state of one producer in one partition. Used by the loop only, except ``pending``.
+    """The state of one producer in one partition.
+
+    Used by the loop, except ``pending`` (appended to by callers) and while it is ``held``.
 
     Attributes:
+        busy: The loop is at it; under the producer's lock.
+        held: A blocking sender is at it, the loop leaves it alone; under the producer's lock.
         pending: Messages not yet in a batch, oldest first; appended to under the producer's lock.
         in_flight: Unresolved batches, oldest first; at most ``config.window``.
         retry_at: Nothing is sent before this monotonic time.
@@ -49,6 +53,8 @@ class PartitionQueue:
         self.pending: list[SendFuture] = []
         self.in_flight: deque[Batch] = deque()
         self.retry_at = 0.0
+        self.busy = False
+        self.held = False
         self._config = config
         self._producer_id = producer_id
         self._on_ended = on_ended  # (messages, payload bytes) that have their outcome now
@@ -75,6 +81,25 @@ class PartitionQueue:
             self.in_flight.append(new)
             batches.append(new)
         return self._mark_sent(batches)
+
+    def is_free(self) -> bool:
+        """Whether a blocking sender may hold it: its line is empty and nobody is at it."""
+        return not (self.busy or self.held or self.pending or self.in_flight)
+
+    def hold(self) -> bool:
+        """Hold it for a blocking sender if it is free; the producer's lock is held."""
+        if not self.is_free():
+            return False
+        self.held = True
+        return True
+
+    def batch_of(self, items: list[SendFuture], ids: list[int]) -> Batch:
+        """Return ``items`` as a batch that counts as sent; the queue must be held."""
+        batch = Batch(items, ids, self._stamp())
+        batch.sent = True
+        batch.attempts = 1
+        self.in_flight.append(batch)
+        return batch
 
     def _worth_a_frame(self) -> bool:
         return len(self.pending) * 2 >= self._config.batch_records

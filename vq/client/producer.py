@@ -20,6 +20,8 @@ from vq.client.connection import BrokerConnection
 from vq.client.future import SendCallback, SendFuture
 from vq.client.partition_queue import PartitionQueue
 from vq.client.partitioner import Partitioner
+from vq.client.puts import put_header, settle
+from vq.client.sync_lane import BlockingConnection, LaneHooks, SyncLane
 from vq.client.topic_queues import TopicQueues
 from vq.errors import (
     BufferFull,
@@ -28,15 +30,12 @@ from vq.errors import (
     InvalidState,
     MessageTooLarge,
     NotPublished,
-    OutcomeUnknown,
     PermissionRefused,
     UnknownTopic,
 )
-from vq.model import Message, TopicPartition
-from vq.remoting import messages
+from vq.model import Address, Message, TopicPartition
 from vq.remoting.format import Command
 from vq.remoting.frames import Frame
-from vq.remoting.wire_pb2 import PutRequest, PutResponse
 from vq.store.record import Properties, encode_properties
 
 _TICK_S = 0.1
@@ -69,6 +68,7 @@ class ProducerCore:
         self._more_room = threading.Condition(self._lock)
         self._waiting_for_room = 0
         self._awake = False
+        self._lanes: dict[Address, SyncLane] = {}
         self._closed = ""  # why nothing is taken any more
         self._room = config.buffer_bytes  # under the lock; may go below 0 by one message
         self._tag_heads: dict[str, tuple[int, bytes]] = {}  # of tags that were checked before
@@ -145,6 +145,48 @@ class ProducerCore:
             InvalidState: The producer is closed.
             BufferFull: No room until the deadline (at once, without ``block``).
         """
+        queues, future, size = self._accept(message, callback, timeout)
+        with self._lock:
+            if self._room <= 0:
+                self._wait_for_room(future.deadline, block=block)
+            self._room -= size + MESSAGE_OVERHEAD_BYTES
+            key = message.key
+            queue = next(queues.turns) if key is None else queues.for_key(key)
+            queue.pending.append(future)
+            if not self._awake:
+                self._awake = True
+                self._loop.call_soon_threadsafe(self._pump)
+        return future
+
+    def send_blocking(self, message: Message, timeout: float | None = None) -> SendFuture:
+        """Take one message and return once it has its outcome; never call it on the loop.
+
+        The caller's thread does the round trip itself where nothing else is on the way to the
+        partition (see ``sync_lane``). Raises what ``enqueue`` raises.
+        """
+        queues, future, size = self._accept(message, None, timeout)
+        with self._lock:
+            if self._room <= 0:
+                self._wait_for_room(future.deadline, block=True)
+            self._room -= size + MESSAGE_OVERHEAD_BYTES
+            key = message.key
+            queue = next(queues.turns) if key is None else queues.for_key(key)
+            lane = self._lane(queue) if queue.held or queue.is_free() else None
+            if lane is not None:
+                entry = lane.join(queue, future)
+            else:
+                queue.pending.append(future)
+                self._wake_loop()
+        if lane is not None:
+            lane.run(entry)
+        else:
+            future.exception()
+        return future
+
+    def _accept(
+        self, message: Message, callback: SendCallback | None, timeout: float | None
+    ) -> tuple[TopicQueues, SendFuture, int]:
+        """Check a message; return its topic, its future and the size of its payload."""
         queues = self._taking.get(message.topic)
         if queues is None:
             raise self._not_published(message.topic)
@@ -164,17 +206,40 @@ class ProducerCore:
         elif tag is not None:
             head = self._tag_heads.get(tag) or self._tag_head(tag)
         deadline = self._clock() + (self._send_timeout_s if timeout is None else timeout)
-        future = SendFuture(content, head, callback, deadline)
+        return queues, SendFuture(content, head, callback, deadline), size
+
+    def _lane(self, queue: PartitionQueue) -> SyncLane | None:
+        """Return the lane to a partition's broker, None while it has none; the lock is held."""
+        master = self._master_of(queue)
+        if master is None or not self._cluster.ids_ready:
+            return None
+        lane = self._lanes.get(master)
+        if lane is None:
+            config = self._cluster.config
+            connection = BlockingConnection(
+                master,
+                client_id=config.client_id,
+                cluster=config.cluster,
+                timeout=config.connect_timeout_s,
+            )
+            lane = self._lanes[master] = SyncLane(
+                connection,
+                LaneHooks(
+                    self._lock, self._clock, self._cluster.take_ids, self._settle, self._give_back
+                ),
+            )
+        return lane
+
+    def _give_back(self, queue: PartitionQueue, futures: list[SendFuture]) -> None:
+        """Have the loop take over a queue; called by blocking senders."""
         with self._lock:
-            if self._room <= 0:
-                self._wait_for_room(deadline, block=block)
-            self._room -= size + MESSAGE_OVERHEAD_BYTES
-            queue = next(queues.turns) if key is None else queues.for_key(key)
-            queue.pending.append(future)
-            if not self._awake:
-                self._awake = True
-                self._loop.call_soon_threadsafe(self._pump)
-        return future
+            queue.pending += futures
+            self._wake_loop()
+
+    def _wake_loop(self) -> None:
+        if not self._awake:
+            self._awake = True
+            self._loop.call_soon_threadsafe(self._pump)
 
     def _not_published(self, topic: str) -> InvalidState:
         if self._closed:
@@ -256,62 +321,47 @@ class ProducerCore:
             self._wake_idle()
 
     def _pump_queue(self, queue: PartitionQueue, now: float) -> None:
-        connection = self._connection_of(queue)
-        if connection is None or not self._cluster.ids_ready:
-            return  # called again when that changes
-        for batch in queue.sendable(now, self._cluster.take_ids):
-            self._send(queue, batch, connection)
+        with self._lock:
+            if queue.held:
+                return  # whoever holds it wakes the loop
+            queue.busy = True
+        try:
+            master = self._master_of(queue)
+            connection = None if master is None else self._cluster.live_connection(master)
+            if connection is not None and self._cluster.ids_ready:
+                for batch in queue.sendable(now, self._cluster.take_ids):
+                    self._send(queue, batch, connection)
+        finally:
+            queue.busy = False
 
-    def _connection_of(self, queue: PartitionQueue) -> BrokerConnection | None:
+    def _master_of(self, queue: PartitionQueue) -> Address | None:
         routes = self._cluster.routes
         if queue.where.topic not in routes.topics:
             return None
         group = routes.placement(queue.where).writer_group
         master = None if group is None else routes.master(group)
-        if master is None:
-            return None
-        return self._cluster.live_connection(master[0])
+        return None if master is None else master[0]
 
     def _send(self, queue: PartitionQueue, batch: Batch, connection: BrokerConnection) -> None:
-        stamp = batch.stamp
-        header = PutRequest(
-            topic=queue.where.topic,
-            partition=queue.where.partition,
-            record_count=len(batch.items),
-            crc=batch.crc,
-            producer_id=stamp.producer_id,
-            producer_epoch=stamp.producer_epoch,
-            sequence=stamp.sequence,
-        ).SerializeToString()
         attempt = batch.attempts
 
         def on_reply(frame: Frame | None) -> None:
             if attempt == batch.attempts and batch.sent:
-                self._on_reply(queue, batch, frame)
+                self._settle(queue, batch, frame)
+                if not self._awake:
+                    self._awake = True
+                    self._loop.call_soon(self._pump)
 
         try:
-            connection.send(Command.PUT, header, batch.body, on_reply)
+            connection.send(Command.PUT, put_header(queue.where, batch), batch.body, on_reply)
         except ConnectionCut:
             queue.on_unanswered([batch], self._clock())
 
-    def _on_reply(self, queue: PartitionQueue, batch: Batch, frame: Frame | None) -> None:
-        now = self._clock()
-        if frame is None:
-            queue.on_unanswered([batch], now)
-        elif frame.status == 0:
-            response = PutResponse.FromString(frame.header)
-            queue.on_stored(batch, response.offset)
-        else:
-            error = messages.decode_error(frame.status, frame.header, frame.flags)
-            if isinstance(error, OutcomeUnknown):
-                queue.on_unanswered([batch], now)
-            else:
-                queue.on_refused(batch, error, now)
-            if error.refresh_routes:
-                self._cluster.refresh(queue.where.topic)
-        if not self._awake:
-            self._awake = True
-            self._loop.call_soon(self._pump)
+    def _settle(self, queue: PartitionQueue, batch: Batch, frame: Frame | None) -> None:
+        """Act on an answer; on the loop, or by a blocking sender that holds the queue."""
+        error = settle(queue, batch, frame, self._clock())
+        if error is not None and error.refresh_routes:
+            self._loop.call_soon_threadsafe(self._cluster.refresh, queue.where.topic)
 
     def _ended(self, count: int, size: int) -> None:
         """Some messages have their outcome; called by the queues."""
@@ -334,7 +384,7 @@ class ProducerCore:
         now = self._clock()
         for queues in self._topics.values():
             for queue in queues.queues:
-                if queue.in_flight or queue.pending:
+                if (queue.in_flight or queue.pending) and not queue.held:
                     queue.on_tick(now)
         self._pump()
 
@@ -386,6 +436,8 @@ class ProducerCore:
 
     def _stop(self) -> None:
         self._remove_listener()
+        for lane in self._lanes.values():
+            lane.close()
         for timer in (self._retry_timer, self._tick_timer):
             if timer is not None:
                 timer.cancel()
