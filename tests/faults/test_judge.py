@@ -1,0 +1,256 @@
+"""The judge is judged: hand-made histories, one per anomaly, and clean ones.
+
+Every other fault test believes the judge, so it must find each kind of wrong by itself and nothing
+in a history that is right.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+import support.judge
+from support.judge import Claim, Commit, Evidence, Fault, judge
+
+
+def send(value: str) -> dict[str, Any]:
+    return {"kind": "send", "value": value}
+
+
+def sent(value: str, offset: int, partition: int = 0) -> dict[str, Any]:
+    return {"kind": "sent", "value": value, "partition": partition, "offset": offset}
+
+
+def refused(value: str) -> dict[str, Any]:
+    return {"kind": "refused", "value": value, "error": "DiskFull"}
+
+
+def unknown(value: str) -> dict[str, Any]:
+    return {"kind": "unknown", "value": value, "error": "TimedOut"}
+
+
+def received(value: str, offset: int, partition: int = 0) -> dict[str, Any]:
+    return {"kind": "received", "value": value, "partition": partition, "offset": offset}
+
+
+END = {"kind": "end"}
+#: Three messages, all acknowledged; most cases start from here.
+THREE = [send("a"), send("b"), send("c"), sent("a", 88), sent("b", 200), sent("c", 300), END]
+LOG = {0: [(88, "a"), (200, "b"), (300, "c")]}
+ALL = [received("a", 88), received("b", 200), received("c", 300)]
+
+
+def evidence(
+    *events: Sequence[Mapping[str, Any]],
+    log: Mapping[int, Sequence[tuple[int, str]]] | None = None,
+    **more: Any,
+) -> Evidence:
+    """Histories of the clients c0, c1 … and the log, ``LOG`` unless told."""
+    histories = {f"c{number}": each for number, each in enumerate(events)}
+    return Evidence(histories=histories, log=LOG if log is None else log, **more)
+
+
+WRONG = {
+    "an acknowledged message is not in the log": (
+        "lost",
+        evidence(THREE, log={0: [(88, "a"), (300, "c")]}),
+    ),
+    "a received message is not in the log at the end": (
+        "lost",
+        evidence([send("a"), unknown("a")], [received("a", 88)], log={0: []}),
+    ),
+    "the log ends before an acknowledged message": (
+        "unseen",
+        evidence(THREE, log={0: [(88, "a"), (200, "b")]}),
+    ),
+    "a message lies in another partition than acknowledged": (
+        "misplaced",
+        evidence(THREE, log={0: [(88, "a"), (200, "b")], 1: [(88, "c")]}),
+    ),
+    "a refused message is stored": (
+        "aborted",
+        evidence([send("a"), refused("a"), END], log={0: [(88, "a")]}),
+    ),
+    "a refused message is delivered": (
+        "aborted",
+        evidence([send("a"), refused("a"), END], [received("a", 88)], log={0: [(88, "a")]}),
+    ),
+    "a message is stored twice in one partition": (
+        "duplicate",
+        evidence(THREE, log={0: [*LOG[0], (400, "a")]}),
+    ),
+    "a message of unknown outcome is stored in two partitions": (
+        "duplicate",
+        evidence([send("a"), unknown("a"), END], log={0: [(88, "a")], 1: [(88, "a")]}),
+    ),
+    "an acknowledged place holds another message": (
+        "misplaced",
+        evidence([send("a"), send("b"), sent("a", 88), END], log={0: [(88, "b"), (200, "a")]}),
+    ),
+    "a consumer saw another message than the log has": (
+        "inconsistent",
+        evidence(THREE, [received("b", 88)]),
+    ),
+    "two consumers saw different messages at one place": (
+        "inconsistent",
+        evidence(THREE, [received("a", 500)], [received("b", 500)]),
+    ),
+    "the offsets of the log do not rise": (
+        "inconsistent",
+        evidence(THREE, log={0: [(88, "a"), (300, "c"), (200, "b")]}),
+    ),
+    "a message is stored that nobody sent": (
+        "invented",
+        evidence(THREE, log={0: [*LOG[0], (400, "x")]}),
+    ),
+    "a message is delivered that nobody sent": (
+        "invented",
+        evidence(THREE, [received("x", 400)]),
+    ),
+    "one client's messages changed places": (
+        "reordered",
+        evidence(
+            [send("a"), send("b"), unknown("a"), unknown("b"), END],
+            log={0: [(88, "b"), (200, "a")]},
+        ),
+    ),
+    "a send has no outcome": ("unsettled", evidence([send("a"), END], log={0: []})),
+    "a send has two outcomes": (
+        "unsettled",
+        evidence([send("a"), unknown("a"), sent("a", 88), END], log={0: [(88, "a")]}),
+    ),
+    "a consumer passes a message over": (
+        "skipped",
+        evidence(THREE, [ALL[0], ALL[2]], group=True, claims=[Claim(1, 0, "c1")]),
+    ),
+    "a consumer goes back": (
+        "back",
+        evidence(
+            THREE,
+            [*ALL, ALL[0]],
+            group=True,
+            claims=[Claim(1, 0, "c1")],
+            repeats_allowed=True,
+        ),
+    ),
+    "a consumer starts where nobody committed": (
+        "restart",
+        evidence(
+            THREE,
+            [ALL[0]],
+            [ALL[2]],
+            group=True,
+            claims=[Claim(1, 0, "c1"), Claim(3, 0, "c2")],
+            commits=[Commit(2, 0, "c1", 200)],
+        ),
+    ),
+    "a consumer receives what it never claimed": (
+        "restart",
+        evidence(THREE, [ALL[0]], group=True),
+    ),
+    "a stored message is received by nobody": (
+        "unread",
+        evidence(THREE, ALL[:2], drained=True),
+    ),
+    "a message is delivered twice without excuse": (
+        "repeated",
+        evidence(THREE, ALL, [ALL[0]]),
+    ),
+    "a former owner's commit was taken": (
+        "zombie",
+        evidence(
+            THREE,
+            ALL,
+            [],
+            group=True,
+            claims=[Claim(1, 0, "c1"), Claim(2, 0, "c2")],
+            commits=[Commit(3, 0, "c1", 300)],
+        ),
+    ),
+    "a committed offset goes back": (
+        "rewound",
+        evidence(
+            THREE,
+            ALL,
+            group=True,
+            claims=[Claim(1, 0, "c1")],
+            commits=[Commit(2, 0, "c1", 300), Commit(3, 0, "c1", 200)],
+        ),
+    ),
+    "a commit covers what was never received": (
+        "overcommit",
+        evidence(
+            THREE,
+            [ALL[0]],
+            group=True,
+            claims=[Claim(1, 0, "c1")],
+            commits=[Commit(2, 0, "c1", 400)],
+        ),
+    ),
+    "a fault had no effect": (
+        "void",
+        evidence(THREE, faults=[Fault("kill -9", 0)]),
+    ),
+    "too few sends were acknowledged": (
+        "void",
+        evidence(THREE, faults=[Fault("kill -9", 1)], acknowledged_min=50),
+    ),
+}
+
+CLEAN = {
+    "everything acknowledged, stored and received once": evidence(
+        THREE,
+        ALL,
+        group=True,
+        drained=True,
+        claims=[Claim(1, 0, "c1")],
+        commits=[Commit(2, 0, "c1", 200), Commit(3, 0, "c1", 400)],
+    ),
+    "an unknown send is stored, another is not": evidence(
+        [send("a"), send("b"), unknown("a"), unknown("b"), END], log={0: [(88, "a")]}
+    ),
+    "a refused send is not stored": evidence(
+        [send("a"), refused("a"), send("b"), sent("b", 88), END], log={0: [(88, "b")]}
+    ),
+    "a killed producer leaves a send open": evidence(
+        [send("a"), sent("a", 88), send("b")], log={0: [(88, "a")]}
+    ),
+    "a new owner repeats what the dead one had not committed": evidence(
+        THREE,
+        ALL[:2],
+        ALL[1:],
+        group=True,
+        drained=True,
+        repeats_allowed=True,
+        claims=[Claim(1, 0, "c1"), Claim(3, 0, "c2")],
+        commits=[Commit(2, 0, "c1", 188), Commit(4, 0, "c2", 400)],
+    ),
+    "two clients' messages interleave": evidence(
+        [send("a"), send("c"), sent("a", 88), sent("c", 300), END],
+        [send("b"), sent("b", 200), END],
+        faults=[Fault("kill -9", 3)],
+        acknowledged_min=3,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_an_anomaly_is_found(case: str) -> None:
+    kind, run = WRONG[case]
+    assert kind in judge(run).kinds, str(judge(run))
+
+
+@pytest.mark.parametrize("case", CLEAN)
+def test_a_clean_run_is_clean(case: str) -> None:
+    verdict = judge(CLEAN[case])
+    assert not verdict.anomalies, str(verdict)
+
+
+def test_every_kind_has_its_case() -> None:
+    """The list at the head of the judge names nothing that is not tried here."""
+    assert support.judge.__doc__ is not None
+    named = {
+        line.split()[0]
+        for line in support.judge.__doc__.splitlines()
+        if line.startswith("    ") and line[4] != " "
+    }
+    assert named == {kind for kind, _ in WRONG.values()}

@@ -1,0 +1,330 @@
+"""An independent judge of what a fault run did: knows nothing of vq's code.
+
+It reads what clients noted (``support.history``), what the logs hold at the end (offset and value
+of every message, in order), and, for consumer groups, what ZooKeeper really took (in the order in
+which it took it). The checks are those that Jepsen makes of log-like systems (jepsen
+tests/kafka.clj and redpanda workload/queue.clj), under these names:
+
+    lost          acknowledged, and the log ends behind its offset, but it is not there
+    unseen        acknowledged at an offset that the log does not even reach
+    misplaced     acknowledged at one place and stored at another
+    aborted       refused for certain, and yet stored or delivered
+    duplicate     stored twice
+    inconsistent  two observations of one (partition, offset) differ
+    invented      stored or delivered, and nobody sent it
+    reordered     one client's messages stand in a partition in another order than it sent them
+    unsettled     a client that ended in order left a send without outcome, or one with two
+    skipped       a consumer passed over messages without having taken the partition anew
+    back          a consumer went back without having taken the partition anew
+    restart       a consumer that took a partition anew did not begin where the group had committed
+    unread        stored, and nobody of a group that was given time to drain received it
+    repeated      delivered more than once, where nothing excuses it
+    zombie        ZooKeeper took a commit of a member that no longer had the partition
+    rewound       a committed offset went back
+    overcommit    a member committed beyond messages that it never received
+    void          a fault had no effect, or too little was acknowledged for the run to say anything
+
+An outcome has three values; a send with outcome *unknown* may be stored or not, but once at most
+and in its order.
+"""
+
+import itertools
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+Event = Mapping[str, Any]
+Place = tuple[int, int]  # partition, offset
+_SHOWN = 12
+
+
+class Anomaly(NamedTuple):
+    """Something that must not be; ``kind`` is a name of the list above."""
+
+    kind: str
+    text: str
+
+
+class Claim(NamedTuple):
+    """ZooKeeper took: ``member`` has the partition from now on. ``order`` rises."""
+
+    order: int
+    partition: int
+    member: str
+
+
+class Commit(NamedTuple):
+    """ZooKeeper took: everything before ``offset`` is done, says ``member``."""
+
+    order: int
+    partition: int
+    member: str
+    offset: int
+
+
+class Fault(NamedTuple):
+    """What a nemesis did, and how much of it was seen to have an effect."""
+
+    name: str
+    effects: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """Everything a judgement goes by.
+
+    Attributes:
+        histories: Events of every client, in the order in which it noted them.
+        log: Per partition, (offset, value) of every message at the end, in rising order.
+        group: Consumers among the clients form a group; its claims and commits are below.
+        claims, commits: What ZooKeeper took, in its order; empty without a group.
+        drained: The group was given time to receive everything.
+        repeats_allowed: Deliveries of one message beyond the first may happen (a member died).
+        faults: What was done.
+        acknowledged_min: So many sends must have been acknowledged per fault.
+    """
+
+    histories: Mapping[str, Sequence[Event]]
+    log: Mapping[int, Sequence[tuple[int, str]]]
+    group: bool = False
+    claims: Sequence[Claim] = ()
+    commits: Sequence[Commit] = ()
+    drained: bool = False
+    repeats_allowed: bool = False
+    faults: Sequence[Fault] = ()
+    acknowledged_min: int = 0
+
+
+@dataclass
+class Verdict:
+    """What was found; ``counts`` are for the report of a run."""
+
+    anomalies: list[Anomaly] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def kinds(self) -> set[str]:
+        """Which kinds of anomaly were found."""
+        return {anomaly.kind for anomaly in self.anomalies}
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{name} {count}" for name, count in sorted(self.counts.items()))
+        kinds = Counter(anomaly.kind for anomaly in self.anomalies)
+        found = ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items())) or "none"
+        shown = [f"  {anomaly.kind}: {anomaly.text}" for anomaly in self.anomalies[:_SHOWN]]
+        return "\n".join([f"counts: {counts}", f"anomalies: {found}", *shown])
+
+
+def judge(evidence: Evidence) -> Verdict:
+    """Return what is wrong with a run."""
+    verdict = Verdict()
+    stored = _places(evidence.log)
+    for check in (_check_sends, _check_log, _check_order, _check_reads, _check_void):
+        verdict.anomalies += check(evidence, stored)
+    if evidence.group:
+        verdict.anomalies += _check_commits(evidence)
+        verdict.anomalies += _check_walks(evidence)
+    for events in evidence.histories.values():
+        verdict.counts.update(event["kind"] for event in events)
+    verdict.counts["stored"] = sum(len(messages) for messages in evidence.log.values())
+    return verdict
+
+
+def _places(log: Mapping[int, Sequence[tuple[int, str]]]) -> dict[str, list[Place]]:
+    places: dict[str, list[Place]] = defaultdict(list)
+    for partition, messages in sorted(log.items()):
+        for offset, value in messages:
+            places[value].append((partition, offset))
+    return places
+
+
+# Producers ------------------------------------------------------------------------------------
+def _check_sends(evidence: Evidence, stored: Mapping[str, list[Place]]) -> Iterator[Anomaly]:
+    ends = {p: messages[-1][0] for p, messages in evidence.log.items() if messages}
+    for client, events in evidence.histories.items():
+        outcomes: dict[str, int] = {}
+        ended = any(event["kind"] == "end" for event in events)
+        for event in events:
+            kind, value = event["kind"], event.get("value", "")
+            if kind == "send":
+                outcomes.setdefault(value, 0)
+            elif kind in {"sent", "refused", "unknown"}:
+                outcomes[value] = outcomes.get(value, 0) + 1
+            if kind == "sent":
+                yield from _check_acknowledged(event, stored.get(value, []), ends)
+            elif kind == "refused" and stored.get(value):
+                yield Anomaly("aborted", f"{value} was refused and lies at {stored[value]}")
+        for value, count in outcomes.items():
+            if count > 1 or (count == 0 and ended):
+                yield Anomaly("unsettled", f"{client}: {value} has {count} outcomes")
+
+
+def _check_acknowledged(
+    event: Event, places: list[Place], ends: Mapping[int, int]
+) -> Iterator[Anomaly]:
+    place = (event["partition"], event["offset"])
+    if place in places:
+        return
+    text = f"{event['value']} was acknowledged at {place}"
+    if places:
+        yield Anomaly("misplaced", f"{text} and lies at {places}")
+    elif place[1] > ends.get(place[0], -1):
+        yield Anomaly("unseen", f"{text}; the log ends at {ends.get(place[0])}")
+    else:
+        yield Anomaly("lost", f"{text}; the log does not have it")
+
+
+def _sent_values(evidence: Evidence) -> set[str]:
+    return {
+        event["value"]
+        for events in evidence.histories.values()
+        for event in events
+        if event["kind"] == "send"
+    }
+
+
+def _check_log(evidence: Evidence, stored: Mapping[str, list[Place]]) -> Iterator[Anomaly]:
+    known = _sent_values(evidence)
+    for value, places in stored.items():
+        if len(places) > 1:
+            yield Anomaly("duplicate", f"{value} lies at {places}")
+        if value not in known:
+            yield Anomaly("invented", f"{value} lies at {places[0]} and nobody sent it")
+    for partition, messages in evidence.log.items():
+        offsets = [offset for offset, _ in messages]
+        if any(later <= earlier for earlier, later in itertools.pairwise(offsets)):
+            yield Anomaly("inconsistent", f"the offsets of partition {partition} do not rise")
+
+
+def _check_order(evidence: Evidence, _stored: object) -> Iterator[Anomaly]:
+    turn: dict[str, tuple[str, int]] = {}
+    for client, events in evidence.histories.items():
+        for number, event in enumerate(events):
+            if event["kind"] == "send":
+                turn[event["value"]] = (client, number)
+    for partition, messages in sorted(evidence.log.items()):
+        last: dict[str, tuple[int, str]] = {}
+        for _, value in messages:
+            if value not in turn:
+                continue
+            client, number = turn[value]
+            before = last.get(client)
+            if before is not None and number < before[0]:
+                yield Anomaly(
+                    "reordered",
+                    f"{client} sent {value} before {before[1]}; partition {partition} has it after",
+                )
+            last[client] = (number, value)
+
+
+def _check_void(evidence: Evidence, _stored: object) -> Iterator[Anomaly]:
+    for fault in evidence.faults:
+        if not fault.effects:
+            yield Anomaly("void", f"{fault.name} had no effect")
+    acknowledged = sum(
+        event["kind"] == "sent" for events in evidence.histories.values() for event in events
+    )
+    least = evidence.acknowledged_min * max(1, len(evidence.faults))
+    if acknowledged < least:
+        yield Anomaly("void", f"{acknowledged} sends were acknowledged, {least} are needed")
+
+
+# Consumers ------------------------------------------------------------------------------------
+def _check_reads(evidence: Evidence, stored: Mapping[str, list[Place]]) -> Iterator[Anomaly]:
+    known = _sent_values(evidence)
+    refused = {
+        event["value"]
+        for events in evidence.histories.values()
+        for event in events
+        if event["kind"] == "refused"
+    }
+    log = {(p, offset): value for p, messages in evidence.log.items() for offset, value in messages}
+    seen: dict[Place, str] = {}
+    times: Counter[Place] = Counter()
+    for client, event in _receipts(evidence):
+        place, value = (event["partition"], event["offset"]), event["value"]
+        times[place] += 1
+        if value in refused:
+            yield Anomaly("aborted", f"{value} was refused and {client} received it")
+        if value not in known:
+            yield Anomaly("invented", f"{client} received {value}, which nobody sent")
+        for other in {log.get(place, value), seen.setdefault(place, value)} - {value}:
+            yield Anomaly("inconsistent", f"{place} was {value} for {client}, and is {other}")
+        if value not in stored:
+            yield Anomaly("lost", f"{client} received {value} at {place}; the log lacks it")
+    if evidence.drained:
+        for value, places in stored.items():
+            if not any(times[place] for place in places):
+                yield Anomaly("unread", f"{value} at {places} was received by nobody")
+    if not evidence.repeats_allowed:
+        for place, count in times.items():
+            if count > 1:
+                yield Anomaly("repeated", f"{place} was delivered {count} times")
+
+
+def _receipts(evidence: Evidence) -> Iterator[tuple[str, Event]]:
+    for client, events in evidence.histories.items():
+        for event in events:
+            if event["kind"] == "received":
+                yield client, event
+
+
+def _check_walks(evidence: Evidence) -> Iterator[Anomaly]:
+    """Every member goes through a partition message by message, and starts where it may."""
+    offsets = {p: [offset for offset, _ in messages] for p, messages in evidence.log.items()}
+    starts: dict[int, set[int]] = defaultdict(lambda: {0})
+    for commit in evidence.commits:
+        starts[commit.partition].add(bisect_left(offsets.get(commit.partition, []), commit.offset))
+    claims = Counter((claim.member, claim.partition) for claim in evidence.claims)
+    last: dict[tuple[str, int], int] = {}
+    jumps: Counter[tuple[str, int]] = Counter()
+    for client, event in _receipts(evidence):
+        partition = event["partition"]
+        index = bisect_left(offsets.get(partition, []), event["offset"])
+        key = (client, partition)
+        before = last.get(key)
+        last[key] = index
+        if before is not None and index == before + 1:
+            continue
+        jumps[key] += 1
+        text = f"{client} took partition {partition} {claims[key]} times, and jumped"
+        if jumps[key] > claims[key] and before is not None:
+            kind = "back" if index <= before else "skipped"
+            yield Anomaly(kind, f"{text} {jumps[key]} times, at last to {event['offset']}")
+        elif jumps[key] > claims[key] or index not in starts[partition]:
+            yield Anomaly("restart", f"{text} to {event['offset']}, which nobody had committed")
+
+
+def _check_commits(evidence: Evidence) -> Iterator[Anomaly]:
+    received: dict[tuple[str, int], set[int]] = defaultdict(set)
+    for client, event in _receipts(evidence):
+        received[client, event["partition"]].add(event["offset"])
+    offsets = {p: [offset for offset, _ in messages] for p, messages in evidence.log.items()}
+    holder: dict[int, str] = {}
+    reached: dict[int, int] = {}
+    for item in sorted([*evidence.claims, *evidence.commits], key=lambda each: each.order):
+        partition, member = item.partition, item.member
+        if isinstance(item, Claim):
+            holder[partition] = member
+            continue
+        before = reached.get(partition, 0)
+        if holder.get(partition) != member:
+            yield Anomaly(
+                "zombie",
+                f"{member} committed {item.offset} in partition {partition}, which "
+                f"{holder.get(partition)} had",
+            )
+        if item.offset < before:
+            yield Anomaly("rewound", f"partition {partition} from {before} to {item.offset}")
+        here = offsets.get(partition, [])
+        passed = here[bisect_left(here, before) : bisect_left(here, item.offset)]
+        missed = [offset for offset in passed if offset not in received[member, partition]]
+        if missed:
+            yield Anomaly(
+                "overcommit",
+                f"{member} committed {item.offset} in partition {partition} and never received "
+                f"{missed[:3]} ({len(missed)} in all)",
+            )
+        reached[partition] = item.offset
