@@ -26,18 +26,29 @@ class ProcessCluster:
         self.name = f"test-{uuid.uuid4().hex[:12]}"
         self.brokers: dict[str, BrokerChild] = {}
 
-    def add(self, group: str, *more: str, node: str = "n1") -> BrokerChild:
-        """Start the broker of a group and wait until it serves; ``more`` are flags of its own."""
-        spec = BrokerSpec(
+    def spec(
+        self, group: str, *more: str, node: str = "n1", zookeeper: str | None = None
+    ) -> BrokerSpec:
+        """Return what a broker of this cluster is told; ``more`` are flags of its own."""
+        return BrokerSpec(
             data=self.directory / group,
             group=group,
             node=node,
             address=Address("127.0.0.1", free_port()),
-            zookeeper=self.zookeeper,
+            zookeeper=zookeeper or self.zookeeper,
             cluster=self.name,
             more=more,
         )
-        broker = self.brokers[group] = BrokerChild(spec)
+
+    def add(
+        self, group: str, *more: str, node: str = "n1", zookeeper: str | None = None
+    ) -> BrokerChild:
+        """Start the broker of a group and wait until it serves; ``more`` are flags of its own."""
+        return self.run(BrokerChild(self.spec(group, *more, node=node, zookeeper=zookeeper)))
+
+    def run(self, broker: BrokerChild) -> BrokerChild:
+        """Start a broker as the one of its group and wait until it serves."""
+        self.brokers[broker.spec.group] = broker
         broker.start()
         broker.wait_ready()
         return broker

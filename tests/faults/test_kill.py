@@ -1,0 +1,76 @@
+"""kill -9 of a broker, again and again, while messages flow.
+
+    sender ──▶ broker ──✗ kill -9, start again on the same directory ──▶ …
+
+Goal: whatever was acknowledged is there at the end, once and in order; each message has an outcome.
+"""
+
+from pathlib import Path
+
+import pytest
+from support.cluster import ProcessCluster
+from support.faults import (
+    Sender,
+    client_of,
+    make_rng,
+    read_back,
+    read_files,
+    settle,
+    times,
+    until,
+)
+from support.judge import Fault
+
+import vq
+
+pytestmark = pytest.mark.slow
+
+
+def test_no_acknowledged_message_is_lost_or_doubled_by_kills(
+    processes: ProcessCluster, tmp_path: Path
+) -> None:
+    """kill -9 at random moments, with many batches in flight to three partitions."""
+    rng = make_rng()
+    kills = times(5, 100)
+    broker = processes.add("b1")
+    processes.vq_json("topic", "create", "t", "--partitions", "3")
+    with client_of(processes) as factory:
+        with (
+            Sender(factory, "t", tmp_path / "h" / "s0.jsonl", rate=2000) as first,
+            Sender(factory, "t", tmp_path / "h" / "s1.jsonl", rate=200, size=5000) as second,
+        ):
+            for _ in range(kills):
+                first.wait_sent(50 + rng.randrange(1500))
+                broker.kill()
+                processes.restart("b1")
+            first.wait_sent(50)
+            second.wait_sent(1)
+            first.finish()
+            second.finish()
+        log = read_back(factory, "t")
+    assert broker.stop() == 0
+    assert read_files(processes, "t", 3) == log
+    settle(tmp_path / "h", log, Fault("kill -9", kills), acknowledged_min=50 * kills)
+
+
+def test_sends_that_outlive_their_deadline_are_unknown_and_never_doubled(
+    processes: ProcessCluster, tmp_path: Path
+) -> None:
+    """The broker stays away for longer than the senders wait."""
+    rng = make_rng()
+    kills = times(1, 10)
+    broker = processes.add("b1")
+    processes.vq_json("topic", "create", "t")
+    config = vq.ProducerConfig(send_timeout_s=0.5)
+    with client_of(processes) as factory:
+        with Sender(factory, "t", tmp_path / "h" / "s0.jsonl", rate=1000, config=config) as sender:
+            for _ in range(kills):
+                sender.wait_sent(100 + rng.randrange(500))
+                broker.kill()
+                before = sender.unknown
+                until(lambda before=before: sender.unknown > before, "a send past its deadline")
+                processes.restart("b1")
+            sender.wait_sent(50)
+            sender.finish()
+        log = read_back(factory, "t")
+    settle(tmp_path / "h", log, Fault("unknown sends", sender.unknown), acknowledged_min=50)

@@ -1,0 +1,236 @@
+"""What fault runs share: short and long forms, seeds, a workload, and the judgement at the end."""
+
+import os
+import random
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from support.block_files import read_partition
+from support.cluster import ProcessCluster
+from support.history import History, name_of, read_histories
+from support.judge import Evidence, Fault, Verdict, judge
+
+import vq
+
+LONG = os.environ.get("VQ_LONG") == "1"
+WAIT_S = 60.0
+_TICK_S = 0.005
+
+
+def times(short: int, long: int) -> int:
+    """Return how often to do it: ``long`` with VQ_LONG=1."""
+    return long if LONG else short
+
+
+def make_rng() -> random.Random:
+    """Return a generator whose seed is printed; VQ_SEED replays one."""
+    seed = int(os.environ.get("VQ_SEED", "0")) or secrets.randbits(32)
+    print(f"seed {seed} (VQ_SEED={seed} replays it)")
+    return random.Random(seed)
+
+
+def until(condition: Callable[[], object], what: str, timeout_s: float = WAIT_S) -> None:
+    """Wait for a condition; fail with ``what`` past the deadline."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        time.sleep(0.01)
+
+
+def broker_settings(path: Path, **settings: object) -> tuple[str, str]:
+    """Write a file with settings of a broker; return the flags that name it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = ["[broker]", *(f"{name} = {value!r}" for name, value in settings.items())]
+    path.write_text("\n".join(lines) + "\n")
+    return "--config", str(path)
+
+
+class Sender(threading.Thread):
+    """One client that sends numbered messages at a steady rate until stopped.
+
+    Args:
+        factory: Its producer is made from it.
+        topic: Where to.
+        history: Where everything is noted; its name makes the values unique.
+        rate: Messages per second, about.
+        size: Bytes of a payload.
+        config: Of the producer.
+    """
+
+    def __init__(
+        self,
+        factory: vq.MessageFactory,
+        topic: str,
+        path: Path,
+        *,
+        rate: float = 400.0,
+        size: int = 100,
+        config: vq.ProducerConfig | None = None,
+    ) -> None:
+        super().__init__(name=f"sender-{path.stem}")
+        self.sent = 0
+        self.refused = 0
+        self.unknown = 0
+        self.last_sent = time.monotonic()
+        self.longest_gap_s = 0.0
+        self._topic = topic
+        self._client = path.stem
+        self._history = _Counting(path, self)
+        self._producer = factory.create_producer(config)
+        self._rate = rate
+        self._size = size
+        self._stop_asked = threading.Event()
+        self.failure: BaseException | None = None
+
+    def payload(self, number: int) -> bytes:
+        """Return the unique content of a message."""
+        head = f"{self._client}-{number:07d}-".encode()
+        return head + bytes(97 + (number + at) % 26 for at in range(self._size - len(head)))
+
+    def run(self) -> None:
+        """Send until ``finish``."""
+        number = 0
+        begin = time.monotonic()
+        try:
+            while not self._stop_asked.wait(_TICK_S):
+                due = int((time.monotonic() - begin) * self._rate)
+                while number < due and not self._stop_asked.is_set():
+                    message = vq.Message(self._topic, self.payload(number))
+                    self._history.send(self._producer, message)
+                    number += 1
+        except BaseException as error:  # told by ``finish``
+            self.failure = error
+
+    def wait_sent(self, more: int, timeout_s: float = WAIT_S) -> None:
+        """Wait until so many more messages were acknowledged."""
+        goal = self.sent + more
+        until(
+            lambda: self.sent >= goal or self.failure,
+            f"{self.name}: {more} more acknowledgements; {self}",
+            timeout_s,
+        )
+
+    def finish(self) -> None:
+        """Stop sending, wait until every send has its outcome, end the history."""
+        self._stop_asked.set()
+        self.join()
+        if self.failure is not None:
+            raise self.failure
+        self._producer.close()
+        self._history.close()
+
+    def __str__(self) -> str:
+        return f"sent {self.sent}, refused {self.refused}, unknown {self.unknown}"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop_asked.set()
+        self.join()
+
+
+class _Counting(History):
+    """A history that keeps its sender's counts."""
+
+    def __init__(self, path: Path, sender: Sender) -> None:
+        super().__init__(path)
+        self._sender = sender
+
+    def note(self, kind: str, **fields: Any) -> None:
+        """Count, then write."""
+        super().note(kind, **fields)
+        sender = self._sender
+        if kind == "sent":
+            now = time.monotonic()
+            sender.longest_gap_s = max(sender.longest_gap_s, now - sender.last_sent)
+            sender.last_sent = now
+            sender.sent += 1
+        elif kind == "refused":
+            sender.refused += 1
+        elif kind == "unknown":
+            sender.unknown += 1
+
+
+@contextmanager
+def client_of(
+    cluster: ProcessCluster, *, zookeeper: str | None = None, session_timeout_s: float = 10.0
+) -> Iterator[vq.MessageFactory]:
+    """Open a factory on a cluster, with a session of its own."""
+    config = vq.MessageFactoryConfig(
+        zookeeper=zookeeper or cluster.zookeeper,
+        cluster=cluster.name,
+        session_timeout_s=session_timeout_s,
+        start_timeout_s=20.0,
+    )
+    with vq.MessageFactory(config) as factory:
+        yield factory
+
+
+# The end of a run -----------------------------------------------------------------------------
+def read_back(factory: vq.MessageFactory, topic: str) -> dict[int, list[tuple[int, str]]]:
+    """Return what the public API reads from every partition, from the first byte on."""
+    consumer = factory.create_consumer()
+    log: dict[int, list[tuple[int, str]]] = {}
+    for placement in factory.get_partitions_for_topic(topic):
+        number = placement.partition
+        messages = log[number] = []
+        offset, end = consumer.get_bounds(topic, number)
+        while offset < end:
+            found = consumer.get(topic, number, offset, 4 << 20)
+            assert found, f"nothing at {offset} of {topic}-{number}, which ends at {end}"
+            messages += [(each.offset, name_of(each.content)) for each in found]
+            offset = found[-1].next_offset
+    consumer.close()
+    return log
+
+
+def read_files(
+    cluster: ProcessCluster, topic: str, partitions: Mapping[int, str] | int
+) -> dict[int, list[tuple[int, str]]]:
+    """Return what the block files of every partition hold, read without vq's code.
+
+    ``partitions`` maps them to their groups; a number means so many, all in group ``b1``.
+    """
+    where = dict.fromkeys(range(partitions), "b1") if isinstance(partitions, int) else partitions
+    log = {}
+    for number, group in where.items():
+        files = read_partition(cluster.directory / group / topic / str(number))
+        assert not files.damage, f"{topic}-{number}: {files.damage}"
+        log[number] = [(offset, name_of(payload)) for offset, payload in files.messages]
+    return log
+
+
+def settle(
+    directory: Path,
+    log: Mapping[int, Sequence[tuple[int, str]]],
+    *faults: Fault,
+    acknowledged_min: int = 0,
+    **more: Any,
+) -> Verdict:
+    """Judge the histories in ``directory``; fail with what is wrong, print the counts."""
+    histories = read_histories(directory.glob("*.jsonl"))
+    verdict = judge(
+        Evidence(
+            histories=histories,
+            log=log,
+            faults=faults,
+            acknowledged_min=acknowledged_min,
+            **more,
+        )
+    )
+    print(verdict, "; ".join(f"{fault.name}: {fault.effects}" for fault in faults))
+    assert not verdict.anomalies, str(verdict)
+    return verdict
