@@ -315,18 +315,26 @@ async def claim(
 async def _assignment_version(
     coordinator: Coordinator, group: str, partition: TopicPartition
 ) -> int | None:
-    """Return the version of the assignment, making it (and its neighbours) first if needed."""
+    """Return the version of the assignment, made first (with its neighbours) if it is missing.
+
+    None: somebody else made it meanwhile; look again.
+    """
     topic, number = partition
     path = Assignment.path(group, topic, number)
     stat = await coordinator.exists(path)
-    if stat is None:
-        for parent in (Owner.parent(group, topic), CommittedOffset.parent(group, topic)):
+    if stat is not None:
+        return stat.version
+    for parent in (
+        Owner.parent(group, topic),
+        CommittedOffset.parent(group, topic),
+        Assignment.parent(group, topic),
+    ):
+        if await coordinator.exists(parent) is None:  # a read costs less than a refused write
             with contextlib.suppress(NodeExists):
                 await coordinator.create(parent, parents=True)
-        with contextlib.suppress(NodeExists):
-            await coordinator.create(path, Assignment().encode(), parents=True)
-        stat = await coordinator.exists(path)
-    return stat.version if stat is not None else None
+    with contextlib.suppress(NodeExists):
+        return (await coordinator.create(path, Assignment().encode())).version
+    return None
 
 
 async def _with_progress(coordinator: Coordinator, claimed: Claim) -> Claim:

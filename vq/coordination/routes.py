@@ -261,7 +261,7 @@ class RouteWatcher:
         gone = self._tracked - set(names)
         if self._track_all:
             self._tracked = set(names)
-        for name in gone:
+        for name in sorted(gone):
             self._publish_topic(name, None)
         for name in names:
             if name not in self._snapshot.topics:
