@@ -224,8 +224,11 @@ class EmbeddedZooKeeper:
 
     def pause(self, index: int | None = None) -> None:
         """SIGSTOP one server or all: they hold their connections but answer nothing."""
-        for server in self._chosen(index):
+        chosen = self._chosen(index)
+        for server in chosen:
             server.signal(signal.SIGSTOP)
+        for server in chosen:
+            server.wait_stopped(STOP_TIMEOUT_S)
 
     def resume(self, index: int | None = None) -> None:
         """SIGCONT one server or all."""
@@ -404,6 +407,22 @@ class _Server:
                 self.process.send_signal(number)
             except ProcessLookupError:
                 pass
+
+    def wait_stopped(self, timeout_s: float) -> None:
+        """Wait until every thread stands still: after SIGSTOP a busy one may still answer."""
+        deadline = time.monotonic() + timeout_s
+        while self.running and not self._threads_stand() and time.monotonic() < deadline:
+            time.sleep(0.005)
+
+    def _threads_stand(self) -> bool:
+        if self.process is None:
+            return True
+        try:
+            tasks = list(Path(f"/proc/{self.process.pid}/task").iterdir())
+            states = [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in tasks]
+        except OSError:  # a thread ended meanwhile, or there is no /proc here
+            return not Path("/proc/self/task").exists()
+        return set(states) <= {"T", "t", "Z", "X"}
 
     def wait(self, timeout_s: float) -> None:
         if self.process is not None:
