@@ -1,4 +1,4 @@
-"""Time as a constructor argument: the ``Clock`` port, the system's clock, and a clock moved by hand.
+"""Time as a constructor argument: the ``Clock`` port, the system's clock, and one moved by hand.
 
 Nothing that decides reads the time itself. Safety never depends on wall-clock time; it is used for
 message ids, append times and retention only. Waiting is done with timers of the event loop, so a

@@ -5,7 +5,7 @@
     ├── InvalidState           the object cannot do this now: closed, forked, not started
     ├── Refused                done? No, certainly not. Safe to try again as it stands.
     │   ├── (one class per status, below)
-    ├── OutcomeUnknown         done? Perhaps. Only a resend with the same sequence, or a look, tells.
+    ├── OutcomeUnknown         done? Perhaps. Only a resend with the same sequence tells, or a look.
     │   ├── TimedOut, ConnectionCut, StorageFailed, InternalError
     ├── CorruptData            bytes that fail their checksum or cannot be parsed
     ├── ProtocolError          the peer broke the wire protocol
