@@ -57,6 +57,7 @@ class BrokerNode:
         rng: For the registration's nonce and back-off.
         flusher: None: a thread of its own.
         runner: For blocking work; None: a thread of its own.
+        log_config: Sizes of its logs; None: the usual ones, with the block size of ``config``.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class BrokerNode:
         rng: random.Random,
         flusher: Flusher | None = None,
         runner: Runner | None = None,
+        log_config: LogConfig | None = None,
     ) -> None:
         self.config = config
         self._coordinator = coordinator
@@ -79,6 +81,7 @@ class BrokerNode:
         self._rng = rng
         self._flusher = flusher
         self._runner: Runner = runner or ThreadRunner()
+        self._log_config = log_config or LogConfig(block_bytes=config.block_bytes)
         self._tasks = Tasks()
         self._lease = Lease(coordinator, clock)
         self._disk_watch = DiskWatch(config.disk_warn, config.disk_refuse, config.disk_resume)
@@ -140,6 +143,7 @@ class BrokerNode:
         self._tasks.start(self._partitions.view.run())
         self._tasks.start(self._watch_disk())
         self._tasks.start(self._publish_load())
+        self._tasks.start(self._purge_trash())
         logger.info(
             "[broker=%s/%s] serves %d partitions at %s, epoch %d",
             config.group,
@@ -168,7 +172,7 @@ class BrokerNode:
             directory,
             disk=self._disk,
             clock=clock,
-            config=LogConfig(block_bytes=config.block_bytes),
+            config=self._log_config,
         )
         self._partitions = Partitions(
             self._context,
@@ -233,6 +237,7 @@ class BrokerNode:
             address=config.advertised or self.address,
             version=__version__,
             directory=directory.identity.id,
+            accept_data_loss=config.accept_data_loss,
             pool=config.pool,
             rng=self._rng,
             on_change=self._registration_changed,
@@ -251,11 +256,11 @@ class BrokerNode:
         """Store an epoch on disk, then act on it."""
         data, disk = self.config.data, self._disk
         await self._runner.run(lambda: store_epoch(data, disk, registered.epoch))
-        await self._look_at_group()
         self._context.epoch = max(self._context.epoch, registered.epoch)
         self._server.identity = self._identity(registered.incarnation)
         self._lease.revoked = False
         self._not_master = None
+        await self._look_at_group()
         self._update_refusal()
 
     async def _look_at_group(self) -> None:
@@ -264,10 +269,15 @@ class BrokerNode:
         if state is None:
             return  # nobody else can lead by it either
         self._lease.alone = state.insync == (self.config.node,)
-        if state.master != self.config.node:
+        registration = self._registration
+        registered = registration.registered if registration is not None else None
+        claimed = max(self._context.epoch, registered.epoch if registered is not None else 0)
+        if state.master != self.config.node or state.epoch > claimed:
+            # Another node, or another process under this node's name with other data.
             self._lease.revoked = True
             self._not_master = NotMaster(
-                f"group {self.config.group} is led by {state.master} in epoch {state.epoch}"
+                f"group {self.config.group} is led by {state.master} in epoch {state.epoch}, "
+                f"this process has epoch {self._context.epoch}"
             )
             self._update_refusal()
 
@@ -294,6 +304,18 @@ class BrokerNode:
             except CoordinationError as error:
                 logger.info("load is not published now: %s", error)
             await asyncio.sleep(self.config.load_interval_s)
+
+    async def _purge_trash(self) -> None:
+        """Remove data of deleted topics after a while, in which an operator may take them back."""
+        while True:
+            await asyncio.sleep(self.config.trash_keep_s)
+            try:
+                removed = await self._runner.run(self._logs.purge_trash)
+            except OSError as error:
+                logger.warning("the trash cannot be emptied: %s", error)
+            else:
+                if removed:
+                    logger.info("data of %d deleted topics were removed", removed)
 
     async def _watch_disk(self) -> None:
         while True:
@@ -335,10 +357,14 @@ class BrokerNode:
         self._dispatcher.put_refusal = refusal
 
     # Stop ---------------------------------------------------------------------------------------
-    async def stop(self) -> None:
-        """End gracefully, within ``stop_timeout_s`` whatever hangs. Stopping twice is fine."""
+    async def stop(self) -> bool:
+        """End gracefully, within about ``stop_timeout_s`` whatever hangs. Stopping twice is fine.
+
+        Returns:
+            Whether everything ended; otherwise threads may still hang in calls to the disk.
+        """
         if self._stopping or self._directory is None:
-            return
+            return True
         self._stopping = True
         self._update_refusal()
         try:
@@ -349,7 +375,9 @@ class BrokerNode:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1):
                     await self._coordinator.close()
+            return False
         logger.info("[broker=%s/%s] stopped", self.config.group, self.config.node)
+        return True
 
     async def _stop(self) -> None:
         error = ShuttingDown(f"broker {self.config.group}/{self.config.node} is stopping")

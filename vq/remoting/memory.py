@@ -140,6 +140,10 @@ class MemoryNetwork:
         for address, listener in list(self._listeners.items()):
             if address.host == host:
                 listener.close()
+        self.reset_connections(host)
+
+    def reset_connections(self, host: str) -> None:
+        """End every connection of ``host`` as when it dies; it lives on and may connect again."""
         for transport in list(self._transports):
             if transport.local.host == host:
                 transport.reset()

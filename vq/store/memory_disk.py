@@ -332,6 +332,10 @@ class MemoryDisk:
         """
         self._faults.append((kind, name, after, error))
 
+    def forget_faults(self) -> None:
+        """Let nothing fail any more that has not failed yet."""
+        self._faults.clear()
+
     def _may_fail(self, kind: str, path: PurePath) -> OSError | None:
         for at, (wanted, name, after, error) in enumerate(self._faults):
             if wanted == kind and str(path).endswith(name):
@@ -366,6 +370,11 @@ class MemoryDisk:
         after = MemoryDisk(capacity_bytes=self.capacity_bytes, open_files_max=self.open_files_max)
         after._root = self._root.after_crash(chance, {})
         return after
+
+    def release_locks(self) -> None:
+        """Give back the locks and files of a process that was killed, as its kernel does."""
+        self._locks.clear()
+        self.open_files = 0
 
     def replay(self, operations: Sequence[Operation]) -> Iterator[Operation]:
         """Apply recorded operations to this disk, yielding each after it was applied."""

@@ -1,0 +1,291 @@
+"""Whether a history keeps the promises of vq: every check takes the facts and names what broke them.
+
+The checks are those of Jepsen's tests of logs (aborted, lost, unseen, duplicate, inconsistent,
+reordered, skipped), and what vq adds: progress never goes back or past what was delivered, ids are
+unique, a second delivery has a reason. What is judged is what clients saw, and the final log.
+"""
+
+import bisect
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from support.simulation.history import Event
+
+#: After such a fault struck a member, its last messages may be delivered again, for so long: a
+#: session, a call and a back-off may have to end before the member or its heir goes on.
+EXCUSES = frozenset(
+    {"kill", "pause", "expire", "disconnect", "blink", "lost reply", "lost request", "ensemble away"}
+)
+EXCUSED_S = 15.0
+VIOLATIONS_MAX = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One message of the final log."""
+
+    offset: int
+    next_offset: int
+    value: str
+    id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """All that is judged: what happened, the final log and its end, and the group's progress."""
+
+    events: Sequence[Event]
+    log: Mapping[str, Sequence[Stored]]
+    ends: Mapping[str, int]
+    committed: Mapping[str, int]
+
+
+@dataclass(slots=True)
+class _Facts:
+    evidence: Evidence
+    sent: dict[str, str] = field(default_factory=dict)  # value → producer
+    outcome: dict[str, Event] = field(default_factory=dict)
+    places: dict[str, list[tuple[str, Stored]]] = field(default_factory=dict)  # value → where
+    excused: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # host → from, to
+
+
+def judge(evidence: Evidence) -> list[str]:
+    """Return what is wrong, empty if nothing is; at most ``VIOLATIONS_MAX`` lines."""
+    facts = _gather(evidence)
+    found: list[str] = []
+    for check in CHECKS:
+        for violation in check(facts):
+            found.append(f"{check.__name__.removeprefix('_')}: {violation}")
+            if len(found) >= VIOLATIONS_MAX:
+                return found
+    return found
+
+
+def _gather(evidence: Evidence) -> _Facts:
+    facts = _Facts(evidence)
+    for event in evidence.events:
+        time, kind, who, *rest = event
+        if kind == "send":
+            facts.sent[rest[0]] = who
+        elif kind in {"ok", "refused", "unknown"}:
+            facts.outcome.setdefault(rest[0], event)
+        elif kind == "fault" and who in EXCUSES:
+            target, seconds = rest
+            facts.excused.setdefault(target, []).append((time, time + seconds + EXCUSED_S))
+    for where, messages in evidence.log.items():
+        for stored in messages:
+            facts.places.setdefault(stored.value, []).append((where, stored))
+    return facts
+
+
+def _noticed_at_once(facts: _Facts) -> Iterator[str]:
+    for event in facts.evidence.events:
+        if event[1] == "broken":
+            yield f"at {event[0]:.3f} s {event[2]} {' '.join(map(str, event[3:]))}"
+
+
+def _outcome_told_twice(facts: _Facts) -> Iterator[str]:
+    for event in facts.evidence.events:
+        if event[1] in {"ok", "refused", "unknown"} and facts.outcome[event[3]] is not event:
+            yield f"{event[3]}: {facts.outcome[event[3]]} and {event}"
+
+
+def _lost(facts: _Facts) -> Iterator[str]:
+    """Acknowledged, and not where the acknowledgement said."""
+    for value, event in facts.outcome.items():
+        if event[1] != "ok":
+            continue
+        where, offset, message_id = event[4:]
+        found = facts.places.get(value, [])
+        if not any((w, s.offset, s.id) == (where, offset, message_id) for w, s in found):
+            yield f"{value}, acknowledged at {where}:{offset} at {event[0]:.3f} s, found: {found}"
+
+
+def _aborted(facts: _Facts) -> Iterator[str]:
+    """Refused, and stored or read all the same."""
+    for value, event in facts.outcome.items():
+        if event[1] == "refused" and value in facts.places:
+            yield f"{value} ({event[4]} at {event[0]:.3f} s) lies at {facts.places[value]}"
+    for event in facts.evidence.events:
+        if event[1] in {"read", "seen"}:
+            outcome = facts.outcome.get(event[6])
+            if outcome is not None and outcome[1] == "refused":
+                yield f"{event[6]} was refused ({outcome}) and read: {event}"
+
+
+def _invented(facts: _Facts) -> Iterator[str]:
+    for value, places in facts.places.items():
+        if value not in facts.sent:
+            yield f"{value!r} was never sent and lies at {places}"
+
+
+def _duplicate(facts: _Facts) -> Iterator[str]:
+    for value, places in facts.places.items():
+        if len(places) > 1:
+            yield f"{value} is stored {len(places)} times: {places}"
+
+
+def _same_id(facts: _Facts) -> Iterator[str]:
+    holders: dict[int, str] = {}
+    for value, places in facts.places.items():
+        other = holders.setdefault(places[0][1].id, value)
+        if other != value:
+            yield f"{value} and {other} have the id {places[0][1].id}"
+
+
+def _reordered(facts: _Facts) -> Iterator[str]:
+    for where, messages in facts.evidence.log.items():
+        last: dict[str, int] = {}
+        for stored in messages:
+            producer, _, number = stored.value.rpartition("/")
+            if int(number) <= last.get(producer, -1):
+                yield f"{where}: {stored.value} behind {producer}/{last[producer]}"
+            last[producer] = int(number)
+
+
+def _inconsistent(facts: _Facts) -> Iterator[str]:
+    """Whatever anybody saw is still there, and was the same for all."""
+    log = {
+        (where, stored.offset): (stored.next_offset, stored.value)
+        for where, messages in facts.evidence.log.items()
+        for stored in messages
+    }
+    for event in facts.evidence.events:
+        if event[1] in {"read", "seen"}:
+            _, _, who, where, offset, next_offset, value = event
+            if log.get((where, offset)) != (next_offset, value):
+                yield (
+                    f"{who} saw {value} at {where}:{offset} (to {next_offset}) at {event[0]:.3f} "
+                    f"s, the log has {log.get((where, offset))}"
+                )
+
+
+def _unreadable(facts: _Facts) -> Iterator[str]:
+    """The readable range ends behind its last message, and nothing overlaps."""
+    for where, messages in facts.evidence.log.items():
+        position = 0
+        for stored in messages:
+            if stored.offset < position:
+                yield f"{where}: {stored} begins before {position}"
+            position = stored.next_offset
+        if position != facts.evidence.ends[where]:
+            yield f"{where}: the last message ends at {position}, not {facts.evidence.ends[where]}"
+
+
+def _unseen(facts: _Facts) -> Iterator[str]:
+    """In the log, and the group never got it."""
+    got = {(event[3], event[4]) for event in facts.evidence.events if event[1] == "read"}
+    for where, messages in facts.evidence.log.items():
+        for stored in messages:
+            if (where, stored.offset) not in got:
+                yield f"{stored.value} at {where}:{stored.offset} reached no member of the group"
+        if facts.evidence.committed.get(where, 0) != facts.evidence.ends[where]:
+            yield (
+                f"{where}: all members left in order, but {facts.evidence.committed.get(where)} "
+                f"is committed, not {facts.evidence.ends[where]}"
+            )
+
+
+def _progress(facts: _Facts) -> Iterator[str]:
+    """Commits never go back, and never past a message that was not delivered yet."""
+    log = facts.evidence.log
+    delivered: dict[str, set[int]] = defaultdict(set)
+    first_open: dict[str, int] = defaultdict(int)  # index of the first message not delivered
+    last: dict[str, int] = {}
+    for event in facts.evidence.events:
+        if event[1] == "read":
+            delivered[event[3]].add(event[4])
+        elif event[1] == "commit":
+            time, _, member, where, offset = event
+            if offset < last.get(where, 0):
+                yield f"{member} sets {where} back from {last[where]} to {offset} at {time:.3f} s"
+            last[where] = offset
+            messages, at = log.get(where, ()), first_open[where]
+            while at < len(messages) and messages[at].offset in delivered[where]:
+                at += 1
+            first_open[where] = at
+            if at < len(messages) and offset > messages[at].offset:
+                yield (
+                    f"{member} commits {where}:{offset} at {time:.3f} s, but {messages[at].value} "
+                    f"at {messages[at].offset} was delivered to nobody by then"
+                )
+
+
+def _skipped(facts: _Facts) -> Iterator[str]:
+    """A claim begins where progress stands, and goes on message by message."""
+    offsets = {
+        where: [stored.offset for stored in messages]
+        for where, messages in facts.evidence.log.items()
+    }
+    committed: dict[str, int] = {}
+    expected: dict[tuple[str, str], int] = {}
+    for event in facts.evidence.events:
+        time, kind, member, where, *rest = (*event, None)[:6]
+        if kind == "commit":
+            committed[where] = rest[0]
+        elif kind == "own":
+            begin = bisect.bisect_left(offsets.get(where, []), committed.get(where, 0))
+            expected[member, where] = begin
+        elif kind == "read":
+            index = bisect.bisect_left(offsets.get(where, []), rest[0])
+            wanted = expected.get((member, where))
+            if wanted is None:
+                yield f"{member} reads {where}:{rest[0]} at {time:.3f} s without a claim"
+            elif index != wanted:
+                yield (
+                    f"{member} reads {where}:{rest[0]} (message {index}) at {time:.3f} s; "
+                    f"message {wanted} comes next"
+                )
+            expected[member, where] = index + 1
+
+
+def _delivered_again(facts: _Facts) -> Iterator[str]:
+    """A second delivery, or one beside a new owner, needs a fault that explains it."""
+    last_read: dict[tuple[str, int], Event] = {}
+    owner: dict[str, tuple[str, float]] = {}
+    for event in facts.evidence.events:
+        if event[1] == "own":
+            owner[event[3]] = event[2], event[0]
+        elif event[1] == "read":
+            time, _, member, where, offset, _, value = event
+            holder, since = owner.get(where, (member, 0.0))
+            if holder != member and not _is_excused(facts, member, since, time):
+                yield f"{member} delivers {value} at {time:.3f} s, {where} is {holder}'s by then"
+            before = last_read.get((where, offset))
+            if before is not None and not (
+                _is_excused(facts, before[2], before[0], time)
+                or _is_excused(facts, member, before[0], time)
+            ):
+                yield (
+                    f"{value} at {where}:{offset} was delivered to {before[2]} at "
+                    f"{before[0]:.3f} s and to {member} at {time:.3f} s"
+                )
+            last_read[where, offset] = event
+
+
+def _is_excused(facts: _Facts, member: str, begin: float, end: float) -> bool:
+    host = member.partition("-")[0]
+    return any(
+        start <= end and stop >= begin
+        for target in (host, "all")
+        for start, stop in facts.excused.get(target, ())
+    )
+
+
+CHECKS: tuple[Callable[[_Facts], Iterator[str]], ...] = (
+    _noticed_at_once,
+    _outcome_told_twice,
+    _lost,
+    _aborted,
+    _invented,
+    _duplicate,
+    _same_id,
+    _reordered,
+    _inconsistent,
+    _unreadable,
+    _unseen,
+    _progress,
+    _skipped,
+    _delivered_again,
+)

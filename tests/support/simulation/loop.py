@@ -1,0 +1,176 @@
+"""An event loop whose time is a number, and processes on it that can be stopped at any moment.
+
+When nothing is ready the loop does not wait: it sets its clock to the next timer. A simulated
+process is a context variable: whatever is started in its context, and whatever that starts, belongs
+to it. A process that is held runs no callback at all, as after SIGSTOP; one that is killed is held
+for ever. What was to run is kept: a paused process finds it when it goes on.
+"""
+
+import asyncio
+import contextvars
+import heapq
+import random
+from collections import deque
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+#: Turns of the loop at one moment after which it is taken to spin.
+TURNS_PER_MOMENT_MAX = 100_000
+_START_S = 1_000.0
+
+PROCESS: contextvars.ContextVar["Process | None"] = contextvars.ContextVar("process", default=None)
+
+
+class Stuck(AssertionError):
+    """The simulation cannot go on: nothing is left to happen, or it spins without time passing."""
+
+
+class Process:
+    """What runs and stops together: one broker, one client.
+
+    Attributes:
+        name: Unique in a simulation, restarts included.
+        dead: It was killed; it will never run again.
+    """
+
+    def __init__(self, loop: "VirtualLoop", name: str) -> None:
+        self.name = name
+        self.dead = False
+        self.held = False
+        self.backlog: list[asyncio.Handle] = []
+        self._loop = loop
+        self._context = contextvars.copy_context()
+        self._context.run(PROCESS.set, self)
+
+    def spawn(self, coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        """Run a coroutine as a part of this process."""
+        return self._loop.create_task(coroutine, context=self._context.copy())
+
+    def pause(self) -> None:
+        """Run none of its callbacks from now on."""
+        self.held = True
+
+    def resume(self) -> None:
+        """Go on, with all that has become ready meanwhile."""
+        if not self.dead:
+            self.release()
+
+    def kill(self) -> None:
+        """Never run again."""
+        self.dead = self.held = True
+
+    def release(self) -> None:
+        """Run again even if dead: only to take a simulation down at its end."""
+        self.held = False
+        backlog, self.backlog = self.backlog, []
+        self._loop.put_back(backlog)
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """The stock loop without waiting and without sockets; one simulation each."""
+
+    _ready: deque[asyncio.Handle]
+    _scheduled: list[asyncio.TimerHandle]
+    _stopping: bool
+    _timer_cancelled_count: int
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._now = _START_S
+        self._turns = 0
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._tasks_pruned_at = 256
+        self.set_task_factory(self._new_task)
+
+    def time(self) -> float:
+        """Return the virtual time in seconds."""
+        return self._now
+
+    def put_back(self, handles: list[asyncio.Handle]) -> None:
+        """Have callbacks that were kept back run in the next turn."""
+        self._ready.extend(handles)
+
+    def _write_to_self(self) -> None:
+        """Nobody sleeps in a selector here, so nobody is to be woken."""
+
+    def _new_task(
+        self, _loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any
+    ) -> "asyncio.Task[Any]":
+        """Make a task that lives as long as it is not done.
+
+        asyncio refers to tasks weakly. Those of a killed process must not be collected while the
+        simulation runs: that would run their ``finally`` blocks, after death.
+        """
+        task = asyncio.Task(coroutine, loop=self, **options)
+        self._tasks.append(task)
+        if len(self._tasks) > self._tasks_pruned_at:
+            self._tasks = self.unfinished()
+            self._tasks_pruned_at = 2 * len(self._tasks) + 256
+        return task
+
+    def unfinished(self) -> "list[asyncio.Task[Any]]":
+        """Return all tasks that are not done, oldest first."""
+        return [task for task in self._tasks if not task.done()]
+
+    def _run_once(self) -> None:
+        """Do one turn: what the stock loop does, with a jump in time instead of a wait."""
+        ready, scheduled = self._ready, self._scheduled
+        self._drop_cancelled()
+        if not ready and not self._stopping:
+            if not scheduled:
+                raise Stuck("nothing is left that could ever happen")
+            self._now = max(self._now, scheduled[0].when())
+            self._turns = 0
+        self._turns += 1
+        if self._turns > TURNS_PER_MOMENT_MAX:
+            raise Stuck(f"{self._turns} turns at {self._now:.6f} s: somebody spins: {ready[0]!r}")
+        while scheduled and scheduled[0].when() <= self._now:
+            timer = heapq.heappop(scheduled)
+            timer._scheduled = False  # type: ignore[attr-defined]
+            ready.append(timer)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if handle.cancelled():
+                continue
+            process = handle._context.get(PROCESS)  # type: ignore[attr-defined]
+            if process is not None and process.held:
+                process.backlog.append(handle)
+            else:
+                handle._run()
+
+    def _drop_cancelled(self) -> None:
+        scheduled = self._scheduled
+        if self._timer_cancelled_count > 100 and self._timer_cancelled_count * 2 > len(scheduled):
+            for timer in scheduled:
+                timer._scheduled = not timer.cancelled()  # type: ignore[attr-defined]
+            scheduled[:] = [timer for timer in scheduled if not timer.cancelled()]
+            heapq.heapify(scheduled)
+            self._timer_cancelled_count = 0
+        while scheduled and scheduled[0].cancelled():
+            heapq.heappop(scheduled)._scheduled = False  # type: ignore[attr-defined]
+            self._timer_cancelled_count -= 1
+
+
+class SimulatedClock:
+    """The clocks of one host: the loop's time, and a wall clock that can be set wrong."""
+
+    _EPOCH_MS = 1_760_000_000_000
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+        self.wall_offset_ms = 0
+
+    def wall_ms(self) -> int:
+        """See ``vq.clock.Clock``."""
+        return self._EPOCH_MS + int(self._loop.time() * 1000) + self.wall_offset_ms
+
+    def monotonic(self) -> float:
+        """See ``vq.clock.Clock``."""
+        return self._loop.time()
+
+
+def generator(seed: int, name: str) -> random.Random:
+    """Return the random numbers of one part of a simulation: independent of all other parts."""
+    return random.Random(f"{seed}/{name}")

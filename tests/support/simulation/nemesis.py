@@ -1,0 +1,393 @@
+"""What goes wrong in a simulation: which faults, when, to whom, for how long.
+
+A run draws a handful of kinds of faults (a different hand for every seed finds more than all of
+them always), then lets one strike every few seconds; they overlap. ``heal`` ends all that lasts.
+Every fault is noted in the history with its target and its duration, for the judge.
+"""
+
+import asyncio
+import errno
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from support.simulation.loop import generator
+from support.simulation.world import DATA, BrokerHost, ClientHost, Host, World
+
+from vq.client import admin
+from vq.client.cluster import ClusterClient
+from vq.coordination.coordinator import SessionState
+from vq.coordination.memory import MemoryCoordinator
+from vq.errors import VqError
+
+Fault = Callable[["Nemesis"], Coroutine[Any, Any, None]]
+PAUSE_BETWEEN_S = 2.5
+KINDS_PER_RUN = (1, 6)
+
+
+class Nemesis:
+    """The one who breaks things, with a hand of faults."""
+
+    def __init__(
+        self,
+        world: World,
+        *,
+        members: list[ClientHost],
+        producers: list[ClientHost],
+        operator: ClusterClient,
+        kinds: tuple[str, ...] | None = None,
+    ) -> None:
+        self.world = world
+        self.rng = generator(world.seed, "nemesis")
+        self.members = members
+        self.producers = producers
+        self.operator = operator
+        count = self.rng.randint(*KINDS_PER_RUN)
+        self.kinds = sorted(kinds if kinds is not None else self.rng.sample(sorted(FAULTS), count))
+        self.struck: dict[str, int] = {}
+        self._running: list[asyncio.Task[None]] = []
+        self._ensemble_is_up = True
+
+    async def run(self, seconds: float) -> None:
+        """Strike again and again for ``seconds``."""
+        loop = self.world.loop
+        end = loop.time() + seconds
+        while self.kinds:
+            await asyncio.sleep(self.rng.expovariate(1 / PAUSE_BETWEEN_S))
+            if loop.time() >= end:
+                break
+            fault = FAULTS[self.rng.choice(self.kinds)]
+            self._running.append(loop.create_task(fault(self)))
+
+    async def heal(self) -> None:
+        """End whatever lasts, and bring everybody back."""
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+        world = self.world
+        world.network.heal()
+        if not self._ensemble_is_up:
+            self._ensemble_is_up = True
+            world.ensemble.start()
+        for host in world.hosts:
+            host.down_until = 0.0
+            if host.paused:
+                host.resume()
+            if host.alive and host.coordinator is not None:
+                _give_back(world, host.coordinator)
+        for broker in world.brokers:
+            broker.disk.capacity_bytes = None
+            broker.disk.forget_faults()
+            broker.flush_s = 0.000_5
+            if broker.disk_was_hurt and broker.alive:
+                broker.kill()
+        self.note("healed", "all")
+
+    # Helpers ------------------------------------------------------------------------------------
+    def note(self, kind: str, target: str, seconds: float = 0.0) -> None:
+        """Tell history."""
+        self.world.history.add("fault", kind, target, round(seconds, 3))
+        self.struck[kind] = self.struck.get(kind, 0) + 1
+
+    def seconds(self, least: float, most: float) -> float:
+        """Return a duration; short ones are likelier."""
+        return least + (most - least) * self.rng.random() ** 2
+
+    def pick(self, hosts: list[Any]) -> Any:
+        """Return one of the hosts that run now, or None."""
+        running = [host for host in hosts if host.alive and not host.paused]
+        return self.rng.choice(running) if running else None
+
+    @property
+    def anybody(self) -> list[Host]:
+        """Whoever may be struck."""
+        return [*self.world.brokers, *self.members, *self.producers]
+
+
+def _give_back(world: World, coordinator: MemoryCoordinator) -> None:
+    """Undo what lasts in one host's way to ZooKeeper."""
+    coordinator.lose_reply = coordinator.lose_request = 0
+    if coordinator.held is not None:
+        world.ensemble.release_events(coordinator)
+    if coordinator.cut:
+        world.ensemble.reconnect(coordinator)
+
+
+# Brokers --------------------------------------------------------------------------------------
+async def kill_broker(nemesis: Nemesis) -> None:
+    """SIGKILL: what was written stays in the page cache."""
+    await _kill_broker(nemesis, "kill", power=False)
+
+
+async def cut_power(nemesis: Nemesis) -> None:
+    """Power cut: what was not synced is lost in part."""
+    await _kill_broker(nemesis, "power cut", power=True)
+
+
+async def _kill_broker(nemesis: Nemesis, kind: str, *, power: bool) -> None:
+    host: BrokerHost | None = nemesis.pick(nemesis.world.brokers)
+    if host is not None:
+        down_s = nemesis.seconds(0.1, 8)
+        nemesis.note(kind, host.name, down_s)
+        host.down_until = nemesis.world.loop.time() + down_s
+        host.kill(power=power)
+
+
+async def restart_broker(nemesis: Nemesis) -> None:
+    """SIGTERM, and a start soon after."""
+    host: BrokerHost | None = nemesis.pick([b for b in nemesis.world.brokers if b.serves])
+    if host is not None:
+        down_s = nemesis.seconds(0.1, 3)
+        nemesis.note("graceful restart", host.name, down_s)
+        host.down_until = nemesis.world.loop.time() + 60
+        process = host.process
+        await host.stop()
+        if host.process is process:
+            host.down_until = nemesis.world.loop.time() + down_s
+
+
+async def slow_disk(nemesis: Nemesis) -> None:
+    """Every flush takes long for a while."""
+    host = nemesis.rng.choice(nemesis.world.brokers)
+    lasts_s = nemesis.seconds(0.5, 8)
+    nemesis.note("slow disk", host.name, lasts_s)
+    host.flush_s = nemesis.seconds(0.02, 1.5)
+    try:
+        await asyncio.sleep(lasts_s)
+    finally:
+        host.flush_s = 0.000_5
+
+
+async def failing_disk(nemesis: Nemesis) -> None:
+    """One write or flush fails; some time later an operator restarts the broker."""
+    host: BrokerHost | None = nemesis.pick([b for b in nemesis.world.brokers if b.serves])
+    if host is None or host.disk_was_hurt:
+        return
+    kind = nemesis.rng.choice(("datasync", "datasync", "pwrite", "sync_directory", "allocate"))
+    lasts_s = nemesis.seconds(0.5, 6)
+    nemesis.note(f"failing {kind}", host.name, lasts_s)
+    host.disk.fail(kind, error=errno.EIO, after=nemesis.rng.randrange(4))
+    host.disk_was_hurt = True
+    process = host.process
+    await asyncio.sleep(lasts_s)
+    host.disk.forget_faults()
+    if host.process is process and host.alive and not host.paused:
+        host.kill(power=nemesis.rng.random() < 0.5)
+
+
+async def full_disk(nemesis: Nemesis) -> None:
+    """The disk is full, or nearly, for a while."""
+    host: BrokerHost | None = nemesis.pick(nemesis.world.brokers)
+    if host is None:
+        return
+    lasts_s = nemesis.seconds(0.5, 8)
+    nemesis.note("full disk", host.name, lasts_s)
+    if not host.disk.exists(DATA):
+        return
+    free, total = host.disk.free_space(DATA)
+    used = total - free
+    host.disk.capacity_bytes = used + nemesis.rng.choice((0, 100, 5_000, 20_000))
+    try:
+        await asyncio.sleep(lasts_s)
+    finally:
+        host.disk.capacity_bytes = None
+
+
+# Network and processes ------------------------------------------------------------------------
+async def cut_network(nemesis: Nemesis) -> None:
+    """Two hosts do not hear each other for a while, or one does not hear the other."""
+    rng, network = nemesis.rng, nemesis.world.network
+    broker = rng.choice(nemesis.world.brokers).name
+    other = rng.choice([*nemesis.members, *nemesis.producers]).name
+    lasts_s = nemesis.seconds(0.2, 8)
+    ways = rng.choice((((broker, other),), ((other, broker),), ((broker, other), (other, broker))))
+    nemesis.note("cut", " and ".join(f"{a} to {b}" for a, b in ways), lasts_s)
+    for source, target in ways:
+        network.cut_one_way(source, target)
+    try:
+        await asyncio.sleep(lasts_s)
+    finally:
+        network.heal(broker, other)
+
+
+async def reset_connections(nemesis: Nemesis) -> None:
+    """All connections of one host are reset at once, its process lives on."""
+    host: Host | None = nemesis.pick([*nemesis.members, *nemesis.producers])
+    if host is not None:
+        nemesis.note("reset", host.name)
+        nemesis.world.network.reset_connections(host.name)
+
+
+async def pause(nemesis: Nemesis) -> None:
+    """SIGSTOP, and SIGCONT later; perhaps after the session has ended."""
+    host: Host | None = nemesis.pick(nemesis.anybody)
+    if host is None:
+        return
+    lasts_s = nemesis.seconds(0.1, 10)
+    nemesis.note("pause", host.name, lasts_s)
+    process = host.process
+    host.pause()
+    try:
+        await asyncio.sleep(lasts_s)
+    finally:
+        if host.process is process and host.paused:
+            host.resume()
+
+
+async def step_clock(nemesis: Nemesis) -> None:
+    """Somebody's wall clock is set, forward or back."""
+    host = nemesis.rng.choice(nemesis.anybody)
+    nemesis.note("clock", host.name)
+    host.clock.wall_offset_ms = nemesis.rng.choice((-3_600_000, -5_000, -300, 0, 300, 3_600_000))
+
+
+# Clients --------------------------------------------------------------------------------------
+async def member_leaves(nemesis: Nemesis) -> None:
+    """A member leaves in order, and comes back later."""
+    host: ClientHost | None = nemesis.pick(nemesis.members)
+    if host is None or not host.wanted or host.task is None:
+        return
+    away_s = nemesis.seconds(0.1, 6)
+    nemesis.note("leave", host.name, away_s)
+    host.wanted = False
+    host.stopping = True
+    try:
+        await asyncio.wait([host.task], timeout=away_s)
+        await asyncio.sleep(away_s)
+    finally:
+        host.wanted = True
+
+
+async def client_dies(nemesis: Nemesis) -> None:
+    """A member or producer is killed; another process takes its place later."""
+    host: ClientHost | None = nemesis.pick([*nemesis.members, *nemesis.producers])
+    if host is None:
+        return
+    down_s = nemesis.seconds(0.1, 6)
+    nemesis.note("kill", host.name, down_s)
+    host.down_until = nemesis.world.loop.time() + down_s
+    host.kill()
+
+
+# ZooKeeper ------------------------------------------------------------------------------------
+async def expire_session(nemesis: Nemesis) -> None:
+    """ZooKeeper ends somebody's session."""
+    host: Host | None = nemesis.pick(nemesis.anybody)
+    if host is not None and host.coordinator is not None:
+        coordinator = host.coordinator
+        if nemesis.world.ensemble.is_live(coordinator.session_id):
+            nemesis.note("expire", host.name)
+            nemesis.world.ensemble.expire(coordinator)
+
+
+async def disconnect(nemesis: Nemesis) -> None:
+    """Somebody cannot reach ZooKeeper for a while, or for longer than a session lasts."""
+    host: Host | None = nemesis.pick(nemesis.anybody)
+    if host is None or host.coordinator is None or host.coordinator.cut:
+        return
+    lasts_s = nemesis.seconds(0.05, 10)
+    nemesis.note("disconnect", host.name, lasts_s)
+    coordinator = host.coordinator
+    nemesis.world.ensemble.disconnect(coordinator)
+    try:
+        await asyncio.sleep(lasts_s)
+    finally:
+        if coordinator.cut and not coordinator.crashed:
+            nemesis.world.ensemble.reconnect(coordinator)
+
+
+async def blink(nemesis: Nemesis) -> None:
+    """Somebody's connection to ZooKeeper breaks once."""
+    host: Host | None = nemesis.pick(nemesis.anybody)
+    coordinator = host.coordinator if host is not None else None
+    if host is not None and coordinator is not None and not coordinator.cut:
+        if coordinator.state is SessionState.CONNECTED:
+            nemesis.note("blink", host.name)
+            nemesis.world.ensemble.blink(coordinator)
+
+
+async def lose_reply(nemesis: Nemesis) -> None:
+    """ZooKeeper carries a call out, and the answer is lost."""
+    host: Host | None = nemesis.pick(nemesis.anybody)
+    if host is not None and host.coordinator is not None:
+        nemesis.note("lost reply", host.name, 5)
+        skip = nemesis.rng.randrange(6)
+        nemesis.world.ensemble.lose_next_reply(host.coordinator, skip=skip)
+
+
+async def lose_request(nemesis: Nemesis) -> None:
+    """A call to ZooKeeper is lost on the way."""
+    host: Host | None = nemesis.pick(nemesis.anybody)
+    if host is not None and host.coordinator is not None:
+        nemesis.note("lost request", host.name, 5)
+        skip = nemesis.rng.randrange(6)
+        nemesis.world.ensemble.lose_next_request(host.coordinator, skip=skip)
+
+
+async def lose_watches(nemesis: Nemesis) -> None:
+    """Watch events come late, or never."""
+    host: Host | None = nemesis.pick(nemesis.anybody)
+    if host is None or host.coordinator is None or host.coordinator.held is not None:
+        return
+    coordinator, drop = host.coordinator, nemesis.rng.random() < 0.5
+    lasts_s = nemesis.seconds(0.5, 8)
+    nemesis.note("watches lost" if drop else "watches late", host.name, lasts_s)
+    nemesis.world.ensemble.hold_events(coordinator)
+    try:
+        await asyncio.sleep(lasts_s)
+    finally:
+        nemesis.world.ensemble.release_events(coordinator, drop=drop)
+
+
+async def ensemble_away(nemesis: Nemesis) -> None:
+    """ZooKeeper has no quorum for a while."""
+    if not nemesis._ensemble_is_up:
+        return
+    lasts_s = nemesis.seconds(0.2, 15)
+    nemesis.note("ensemble away", "all", lasts_s)
+    nemesis._ensemble_is_up = False
+    nemesis.world.ensemble.stop()
+    try:
+        await asyncio.sleep(lasts_s)
+    finally:
+        nemesis._ensemble_is_up = True
+        nemesis.world.ensemble.start()
+
+
+# Operators ------------------------------------------------------------------------------------
+async def move_partition(nemesis: Nemesis) -> None:
+    """An operator gives a partition to the other group."""
+    world = nemesis.world
+    number = nemesis.rng.randrange(world.size.partitions)
+    target = nemesis.rng.choice(world.brokers).name
+    try:
+        moves = await admin.plan_moves(nemesis.operator, "orders", [number], target)
+        for planned in moves:
+            nemesis.note("move", f"orders-{number} to {target}")
+            offset = await admin.carry_out(nemesis.operator, planned)
+            world.history.add("note", "operator", f"orders-{number} is on {target} from {offset}")
+    except VqError as error:
+        world.history.add("note", "operator", f"move of orders-{number}: {type(error).__name__}")
+
+
+FAULTS: dict[str, Fault] = {
+    "kill broker": kill_broker,
+    "power cut": cut_power,
+    "graceful restart": restart_broker,
+    "slow disk": slow_disk,
+    "failing disk": failing_disk,
+    "full disk": full_disk,
+    "cut": cut_network,
+    "reset": reset_connections,
+    "pause": pause,
+    "clock": step_clock,
+    "leave": member_leaves,
+    "client dies": client_dies,
+    "expire": expire_session,
+    "disconnect": disconnect,
+    "blink": blink,
+    "lost reply": lose_reply,
+    "lost request": lose_request,
+    "watches": lose_watches,
+    "ensemble away": ensemble_away,
+    "move": move_partition,
+}

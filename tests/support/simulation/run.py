@@ -1,0 +1,315 @@
+"""One seed from beginning to end: start, break, heal, drain, judge, take down.
+
+    python -m pytest tests/faults/test_simulation.py             many seeds
+    VQ_SEED=17 python -m pytest tests/faults/test_simulation.py -s   one, with a trace
+
+``simulate`` returns a report; it raises only if the simulation itself is broken.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from support.simulation import workload
+from support.simulation.history import History
+from support.simulation.judge import Evidence, Stored, judge
+from support.simulation.loop import Process, Stuck, VirtualLoop, generator
+from support.simulation.nemesis import Nemesis
+from support.simulation.world import CLUSTER, DATA, SESSION_TIMEOUT_S, ClientHost, Size, World
+
+from vq import aio
+from vq.client.cluster import ClusterClient
+from vq.client.config import MessageFactoryConfig
+from vq.coordination import groups
+from vq.coordination.topics import create_topic
+from vq.errors import VqError
+from vq.model import TopicSettings
+
+#: How long the cluster may need, once all is well, to have everything delivered: lost watches are
+#: made up for by timers of 30 s, a lost session by its time-out and a back-off.
+DRAIN_S = 60.0
+_DOWN_TURNS_MAX = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What came of one seed."""
+
+    seed: int
+    violations: list[str]
+    hash: str
+    faults: dict[str, int]
+    acknowledged: int
+    unknown: int
+    refused: int
+    delivered: int
+    seconds: float
+    history: History
+
+    def __str__(self) -> str:
+        lines = [f"seed {self.seed}: {len(self.violations)} violations", *self.violations]
+        return "\n  ".join(lines)
+
+
+class _NotDrained(Exception):
+    """The cluster does not come to rest although nothing is wrong any more."""
+
+
+class Simulation:
+    """One run; ``main`` is its course."""
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        seed: int,
+        *,
+        seconds: float,
+        size: Size,
+        kinds: tuple[str, ...] | None,
+        tell: Callable[[Any], None] | None,
+    ) -> None:
+        self.world = World(loop, seed, size=size, tell=tell)
+        self.seconds = seconds
+        self.kinds = kinds
+        self.faults: dict[str, int] = {}
+        self.violations: list[str] = []
+        self._supervisors: list[asyncio.Task[None]] = []
+        self._operator_process = Process(loop, "operator")
+        self.world.processes.append(self._operator_process)
+
+    async def main(self) -> None:
+        """Do everything; leave what is wrong in ``violations``."""
+        world = self.world
+        for broker in world.brokers:
+            self._supervise(broker.keep_running())
+        await self._until("brokers to start", lambda: all(b.serves for b in world.brokers))
+        operator = await self._operator_process.spawn(self._open_operator())
+        settings = TopicSettings(partitions=world.size.partitions)
+        rng = generator(world.seed, "operator")
+        await create_topic(operator.coordinator, workload.TOPIC, settings, rng=rng)
+        producers = self._clients("p", world.size.producers, workload.produce)
+        members = self._clients("c", world.size.members, workload.consume)
+        auditors = self._clients("a", 1, workload.audit)
+        nemesis = Nemesis(
+            world, members=members, producers=producers, operator=operator, kinds=self.kinds
+        )
+        world.history.add("note", "nemesis", *nemesis.kinds)
+        await asyncio.sleep(1.0)
+        await nemesis.run(self.seconds)
+        await nemesis.heal()
+        self.faults = nemesis.struck
+        try:
+            await self._drain(producers, members, auditors)
+        except _NotDrained as error:
+            self.violations.append(f"liveness: {error}")
+            world.history.add("broken", "cluster", str(error))
+        await self._collect(operator)
+        await self._operator_process.spawn(operator.close())
+        for broker in world.brokers:
+            await broker.stop()
+
+    def _supervise(self, work: Any) -> None:
+        self._supervisors.append(self.world.loop.create_task(work))
+
+    def _clients(self, prefix: str, count: int, program: Any) -> list[ClientHost]:
+        hosts = [self.world.client(f"{prefix}{number + 1}", program) for number in range(count)]
+        for host in hosts:
+            self._supervise(host.keep_running())
+        return hosts
+
+    async def _open_operator(self) -> ClusterClient:
+        world = self.world
+        operator = ClusterClient(
+            MessageFactoryConfig(cluster=CLUSTER, client_id="operator", request_timeout_s=3.0),
+            coordinator=world.ensemble.coordinator(CLUSTER, session_timeout_s=SESSION_TIMEOUT_S),
+            network=world.network.at("operator"),
+            clock=world.ensemble.clock,
+            rng=generator(world.seed, "operator client"),
+        )
+        await operator.start()
+        return operator
+
+    # Drain --------------------------------------------------------------------------------------
+    async def _drain(
+        self, producers: list[ClientHost], members: list[ClientHost], auditors: list[ClientHost]
+    ) -> None:
+        """Let producers finish, members catch up, and everybody leave."""
+        world = self.world
+        await self._until("brokers to serve", lambda: all(b.serves for b in world.brokers))
+        await self._end(producers)
+        await self._until("the members to catch up", self._everything_is_read)
+        await self._end(auditors)
+        for host in members:
+            host.wanted = True
+        await self._until("members to run", lambda: all(each.alive for each in members))
+        await self._end(members)
+
+    async def _end(self, hosts: list[ClientHost]) -> None:
+        """Have client programs come to their end."""
+        for host in hosts:
+            host.wanted = False
+            host.stopping = True
+        names = " ".join(host.name for host in hosts)
+        await self._until(f"{names} to end", lambda: not any(host.alive for host in hosts))
+
+    def _everything_is_read(self) -> bool:
+        acknowledged = {event[3] for event in self.world.history.of("ok")}
+        return acknowledged <= {event[6] for event in self.world.history.of("read")}
+
+    async def _until(self, what: str, check: Callable[[], bool]) -> None:
+        loop = self.world.loop
+        deadline = loop.time() + DRAIN_S
+        while not check():
+            if loop.time() > deadline:
+                raise _NotDrained(f"waited {DRAIN_S:g} s for {what}")
+            await asyncio.sleep(0.5)
+
+    # Judge --------------------------------------------------------------------------------------
+    async def _collect(self, operator: ClusterClient) -> None:
+        """Read what is left at the end, and judge."""
+        world = self.world
+        reading = self._operator_process.spawn(self._read_end(operator))
+        done, _ = await asyncio.wait([reading], timeout=DRAIN_S)
+        if not done:
+            self.violations.append("liveness: the final log cannot be read")
+            return
+        try:
+            log, ends, committed = reading.result()
+        except VqError as error:
+            self.violations.append(f"liveness: the final log cannot be read: {error!r}")
+            return
+        self.violations += judge(
+            Evidence(events=world.history.events, log=log, ends=ends, committed=committed)
+        )
+
+    async def _read_end(
+        self, operator: ClusterClient
+    ) -> tuple[dict[str, list[Stored]], dict[str, int], dict[str, int]]:
+        factory = aio.MessageFactory.on_cluster(operator)
+        consumer = await factory.create_consumer()
+        found = await workload.read_all(self.world, factory)
+        log = {
+            where: [Stored(m.offset, m.next_offset, workload.value_of(m), m.id) for m in messages]
+            for where, messages in found.items()
+        }
+        ends = {
+            where: (await consumer.get_bounds(workload.TOPIC, int(where.rpartition("-")[2]))).latest
+            for where in log
+        }
+        offsets = await groups.read_offsets(
+            operator.coordinator, workload.GROUP, [workload.TOPIC]
+        )
+        return log, ends, {str(where): each.offset for where, each in offsets.items()}
+
+    # End ----------------------------------------------------------------------------------------
+    async def take_down(self) -> None:
+        """Let every task of every process end, dead or alive, so that nothing is left behind."""
+        loop, me = self.world.loop, asyncio.current_task()
+        for process in self.world.processes:
+            process.release()
+        for _ in range(20):
+            tasks = [task for task in loop.unfinished() if task is not me]
+            if not tasks:
+                return
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=5.0)
+
+
+class _Alarm(logging.Handler):
+    """Notes every exception that production code logs as one it did not expect."""
+
+    def __init__(self, history: History) -> None:
+        super().__init__(logging.ERROR)
+        self._history = history
+        self.armed = True
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See ``logging.Handler``."""
+        error = record.exc_info[1] if record.exc_info else None
+        if self.armed and error is not None and not isinstance(error, VqError | OSError):
+            self._history.add("broken", record.name, record.getMessage(), repr(error))
+
+
+def simulate(
+    seed: int,
+    *,
+    seconds: float = 40.0,
+    size: Size | None = None,
+    kinds: tuple[str, ...] | None = None,
+    tell: Callable[[Any], None] | None = None,
+) -> Report:
+    """Run one seed.
+
+    Args:
+        seed: Everything follows from it and from the other arguments.
+        seconds: Virtual seconds in which faults strike; start and drain come on top.
+        size: How many of everything; None: drawn from the seed.
+        kinds: The kinds of faults; None: drawn from the seed.
+        tell: Called with every event and every line worth showing.
+    """
+    loop = VirtualLoop()
+    asyncio.set_event_loop(loop)
+    rng = generator(seed, "size")
+    drawn = Size(
+        brokers=rng.choice((1, 2, 2, 3)),
+        partitions=rng.choice((1, 2, 3, 5)),
+        producers=rng.choice((1, 2, 3)),
+        members=rng.choice((1, 2, 2, 3)),
+    )
+    simulation = Simulation(
+        loop, seed, seconds=seconds, size=size or drawn, kinds=kinds, tell=tell
+    )
+    history = simulation.world.history
+    alarm = _Alarm(history)
+    loop.set_exception_handler(lambda _, context: _unhandled(history, alarm, context))
+    logger = logging.getLogger("vq")
+    before = logger.level, logger.propagate
+    logger.addHandler(alarm)
+    if tell is None:
+        logger.setLevel(logging.ERROR)
+        logger.propagate = False
+    begin = loop.time()
+    try:
+        loop.run_until_complete(simulation.main())
+    except (Stuck, _NotDrained) as error:
+        simulation.violations.append(f"stuck: {error}")
+    finally:
+        elapsed = loop.time() - begin
+        digest, alarm.armed = history.hash, False
+        logger.setLevel(logging.CRITICAL + 1)
+        loop.run_until_complete(simulation.take_down())
+        logger.removeHandler(alarm)
+        logger.setLevel(before[0])
+        logger.propagate = before[1]
+        asyncio.set_event_loop(None)
+        loop.close()
+    return _report(simulation, digest, elapsed)
+
+
+def _unhandled(history: History, alarm: _Alarm, context: dict[str, Any]) -> None:
+    if alarm.armed:
+        error = context.get("exception")
+        history.add("broken", "loop", str(context.get("message")), repr(error))
+
+
+def _report(simulation: Simulation, digest: str, elapsed: float) -> Report:
+    history = simulation.world.history
+    counts = {kind: 0 for kind in ("ok", "unknown", "refused", "read")}
+    for event in history.events:
+        if event[1] in counts:
+            counts[event[1]] += 1
+    return Report(
+        seed=simulation.world.seed,
+        violations=simulation.violations,
+        hash=digest,
+        faults=simulation.faults,
+        acknowledged=counts["ok"],
+        unknown=counts["unknown"],
+        refused=counts["refused"],
+        delivered=counts["read"],
+        seconds=elapsed,
+        history=history,
+    )

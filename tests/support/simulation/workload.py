@@ -1,0 +1,144 @@
+"""What the clients of a simulation do: produce, consume as a group, read by position."""
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from support.simulation.history import History
+from support.simulation.world import ClientHost, World
+
+from vq import aio
+from vq.client.config import ConsumerConfig, ProducerConfig
+from vq.errors import OutcomeUnknown, Refused, VqError
+from vq.model import Message, SendResult
+
+TOPIC = "orders"
+GROUP = "shop"
+SEND_TIMEOUT_S = 12.0
+
+
+def value_of(message: Message) -> str:
+    """Return the unique value inside a message."""
+    return message.content.partition(b"|")[0].decode()
+
+
+async def produce(
+    host: ClientHost, name: str, factory: aio.MessageFactory, rng: random.Random
+) -> None:
+    """Send messages one by one and in bursts until told to stop; note every outcome."""
+    history = host.world.history
+    producer = await factory.create_producer(ProducerConfig(send_timeout_s=SEND_TIMEOUT_S))
+    await producer.publish(TOPIC)
+    number = 0
+    while not host.stopping:
+        for _ in range(rng.choice((1, 1, 1, 2, 12))):
+            value = f"{name}/{number}"
+            number += 1
+            key = rng.choice((None, None, "a", "b", "c"))
+            content = value.encode() + b"|" + bytes(rng.choice((0, 20, 150, 3000)))
+            history.add("send", name, value)
+            try:
+                await producer.send_async(
+                    Message(TOPIC, content, key=key), _note_outcome(history, name, value)
+                )
+            except VqError as error:
+                history.add("refused", name, value, type(error).__name__)
+                await asyncio.sleep(0.2)
+        await asyncio.sleep(rng.expovariate(6))
+    await producer.flush()
+
+
+def _note_outcome(
+    history: History, name: str, value: str
+) -> Callable[[SendResult | None, VqError | None], None]:
+    def note(result: SendResult | None, error: VqError | None) -> None:
+        if result is not None:
+            where = f"{TOPIC}-{result.partition}"
+            history.add("ok", name, value, where, result.offset, result.id)
+        elif isinstance(error, OutcomeUnknown):
+            history.add("unknown", name, value, type(error).__name__)
+        elif isinstance(error, Refused):
+            history.add("refused", name, value, type(error).__name__)
+        else:
+            history.add("broken", name, f"{value} ends with {error!r}")
+
+    return note
+
+
+async def consume(
+    host: ClientHost, name: str, factory: aio.MessageFactory, rng: random.Random
+) -> None:
+    """Be a member of the group until told to stop; note every message."""
+    history = host.world.history
+    consumer = await factory.create_consumer(
+        ConsumerConfig(
+            group=GROUP,
+            member=name.replace("#", "-"),
+            commit_interval_s=1.0,
+            max_wait_s=4.0,
+            audit_interval_s=10.0,
+        )
+    )
+    consumer.subscribe(TOPIC)
+    leaving = asyncio.create_task(_leave(host, name, consumer))
+    async for message in consumer:
+        where = f"{message.topic}-{message.partition}"
+        history.add(
+            "read", consumer.member, where, message.offset, message.next_offset, value_of(message)
+        )
+        if rng.random() < 0.05:
+            await asyncio.sleep(rng.expovariate(10))
+    await leaving
+
+
+async def _leave(host: ClientHost, name: str, consumer: aio.MessageConsumer) -> None:
+    while not host.stopping:
+        await asyncio.sleep(0.1)
+    await consumer.close()
+    host.world.history.add("note", name, "left")
+
+
+async def audit(
+    host: ClientHost, name: str, factory: aio.MessageFactory, rng: random.Random
+) -> None:
+    """Read by position now and then: what was seen once must stay."""
+    history = host.world.history
+    consumer = await factory.create_consumer(ConsumerConfig())
+    known: dict[int, list[int]] = {}
+    while not host.stopping:
+        await asyncio.sleep(rng.expovariate(0.7))
+        partition = rng.randrange(host.world.size.partitions)
+        offsets = known.setdefault(partition, [0])
+        try:
+            found = await consumer.get(TOPIC, partition, rng.choice(offsets), 4096, timeout=0.5)
+        except VqError as error:
+            if not (error.retriable or isinstance(error, OutcomeUnknown)):
+                history.add("broken", name, f"reading {TOPIC}-{partition}: {error!r}")
+            continue
+        for message in found:
+            _note_seen(history, name, message)
+        offsets += [message.next_offset for message in found[-1:]]
+
+
+def _note_seen(history: History, name: str, message: Message) -> None:
+    where = f"{message.topic}-{message.partition}"
+    history.add("seen", name, where, message.offset, message.next_offset, value_of(message))
+
+
+async def read_all(world: World, factory: aio.MessageFactory) -> dict[str, list[Message]]:
+    """Return every message of every partition, in order: the final log."""
+    consumer = await factory.create_consumer(ConsumerConfig())
+    log: dict[str, list[Message]] = {}
+    for placement in await factory.get_partitions_for_topic(TOPIC):
+        partition = placement.partition
+        bounds = await consumer.get_bounds(TOPIC, partition)
+        messages: list[Message] = []
+        offset = bounds.earliest
+        while offset < bounds.latest:
+            found = await consumer.get(TOPIC, partition, offset, 65_536, timeout=1.0)
+            if not found:
+                break
+            messages += found
+            offset = found[-1].next_offset
+        log[f"{TOPIC}-{partition}"] = messages
+    return log

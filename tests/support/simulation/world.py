@@ -1,0 +1,390 @@
+"""The simulated machines: ZooKeeper, network, disks, clocks, and the processes on them.
+
+A host outlives its processes. A broker host has a disk; its process is started, killed, paused and
+started again on what the disk then holds. A client host runs one factory.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from support.simulation.history import History
+from support.simulation.loop import Process, SimulatedClock, VirtualLoop, generator
+
+from vq import aio
+from vq.broker.config import BrokerConfig
+from vq.broker.flusher import Flusher, FlushRunner, OnDone
+from vq.broker.node import BrokerNode
+from vq.broker.runner import InlineRunner
+from vq.client.cluster import ClusterClient
+from vq.client.config import MessageFactoryConfig
+from vq.coordination.coordinator import Create, Operation, Set, Stat
+from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
+from vq.coordination.paths import Assignment, CommittedOffset, Owner
+from vq.errors import VqError
+from vq.remoting.memory import MemoryNetwork
+from vq.store.log import LogConfig
+from vq.store.memory_disk import MemoryDisk, RandomChance
+from vq.store.ticket import SyncTicket
+
+CLUSTER = "sim"
+DATA = Path("/data")
+SESSION_TIMEOUT_S = 4.0
+#: Small, so that a minute of traffic sees blocks and checkpoints come and go.
+LOG_CONFIG = LogConfig(
+    block_bytes=16 * 1024,
+    checkpoint_bytes=8 * 1024,
+    checkpoint_batches=40,
+    allocate_bytes_min=4096,
+    allocate_bytes_max=8192,
+)
+
+
+class RecordingEnsemble(MemoryEnsemble):
+    """A ZooKeeper that notes claims and commits the moment it takes them."""
+
+    def __init__(self, history: History, **options: Any) -> None:
+        super().__init__(**options)
+        self._history = history
+
+    def apply(self, operations: Sequence[Operation], session_id: int) -> list[Stat | None]:
+        """See ``MemoryEnsemble.apply``."""
+        results = super().apply(operations, session_id)
+        for operation in operations:
+            if isinstance(operation, Create | Set):
+                self._note(operation)
+        return results
+
+    def _note(self, operation: Create | Set) -> None:
+        words = operation.path.split("/")  # vq/<cluster>/consumers/<group>/<what>/<topic>/<n>
+        if len(words) != 7 or words[2] != "consumers":
+            return
+        _, _, _, _, what, topic, number = words
+        where = f"{topic}-{number}"
+        if what == "offsets":
+            offset = CommittedOffset.decode(operation.path, operation.data)
+            self._history.add("commit", offset.member, where, offset.offset)
+            path = "/".join([*words[:4], "assignment", topic, number])
+            owner = Assignment.decode(path, self.tree.get(path).data).member
+            if owner != offset.member:
+                self._history.add("broken", offset.member, f"commits {where}, which is {owner}'s")
+        elif what == "owners":
+            claim = Owner.decode(operation.path, operation.data)
+            self._history.add("own", claim.member, where, claim.generation)
+
+
+class SimulatedNetwork(MemoryNetwork):
+    """A network that now and then hands bytes over in pieces."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(latency_s=0.000_2, jitter_s=0.000_8, rng=rng)
+        self._random = rng
+
+    def chunk_bytes(self, available: int) -> int:
+        """See ``MemoryNetwork.chunk_bytes``."""
+        whole = self._random.random() < 0.95
+        return min(available, 262_144) if whole else super().chunk_bytes(available)
+
+
+class SimulatedFlusher(Flusher):
+    """A flush takes a while; at which moment of it the bytes reach the medium is a matter of luck.
+
+    What is appended in between may or may not be durable then, as with a real disk.
+    """
+
+    def __init__(self, runner: FlushRunner, rng: random.Random, delay_s: Callable[[], float]):
+        self._runner = runner
+        self._rng = rng
+        self._delay_s = delay_s
+        self._on_done: OnDone | None = None
+
+    def start(self, on_done: OnDone) -> None:
+        """See ``Flusher.start``."""
+        self._on_done = on_done
+
+    def submit(self, tickets: Sequence[SyncTicket]) -> None:
+        """See ``Flusher.submit``."""
+        loop = asyncio.get_running_loop()
+        delay = self._delay_s()
+        early = delay * self._rng.random()
+
+        def run() -> None:
+            outcome = self._runner.run(tickets)
+            loop.call_later(delay - early, self._finish, tickets, outcome)
+
+        loop.call_later(early, run)
+
+    def close(self) -> None:
+        """See ``Flusher.close``."""
+        self._on_done = None
+
+    def _finish(self, tickets: Sequence[SyncTicket], outcome: Any) -> None:
+        if self._on_done is not None:
+            self._on_done(tickets, outcome)
+
+
+class Host:
+    """A machine with a name, a clock and at most one process."""
+
+    def __init__(self, world: "World", name: str) -> None:
+        self.world = world
+        self.name = name
+        self.clock = SimulatedClock(world.loop)
+        self.starts = 0
+        self.down_until = 0.0  # it is not started before this time
+        self.wanted = True  # it is started again when it is down
+        self.process: Process | None = None
+        self.coordinator: MemoryCoordinator | None = None
+
+    def start(self) -> object:
+        """Begin a process."""
+        raise AssertionError(f"{self.name} is no broker and no client")
+
+    async def keep_running(self) -> None:
+        """Start a process whenever there should be one: what an operator's supervisor does."""
+        while True:
+            if self.wanted and not self.alive and self.world.loop.time() >= self.down_until:
+                self.start()
+            await asyncio.sleep(0.25)
+
+    @property
+    def alive(self) -> bool:
+        """Whether a process runs here that nobody has killed."""
+        return self.process is not None and not self.process.dead
+
+    @property
+    def paused(self) -> bool:
+        """Whether its process stands still for a while."""
+        return self.process is not None and self.process.held and not self.process.dead
+
+    def new_process(self) -> tuple[Process, random.Random]:
+        """Begin a process with a session and random numbers of its own."""
+        assert not self.alive, f"{self.name} runs already"
+        self.starts += 1
+        name = f"{self.name}#{self.starts}"
+        process = self.process = Process(self.world.loop, name)
+        self.world.processes.append(process)
+        self.coordinator = self.world.ensemble.coordinator(
+            CLUSTER, session_timeout_s=SESSION_TIMEOUT_S
+        )
+        return process, generator(self.world.seed, name)
+
+    def kill(self) -> None:
+        """End the process as SIGKILL does: the kernel resets its connections, nobody says goodbye."""
+        assert self.process is not None
+        self.process.kill()
+        self.world.network.kill(self.name)
+        if self.coordinator is not None:
+            self.world.ensemble.crash(self.coordinator)
+
+    def pause(self) -> None:
+        """Stop the process as SIGSTOP does; its session ages."""
+        assert self.process is not None
+        self.process.pause()
+        if self.coordinator is not None:
+            self.world.ensemble.freeze(self.coordinator)
+
+    def resume(self) -> None:
+        """Let it go on; a moment later it hears whether its session still lives."""
+        process, coordinator = self.process, self.coordinator
+        assert process is not None
+        assert coordinator is not None
+        process.resume()
+        late = self.world.rng.uniform(0, 0.02)
+        self.world.loop.call_later(late, self.world.ensemble.thaw, coordinator)
+
+
+class BrokerHost(Host):
+    """A machine with a disk, for the one node of a broker group."""
+
+    def __init__(self, world: "World", name: str) -> None:
+        super().__init__(world, name)
+        self.disk = MemoryDisk()
+        self.flush_s = 0.000_5
+        self.node: BrokerNode | None = None
+        self.disk_was_hurt = False  # an I/O error struck since the last start
+        self.starting: asyncio.Task[None] | None = None
+
+    @property
+    def serves(self) -> bool:
+        """Whether it was started and nobody has stopped or killed it."""
+        started = self.starting is not None and self.starting.done()
+        return self.alive and not self.paused and started
+
+    def start(self) -> object:
+        """Begin to start a broker; the task ends when it serves, or failed to."""
+        process, rng = self.new_process()
+        self.disk_was_hurt = False
+        config = BrokerConfig(
+            data=DATA,
+            cluster=CLUSTER,
+            group=self.name,
+            node="n1",
+            host=self.name,
+            load_interval_s=3.0,
+            refresh_interval_s=10.0,
+            seal_timeout_s=12.0,
+        )
+        assert self.coordinator is not None
+        runner = FlushRunner(self.clock, None)
+        self.node = BrokerNode(
+            config,
+            coordinator=self.coordinator,
+            network=self.world.network.at(self.name),
+            disk=self.disk,
+            clock=self.clock,
+            rng=rng,
+            flusher=SimulatedFlusher(runner, rng, lambda: self.flush_s * rng.uniform(0.5, 2)),
+            runner=InlineRunner(),
+            log_config=LOG_CONFIG,
+        )
+        self.starting = process.spawn(self._start(process, self.node))
+        return self.starting
+
+    async def _start(self, process: Process, node: BrokerNode) -> None:
+        try:
+            await node.start()
+        except Exception as error:  # whatever it is: this process ends, the operator tries again
+            self.world.history.add("note", process.name, "did not start", type(error).__name__)
+            self.world.trace(f"{process.name}: {error}")
+            if isinstance(error, VqError | OSError):
+                self.down_until = self.world.loop.time() + 1.0
+            else:
+                self.world.history.add("broken", process.name, "crashed", repr(error))
+            process.kill()
+            self._die()
+
+    async def stop(self) -> None:
+        """Stop the broker gracefully."""
+        assert self.process is not None
+        assert self.node is not None
+        task = self.process.spawn(self.node.stop())
+        await asyncio.wait([task], timeout=15)
+        self.kill(power=False)
+
+    def kill(self, *, power: bool = False) -> None:
+        """End the process; with ``power``, what was not synced is lost in part."""
+        super().kill()
+        if power:
+            chance = RandomChance(self.world.rng)
+            self.disk = self.disk.crash(chance)
+        self._die()
+
+    def _die(self) -> None:
+        self.world.network.kill(self.name)
+        if self.coordinator is not None:
+            self.world.ensemble.crash(self.coordinator)
+        self.disk.release_locks()
+
+
+class ClientHost(Host):
+    """A machine with a client program; ``begin`` says what it does."""
+
+    def __init__(self, world: "World", name: str, program: "Program") -> None:
+        super().__init__(world, name)
+        self.program = program
+        self.task: asyncio.Task[None] | None = None  # done when the program has ended
+        self.stopping = False  # the program shall come to an end
+
+    def start(self) -> object:
+        """Start the program in a new process, with an open factory."""
+        process, rng = self.new_process()
+        self.stopping = False
+        self.task = process.spawn(self._run(process, rng))
+        return self.task
+
+    async def _run(self, process: Process, rng: random.Random) -> None:
+        try:
+            await self._open_and_run(process, rng)
+        except VqError as error:
+            self.world.history.add("note", process.name, "ended", type(error).__name__)
+            self.world.trace(f"{process.name}: {error}")
+        except Exception as error:
+            self.world.history.add("broken", process.name, "crashed", repr(error))
+            raise
+        finally:
+            if not process.dead:
+                process.kill()
+                self.world.network.kill(self.name)
+
+    async def _open_and_run(self, process: Process, rng: random.Random) -> None:
+        assert self.coordinator is not None
+        cluster = ClusterClient(
+            MessageFactoryConfig(
+                cluster=CLUSTER,
+                client_id=self.name,
+                session_timeout_s=SESSION_TIMEOUT_S,
+                connect_timeout_s=1.0,
+                request_timeout_s=3.0,
+            ),
+            coordinator=self.coordinator,
+            network=self.world.network.at(self.name),
+            clock=self.clock,
+            rng=rng,
+        )
+        await cluster.start()
+        async with aio.MessageFactory.on_cluster(cluster) as factory:
+            await self.program(self, process.name, factory, rng)
+
+
+Program = Callable[[ClientHost, str, aio.MessageFactory, random.Random], Coroutine[Any, Any, None]]
+"""``(host, name of the process, factory, random numbers)``; ends when ``host.stopping`` is set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much of everything a simulation has."""
+
+    brokers: int = 2
+    partitions: int = 3
+    producers: int = 2
+    members: int = 2
+
+
+class World:
+    """Everything there is in one simulation."""
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        seed: int,
+        *,
+        size: Size,
+        tell: Callable[[Any], None] | None = None,
+    ) -> None:
+        self.loop = loop
+        self.seed = seed
+        self.size = size
+        self.rng = generator(seed, "world")
+        self.history = History(loop.time, tell=tell)
+        self._tell = tell
+        delays = generator(seed, "zookeeper")
+        self.ensemble = RecordingEnsemble(
+            self.history,
+            clock=SimulatedClock(loop),
+            delay=lambda: delays.uniform(0.000_2, 0.001_5),
+            reconnect_delay_s=0.05,
+        )
+        self.network = SimulatedNetwork(generator(seed, "network"))
+        self.brokers = [BrokerHost(self, f"b{number + 1}") for number in range(size.brokers)]
+        self.clients: list[ClientHost] = []
+        self.processes: list[Process] = []
+
+    def client(self, name: str, program: Program) -> ClientHost:
+        """Add a machine for a client program, not started."""
+        host = ClientHost(self, name, program)
+        self.clients.append(host)
+        return host
+
+    @property
+    def hosts(self) -> list[Host]:
+        """All machines, in the order in which they were added."""
+        return [*self.brokers, *self.clients]
+
+    def trace(self, line: str) -> None:
+        """Show a line that is no part of the history."""
+        if self._tell is not None:
+            self._tell(line)
