@@ -73,13 +73,18 @@ class DataDirectory:
 
         Raises:
             InvalidArgument: The topic's name may not name a directory.
-            DirectoryRefused: The topic's file was written by a newer vq.
+            DirectoryRefused: The topic's file was written by a newer vq, or a file has its name.
             OSError: The topic's directory cannot be made or moved.
         """
         if self._topic_ids.get(topic) == topic_id:
             return
         directory = self.path / check_name("topic", topic)
         disk = self._disk
+        if disk.exists(directory) and not disk.is_directory(directory):
+            raise DirectoryRefused(
+                f"{directory} is a file: topic {topic!r} cannot have its directory there; move the "
+                "file away or give the topic another name"
+            )
         if disk.exists(directory) and self._read_topic_id(topic) != topic_id:
             self.trash_topic(topic)
         if not disk.exists(directory):

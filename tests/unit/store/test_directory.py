@@ -91,6 +91,16 @@ def test_a_topic_of_a_newer_format_is_refused() -> None:
     assert disk.exists(HOME / "orders")
 
 
+def test_a_file_of_a_topics_name_is_left_alone() -> None:
+    """Whatever it is, it is nobody's topic."""
+    disk = MemoryDisk()
+    data = open_directory(disk)
+    disk.write_atomic(HOME / "orders", b"mine")
+    with pytest.raises(DirectoryRefused, match="is a file"):
+        data.claim_topic("orders", "id1")
+    assert disk.read_bytes(HOME / "orders") == b"mine"
+
+
 def test_trashing_what_is_not_there_is_nothing() -> None:
     """A deleted topic may never have had data here."""
     assert open_directory(MemoryDisk()).trash_topic("orders") is None
