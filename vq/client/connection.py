@@ -9,15 +9,17 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
-from vq import limits
 from vq.errors import ConnectionCut, TimedOut, VqError
 from vq.model import Address
 from vq.remoting import messages
-from vq.remoting.format import VERSION_MAX, VERSION_MIN, Command
-from vq.remoting.frames import Buffer, Frame, FrameParser, encode_frame
-from vq.remoting.transport import Network
-from vq.remoting.wire_pb2 import HelloRequest, HelloResponse
+from vq.remoting.connection import ClientConnection, Closing, Opened, Reply
+from vq.remoting.format import Command
+from vq.remoting.frames import Buffer, Frame
+from vq.remoting.messages import Header
+from vq.remoting.transport import Network, tune
 from vq.version import __version__
+
+LIBRARY = f"vq-python {__version__}"
 
 OnReply = Callable[[Frame | None], None]
 """Called once per request: with the reply, or with None when the connection ended before it."""
@@ -26,50 +28,68 @@ OnReply = Callable[[Frame | None], None]
 class BrokerConnection(asyncio.Protocol):
     """A connection after HELLO. Loop-bound; made by ``connect``."""
 
-    def __init__(self, address: Address, *, on_close: "Callable[[BrokerConnection], None]") -> None:
+    def __init__(
+        self,
+        address: Address,
+        *,
+        client_id: str,
+        cluster: str,
+        on_close: "Callable[[BrokerConnection], None]",
+    ) -> None:
         self.address = address
-        self.hello: HelloResponse = HelloResponse()
         self.closed = False
-        self._on_close = on_close
         self._loop = asyncio.get_running_loop()
-        self._parser = FrameParser(limits.FRAME_BYTES_MAX)
-        self._waiting: dict[int, OnReply] = {}
-        self._last_id = 0
+        self.opened: asyncio.Future[Header] = self._loop.create_future()
+        self._client_id = client_id
+        self._cluster = cluster
+        self._on_close = on_close
+        self._state = ClientConnection()
         self._out: list[Buffer] = []
         self._transport: asyncio.Transport | None = None
 
     # asyncio.Protocol -------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the transport."""
+        """Say HELLO; called by the transport."""
         self._transport = cast("asyncio.Transport", transport)
+        tune(transport)
+        self._transport.writelines(
+            self._state.hello(client_id=self._client_id, library=LIBRARY, cluster=self._cluster)
+        )
 
     def data_received(self, data: bytes) -> None:
         """Hand every whole reply to whoever waits for it."""
-        try:
-            frames = self._parser.feed(data)
-        except VqError:
-            self.close()
+        for event in self._state.receive_data(data):
+            if isinstance(event, Reply):
+                if event.context is not None:
+                    event.context(event.frame)
+            elif isinstance(event, Opened):
+                self._open(event.hello)
+            elif isinstance(event, Closing):
+                self._open(event.error)
+                self.close()
+
+    def _open(self, outcome: Header | VqError) -> None:
+        if self.opened.done():
             return
-        pop = self._waiting.pop
-        for frame in frames:
-            on_reply = pop(frame.correlation_id, None)
-            if on_reply is not None:
-                on_reply(frame)
+        if isinstance(outcome, VqError):
+            self.opened.set_exception(outcome)
+            self.opened.exception()  # whoever waits gets it; nobody waiting is no fault
+        else:
+            self.opened.set_result(outcome)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell everybody who waits that there will be no answer."""
         self.closed = True
-        waiting, self._waiting = self._waiting, {}
+        self._open(
+            ConnectionCut(f"{self.address} closed the connection: {exc or 'no reason given'}")
+        )
+        contexts = self._state.abandon()
         self._on_close(self)
-        for on_reply in waiting.values():
-            on_reply(None)
+        for on_reply in contexts:
+            if on_reply is not None:
+                on_reply(None)
 
     # Requests ---------------------------------------------------------------------------------
-    @property
-    def waiting(self) -> int:
-        """How many requests have no answer yet."""
-        return len(self._waiting)
-
     def send(self, command: int, header: bytes, body: Buffer, on_reply: OnReply) -> int:
         """Put a request on the wire at the end of this turn of the loop; return its id.
 
@@ -77,22 +97,15 @@ class BrokerConnection(asyncio.Protocol):
 
         Raises:
             ConnectionCut: The connection has ended; nothing was sent.
+            Busy: As many requests wait here as the broker allows; nothing was sent.
         """
         if self.closed:
             raise ConnectionCut(f"the connection to {self.address} has ended")
-        self._last_id = request_id = (self._last_id + 1) & 0xFFFF_FFFF
-        self._waiting[request_id] = on_reply
+        request_id, buffers = self._state.request(command, header, body, context=on_reply)
         if not self._out:
             self._loop.call_soon(self._flush)
-        self._out.append(encode_frame(command, 0, request_id, 0, header, len(body)))
-        if len(body):
-            self._out.append(body)
+        self._out += buffers
         return request_id
-
-    def forget(self, request_id: int) -> None:
-        """Ignore the answer to a request, when it comes."""
-        if request_id in self._waiting:
-            self._waiting[request_id] = _ignore
 
     def _flush(self) -> None:
         out, self._out = self._out, []
@@ -120,35 +133,18 @@ class BrokerConnection(asyncio.Protocol):
             async with asyncio.timeout(timeout):
                 frame = await reply
         except TimeoutError:
-            self.forget(request_id)
+            self._state.forget(request_id)
             raise TimedOut(
                 f"{self.address} did not answer {Command(command).name} within {timeout:g} s"
             ) from None
         if frame is None:
             raise ConnectionCut(f"the connection to {self.address} ended before the answer")
-        if frame.status:
-            raise messages.decode_error(frame.status, frame.header, frame.flags)
-        return messages.decode_response(command, frame.header, frame.flags), frame.body
+        return messages.decode_reply(frame), frame.body
 
     def close(self) -> None:
         """End the connection; whoever waits learns of it."""
         if self._transport is not None:
             self._transport.abort()
-
-
-def _ignore(_frame: Frame | None) -> None:
-    return None
-
-
-def hello_request(client_id: str, cluster: str) -> HelloRequest:
-    """Return the first header of every connection."""
-    return HelloRequest(
-        version_min=VERSION_MIN,
-        version_max=VERSION_MAX,
-        client_id=client_id,
-        library=f"vq-python {__version__}",
-        cluster=cluster,
-    )
 
 
 async def connect(
@@ -168,18 +164,20 @@ async def connect(
         TimedOut: No answer in time.
         VqError: The broker refused.
     """
+    connection: BrokerConnection | None = None
     try:
         async with asyncio.timeout(timeout):
             _, connection = await network.connect(
-                address, lambda: BrokerConnection(address, on_close=on_close)
+                address,
+                lambda: BrokerConnection(
+                    address, client_id=client_id, cluster=cluster, on_close=on_close
+                ),
             )
-            try:
-                connection.hello, _ = await connection.request(
-                    Command.HELLO, hello_request(client_id, cluster), timeout=timeout
-                )
-            except BaseException:
-                connection.close()
-                raise
-            return connection
-    except TimeoutError:
-        raise TimedOut(f"{address} did not answer HELLO within {timeout:g} s") from None
+            await connection.opened
+    except BaseException as error:
+        if connection is not None:
+            connection.close()
+        if isinstance(error, TimeoutError):
+            raise TimedOut(f"{address} did not answer HELLO within {timeout:g} s") from None
+        raise
+    return connection

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from vq import limits
 from vq.client.cluster import ClusterClient
-from vq.errors import ConnectionCut, OutcomeUnknown, VqError
+from vq.errors import Busy, ConnectionCut, OutcomeUnknown, VqError
 from vq.model import TopicPartition
 from vq.remoting import messages
 from vq.remoting.format import Command
@@ -131,7 +131,7 @@ class PartitionFetcher:
 
         try:
             connection.send(Command.GET, header, b"", on_reply)
-        except ConnectionCut:
+        except (ConnectionCut, Busy):
             timer.cancel()
             self._request = 0
             self._retry_later()

@@ -25,6 +25,7 @@ from vq.client.sync_lane import BlockingConnection, LaneHooks, SyncLane
 from vq.client.topic_queues import TopicQueues
 from vq.errors import (
     BufferFull,
+    Busy,
     ConnectionCut,
     InvalidArgument,
     InvalidState,
@@ -356,6 +357,8 @@ class ProducerCore:
             connection.send(Command.PUT, put_header(queue.where, batch), batch.body, on_reply)
         except ConnectionCut:
             queue.on_unanswered([batch], self._clock())
+        except Busy as error:
+            queue.on_refused(batch, error, self._clock())
 
     def _settle(self, queue: PartitionQueue, batch: Batch, frame: Frame | None) -> None:
         """Act on an answer; on the loop, or by a blocking sender that holds the queue."""

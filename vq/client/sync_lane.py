@@ -21,15 +21,15 @@ from dataclasses import dataclass, field
 
 from vq import limits
 from vq.client.batch import Batch
-from vq.client.connection import hello_request
+from vq.client.connection import LIBRARY
 from vq.client.future import SendFuture
 from vq.client.partition_queue import PartitionQueue
 from vq.client.puts import put_header
 from vq.errors import VqError
 from vq.model import Address
-from vq.remoting import messages
+from vq.remoting.connection import ClientConnection, Closing, Opened, Reply
 from vq.remoting.format import Command
-from vq.remoting.frames import Buffer, Frame, FrameParser, encode_frame
+from vq.remoting.frames import Buffer, Frame
 
 _RECEIVE_BYTES = 64 * limits.KIB
 
@@ -39,11 +39,11 @@ class BlockingConnection:
 
     def __init__(self, address: Address, *, client_id: str, cluster: str, timeout: float) -> None:
         self._address = address
-        self._hello = hello_request(client_id, cluster)
+        self._client_id = client_id
+        self._cluster = cluster
         self._timeout = timeout
         self._socket: socket.socket | None = None
-        self._parser = FrameParser()
-        self._last_id = 0
+        self._state = ClientConnection()
 
     def exchange(
         self, command: int, requests: list[tuple[bytes, bytes]], timeout: float
@@ -56,40 +56,54 @@ class BlockingConnection:
         """
         try:
             if self._socket is None:
-                self._connect()
-            return self._exchange(command, requests, timeout)
+                self._socket = self._connect()
+            return self._exchange(self._socket, command, requests, timeout)
         except BaseException:
             self.close()
             raise
 
-    def _connect(self) -> None:
-        self._socket = socket.create_connection(self._address, self._timeout)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._parser = FrameParser()
-        hello = messages.encode_header(Command.HELLO, self._hello)
-        (answer,) = self._exchange(Command.HELLO, [(hello, b"")], self._timeout)
-        if answer.status:
-            raise messages.decode_error(answer.status, answer.header, answer.flags)
+    def _connect(self) -> socket.socket:
+        sock = socket.create_connection(self._address, self._timeout)
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._state = ClientConnection()
+            hello = self._state.hello(
+                client_id=self._client_id, library=LIBRARY, cluster=self._cluster
+            )
+            sock.sendall(b"".join(hello))
+            while not any(isinstance(event, Opened) for event in self._receive(sock)):
+                pass
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    def _receive(self, sock: socket.socket) -> list[Opened | Reply]:
+        """Return what the next bytes mean; the socket's time-out bounds the wait for them."""
+        data = sock.recv(_RECEIVE_BYTES)
+        if not data:
+            raise ConnectionResetError(f"{self._address} closed the connection")
+        events: list[Opened | Reply] = []
+        for event in self._state.receive_data(data):
+            if isinstance(event, Closing):
+                raise event.error
+            events.append(event)
+        return events
 
     def _exchange(
-        self, command: int, requests: list[tuple[bytes, bytes]], timeout: float
+        self, sock: socket.socket, command: int, requests: list[tuple[bytes, bytes]], timeout: float
     ) -> list[Frame]:
-        assert self._socket is not None
-        first = self._last_id + 1
         out: list[Buffer] = []
-        for header, body in requests:
-            self._last_id += 1
-            out += (encode_frame(command, 0, self._last_id, 0, header, len(body)), body)
-        self._socket.settimeout(timeout)
-        self._socket.sendall(b"".join(out))
+        for number, (header, body) in enumerate(requests):
+            out += self._state.request(command, header, body, context=number)[1]
+        sock.settimeout(timeout)
+        sock.sendall(b"".join(out))
         answers: dict[int, Frame] = {}
         while len(answers) < len(requests):
-            data = self._socket.recv(_RECEIVE_BYTES)
-            if not data:
-                raise ConnectionResetError(f"{self._address} closed the connection")
-            for frame in self._parser.feed(data):
-                answers[frame.correlation_id] = frame
-        return [answers[first + number] for number in range(len(requests))]
+            for event in self._receive(sock):
+                assert isinstance(event, Reply)
+                answers[event.context] = event.frame
+        return [answers[number] for number in range(len(requests))]
 
     def close(self) -> None:
         """End the connection; the next use makes a new one."""
