@@ -68,6 +68,8 @@ class BrokerConfig:
         zookeeper_root: Path under which clusters live.
         session_timeout_s: ZooKeeper session; how long a dead broker stays registered.
         pool: Which topics' partitions this group may be given; None is the common pool.
+        accept_data_loss: Lead the group although its record names another data directory: what was
+            acknowledged there and is not here is lost. For one start, after a disk was lost.
         labels: Free-form facts for operators, such as a rack.
         block_bytes: Size of one block file.
         disk_warn: Share of the disk in use at which a warning is logged.
@@ -97,6 +99,7 @@ class BrokerConfig:
     zookeeper_root: str = "/vq"
     session_timeout_s: float = 10.0
     pool: str | None = None
+    accept_data_loss: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
     block_bytes: int = 128 * limits.MIB
     disk_warn: float = 0.75

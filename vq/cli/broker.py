@@ -25,6 +25,12 @@ from vq.model import Address
     "--advertised", metavar="HOST:PORT", help="What clients connect to.  [where it listens]"
 )
 @click.option("--pool", metavar="NAME", help="Pool of topics that this group may hold.")
+@click.option(
+    "--accept-data-loss",
+    is_flag=True,
+    default=None,
+    help="Lead the group although its data directory was another one, which is lost.",
+)
 @click.option("--die-with", type=int, hidden=True, help="End when the parent of this id ends.")
 @command_options
 def broker(
@@ -36,6 +42,7 @@ def broker(
     port: int | None,
     advertised: str | None,
     pool: str | None,
+    accept_data_loss: bool | None,
     die_with: int | None,
 ) -> None:
     """Run one broker process until it is told to stop.
@@ -56,6 +63,7 @@ def broker(
         port=port,
         advertised=None if advertised is None else Address.parse(advertised),
         pool=pool,
+        accept_data_loss=accept_data_loss,
     )
     config = build(BrokerConfig, "broker", sources)
     logging.basicConfig(

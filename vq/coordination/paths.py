@@ -135,7 +135,8 @@ class GroupState(Value):
     """``brokers/<group>/state``: who leads. Changed by compare-and-set only.
 
     Invariant: ``epoch`` only rises; ``master`` is in ``insync``; ``incarnations`` names, for every
-    member of ``insync``, the czxid of the registration it was counted with.
+    member of ``insync``, the czxid of the registration it was counted with, and ``directories`` the
+    data directory that holds what it has acknowledged.
     """
 
     _what = "group state"
@@ -143,6 +144,7 @@ class GroupState(Value):
     master: str
     insync: tuple[str, ...]
     incarnations: Mapping[str, int]
+    directories: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
     def path(group: str) -> str:
@@ -159,11 +161,15 @@ class GroupState(Value):
             raise TypeError(f"incarnations = {incarnations!r} are not numbers")
         if type(document["epoch"]) is not int or not isinstance(document["master"], str):
             raise TypeError("epoch or master has another type")
+        directories = document.get("directories", {})
+        if not all(isinstance(directory, str) for directory in directories.values()):
+            raise TypeError(f"directories = {directories!r} are not strings")
         return cls(
             epoch=document["epoch"],
             master=document["master"],
             insync=tuple(insync),
             incarnations=dict(incarnations),
+            directories=dict(directories),
         )
 
 

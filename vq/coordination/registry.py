@@ -92,6 +92,8 @@ class BrokerRegistration:
         address: Where clients reach it.
         directory: Identity of the data directory whose lock this process holds; a node left by an
             earlier process with the same directory is certainly dead and is deleted at once.
+        accept_data_loss: Lead even if the group's record names another data directory for this
+            node, whose messages are then gone from the group.
         pool: Of the group; None leaves what the tree says.
         rng: For the nonce and the back-off.
         on_change: See above. Must not block.
@@ -108,6 +110,7 @@ class BrokerRegistration:
         metrics_port: int = 0,
         version: str = "",
         directory: str = "",
+        accept_data_loss: bool = False,
         pool: str | None = None,
         rng: random.Random | None = None,
         on_change: OnRegistration | None = None,
@@ -118,6 +121,7 @@ class BrokerRegistration:
         self.node = check_name("node", node)
         self._path = BrokerNode.path(group, node)
         self._pool = pool
+        self._accept_data_loss = accept_data_loss
         self._value = BrokerNode(
             host=address.host,
             port=address.port,
@@ -145,7 +149,8 @@ class BrokerRegistration:
 
         Raises:
             NameTaken: Another process holds the name longer than ``timeout_s``.
-            MastershipRefused: The group is led by, or only in sync on, another node.
+            MastershipRefused: The group is led by, or only in sync on, another node, or its
+                messages lie in another data directory.
             CoordinationError: ZooKeeper did not answer.
         """
         if self._keeper is not None:
@@ -281,7 +286,8 @@ class BrokerRegistration:
         """Become master of the group with a new epoch, which is returned.
 
         Raises:
-            MastershipRefused: Another node leads and is alive, or this node is not in sync.
+            MastershipRefused: Another node leads and is alive, or this node is not in sync, or not
+                with this data directory.
         """
         path = GroupState.path(self.group)
         for _ in range(CLAIM_TRIES_MAX):
@@ -318,6 +324,7 @@ class BrokerRegistration:
                 f"(in sync: {', '.join(state.insync)}), so it may lack acknowledged messages; "
                 f"start {state.master!r}, or give this node a group of its own"
             )
+        self._check_directory(state)
         if state.master == self.node:
             return
         other = await self._coordinator.exists(BrokerNode.path(self.group, state.master))
@@ -327,19 +334,37 @@ class BrokerRegistration:
                 "give this node a group of its own"
             )
 
+    def _check_directory(self, state: GroupState) -> None:
+        """See that this is the data directory this node was in sync with, not a new one.
+
+        Raises:
+            MastershipRefused: It is another one, so acknowledged messages would be missing.
+        """
+        known, mine = state.directories.get(self.node, ""), self._value.directory
+        if known in {"", mine} or self._accept_data_loss:
+            return
+        raise MastershipRefused(
+            f"what group {self.group!r} acknowledged lies in the data directory with id {known}; "
+            f"this one has id {mine}: start node {self.node!r} with the directory it had. If that "
+            "one is gone for good, --accept-data-loss goes on without its messages"
+        )
+
     def _claimed(self, state: GroupState | None, incarnation: int) -> GroupState:
+        directory = {self.node: self._value.directory} if self._value.directory else {}
         if state is None:
             return GroupState(
                 epoch=1,
                 master=self.node,
                 insync=(self.node,),
                 incarnations={self.node: incarnation},
+                directories=directory,
             )
         return GroupState(
             epoch=state.epoch + 1,
             master=self.node,
             insync=state.insync,
             incarnations={**state.incarnations, self.node: incarnation},
+            directories={**state.directories, **directory},
         )
 
     async def _state_is(self, path: str, wanted: GroupState) -> bool:
@@ -351,6 +376,9 @@ class BrokerRegistration:
 
     # Keeping ------------------------------------------------------------------------------------
     async def _register_and_claim(self, timeout_s: float) -> Registered:
+        state = await read_state(self._coordinator, self.group)
+        if state is not None:
+            self._check_directory(state)  # before waiting for a node that another directory left
         info = await self.register(timeout_s=timeout_s)
         session = self._coordinator.session_id
         epoch = await self.claim_mastership(info.incarnation)

@@ -191,6 +191,28 @@ async def test_a_living_master_is_not_deposed(client, other) -> None:
     await successor.stop()
 
 
+async def test_a_node_leads_only_with_the_directory_it_was_in_sync_with(client) -> None:
+    """An emptied or swapped directory lacks acknowledged messages: an operator must say so."""
+    first = broker(client, directory="d1")
+    await first.start()
+    await first.stop()
+    with pytest.raises(
+        MastershipRefused, match=r"with id d1; this one has id d2.*accept-data-loss"
+    ):
+        await broker(client, directory="d2").start()
+    state = await registry.read_state(client, "b1")
+    assert state is not None
+    assert (state.epoch, state.directories) == (1, {"n1": "d1"})
+    again = broker(client, directory="d1")
+    assert (await again.start()).epoch == 2
+    await again.stop()
+    accepted = broker(client, directory="d2", accept_data_loss=True)
+    assert (await accepted.start()).epoch == 3
+    await accepted.stop()
+    with pytest.raises(MastershipRefused, match="with id d2; this one has id d1"):
+        await broker(client, directory="d1").start()
+
+
 async def test_load_is_published_and_ends_with_the_session(client, other) -> None:
     """Written again and again; unknown is None, not zero."""
     one = broker(client)
