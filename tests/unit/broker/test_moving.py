@@ -79,6 +79,11 @@ class Pair:
         channels = self.cluster.nodes[group]._partitions.channels
         await until(lambda: ("t", 0) in channels and channels["t", 0].takes_puts)
 
+    async def until_known(self, group: str, writer: str) -> None:
+        """Wait until ``group`` has read that ``writer`` takes the appends now."""
+        channels = self.cluster.nodes[group]._partitions.channels
+        await until(lambda: channels["t", 0].placement.writer_group == writer)
+
 
 @pytest.fixture
 async def pair(cluster):
@@ -104,6 +109,7 @@ async def test_readers_are_sent_to_the_other_group(pair):
     await pair.put(pair.old)
     end = await pair.move()
     await pair.until_writable(pair.new)
+    await pair.until_known(pair.old, pair.new)
     with pytest.raises(PartitionRangeElsewhere) as caught:
         await pair.clients[pair.old].get("t", 0, end)
     assert caught.value.details == {"next_offset": end, "group": pair.new}
