@@ -12,8 +12,10 @@ from support.cluster import ProcessCluster
 from support.raw_client import RawClient, message
 from support.zookeeper import admin
 
-from vq.cli.processes import BrokerChild
+from vq.cli.processes import BrokerChild, BrokerSpec
+from vq.coordination.embedded import free_port
 from vq.errors import FrameTooLarge, OutcomeUnknown, UnknownTopic
+from vq.model import Address
 from vq.remoting.format import MAGIC_VERSION, PREFIX
 from vq.remoting.frames import FrameParser
 from vq.remoting.messages import decode_error
@@ -236,3 +238,26 @@ def test_a_deleted_topic_takes_its_files_out_of_the_way(processes):
         _topic(processes)
         client.put("t", 0, [message(b"new")])
         assert _read_all(client) == [b"new"]
+
+
+def test_a_stop_while_starting_is_quick(processes):
+    """A broker that waits for a ZooKeeper that is not there can be told to stop."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        spec = BrokerSpec(
+            data=processes.directory / "b1",
+            group="b1",
+            node="n1",
+            address=Address("127.0.0.1", free_port()),
+            zookeeper=f"127.0.0.1:{silent.getsockname()[1]}",
+            cluster=processes.name,
+        )
+        broker = processes.brokers["b1"] = BrokerChild(spec)
+        broker.start()
+        deadline = time.monotonic() + 10
+        while not (spec.data / "@lock").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        begin = time.monotonic()
+        assert broker.stop() == 0
+        assert time.monotonic() - begin < 5

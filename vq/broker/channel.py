@@ -298,7 +298,7 @@ class Channel:
         log = self.log
         try:
             if self._put_refusal is not None or header.epoch > context.epoch or log is None:
-                raise self._why_refused(header.epoch)
+                raise self.why_refused(header.epoch)
             count = header.record_count
             check_batch(
                 body,
@@ -347,8 +347,8 @@ class Channel:
             self._acknowledge(session, ticket, start + CONTROL_BYTES, duplicate=False)
             self._move_high_watermark(log.end_offset)
 
-    def _why_refused(self, epoch: int) -> VqError:
-        """Return the error for a PUT that is not taken."""
+    def why_refused(self, epoch: int = 0) -> VqError:
+        """Return the error for a PUT, of a client that knows ``epoch``, that is not taken."""
         if self._put_refusal is not None:
             error, reason = self._put_refusal
             return error(reason)
@@ -392,7 +392,7 @@ class Channel:
         assert log is not None
         offset = start + CONTROL_BYTES
         if self.failure is not None:
-            self._refuse(session, ticket, self._why_refused(0))
+            self._refuse(session, ticket, self.why_refused())
         elif self.sync and start >= log.synced_offset:
             # synced_offset lies between batches: once it is beyond the start, all of it is durable.
             self.acks.append(Acknowledgement(start + 1, session, ticket, offset, 0, True))

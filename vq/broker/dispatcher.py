@@ -14,7 +14,7 @@ from vq.broker import reading
 from vq.broker.channel import Channel
 from vq.broker.context import Context
 from vq.broker.session import Handler, Session
-from vq.errors import VqError
+from vq.errors import NotMaster, VqError
 from vq.model import TopicPartition
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import Ticket
@@ -80,10 +80,10 @@ class Dispatcher:
 
     def put(self, session: Session, ticket: Ticket, header: wire.PutRequest, body: bytes) -> None:
         """PUT: append a batch."""
-        refusal = self.put_refusal
-        if refusal is not None:
-            self._context.counters.refused += 1
-            session.refuse(ticket, refusal)
+        context = self._context
+        if self.put_refusal is not None or not context.may_acknowledge():
+            context.counters.refused += 1
+            session.refuse(ticket, self.put_refusal or _lease_ended(context))
             return
         channel = self._channels.get((header.topic, header.partition))
         if channel is None:
@@ -150,3 +150,10 @@ class Dispatcher:
                 handler(session, ticket, header, body)
 
         self._directory.resolve(TopicPartition(header.topic, header.partition), then)
+
+
+def _lease_ended(context: Context) -> NotMaster:
+    return NotMaster(
+        f"ZooKeeper has not answered group {context.group} for so long that another node may lead "
+        "it now"
+    )

@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import logging
+import os
 import random
 import signal
 
@@ -32,8 +34,8 @@ def build_node(config: BrokerConfig) -> BrokerNode:
     )
 
 
-async def serve(config: BrokerConfig) -> None:
-    """Run a broker until SIGTERM or SIGINT.
+async def serve(config: BrokerConfig) -> bool:
+    """Run a broker until SIGTERM or SIGINT; return whether it ended cleanly.
 
     Raises:
         VqError: It could not start; the message says why and what to do.
@@ -43,12 +45,19 @@ async def serve(config: BrokerConfig) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     node = build_node(config)
-    await node.start()
+    starting = asyncio.ensure_future(node.start())
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        await asyncio.wait({starting})
+        return True
+    starting.result()
     # What was made so far lives as long as the process: collections need not look at it again.
     gc.collect()
     gc.freeze()
-    await stop.wait()
-    await node.stop()
+    await stopping
+    return await node.stop()
 
 
 def run_broker(config: BrokerConfig) -> None:
@@ -63,4 +72,8 @@ def run_broker(config: BrokerConfig) -> None:
         run = asyncio.run
     else:
         run = uvloop.run
-    run(serve(config))
+    if not run(serve(config)):
+        # A thread that hangs in a call to the disk would keep the process. What was acknowledged
+        # is durable, and the next start recovers the rest.
+        logging.shutdown()
+        os._exit(1)

@@ -83,13 +83,7 @@ class Mover:
             channel.sealed = True
             channel.update_refusal()
             self._context.call_later(self._seal_timeout_s, partial(self._expire, channel, version))
-        await self._partitions.ensure_open(channel)
-        if channel.log is not None:
-            channel.log.seal()
-        await self._partitions.settle(channel)
-        log = channel.log
-        if log is None or channel.failure is not None:
-            raise StorageFailed(f"partition {channel} cannot be sealed: {channel.failure}")
+        log = await self._partitions.seal_log(channel)
         end_offset = log.end_offset
         logger.info("partition %s is sealed at %d", channel, end_offset)
         return wire.SealResponse(end_offset=end_offset, producers=log.producers.to_bytes())

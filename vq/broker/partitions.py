@@ -31,6 +31,7 @@ from vq.errors import (
     VqError,
 )
 from vq.model import PartitionPlacement, TopicPartition
+from vq.store.log import Log, LogState
 
 logger = logging.getLogger(__name__)
 
@@ -263,6 +264,24 @@ class Partitions:
                 if path is not None:
                     await self._add_older(channel, path)
             await self._open(channel, start_offset, producers)
+
+    async def seal_log(self, channel: Channel) -> Log:
+        """Seal the channel's log, with everything in it and the seal itself durable; return it.
+
+        Raises:
+            PartitionFailed, PartitionQuarantined, PartitionReadOnly: It cannot be sealed.
+            StorageFailed: The seal may not be durable.
+        """
+        await self.ensure_open(channel)
+        async with self._files:
+            if channel.log is not None:
+                channel.log.seal()
+            await self.settle(channel)
+            log = channel.log
+            if log is None or channel.failure is not None or log.state is not LogState.SEALED:
+                raise channel.why_refused()
+            await self._runner.run(log.save_seal)
+            return log
 
     # Closing ------------------------------------------------------------------------------------
     async def settle(self, channel: Channel) -> None:

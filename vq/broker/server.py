@@ -265,10 +265,11 @@ class BrokerSession(asyncio.Protocol):
         self._server.count_bad_peer(self.address, event.error)
         self._out += self.connection.data_to_send()
         self.write_out()
-        if transport is None:
+        if transport is None or transport.is_closing():
             return
         if self._paused:
             self._paused = False
+            self._server.paused.pop(self, None)
             transport.resume_reading()
         if transport.can_write_eof():
             transport.write_eof()
@@ -301,26 +302,30 @@ class BrokerSession(asyncio.Protocol):
         self._out += buffers
 
     def _pause(self) -> None:
-        if not self._paused and self._transport is not None:
+        transport = self._transport
+        if self._paused or self._closing_since is not None:
+            return
+        if transport is not None and not transport.is_closing():
             self._paused = True
             self._frame = None
-            self._transport.pause_reading()
+            transport.pause_reading()
             self._server.paused[self] = None
 
     def maybe_resume(self) -> None:
         """Read again if nothing stands against it any more."""
-        limits = self._server.limits
+        limits, transport = self._server.limits, self._transport
         if (
             self._paused
             and not self.congested
-            and self._transport is not None
+            and transport is not None
+            and not transport.is_closing()
             and self.in_flight <= limits.requests_in_flight_max // 2
             and self.put_bytes <= limits.put_bytes_in_flight_max // 2
             and self._server.requests_waiting < limits.requests_waiting_max
         ):
             self._paused = False
             self._server.paused.pop(self, None)
-            self._transport.resume_reading()
+            transport.resume_reading()
 
 
 class Server:

@@ -12,7 +12,15 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from vq.coordination.coordinator import Coordinator, EventKind, NoNode, Stat, WatchEvent
+from vq.coordination.coordinator import (
+    ConnectionLost,
+    Coordinator,
+    EventKind,
+    NoNode,
+    SessionExpired,
+    Stat,
+    WatchEvent,
+)
 from vq.coordination.paths import DELETING, READY, TOPICS, Topic
 from vq.coordination.reading import TopicView, children_or_none, gather_all, read_topic
 from vq.errors import CoordinationError, UnknownTopic, VqError
@@ -33,6 +41,9 @@ class TopicsView:
         on_topic: Called with every topic that is new or changed.
         on_gone: Called with the name of every topic that is no longer there.
         interval_s: How often to read again without a reason.
+
+    Attributes:
+        problems: Topics that could not be followed when they were last looked at, and why.
     """
 
     def __init__(
@@ -49,6 +60,7 @@ class TopicsView:
         self._interval_s = interval_s
         self._known: dict[str, TopicView] = {}
         self._seen: dict[str, tuple[int, int]] = {}  # czxid and version of its node
+        self.problems: dict[str, VqError] = {}
         self._hints: set[str] = set()
         self._all = True
         self._wake = asyncio.Event()
@@ -77,7 +89,8 @@ class TopicsView:
         """Read what is to be read now.
 
         Raises:
-            CoordinationError: ZooKeeper cannot be read; everything will be read next time.
+            ConnectionLost, SessionExpired: ZooKeeper cannot be read now; everything will be read
+                next time. What is wrong with one topic is kept in ``problems``.
         """
         async with self._lock:
             await self._refresh()
@@ -96,7 +109,7 @@ class TopicsView:
             )
             for name, stat in zip(names, stats, strict=True):
                 if stat is None or self._seen.get(name) != (stat.czxid, stat.version):
-                    await self._refresh_topic(name, stat)
+                    await self._refresh_one(name, stat)
         except BaseException:
             self._all = True
             raise
@@ -122,6 +135,19 @@ class TopicsView:
             for then in asked:
                 then(error)
             await asyncio.sleep(RETRY_S if error is not None else ASKED_INTERVAL_S)
+
+    async def _refresh_one(self, name: str, stat: Stat | None) -> None:
+        """Refresh a topic; what is wrong with one topic must not keep the others from us."""
+        try:
+            await self._refresh_topic(name, stat)
+        except (ConnectionLost, SessionExpired):
+            raise
+        except VqError as error:
+            if str(self.problems.get(name)) != str(error):
+                logger.exception("topic %s cannot be followed", name)
+            self.problems[name] = error
+        else:
+            self.problems.pop(name, None)
 
     async def _refresh_topic(self, name: str, stat: Stat | None) -> None:
         view = None
