@@ -51,6 +51,17 @@ def test_a_restarted_server_has_its_data_and_its_port(make_zookeeper) -> None:
             assert client.get("/kept")[0] == b"x"
 
 
+def test_a_relative_directory_is_taken_from_where_the_caller_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with ``vq standalone`` and its default, ``vq-data``."""
+    monkeypatch.chdir(tmp_path)
+    with EmbeddedZooKeeper(Path("data/zookeeper")) as server:
+        assert server.directory == tmp_path / "data" / "zookeeper"
+        with admin(server.hosts) as client:
+            assert client.exists("/zookeeper")
+
+
 def test_a_taken_port_is_refused_with_its_number(tmp_path: Path) -> None:
     """Before any process is started."""
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -158,6 +158,7 @@ class EmbeddedZooKeeper:
             raise InvalidArgument(f"port = {port} is outside [0, {65535 - servers}]")
         if not 10 <= tick_ms <= 60_000:
             raise InvalidArgument(f"tick_ms = {tick_ms} is outside [10, 60000]")
+        directory = directory.absolute()  # the servers run in directories of their own
         self.directory = directory
         self._port = port
         self._tick_ms = tick_ms
@@ -201,10 +202,13 @@ class EmbeddedZooKeeper:
                 break
             self.kill()
         logs = "\n".join(server.log_tail() for server in self._servers)
+        ended = not all(server.running for server in self._servers)
         self.kill()
         raise CoordinationError(
-            f"ZooKeeper in {self.directory} did not serve at {self.hosts} within {timeout_s:g} s; "
-            f"is the port free? The end of its log:\n{logs or '(nothing was logged)'}"
+            f"ZooKeeper in {self.directory} "
+            + ("ended instead of serving" if ended else f"did not serve within {timeout_s:g} s")
+            + f" at {self.hosts}; is the port free? The end of its log:\n"
+            + (logs or "(nothing was logged)")
         )
 
     def stop(self) -> None:

@@ -84,6 +84,6 @@ def test_options_have_bounds(tmp_path: Path, options: dict[str, int], shown: str
 def test_a_java_that_cannot_be_executed_is_told(tmp_path: Path) -> None:
     """With the address it should have served at, and the end of its log."""
     zookeeper = EmbeddedZooKeeper(tmp_path, java=tmp_path / "no-java", jars=[])
-    with pytest.raises(CoordinationError, match="did not serve"):
+    with pytest.raises(CoordinationError, match="ended instead of serving"):
         zookeeper.start(timeout_s=5)
     assert zookeeper.pids == []
