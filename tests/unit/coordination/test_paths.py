@@ -31,9 +31,15 @@ GOLDEN: list[tuple[Value, str]] = [
         '{"v": 1, "pool": "p", "labels": {"rack": "7"}, "draining": true}',
     ),
     (
-        GroupState(epoch=3, master="n1", insync=("n1", "n2"), incarnations={"n1": 5, "n2": 6}),
+        GroupState(
+            epoch=3,
+            master="n1",
+            insync=("n1", "n2"),
+            incarnations={"n1": 5, "n2": 6},
+            directories={"n1": "8f"},
+        ),
         '{"v": 1, "epoch": 3, "master": "n1", "insync": ["n1", "n2"], '
-        '"incarnations": {"n1": 5, "n2": 6}}',
+        '"incarnations": {"n1": 5, "n2": 6}, "directories": {"n1": "8f"}}',
     ),
     (
         BrokerNode(host="h", port=1, started_ms=2, version="0.1", nonce="x", directory="d"),
