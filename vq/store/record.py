@@ -5,10 +5,11 @@ of a client: the loops below bind what they call to local names and build no obj
 The layout is told in ``format``; batches and files are not this module's business.
 """
 
+import struct
 import zlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import google_crc32c
 from google.protobuf.message import DecodeError
@@ -52,7 +53,9 @@ __all__ = [
 
 _pack = RECORD_HEADER.pack
 _unpack = RECORD_HEADER.unpack_from
-_TAG_OR_PROPERTIES: Final = FLAG_TAG | FLAG_PROPERTIES
+#: A record header and the word behind it, which is the tag's length if there is a tag.
+_unpack_ahead = struct.Struct(RECORD_HEADER.format + "I").unpack_from
+assert FLAG_TAG == 1, "decode_into relies on it"
 
 
 class Record(NamedTuple):
@@ -127,57 +130,40 @@ def decode_into(buf: bytes | memoryview, base_offset: int, out: list[Record]) ->
             ``out`` holds every record before it.
     """
     data = buf if type(buf) is bytes else bytes(buf)
-    unpack = _unpack
+    unpack = _unpack_ahead
     digest = md5
     append = out.append
     new = tuple.__new__
     record = Record
-    from_bytes = int.from_bytes
+    header = RECORD_HEADER_BYTES
     position = 0
     size = len(data)
-    last = size - RECORD_HEADER_BYTES
+    data_ahead = data + b"\0\0\0\0"  # so that a word can be read behind any header
+    last = size - header
     while position <= last:
-        length, checksum, record_id, flag = unpack(data, position)
-        start = position + RECORD_HEADER_BYTES
+        length, checksum, record_id, flag, tag_length = unpack(data_ahead, position)
+        start = position + header
         end = start + length
         if end > size:
             if length > RECORD_LENGTH_MAX:
                 raise _corrupt(base_offset + position, f"claims a length of {length} bytes")
             break
         body = data[start:end]
-        if flag <= FLAG_TAG and digest(body).digest()[:4] == checksum:  # the common kinds first
-            tag = None
-            if flag:
-                at = 4 + from_bytes(body[:4], "big")
-                if at > length:
-                    raise _corrupt(base_offset + position, "has a tag longer than itself")
+        offset = base_offset + position
+        position = end
+        if flag <= 1 and digest(body).digest()[:4] == checksum:  # nothing but a tag, and MD5
+            if not flag:
+                append(new(record, (offset, base_offset + end, record_id, 0, None, None, body)))
+                continue
+            at = 4 + tag_length
+            if at <= length:
                 tag = body[4:at]
                 body = body[at:]
-            append(
-                new(
-                    record,
-                    (base_offset + position, base_offset + end, record_id, flag, tag, None, body),
-                )
-            )
-            position = end
-            continue
+                append(new(record, (offset, base_offset + end, record_id, 1, tag, None, body)))
+                continue
         if flag == FLAG_CONTROL and length == CONTROL_PAYLOAD_BYTES:
-            position = end
             continue
-        if flag & FLAG_CHECKSUM_MASK or digest(body).digest()[:4] != checksum:
-            _verify(body, checksum, flag, base_offset + position)
-        if flag not in KNOWN_FLAGS:
-            raise _corrupt(base_offset + position, f"has the unknown flag {flag:#x}")
-        tag = properties = None
-        if flag & _TAG_OR_PROPERTIES:
-            tag, properties, body = _split(body, flag, base_offset + position)
-        append(
-            new(
-                record,
-                (base_offset + position, base_offset + end, record_id, flag, tag, properties, body),
-            )
-        )
-        position = end
+        append(_decode_body(offset, record_id, flag, checksum, body))
     return base_offset + position
 
 
@@ -390,13 +376,19 @@ def decompress(payload: bytes, flag: int, *, bytes_max: int = limits.MESSAGE_BYT
 
 
 # Slow paths -------------------------------------------------------------------------------------
-def _verify(body: bytes, checksum: bytes, flag: int, offset: int) -> None:
-    if flag & FLAG_CHECKSUM_MASK == CHECKSUM_CRC32C and not flag & FLAG_CONTROL:
-        if google_crc32c.value(body).to_bytes(4, "big") == checksum:
-            return
-    elif not flag & FLAG_CHECKSUM_MASK and md5(body).digest()[:4] == checksum:
-        return
-    raise _corrupt(offset, "fails its checksum")
+def _decode_body(offset: int, record_id: int, flag: int, checksum: bytes, body: bytes) -> Record:
+    """Return any message record, or say what is wrong with it."""
+    if flag & FLAG_CHECKSUM_MASK == CHECKSUM_CRC32C:
+        found = google_crc32c.value(body).to_bytes(4, "big")
+    else:
+        found = md5(body).digest()[:4]
+    if found != checksum:
+        raise _corrupt(offset, "fails its checksum")
+    if flag not in KNOWN_FLAGS or flag & FLAG_CONTROL:
+        raise _corrupt(offset, f"has the unknown flag {flag:#x}")
+    end = offset + RECORD_HEADER_BYTES + len(body)
+    tag, properties, payload = _split(body, flag, offset)
+    return Record(offset, end, record_id, flag, tag, properties, payload)
 
 
 def _split(body: bytes, flag: int, offset: int) -> tuple[bytes | None, bytes | None, bytes]:
