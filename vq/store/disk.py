@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -294,7 +295,16 @@ class _RealLock:
 
 
 class RealDisk:
-    """The file system of the machine. Safe from any thread."""
+    """The file system of the machine. Safe from any thread.
+
+    One descriptor is held in reserve for ``sync_directory``: a process that has run out of them
+    must still be able to make durable what it has written.
+    """
+
+    def __init__(self) -> None:
+        self._reserve = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)]  # empty while in use
+        self._reserve_lock = threading.Lock()
+        weakref.finalize(self, _close_all, self._reserve)
 
     def open(self, path: Path, *, create: bool = False) -> RealFile:
         """See ``Disk.open``."""
@@ -342,11 +352,18 @@ class RealDisk:
 
     def sync_directory(self, path: Path) -> None:
         """See ``Disk.sync_directory``."""
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+            _fsync_directory(path)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            with self._reserve_lock:
+                if not self._reserve:
+                    raise
+                _close_all(self._reserve)
+                _fsync_directory(path)  # nothing was synced before, so trying again is honest
+                with contextlib.suppress(OSError):
+                    self._reserve.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
     def lock(self, path: Path) -> _RealLock:
         """See ``Disk.lock``; the lock is ``flock``, so it ends with the process."""
@@ -406,6 +423,19 @@ class RealDisk:
 
         weakref.finalize(sync, os.close, fd)
         return sync
+
+
+def _close_all(descriptors: list[int]) -> None:
+    while descriptors:
+        os.close(descriptors.pop())
+
+
+def _fsync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _kernel_version() -> tuple[int, int]:

@@ -1,6 +1,8 @@
 """One contract for the real disk and its twin in memory."""
 
 import errno
+import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -162,3 +164,21 @@ def test_a_syncer_syncs_the_whole_file_system(place: tuple[Disk, Path]) -> None:
     if sync is not None:
         sync()
     file.close()
+
+
+def test_names_can_be_made_durable_without_a_descriptor_left(tmp_path: Path) -> None:
+    """The last append before the limit must still be acknowledged."""
+    disk = RealDisk()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+    try:
+        with pytest.raises(OSError) as caught:
+            disk.open(tmp_path / "f", create=True)
+        assert caught.value.errno == errno.EMFILE
+        for _ in range(3):
+            disk.sync_directory(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    disk.open(tmp_path / "f", create=True).close()
