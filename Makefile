@@ -3,7 +3,7 @@
 #   make demo [INPUT=file]   a real cluster carries a real file, every line accounted for
 #   make test [ARGS=...]     all tests; ARGS goes to pytest, e.g. ARGS='tests/unit -k log'
 #   make test-long           the long forms of the fault runs
-#   make bench               throughput and latency beside what the bare machine gives
+#   make bench [ARGS=...]    every speed target beside what the bare machine gives; ARGS=--quick
 #   make check               lint, format, types, import layers, generated code
 #
 # PYTHON=/path/to/python3.11 names the interpreter; without it the first new enough one is taken.
@@ -50,8 +50,8 @@ test-long:
 	VQ_LONG=1 $(RUN) -m pytest tests/faults tests/property --timeout 7200 $(ARGS)
 
 bench:
-	$(call bootstrap,demo)
-	@$(RUN) -m vq.cli.main bench $(ARGS)
+	$(call bootstrap,demo bench)
+	@$(RUN) -m bench.run $(ARGS)
 
 check:
 	$(call bootstrap,check)

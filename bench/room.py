@@ -4,12 +4,15 @@ Nothing of vq is in here. A frame is ``length u32 | bytes``; the server stores i
 mapped file and answers 17 bytes. What vq loses against this is vq's to explain. Run alone it prints
 its figures::
 
-    python bench/room.py
+    python -m bench.room [DIRECTORY]
 """
 
 import asyncio
+import contextlib
+import ctypes
 import mmap
 import multiprocessing as mp
+import multiprocessing.connection
 import os
 import socket
 import statistics
@@ -17,6 +20,7 @@ import struct
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +29,7 @@ import uvloop
 _LENGTH = struct.Struct(">I")
 _ANSWER = b"\x00\x00\x00\x0d" + b"a" * 13
 _FILE_BYTES = 64 << 20
+_LARGE_BYTES = 16_384
 
 
 class _Server(asyncio.Protocol):
@@ -64,7 +69,7 @@ class _Server(asyncio.Protocol):
             self._transport.writelines([_ANSWER] * answers)  # type: ignore[attr-defined]
 
 
-def _serve(path: str, ready: "mp.connection.Connection") -> None:
+def _serve(path: str, ready: multiprocessing.connection.Connection) -> None:
     async def main() -> None:
         with Path(path).open("r+b") as file:
             os.posix_fallocate(file.fileno(), 0, _FILE_BYTES)
@@ -77,23 +82,23 @@ def _serve(path: str, ready: "mp.connection.Connection") -> None:
     uvloop.run(main())
 
 
-@dataclass(frozen=True)
-class Room:
-    """What the bare machine does.
-
-    Attributes:
-        one_at_a_time: Requests a second, each waiting for its answer.
-        round_trip_s: Median time of one.
-        pipelined: 128-byte frames a second, 512 under way.
-        large_bytes: Bytes a second in frames of 16 KiB, 64 under way.
-        fdatasync_s: Median fdatasync after writing 128 bytes into allocated space.
-    """
-
-    one_at_a_time: float
-    round_trip_s: float
-    pipelined: float
-    large_bytes: float
-    fdatasync_s: float
+@contextlib.contextmanager
+def _connected(directory: str | None) -> Iterator[socket.socket]:
+    """Start the server in a process of its own and connect to it."""
+    with tempfile.TemporaryDirectory(dir=directory, prefix="vq-room-") as scratch:
+        path = Path(scratch) / "room"
+        path.touch()
+        ours, theirs = mp.Pipe()
+        # Spawned: forking a process that has or had threads is not to be relied on.
+        process = mp.get_context("spawn").Process(target=_serve, args=(str(path), theirs))
+        process.start()
+        try:
+            with socket.create_connection(("127.0.0.1", ours.recv())) as sock:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                yield sock
+        finally:
+            process.terminate()
+            process.join()
 
 
 def _read_answers(sock: socket.socket, count: int) -> None:
@@ -116,33 +121,6 @@ def _pipeline(sock: socket.socket, body: bytes, depth: int, seconds: float) -> f
     return done / elapsed
 
 
-def measure(directory: str | None = None, *, seconds: float = 1.5) -> Room:
-    """Measure the room once. Takes about four times ``seconds``."""
-    with tempfile.TemporaryDirectory(dir=directory) as scratch:
-        path = Path(scratch) / "room"
-        path.touch()
-        ours, theirs = mp.Pipe()
-        process = mp.get_context("fork").Process(target=_serve, args=(str(path), theirs))
-        process.start()
-        try:
-            port = ours.recv()
-            with socket.create_connection(("127.0.0.1", port)) as sock:
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                times = _round_trips(sock, seconds)
-                pipelined = _pipeline(sock, bytes(128), 512, seconds)
-                large = _pipeline(sock, bytes(16384), 64, seconds) * 16384
-        finally:
-            process.terminate()
-            process.join()
-        return Room(
-            one_at_a_time=len(times) / sum(times),
-            round_trip_s=statistics.median(times),
-            pipelined=pipelined,
-            large_bytes=large,
-            fdatasync_s=_fdatasync(scratch),
-        )
-
-
 def _round_trips(sock: socket.socket, seconds: float) -> list[float]:
     frame = _LENGTH.pack(128) + bytes(128)
     times: list[float] = []
@@ -154,17 +132,139 @@ def _round_trips(sock: socket.socket, seconds: float) -> list[float]:
     return times
 
 
-def _fdatasync(scratch: str, count: int = 500) -> float:
-    with (Path(scratch) / "sync").open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, 1 << 20)
-        os.fsync(file.fileno())
+# One figure at a time -------------------------------------------------------------------------
+def one_at_a_time(directory: str | None, seconds: float) -> tuple[float, float]:
+    """Return requests a second, each waiting for its answer, and the median seconds of one."""
+    with _connected(directory) as sock:
+        times = _round_trips(sock, seconds)
+    return len(times) / sum(times), statistics.median(times)
+
+
+def pipelined(directory: str | None, seconds: float) -> float:
+    """Return frames of 128 bytes a second, 512 under way."""
+    with _connected(directory) as sock:
+        return _pipeline(sock, bytes(128), 512, seconds)
+
+
+def large_bytes(directory: str | None, seconds: float) -> float:
+    """Return bytes a second in frames of 16 KiB, 64 under way."""
+    with _connected(directory) as sock:
+        return _pipeline(sock, bytes(_LARGE_BYTES), 64, seconds) * _LARGE_BYTES
+
+
+def fdatasync_s(directory: str | None, size: int = 128, count: int = 500) -> float:
+    """Return the median seconds of an fdatasync after writing ``size`` bytes."""
+    with _allocated(directory, 1, 64 << 20) as (files, _):
         times = []
         for number in range(count):
-            os.pwrite(file.fileno(), bytes(128), number * 128)
-            start = time.perf_counter()
-            os.fdatasync(file.fileno())
-            times.append(time.perf_counter() - start)
+            os.pwrite(files[0], bytes(size), number * size % (60 << 20))
+            times.append(_timed(lambda: os.fdatasync(files[0])))
     return statistics.median(times)
+
+
+def mapped_store_s(directory: str | None, count: int = 200_000) -> float:
+    """Return the mean seconds of storing 200 bytes into a mapped file."""
+    record = bytes(200)
+    with _allocated(directory, 1, _FILE_BYTES) as (files, _):
+        store = mmap.mmap(files[0], _FILE_BYTES)
+        begin = time.perf_counter()
+        for at in range(0, count * 200, 200):
+            store[at : at + 200] = record
+        took = time.perf_counter() - begin
+        store.close()
+    return took / count
+
+
+@dataclass(frozen=True)
+class FlushCycle:
+    """Median seconds until ``files`` files with 500 dirty bytes each are durable."""
+
+    files: int
+    fdatasync_s: float
+    syncfs_s: float | None
+
+
+def flush_cycle(directory: str | None, files: int, count: int = 30) -> FlushCycle:
+    """Measure both ways to flush several files: one after the other, and the whole file system."""
+    record = bytes(500)
+    with _allocated(directory, files, 1 << 20) as (opened, root):
+
+        def dirty(number: int) -> None:
+            for file in opened:
+                os.pwrite(file, record, number * 500 % (1 << 19))
+
+        def in_turn() -> None:
+            for file in opened:
+                os.fdatasync(file)
+
+        def median(flush: Callable[[], object]) -> float:
+            times = []
+            for number in range(count):
+                dirty(number)
+                times.append(_timed(flush))
+            return statistics.median(times)
+
+        syncfs = getattr(ctypes.CDLL(None), "syncfs", None)
+        return FlushCycle(
+            files, median(in_turn), None if syncfs is None else median(lambda: syncfs(root))
+        )
+
+
+@contextlib.contextmanager
+def _allocated(directory: str | None, count: int, size: int) -> Iterator[tuple[list[int], int]]:
+    """Yield descriptors of files with ``size`` bytes really there, and one of their directory."""
+    with tempfile.TemporaryDirectory(dir=directory, prefix="vq-room-") as scratch:
+        opened = [os.open(scratch, os.O_RDONLY)]
+        try:
+            for number in range(count):
+                opened.append(os.open(Path(scratch) / str(number), os.O_RDWR | os.O_CREAT))
+                os.posix_fallocate(opened[-1], 0, size)
+                os.fsync(opened[-1])
+            yield opened[1:], opened[0]
+        finally:
+            for each in opened:
+                os.close(each)
+
+
+def _timed(work: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+# All of it ------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Room:
+    """What the bare machine does.
+
+    Attributes:
+        one_at_a_time: Requests a second, each waiting for its answer.
+        round_trip_s: Median time of one.
+        pipelined: 128-byte frames a second, 512 under way.
+        large_bytes: Bytes a second in frames of 16 KiB, 64 under way.
+        fdatasync_s: Median fdatasync after writing 128 bytes into allocated space.
+        mapped_store_s: Storing 200 bytes into a mapped file.
+    """
+
+    one_at_a_time: float
+    round_trip_s: float
+    pipelined: float
+    large_bytes: float
+    fdatasync_s: float
+    mapped_store_s: float
+
+
+def measure(directory: str | None = None, *, seconds: float = 1.5) -> Room:
+    """Measure the room once. Takes about four times ``seconds``."""
+    rate, round_trip = one_at_a_time(directory, seconds)
+    return Room(
+        one_at_a_time=rate,
+        round_trip_s=round_trip,
+        pipelined=pipelined(directory, seconds),
+        large_bytes=large_bytes(directory, seconds),
+        fdatasync_s=fdatasync_s(directory),
+        mapped_store_s=mapped_store_s(directory),
+    )
 
 
 if __name__ == "__main__":
@@ -174,3 +274,4 @@ if __name__ == "__main__":
     print(f"pipelined        {room.pipelined:12,.0f} frames/s of 128 bytes")
     print(f"large frames     {room.large_bytes / 1e6:12,.0f} MB/s")
     print(f"fdatasync        {room.fdatasync_s * 1e6:12,.1f} µs (median, 128 bytes)")
+    print(f"mapped store     {room.mapped_store_s * 1e6:12,.2f} µs (200 bytes)")

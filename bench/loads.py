@@ -1,0 +1,384 @@
+"""Client works that only the benchmark needs; the others are ``vq.cli.workload``'s.
+
+Same form: plain values in, plain values out, ``ready`` called when set up.
+"""
+
+import asyncio
+import itertools
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final
+
+import uvloop
+
+import vq
+from vq.cli.workload import Audit, Outcomes, Ready, WorkFailed, content
+from vq.client.connection import BrokerConnection, connect
+from vq.errors import VqError
+from vq.model import Address
+from vq.remoting.format import (
+    LENGTH_BYTES,
+    PREFIX,
+    PREFIX_BYTES,
+    VERSION_MAX,
+    VERSION_MIN,
+    Command,
+)
+from vq.remoting.frames import encode_frame
+from vq.remoting.transport import TcpNetwork
+from vq.remoting.wire_pb2 import GetRequest, GetResponse, HelloRequest
+from vq.store.record import decode_into
+
+_READ_BYTES: Final = 1 << 20
+_DEPTH: Final = 2
+_SEND_S: Final = 60.0
+_HOLD_MS: Final = 15_000
+
+
+# Raw bytes ------------------------------------------------------------------------------------
+class RawReader:
+    """A blocking socket that fetches ranges of a partition and looks at no record.
+
+    A counterpart of the room's client: what is measured is the broker and the wire.
+    """
+
+    def __init__(self, address: Address, cluster: str, topic: str) -> None:
+        self._topic = topic
+        self._socket = socket.create_connection(address)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        hello = HelloRequest(
+            version_min=VERSION_MIN, version_max=VERSION_MAX, client_id="bench", cluster=cluster
+        )
+        self._asked = self._received = 0
+        self._head = bytearray(1 << 16)
+        self._send(Command.HELLO, hello.SerializeToString())
+        self._receive(memoryview(bytearray(1 << 16)))
+
+    def read(self, target: memoryview, start: int) -> None:
+        """Fill ``target`` with the bytes from ``start`` on, ``_DEPTH`` requests under way."""
+        size = len(target)
+        wanted = deque((at, min(_READ_BYTES, size - at)) for at in range(0, size, _READ_BYTES))
+        asked: deque[tuple[int, int]] = deque()
+        while wanted or asked:
+            while wanted and len(asked) < _DEPTH:
+                at, length = wanted.popleft()
+                asked.append((at, length))
+                self._ask(start + at, length)
+            at, length = asked.popleft()
+            got = self._receive(target[at : at + length])
+            if got == 0:
+                raise WorkFailed(f"no bytes at offset {start + at}")
+            if got < length:  # the end of a block file
+                wanted.appendleft((at + got, length - got))
+
+    def _ask(self, offset: int, length: int) -> None:
+        header = GetRequest(topic=self._topic, partition=0, offset=offset, max_bytes=length)
+        self._send(Command.GET, header.SerializeToString())
+
+    def _send(self, command: Command, header: bytes) -> None:
+        self._asked += 1
+        self._socket.sendall(encode_frame(command, 0, self._asked, 0, header))
+
+    def _receive(self, target: memoryview) -> int:
+        """Take one reply, its body into ``target``; return the body's size."""
+        head = memoryview(self._head)
+        self._fill(head[:PREFIX_BYTES])
+        length, _, _, _, status, correlation_id, header_bytes = PREFIX.unpack(head[:PREFIX_BYTES])
+        self._fill(head[:header_bytes])
+        self._received += 1
+        if status or correlation_id != self._received:
+            raise WorkFailed(
+                f"status {status} for request {correlation_id}, {self._received} was next: "
+                f"{bytes(head[:header_bytes])!r}"
+            )
+        body: int = length + LENGTH_BYTES - PREFIX_BYTES - header_bytes
+        self._fill(target[:body])
+        return body
+
+    def _fill(self, target: memoryview) -> None:
+        while len(target):
+            got = self._socket.recv_into(target)
+            if not got:
+                raise WorkFailed("the broker closed the connection")
+            target = target[got:]
+
+    def close(self) -> None:
+        """End the connection."""
+        self._socket.close()
+
+
+def raw_fetch(
+    ready: Ready,
+    *,
+    client: dict[str, Any],
+    address: str,
+    topic: str,
+    passes: int,
+    size: int,
+    sent: dict[str, int],
+) -> dict[str, Any]:
+    """Fetch the whole partition ``passes`` times without decoding; compare the bytes afterwards."""
+    with vq.MessageFactory(vq.MessageFactoryConfig(**client)) as factory:
+        bounds = factory.create_consumer().get_bounds(topic, 0)
+    data = bytearray(bounds.latest - bounds.earliest)
+    view = memoryview(data)
+    reader = RawReader(Address.parse(address), client["cluster"], topic)
+    reader.read(view, bounds.earliest)  # the buffer's pages are touched here, not in the measure
+    ready()
+    begin = time.perf_counter()
+    for _ in range(passes):
+        reader.read(view, bounds.earliest)
+    seconds = time.perf_counter() - begin
+    reader.close()
+    records: list[Any] = []
+    decode_into(bytes(data), bounds.earliest, records)
+    audit = Audit(size)
+    for record in records:
+        audit.take(record.payload)
+    audit.check({int(stream): count for stream, count in sent.items()})
+    return {"bytes": len(data) * passes, "seconds": seconds, "messages": audit.messages}
+
+
+# Many partitions --------------------------------------------------------------------------------
+class ByNumber:
+    """A partitioner whose keys are partition numbers."""
+
+    def choose(self, key: str | None, partitions: int, writable: Sequence[int]) -> int:
+        """See ``vq.client.partitioner.Partitioner``."""
+        return int(key or 0)
+
+
+def acks_over_partitions(
+    ready: Ready, *, client: dict[str, Any], topic: str, partitions: int, seconds: float, size: int
+) -> dict[str, Any]:
+    """Keep one message under way in every partition; each acknowledgement sends the next one."""
+    numbers = [0] * partitions
+    end = 0.0
+    errors: list[VqError] = []
+    idle = threading.Semaphore(0)
+    with (
+        vq.MessageFactory(vq.MessageFactoryConfig(**client)) as factory,
+        factory.create_producer(partitioner=ByNumber()) as producer,
+    ):
+        producer.publish(topic)
+
+        def send(partition: int) -> None:
+            body = content(partition, numbers[partition], size)
+
+            def ended(_result: vq.SendResult | None, error: VqError | None) -> None:
+                if error is not None:
+                    errors.append(error)
+                else:
+                    numbers[partition] += 1
+                if error is None and time.perf_counter() < end:
+                    send(partition)
+                else:
+                    idle.release()
+
+            producer.send_async(vq.Message(topic, body, key=str(partition)), ended)
+
+        # Files are made and allocated by a first message each, outside the measure.
+        for partition in range(partitions):
+            send(partition)
+        for _ in range(partitions):
+            idle.acquire()
+        warm = sum(numbers)
+        ready()
+        begin = time.perf_counter()
+        end = begin + seconds
+        for partition in range(partitions):
+            send(partition)
+        for _ in range(partitions):
+            idle.acquire()
+        took = time.perf_counter() - begin
+    if errors:
+        raise WorkFailed(f"{len(errors)} sends failed, the first: {errors[0]}")
+    return {
+        "sent": {str(partition): count for partition, count in enumerate(numbers)},
+        "messages": sum(numbers) - warm,
+        "seconds": took,
+    }
+
+
+# Idle consumers ---------------------------------------------------------------------------------
+def idle_consumers(
+    ready: Ready,
+    *,
+    client: dict[str, Any],
+    address: str,
+    topic: str,
+    partitions: int,
+    consumers: int,
+) -> dict[str, Any]:
+    """Let ``consumers`` connections wait for data in all partitions; the second ``ready`` ends it.
+
+    Each partition has one waiting GET, held 15 s and asked again, as a consumer's fetcher does.
+    """
+    return uvloop.run(_idle(ready, client["cluster"], address, topic, partitions, consumers))
+
+
+async def _idle(
+    ready: Ready, cluster: str, address: str, topic: str, partitions: int, consumers: int
+) -> dict[str, Any]:
+    network, where = TcpNetwork(), Address.parse(address)
+    connections = [
+        await connect(
+            network,
+            where,
+            client_id=f"idle-{number}",
+            cluster=cluster,
+            timeout=10.0,
+            on_close=lambda _: None,
+        )
+        for number in range(consumers)
+    ]
+    answers = itertools.count()
+    first: set[int] = set()
+
+    async def wait(connection: BrokerConnection, partition: int) -> None:
+        offset = (await _get(connection, topic, partition, 0, 0)).high_watermark
+        first.add(partition)
+        while True:
+            await _get(connection, topic, partition, offset, _HOLD_MS)
+            next(answers)
+
+    waits = [
+        asyncio.create_task(wait(connections[partition % consumers], partition))
+        for partition in range(partitions)
+    ]
+    while len(first) < partitions:
+        for task in waits:
+            if task.done():
+                task.result()
+        await asyncio.sleep(0.05)
+    await asyncio.to_thread(ready)
+    await asyncio.to_thread(ready)
+    failed = [task.exception() for task in waits if task.done() and not task.cancelled()]
+    if failed:
+        raise WorkFailed(f"{len(failed)} of {partitions} waits ended: {failed[0]}")
+    for task in waits:
+        task.cancel()
+    await asyncio.gather(*waits, return_exceptions=True)
+    for connection in connections:
+        connection.close()
+    return {"answers": next(answers)}
+
+
+async def _get(
+    connection: BrokerConnection, topic: str, partition: int, offset: int, wait_ms: int
+) -> GetResponse:
+    request = GetRequest(
+        topic=topic, partition=partition, offset=offset, max_bytes=_READ_BYTES, max_wait_ms=wait_ms
+    )
+    response, _ = await connection.request(Command.GET, request, timeout=60.0)
+    assert isinstance(response, GetResponse)
+    return response
+
+
+# Through a restart ------------------------------------------------------------------------------
+def keep_sending(
+    ready: Ready, *, client: dict[str, Any], topic: str, size: int, stream: int
+) -> dict[str, Any]:
+    """Send one message after the other until the second ``ready``; tell the gaps between acks.
+
+    Returns the monotonic time before and after every gap of 50 ms and more.
+    """
+    stop = threading.Event()
+    gaps: list[tuple[float, float]] = []
+    failures: list[VqError] = []
+    sent = 0
+    with (
+        vq.MessageFactory(vq.MessageFactoryConfig(**client)) as factory,
+        factory.create_producer() as producer,
+    ):
+        producer.publish(topic)
+
+        def send() -> None:
+            nonlocal sent
+            last = time.monotonic()
+            while not stop.is_set():
+                try:
+                    producer.send_sync(vq.Message(topic, content(stream, sent, size)), _SEND_S)
+                except VqError as error:
+                    failures.append(error)
+                    return
+                sent += 1
+                now = time.monotonic()
+                if now - last >= 0.05:
+                    gaps.append((last, now))
+                last = now
+
+        ready()
+        thread = threading.Thread(target=send)
+        thread.start()
+        ready()
+        stop.set()
+        thread.join()
+    if failures:
+        raise WorkFailed(f"after {sent} messages: {failures[0]}")
+    return {"sent": {str(stream): sent}, "gaps": gaps}
+
+
+# A long backlog ---------------------------------------------------------------------------------
+def read_from(
+    ready: Ready, *, client: dict[str, Any], topic: str, offset: int, count: int
+) -> dict[str, Any]:
+    """Read ``count`` messages from ``offset`` on, by position, decoded and verified."""
+    with vq.MessageFactory(vq.MessageFactoryConfig(**client)) as factory:
+        reader = factory.create_consumer()
+        if not reader.get(topic, 0, offset, _READ_BYTES):
+            raise WorkFailed(f"nothing at offset {offset}")
+        ready()
+        read = 0
+        begin = time.perf_counter()
+        while read < count:
+            messages = reader.get(topic, 0, offset, _READ_BYTES)
+            if not messages:
+                raise WorkFailed(f"the partition ends after {read} messages")
+            read += len(messages)
+            offset = messages[-1].next_offset
+        seconds = time.perf_counter() - begin
+    return {"messages": read, "seconds": seconds}
+
+
+def end_offset(ready: Ready, *, client: dict[str, Any], topic: str) -> dict[str, Any]:
+    """Return where partition 0 ends now."""
+    with vq.MessageFactory(vq.MessageFactoryConfig(**client)) as factory:
+        ready()
+        return {"offset": factory.create_consumer().get_bounds(topic, 0).latest}
+
+
+def send_one_each(
+    ready: Ready, *, client: dict[str, Any], topic: str, partitions: int, size: int
+) -> dict[str, Any]:
+    """Send one message to each partition, so that each has a log."""
+    outcomes = Outcomes()
+    with (
+        vq.MessageFactory(vq.MessageFactoryConfig(**client)) as factory,
+        factory.create_producer(partitioner=ByNumber()) as producer,
+    ):
+        producer.publish(topic)
+        ready()
+        for partition in range(partitions):
+            body = content(partition, 0, size)
+            producer.send_async(vq.Message(topic, body, key=str(partition)), outcomes)
+        producer.flush()
+    outcomes.check(partitions)
+    return {"messages": partitions}
+
+
+WORKS: Final = {
+    work.__name__: work
+    for work in (
+        raw_fetch,
+        acks_over_partitions,
+        idle_consumers,
+        keep_sending,
+        read_from,
+        end_offset,
+        send_one_each,
+    )
+}

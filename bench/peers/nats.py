@@ -1,0 +1,136 @@
+"""NATS JetStream with file storage, through nats-py.
+
+An acknowledgement does not wait for the disk (the server syncs every two minutes): page cache
+class.
+"""
+
+import asyncio
+import contextlib
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from bench.peers.peer import PAGE_CACHE, Peer, Server, Values, find_program, need_client
+from vq.cli.workload import Ready, WorkFailed, contents
+from vq.coordination.embedded import free_port
+
+_IN_FLIGHT: Final = 500
+
+
+def check() -> str:
+    """See ``Peer.check``."""
+    program = find_program("nats-server")
+    need_client("nats", "nats-py")
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
+    return said.stdout.strip().rpartition(" ")[2].lstrip("v")
+
+
+@contextlib.contextmanager
+def running(directory: Path) -> Iterator[Values]:
+    """See ``Peer.running``."""
+    port = free_port()
+    command = [find_program("nats-server"), "-js", "-sd", str(directory / "data")]
+    command += ["-a", "127.0.0.1", "-p", str(port)]
+    with Server(command, directory / "server.log") as server:
+        server.wait_port(port)
+        yield {"port": port}
+
+
+# Client works -----------------------------------------------------------------------------------
+async def _stream(port: int, name: str) -> tuple[Any, Any]:
+    import nats
+    from nats.js.api import StorageType, StreamConfig
+
+    client = await nats.connect(f"nats://127.0.0.1:{port}")
+    jetstream = client.jetstream(publish_async_max_pending=_IN_FLIGHT)
+    await jetstream.add_stream(
+        StreamConfig(name=name, subjects=[f"{name}.messages"], storage=StorageType.FILE)
+    )
+    return client, jetstream
+
+
+def one_by_one(ready: Ready, *, port: int, seconds: float, size: int) -> dict[str, Any]:
+    """Publish and wait for each acknowledgement."""
+
+    async def work() -> dict[str, Any]:
+        client, jetstream = await _stream(port, "one")
+        bodies = contents(0, 0, 200_000, size)
+        ready()
+        begin = time.perf_counter()
+        sent = 0
+        while (took := time.perf_counter() - begin) < seconds:
+            await jetstream.publish("one.messages", bodies[sent])
+            sent += 1
+        await client.close()
+        return {"messages": sent, "seconds": took}
+
+    return asyncio.run(work())
+
+
+def pipelined(ready: Ready, *, port: int, count: int, size: int) -> dict[str, Any]:
+    """Publish with 500 acknowledgements outstanding."""
+
+    async def work() -> dict[str, Any]:
+        client, jetstream = await _stream(port, "bulk")
+        bodies = contents(0, 0, count, size)
+        ready()
+        begin = time.perf_counter()
+        answers = [
+            await jetstream.publish_async("bulk.messages", body, wait_stall=60) for body in bodies
+        ]
+        await asyncio.gather(*answers)
+        seconds = time.perf_counter() - begin
+        await client.close()
+        return {"messages": count, "seconds": seconds}
+
+    return asyncio.run(work())
+
+
+def consume(ready: Ready, *, port: int, count: int, size: int) -> dict[str, Any]:
+    """Receive with a push subscription and acknowledge every message."""
+
+    async def work() -> dict[str, Any]:
+        from nats.js.api import AckPolicy, ConsumerConfig
+
+        client, jetstream = await _stream(port, "bulk")
+        received: list[bytes] = []
+        marks: list[float] = []
+        ended = asyncio.Event()
+
+        async def take(message: Any) -> None:
+            received.append(message.data)
+            await message.ack()
+            if len(received) in {1, count}:
+                marks.append(time.perf_counter())
+                if len(received) == count:
+                    ended.set()
+
+        ready()
+        config = ConsumerConfig(ack_policy=AckPolicy.EXPLICIT, max_ack_pending=10 * _IN_FLIGHT)
+        await jetstream.subscribe("bulk.messages", cb=take, manual_ack=True, config=config)
+        await asyncio.wait_for(ended.wait(), 120)
+        await client.close()
+        if received != contents(0, 0, count, size):
+            raise WorkFailed(f"what arrived is not what was sent: {len(received)} of {count}")
+        return {"messages": count - 1, "seconds": marks[-1] - marks[0]}
+
+    return asyncio.run(work())
+
+
+PEER = Peer(
+    name="NATS JetStream",
+    durability=PAGE_CACHE,
+    client="nats-py (500 in flight)",
+    check=check,
+    running=running,
+    works={
+        "nats_one_by_one": one_by_one,
+        "nats_pipelined": pipelined,
+        "nats_consume": consume,
+    },
+    one_by_one="nats_one_by_one",
+    pipelined="nats_pipelined",
+    consume="nats_consume",
+)

@@ -1,0 +1,242 @@
+"""``make bench``: every speed target, the room measured in turns, and what users pick instead.
+
+    python -m bench.run [--quick] [--only NAME ...] [--rounds N] [--json FILE] [--directory DIR]
+
+Figures are medians over the rounds. A missed target is reported as missed, with a profile of both
+sides; exit code 1 only when a measurement itself fails (something was lost, doubled or refused).
+"""
+
+import argparse
+import functools
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+if __name__ == "__main__":
+    # As a script, this file's directory comes first on the path; its modules are not top-level.
+    sys.path[:] = [str(ROOT), *(p for p in sys.path if Path(p or ".").resolve() != ROOT / "bench")]
+
+from rich.console import Console  # noqa: E402
+from rich.table import Table  # noqa: E402
+
+from bench import compare, profile, room  # noqa: E402
+from bench.figures import COLUMNS, Row, Verdict, cells, markdown, rows_of, shown  # noqa: E402
+from bench.scenarios import SCENARIOS, Context, Scenario  # noqa: E402
+from vq.errors import VqError  # noqa: E402
+
+PEERS = "peers"
+NAMES = (*(scenario.name for scenario in SCENARIOS), PEERS)
+
+
+def machine(directory: Path) -> dict[str, Any]:
+    """Return what the figures depend on."""
+    processor = next(
+        (
+            line.partition(":")[2].strip()
+            for line in _lines("/proc/cpuinfo")
+            if line.startswith("model name")
+        ),
+        platform.processor(),
+    )
+    memory_kb = next(
+        (int(line.split()[1]) for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), 0
+    )
+    return {
+        "processor": processor,
+        "cores": os.cpu_count(),
+        "memory_gb": round(memory_kb * 1024 / 1e9, 1),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "file_system": _file_system(directory),
+        "load_average": [round(each, 2) for each in os.getloadavg()],
+    }
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []
+
+
+def _file_system(directory: Path) -> str:
+    """Return the type of the file system that holds ``directory``."""
+    best, kind = "", "unknown"
+    real = str(directory.resolve())
+    for line in _lines("/proc/mounts"):
+        _, point, found, *_ = line.split()
+        inside = real == point or real.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, found
+    return kind
+
+
+class Report:
+    """Collects rows and prints them."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.rows: list[Row] = []
+        self.failures: dict[str, str] = {}
+        self.profiles: dict[str, str] = {}
+
+    def scenario(self, title: str, rows: Sequence[Row]) -> None:
+        """Print the table of one scenario."""
+        self.rows += rows
+        table = Table(title=title, title_justify="left", title_style="bold")
+        for column in COLUMNS:
+            table.add_column(
+                column, justify="left" if column in {"scenario", "target"} else "right"
+            )
+        for row in rows:
+            table.add_row(*cells(row))
+        self.console.print(table)
+
+    def missed(self) -> list[Row]:
+        """Return the rows that missed their target."""
+        return [row for row in self.rows if row.verdict is Verdict.MISSED]
+
+
+def run_scenario(scenario: Scenario, context: Context, report: Report, *, profiles: bool) -> None:
+    """Run one scenario and report it, with profiles when a target was missed."""
+    context.say(f"{scenario.name}: {scenario.about}")
+    figures = []
+    for number, round_ in enumerate(scenario.run(context), start=1):
+        figures += round_
+        context.say(f"  round {number}: " + ", ".join(_brief(figure) for figure in round_))
+    rows = rows_of(scenario.name, figures, scenario.targets)
+    report.scenario(scenario.about, rows)
+    missed = [row for row in rows if row.verdict is Verdict.MISSED]
+    works = profile.works_of(row.name for row in missed)
+    for work in works if profiles else ():
+        context.say(f"  a target was missed; once more under the sampler: {work}")
+        text = profile.profile(work, context)
+        report.profiles[work] = text
+        report.console.print(text, highlight=False, markup=False)
+
+
+def _brief(figure: Any) -> str:
+    return f"{figure.name} {shown(figure.value)} {figure.unit}"
+
+
+def run_peers(context: Context, report: Report) -> None:
+    """Run the comparison and report it."""
+    for _, found in compare.look_for_peers():
+        context.say(f"peers: {found.name}: {found.missing or 'found, ' + found.version}")
+    figures = []
+    for round_ in compare.compare(context):
+        figures += round_
+        context.say("  round: " + ", ".join(_brief(figure) for figure in round_))
+    report.scenario("the same work, by durability class", rows_of(PEERS, figures, {}))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bench/run.py", description=__doc__.split("\n")[0])
+    parser.add_argument("--only", action="append", choices=NAMES, default=[], metavar="NAME")
+    parser.add_argument("--quick", action="store_true", help="small loads, one round")
+    parser.add_argument("--rounds", type=int, default=0, help="3, or 1 with --quick")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there")
+    parser.add_argument("--no-profile", action="store_true", help="do not profile what missed")
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        default=Path(tempfile.gettempdir()),
+        help="on the disk that is measured; %(default)s",
+    )
+    parser.epilog = "NAME is one of " + ", ".join(NAMES)
+    return parser.parse_args()
+
+
+def _guarded(name: str, report: Report, work: Callable[[], None]) -> None:
+    """Run one scenario; one that fails is told and does not end the others."""
+    try:
+        work()
+    except VqError as error:
+        report.failures[name] = f"{type(error).__name__}: {error}"
+        report.console.print(f"FAILED {name}: {error}", style="bold", markup=False)
+
+
+def main() -> int:
+    """Run the benchmark; return its exit code."""
+    arguments = _arguments()
+    os.chdir(ROOT)
+    os.environ["PYTHONPATH"] = str(ROOT)
+    arguments.directory.mkdir(parents=True, exist_ok=True)
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    begin = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"[{time.monotonic() - begin:7.1f} s] {text}", file=sys.stderr, flush=True)
+
+    context = Context(
+        directory=arguments.directory.resolve(),
+        rounds=arguments.rounds or (1 if arguments.quick else 3),
+        quick=arguments.quick,
+        say=say,
+    )
+    before = machine(context.directory)
+    console.print(", ".join(f"{key} {value}" for key, value in before.items()), highlight=False)
+    if before["file_system"] in {"tmpfs", "ramfs", "overlay"}:
+        say(f"{context.directory} is on {before['file_system']}: fdatasync may cost nothing there")
+    space = room.measure(str(context.directory), seconds=context.room_s)
+    console.print(f"the room: {asdict(space)}", highlight=False)
+    report = Report(console)
+    wanted = arguments.only or NAMES
+    for scenario in SCENARIOS:
+        if scenario.name in wanted:
+            _guarded(
+                scenario.name,
+                report,
+                functools.partial(
+                    run_scenario, scenario, context, report, profiles=not arguments.no_profile
+                ),
+            )
+    if PEERS in wanted:
+        _guarded(PEERS, report, lambda: run_peers(context, report))
+    after = machine(context.directory)
+    _finish(console, report, arguments.quick)
+    if arguments.json:
+        arguments.json.write_text(
+            json.dumps(
+                {
+                    "machine": before,
+                    "load_average_after": after["load_average"],
+                    "quick": arguments.quick,
+                    "rounds": context.rounds,
+                    "room": asdict(space),
+                    "rows": [row.as_json() for row in report.rows],
+                    "failures": report.failures,
+                    "profiles": report.profiles,
+                    "peers": [asdict(found) for _, found in compare.look_for_peers()],
+                },
+                indent=1,
+            )
+        )
+    if arguments.markdown:
+        arguments.markdown.write_text(markdown(report.rows) + "\n")
+    return 1 if report.failures else 0
+
+
+def _finish(console: Console, report: Report, quick: bool) -> None:
+    missed = report.missed()
+    judged = [row for row in report.rows if row.verdict is not Verdict.SHOWN]
+    console.print(f"{len(judged) - len(missed)} of {len(judged)} targets met", style="bold")
+    for row in missed:
+        console.print(f"  missed: {row.name}: {shown(row.value)} {row.unit}, {row.target}")
+    for name, failure in report.failures.items():
+        console.print(f"  FAILED: {name}: {failure}", markup=False)
+    if quick:
+        console.print("--quick: loads are small; these figures are not worth keeping")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,434 @@
+"""The project's speed targets as scenarios: what is run, against which room, and what it should be.
+
+A scenario is a generator of rounds; each round is a list of figures, with the room measured just
+before what is compared with it. ``SCENARIOS`` is the list that ``make bench`` runs.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from bench import room
+from bench.cluster import Cluster, cluster
+from bench.figures import Figure, Target
+
+GB: Final = 1_000_000_000
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """One run: where, how often, and how much.
+
+    Attributes:
+        directory: Clusters and the room's files are made below it.
+        rounds: How often each measurement is taken in turns with the room.
+        quick: Small loads, to see that everything works; the figures are not worth keeping.
+        say: Tells a person what is going on.
+        samples: Where samples go when everything runs under the sampler.
+    """
+
+    directory: Path
+    rounds: int
+    quick: bool
+    say: Callable[[str], None]
+    samples: Path | None = None
+
+    @property
+    def room(self) -> str:
+        """Where the room's files go."""
+        return str(self.directory)
+
+    @property
+    def room_s(self) -> float:
+        """How long each figure of the room is measured."""
+        return 0.4 if self.quick else 1.5
+
+    def pick(self, full: int, quick: int) -> int:
+        """Return the load for this kind of run."""
+        return quick if self.quick else full
+
+    @contextlib.contextmanager
+    def cluster(self) -> Iterator[Cluster]:
+        """Start a fresh cluster of one broker."""
+        with cluster(self.directory, samples=self.samples) as started:
+            yield started
+
+
+Rounds = Iterator[list[Figure]]
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One line of the list: its name, what it shows, how to run it, what it should reach."""
+
+    name: str
+    about: str
+    run: Callable[[Context], Rounds]
+    targets: Mapping[str, Target] = field(default_factory=dict)
+
+
+# Throughput -----------------------------------------------------------------------------------
+def small_messages(context: Context) -> Rounds:
+    """128 bytes: sent with a callback each, read back, received by a listener."""
+    count = context.pick(1_000_000, 100_000)
+    with context.cluster() as cluster:
+        _warm_up(cluster, 128)
+        for _ in range(context.rounds):
+            topic = cluster.topic()
+            space = room.pipelined(context.room, context.room_s)
+            sent = cluster.run("send_async", topic=topic, count=count, size=128)
+            cluster.run("verify", topic=topic, size=128, sent=sent["sent"])
+            space_out = room.pipelined(context.room, context.room_s)
+            received = cluster.run("consume", topic=topic, group=topic, count=count, size=128)
+            cluster.drop(topic)
+            yield [
+                Figure("send_async, callback per message", _rate(sent), "msg/s", space),
+                Figure("consume, listener per message", _rate(received), "msg/s", space_out),
+            ]
+
+
+def one_by_one(context: Context) -> Rounds:
+    """128 bytes, each waiting for its acknowledgement: one thread, then four."""
+    seconds = 1.0 if context.quick else 5.0
+    with context.cluster() as cluster:
+        _warm_up(cluster, 128)
+        for _ in range(context.rounds):
+            figures = []
+            for threads in (1, 4):
+                topic = cluster.topic()
+                space, round_trip_s = room.one_at_a_time(context.room, context.room_s)
+                fdatasync_s = room.fdatasync_s(context.room)
+                sent = cluster.run(
+                    "send_sync", topic=topic, seconds=seconds, size=128, threads=threads
+                )
+                cluster.run("verify", topic=topic, size=128, sent=sent["sent"])
+                cluster.drop(topic)
+                name = f"send_sync, {threads} thread{'s' * (threads > 1)}"
+                latency = sent["latency_ms"]
+                figures.append(Figure(name, _rate(sent), "msg/s", space, details=latency))
+                figures.append(Figure(f"{name}, p50", latency["p50"], "ms", round_trip_s * 1e3))
+                limit = (10 * round_trip_s + fdatasync_s) * 1e3
+                figures.append(
+                    Figure(f"{name}, p99", latency["p99"], "ms", round_trip_s * 1e3, limit)
+                )
+            yield figures
+
+
+def large_messages(context: Context) -> Rounds:
+    """1 KiB: in with callbacks, out to a listener, and the raw bytes without decoding."""
+    count = context.pick(250_000, 30_000)
+    with context.cluster() as cluster:
+        _warm_up(cluster, 1024)
+        for _ in range(context.rounds):
+            topic = cluster.topic()
+            spaces = [room.large_bytes(context.room, context.room_s) / 1e6]
+            sent = cluster.run("send_async", topic=topic, count=count, size=1024)
+            cluster.run("verify", topic=topic, size=1024, sent=sent["sent"])
+            spaces.append(room.large_bytes(context.room, context.room_s) / 1e6)
+            out = cluster.run("consume", topic=topic, group=topic, count=count, size=1024)
+            spaces.append(room.large_bytes(context.room, context.room_s) / 1e6)
+            raw = cluster.run(
+                "raw_fetch",
+                topic=topic,
+                address=str(cluster.broker.spec.address),
+                passes=context.pick(8, 3),
+                size=1024,
+                sent=sent["sent"],
+            )
+            cluster.drop(topic)
+            yield [
+                Figure("1 KiB in", _rate(sent) * 1024 / 1e6, "MB/s", spaces[0]),
+                Figure("1 KiB out", _rate(out) * 1024 / 1e6, "MB/s", spaces[1]),
+                Figure("raw fetch", raw["bytes"] / raw["seconds"] / 1e6, "MB/s", spaces[2]),
+            ]
+
+
+# Latency ----------------------------------------------------------------------------------------
+def latency(context: Context) -> Rounds:
+    """128 bytes at 5 000 a second by the clock, from when a message was due to the listener."""
+    rate, warm_up_s = 5_000, 1.0
+    seconds = 2.0 if context.quick else 10.0
+    with context.cluster() as cluster:
+        _warm_up(cluster, 128)
+        for _ in range(context.rounds):
+            topic = cluster.topic()
+            _, round_trip_s = room.one_at_a_time(context.room, context.room_s)
+            fdatasync_s = room.fdatasync_s(context.room)
+            receive = cluster.worker(
+                "receive_on_schedule",
+                topic=topic,
+                group=topic,
+                count=int(rate * (seconds + warm_up_s)),
+                warm_up=int(rate * warm_up_s),
+            )
+            send = cluster.worker(
+                "send_on_schedule", topic=topic, rate=rate, seconds=seconds + warm_up_s, size=128
+            )
+            with receive, send:
+                receive.wait_ready().go()
+                send.wait_ready().go()
+                sent, received = send.result(), receive.result()
+            cluster.drop(topic)
+            bare = (round_trip_s + fdatasync_s) * 1e3
+            found = received["latency_ms"]
+            details = {**found, "latest_send_ms": sent["latest_send_ms"]}
+            yield [
+                Figure("end to end at 5 000/s, p50", found["p50"], "ms", bare, details=details),
+                Figure("end to end at 5 000/s, p99", found["p99"], "ms", bare),
+            ]
+
+
+# Starting ---------------------------------------------------------------------------------------
+def restart(context: Context) -> Rounds:
+    """kill -9 while a producer sends; the time from the new process to its next acknowledgement."""
+    size, step = 1024, 200_000
+    wanted = context.pick(2 * GB, 100_000_000)
+    with context.cluster() as cluster:
+        topic = cluster.topic()
+        sent = 0
+        while sent * size < wanted:
+            count = min(step, -(-wanted // size) - sent)
+            cluster.run("send_async", topic=topic, count=count, size=size, first=sent)
+            sent += count
+        context.say(f"  {sent * size / GB:.1f} GB of log")
+        streams = {"0": sent}
+        for number in range(1, context.rounds + 1):
+            figures = []
+            for cold in (False, True):
+                stream = number * 2 + cold
+                first_ack_s, ready_s, told = _killed(cluster, topic, size, stream, cold=cold)
+                streams |= told
+                name = "first ack after kill -9" + (", page cache dropped" if cold else "")
+                figures.append(Figure(name, first_ack_s, "s", details={"ready_s": ready_s}))
+            yield figures
+        context.say("  reading everything back")
+        cluster.run("verify", topic=topic, size=size, sent=streams)
+
+
+def _killed(
+    cluster: Cluster, topic: str, size: int, stream: int, *, cold: bool
+) -> tuple[float, float, dict[str, int]]:
+    """Kill and start the broker under a sending client; return both times and what it sent."""
+    with cluster.worker("keep_sending", topic=topic, size=size, stream=stream) as sender:
+        sender.wait_ready().go()
+        sender.wait_ready()
+        time.sleep(0.5)  # let it send; there is nothing to wait for
+        cluster.broker.kill()
+        if cold:
+            _drop_cache(cluster.log_files())
+        begin = time.monotonic()
+        cluster.broker.start()
+        cluster.broker.wait_ready()
+        ready_s = time.monotonic() - begin
+        time.sleep(2.0)
+        told = sender.go().result()
+    gap = next(after for before, after in told["gaps"] if before <= begin < after)
+    return gap - begin, ready_s, told["sent"]
+
+
+def _drop_cache(files: list[Path]) -> None:
+    """Have the next reads come from the disk."""
+    for path in files:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+# Doing nothing ----------------------------------------------------------------------------------
+def idle(context: Context) -> Rounds:
+    """1 000 partitions with a message each, 500 connections whose GETs wait in all of them."""
+    partitions, consumers = context.pick(1_000, 200), context.pick(500, 100)
+    seconds = 4.0 if context.quick else 30.0  # two holds of a GET
+    with context.cluster() as cluster:
+        topic = cluster.topic(partitions)
+        cluster.run("send_one_each", topic=topic, partitions=partitions, size=128)
+        with cluster.worker(
+            "idle_consumers",
+            topic=topic,
+            address=str(cluster.broker.spec.address),
+            partitions=partitions,
+            consumers=consumers,
+        ) as waiting:
+            waiting.wait_ready().go()
+            waiting.wait_ready()
+            time.sleep(1.0 if context.quick else 5.0)
+            for _ in range(context.rounds):
+                before, begin = _processor_s(cluster.broker.pid), time.monotonic()
+                time.sleep(seconds)
+                used = _processor_s(cluster.broker.pid) - before
+                share = used / (time.monotonic() - begin) * 100
+                memory = _memory(cluster.broker.pid)
+                yield [
+                    Figure("idle broker, processor", share, "% of a core"),
+                    Figure("idle broker, memory", memory["VmRSS"], "MB", details=memory),
+                ]
+            waiting.go().result()
+
+
+def _processor_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def _memory(pid: int) -> dict[str, float]:
+    """Return resident memory in MB, and what of it is not file pages."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    found = dict(line.split(":", 1) for line in lines if line.startswith(("VmRSS", "RssAnon")))
+    return {name: int(value.split()[0]) * 1024 / 1e6 for name, value in found.items()}
+
+
+# Many partitions --------------------------------------------------------------------------------
+PARTITION_COUNTS: Final = (1, 4, 16, 64, 256)
+
+
+def partitions(context: Context) -> Rounds:
+    """One message under way in each of k partitions; beside it k bare files flushed both ways."""
+    seconds = 0.5 if context.quick else 3.0
+    with context.cluster() as cluster:
+        _warm_up(cluster, 128)
+        for _ in range(context.rounds):
+            figures = []
+            for count in PARTITION_COUNTS:
+                topic = cluster.topic(count)
+                bare = room.flush_cycle(context.room, count, context.pick(30, 8))
+                best_s = min(bare.fdatasync_s, bare.syncfs_s or bare.fdatasync_s)
+                acked = cluster.run(
+                    "acks_over_partitions", topic=topic, partitions=count, seconds=seconds, size=128
+                )
+                cluster.run("verify", topic=topic, size=128, sent=acked["sent"])
+                cluster.drop(topic)
+                figures.append(
+                    Figure(
+                        f"acks over {count} partition{'s' * (count > 1)}",
+                        _rate(acked),
+                        "acks/s",
+                        count / best_s,
+                        details={"fdatasync_s": bare.fdatasync_s, "syncfs_s": bare.syncfs_s},
+                    )
+                )
+            yield figures
+
+
+# A long backlog ---------------------------------------------------------------------------------
+def backlog(context: Context) -> Rounds:
+    """Send and read 128-byte messages at the end of a log of 0 to 4 GB: the cost must not grow."""
+    levels = [each * context.pick(GB, 50_000_000) for each in range(context.pick(5, 3))]
+    count, fill_size = context.pick(300_000, 30_000), 1024
+    with context.cluster() as cluster:
+        _warm_up(cluster, 128)
+        topic = cluster.topic()
+        first: tuple[float, float] | None = None
+        number = 0
+        for level in levels:
+            while (end := cluster.run("end_offset", topic=topic)["offset"]) < level:
+                fill = max(1, min(200_000, (level - end) // fill_size))
+                cluster.run(
+                    "send_async", topic=topic, count=fill, size=fill_size, stream=1, first=number
+                )
+                number += fill
+            pairs = sorted(_at_the_end(cluster, topic, count) for _ in range(context.rounds))
+            ins, outs = sorted(pair[0] for pair in pairs), sorted(pair[1] for pair in pairs)
+            middle = ins[len(ins) // 2], outs[len(outs) // 2]
+            first = first or middle
+            name = f"at {level / GB:g} GB of backlog"
+            yield [
+                Figure(f"in, {name}", middle[0], "msg/s", first[0]),
+                Figure(f"out, {name}", middle[1], "msg/s", first[1]),
+            ]
+
+
+def _at_the_end(cluster: Cluster, topic: str, count: int) -> tuple[float, float]:
+    """Return the rates of sending and of reading back the last ``count`` messages."""
+    offset = cluster.run("end_offset", topic=topic)["offset"]
+    sent = cluster.run("send_async", topic=topic, count=count, size=128)
+    read = cluster.run("read_from", topic=topic, offset=offset, count=count)
+    return _rate(sent), _rate(read)
+
+
+# Helpers ----------------------------------------------------------------------------------------
+def _warm_up(cluster: Cluster, size: int) -> None:
+    """Let the broker import, compile and allocate what it needs once."""
+    topic = cluster.topic()
+    cluster.run("send_async", topic=topic, count=20_000, size=size)
+    cluster.run("consume", topic=topic, group=topic, count=20_000, size=size)
+    cluster.drop(topic)
+
+
+def _rate(measured: Mapping[str, Any]) -> float:
+    return float(measured["messages"] / measured["seconds"])
+
+
+SCENARIOS: Final = (
+    Scenario(
+        "small",
+        "128-byte messages, sync flush, one partition",
+        small_messages,
+        {
+            "send_async, callback per message": Target(ratio_min=0.25),
+            "consume, listener per message": Target(ratio_min=0.35),
+        },
+    ),
+    Scenario(
+        "sync",
+        "send_sync, sync flush",
+        one_by_one,
+        {
+            "send_sync, 1 thread": Target(ratio_min=0.40),
+            "send_sync, 1 thread, p99": Target(limit=True),
+            "send_sync, 4 threads": Target(ratio_min=0.95),
+        },
+    ),
+    Scenario(
+        "large",
+        "1 KiB messages, sync flush",
+        large_messages,
+        {
+            "1 KiB in": Target(ratio_min=0.15),
+            "1 KiB out": Target(ratio_min=0.28),
+            "raw fetch": Target(ratio_min=0.70),
+        },
+    ),
+    Scenario(
+        "latency",
+        "5 000 messages a second on schedule",
+        latency,
+        {
+            "end to end at 5 000/s, p50": Target(value_max=1.5),
+            "end to end at 5 000/s, p99": Target(value_max=5.0),
+        },
+    ),
+    Scenario(
+        "restart",
+        "start after kill -9 with 2 GB of log",
+        restart,
+        {
+            "first ack after kill -9": Target(value_max=2.0),
+            "first ack after kill -9, page cache dropped": Target(value_max=2.0),
+        },
+    ),
+    Scenario(
+        "idle",
+        "1 000 partitions, 500 waiting consumers",
+        idle,
+        {
+            "idle broker, processor": Target(value_max=2.0),
+            "idle broker, memory": Target(value_max=300.0),
+        },
+    ),
+    Scenario("partitions", "acknowledgements over many partitions", partitions),
+    Scenario(
+        "backlog",
+        "cost per message from 0 to 4 GB of backlog",
+        backlog,
+        {
+            f"{way}, at {level} GB of backlog": Target(ratio_min=0.85)
+            for way in ("in", "out")
+            for level in (1, 2, 3, 4)
+        },
+    ),
+)

@@ -1,0 +1,14 @@
+"""The client process of the benchmark: ``vq bench``'s works, the benchmark's own, the peers'."""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from bench import loads
+from bench.peers import WORKS as PEER_WORKS
+from vq.cli import worker, workload
+
+WORKS: dict[str, Callable[..., dict[str, Any]]] = {**workload.WORKS, **loads.WORKS, **PEER_WORKS}
+
+if __name__ == "__main__":
+    sys.exit(worker.serve(WORKS))
