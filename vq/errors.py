@@ -65,7 +65,6 @@ class CoordinationError(VqError):
     """ZooKeeper cannot be reached, the session ended, or the tree does not hold what it should."""
 
     retriable = True
-    hint = "check that ZooKeeper runs at the configured address: `vq doctor`"
 
 
 class DirectoryRefused(VqError):

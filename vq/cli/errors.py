@@ -50,7 +50,9 @@ def describe(error: VqError, *, as_json: bool) -> str:
         )
     label = "outcome unknown" if isinstance(error, OutcomeUnknown) else "error"
     lines = [f"{label}: {error}"]
-    if error.hint and error.hint not in str(error):
+    if error.hint and error.hint.partition(":")[0] not in str(
+        error
+    ):  # said already, in more detail
         lines.append(f"  what to do: {error.hint}")
     return "\n".join(lines)
 

@@ -95,4 +95,6 @@ def _print(invocation: Invocation, found: list[Message], *, raw: bool) -> None:
         for number, each in enumerate(found):
             if number:
                 invocation.output.line("")
-            invocation.output.record(text.as_fields(each))
+            fields = text.as_fields(each)
+            absent = {name: "-" for name in ("tag", "key") if fields[name] is None}
+            invocation.output.record({**fields, **absent})

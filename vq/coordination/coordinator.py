@@ -17,7 +17,7 @@ that the session lives: whoever needs that compares ``last_reply_monotonic`` wit
 
 import enum
 from collections.abc import Callable, Sequence
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, Final, NamedTuple, Protocol
 
 from vq.errors import CoordinationError
 
@@ -146,8 +146,13 @@ class NotEmpty(_PathError):
     hint = "the znode still has children"
 
 
+_UNREACHABLE_HINT: Final = "check that ZooKeeper runs at the configured address: `vq doctor`"
+
+
 class ConnectionLost(CoordinationError):
     """The connection ended before the answer: a write may or may not have been applied."""
+
+    hint = _UNREACHABLE_HINT
 
 
 class NotConnected(ConnectionLost):
@@ -156,6 +161,8 @@ class NotConnected(ConnectionLost):
 
 class SessionExpired(CoordinationError):
     """The session that the call began in has ended; nothing was applied."""
+
+    hint = _UNREACHABLE_HINT
 
 
 class Coordinator(Protocol):

@@ -65,6 +65,7 @@ class TopicExists(CoordinationError):
     """A topic of this name is there already; nothing was changed."""
 
     retriable = False
+    hint = "look at it with `vq topic describe NAME`, or choose another name"
 
 
 async def list_topics(coordinator: Coordinator) -> list[str]:

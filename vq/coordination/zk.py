@@ -204,8 +204,9 @@ class ZooKeeperCoordinator(SessionBase):
                 await self._make_root()
         except (CoordinationError, TimeoutError) as error:
             await self.close()
+            why = f" ({error})" if str(error) else ""
             raise CoordinationError(
-                f"no session with ZooKeeper at {self._hosts} within {timeout_s:g} s ({error}); "
+                f"no session with ZooKeeper at {self._hosts} within {timeout_s:g} s{why}; "
                 "check the address and that it runs: `vq doctor`"
             ) from error
         except BaseException:

@@ -7,7 +7,9 @@ import click
 import pytest
 
 from vq.cli import errors
-from vq.errors import InvalidArgument, OffsetOutOfRange, TimedOut, UnknownTopic
+from vq.coordination.coordinator import ConnectionLost
+from vq.coordination.topics import TopicExists
+from vq.errors import CoordinationError, InvalidArgument, OffsetOutOfRange, TimedOut, UnknownTopic
 
 
 def ended_with(error: BaseException, *, as_json: bool = False) -> tuple[int, str]:
@@ -46,6 +48,18 @@ def test_a_refusal_shows_message_and_what_to_do() -> None:
         "error: there is no topic 'x'\n"
         "  what to do: create it: `vq topic create NAME --partitions N`\n"
     )
+
+
+def test_what_the_message_says_already_is_not_said_again() -> None:
+    _, said = ended_with(UnknownTopic("no topic 'x'; create it: `vq topic create x`"))
+    assert said == "error: no topic 'x'; create it: `vq topic create x`\n"
+
+
+def test_only_a_zookeeper_that_cannot_be_reached_is_to_be_checked() -> None:
+    """Whatever else the tree says is not mended by looking whether ZooKeeper runs."""
+    assert "vq doctor" in ended_with(ConnectionLost("cut"))[1]
+    assert "vq doctor" not in ended_with(TopicExists("topic 'x' exists already"))[1]
+    assert "vq doctor" not in ended_with(CoordinationError("no group can take partitions"))[1]
 
 
 def test_an_unknown_outcome_is_never_called_an_error() -> None:
