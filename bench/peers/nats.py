@@ -101,11 +101,12 @@ def consume(ready: Ready, *, port: int, count: int, size: int) -> dict[str, Any]
 
         async def take(message: Any) -> None:
             received.append(message.data)
-            await message.ack()
-            if len(received) in {1, count}:
+            number = len(received)  # before others append while this one waits
+            if number in {1, count}:
                 marks.append(time.perf_counter())
-                if len(received) == count:
-                    ended.set()
+            await message.ack()
+            if number == count:
+                ended.set()
 
         ready()
         config = ConsumerConfig(ack_policy=AckPolicy.EXPLICIT, max_ack_pending=10 * _IN_FLIGHT)

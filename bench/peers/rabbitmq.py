@@ -127,10 +127,11 @@ async def _consume(ready: Ready, port: int, count: int, size: int) -> dict[str, 
 
     async def take(message: aio_pika.abc.AbstractIncomingMessage) -> None:
         received.append(message.body)
-        await message.ack()
-        if len(received) in {1, count}:
+        number = len(received)  # before others append while this one waits
+        if number in {1, count}:
             marks.append(time.perf_counter())
-        if len(received) == count:
+        await message.ack()
+        if number == count:
             ended.set()
 
     connection = await aio_pika.connect(f"amqp://guest:guest@127.0.0.1:{port}/")

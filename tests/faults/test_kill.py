@@ -5,6 +5,7 @@
 Goal: whatever was acknowledged is there at the end, once and in order; each message has an outcome.
 """
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,7 @@ def test_no_acknowledged_message_is_lost_or_doubled_by_kills(
 def test_sends_that_outlive_their_deadline_are_unknown_and_never_doubled(
     processes: ProcessCluster, tmp_path: Path
 ) -> None:
-    """The broker stays away for longer than the senders wait."""
+    """The broker is stopped with batches on the wire, killed, and stays away past their deadline."""
     rng = make_rng()
     kills = times(1, 10)
     broker = processes.add("b1")
@@ -66,6 +67,8 @@ def test_sends_that_outlive_their_deadline_are_unknown_and_never_doubled(
         with Sender(factory, "t", tmp_path / "h" / "s0.jsonl", rate=1000, config=config) as sender:
             for _ in range(kills):
                 sender.wait_sent(100 + rng.randrange(500))
+                broker.signal(signal.SIGSTOP)
+                until(lambda: sender.open > 20, "sends without an answer")
                 broker.kill()
                 before = sender.unknown
                 until(lambda before=before: sender.unknown > before, "a send past its deadline")

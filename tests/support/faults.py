@@ -74,6 +74,7 @@ class Sender(threading.Thread):
         config: vq.ProducerConfig | None = None,
     ) -> None:
         super().__init__(name=f"sender-{path.stem}")
+        self.begun = 0
         self.sent = 0
         self.refused = 0
         self.unknown = 0
@@ -106,6 +107,11 @@ class Sender(threading.Thread):
                     number += 1
         except BaseException as error:  # told by ``finish``
             self.failure = error
+
+    @property
+    def open(self) -> int:
+        """How many sends have no outcome yet."""
+        return self.begun - self.sent - self.refused - self.unknown
 
     def wait_sent(self, more: int, timeout_s: float = WAIT_S) -> None:
         """Wait until so many more messages were acknowledged."""
@@ -153,7 +159,9 @@ class _Counting(History):
         """Count, then write."""
         super().note(kind, **fields)
         sender = self._sender
-        if kind == "sent":
+        if kind == "send":
+            sender.begun += 1
+        elif kind == "sent":
             now = time.monotonic()
             sender.longest_gap_s = max(sender.longest_gap_s, now - sender.last_sent)
             sender.last_sent = now

@@ -25,11 +25,13 @@ from vq.coordination.registry import read_state
 from vq.errors import (
     Busy,
     CoordinationError,
+    InvalidRequest,
     NotMaster,
     UnknownPartition,
     UnknownTopic,
     VqError,
 )
+from vq.limits import is_valid_name
 from vq.model import PartitionPlacement, TopicPartition
 from vq.store.log import Log, LogState
 
@@ -83,7 +85,10 @@ class Partitions:
             else:
                 then(self._why_unknown(partition))
 
-        self.view.ask(partition.topic, look_again)
+        if is_valid_name(partition.topic):
+            self.view.ask(partition.topic, look_again)
+        else:
+            then(InvalidRequest(f"{partition.topic[:60]!r} is no name a topic can have"))
 
     def _why_unknown(self, partition: TopicPartition) -> VqError:
         topic = self.view.topics.get(partition.topic)

@@ -53,9 +53,12 @@ class BrokerSession(asyncio.Protocol):
         "_idle_since",
         "_made",
         "_out",
+        "_out_bytes",
         "_paused",
         "_server",
         "_transport",
+        "_untaken_bytes",
+        "_write_paused",
         "address",
         "client_id",
         "congested",
@@ -72,6 +75,9 @@ class BrokerSession(asyncio.Protocol):
         self._server = server
         self._transport: asyncio.Transport | None = None
         self._out: list[Buffer] = []
+        self._out_bytes = 0
+        self._untaken_bytes = 0
+        self._write_paused = False
         self._deferred: list[Callable[[], None]] = []
         self._active = False
         self._idle_since = now
@@ -162,20 +168,14 @@ class BrokerSession(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The peer does not take what it was sent: stop reading from it."""
-        self.congested = True
-        self._congested_since = self._server.now()
+        self._write_paused = True
+        self._congest()
         self._pause()
 
     def resume_writing(self) -> None:
         """The peer took enough: go on with what waited for that."""
-        self.congested = False
-        deferred, self._deferred = self._deferred, []
-        for index, action in enumerate(deferred):
-            if self.congested:
-                self._deferred += deferred[index:]
-                return
-            action()
-        self.maybe_resume()
+        self._write_paused = False
+        self._relieve()
 
     # Called by channels -------------------------------------------------------------------------
     def reply(self, ticket: Ticket, message: Header, body: Buffer = b"") -> None:
@@ -196,9 +196,17 @@ class BrokerSession(asyncio.Protocol):
     def write_out(self) -> None:
         """See ``turn.Writer``."""
         out, self._out = self._out, []
+        self._out_bytes = 0
         transport = self._transport
-        if transport is not None and out:
-            transport.writelines(out)
+        if transport is None or not out:
+            return
+        transport.writelines(out)
+        if (
+            self.congested
+            and not self._write_paused
+            and transport.get_write_buffer_size() <= self._server.limits.write_buffer_bytes
+        ):
+            self._relieve()
 
     # Own ----------------------------------------------------------------------------------------
     def end(self, error: VqError) -> None:
@@ -222,11 +230,7 @@ class BrokerSession(asyncio.Protocol):
             self._active = False
             self._idle_since = now
         if self.congested:
-            if now - self._congested_since > limits.write_timeout_s:
-                logger.warning(
-                    "peer %s took nothing for %g s", self.address, limits.write_timeout_s
-                )
-                self.abort()
+            self._sweep_congested(now)
         elif not self.open:
             if now - self._made > limits.hello_timeout_s:
                 self.end(TimedOut(f"no HELLO within {limits.hello_timeout_s:g} s"))
@@ -236,6 +240,18 @@ class BrokerSession(asyncio.Protocol):
             self._frame = None
             if not self.in_flight and now - self._idle_since > limits.idle_timeout_s:
                 self.end(TimedOut(f"no request for {limits.idle_timeout_s:g} s"))
+
+    def _sweep_congested(self, now: float) -> None:
+        """Close when the peer has taken nothing at all for too long; slow ones may go on."""
+        untaken = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        if untaken < self._untaken_bytes or not self._untaken_bytes:
+            self._congested_since = now
+        elif now - self._congested_since > self._server.limits.write_timeout_s:
+            logger.warning(
+                "peer %s took nothing for %g s", self.address, self._server.limits.write_timeout_s
+            )
+            self.abort()
+        self._untaken_bytes = untaken
 
     def _sweep_frame(self, now: float) -> None:
         """Close when the same frame has been incomplete for too long."""
@@ -300,6 +316,27 @@ class BrokerSession(asyncio.Protocol):
         if not self._out:
             self._server.turn.add(self)
         self._out += buffers
+        for buffer in buffers:
+            self._out_bytes += len(buffer)
+        if self._out_bytes > self._server.limits.write_buffer_bytes:
+            self._congest()  # until the transport has shown what it does with so much
+
+    def _congest(self) -> None:
+        if not self.congested:
+            self.congested = True
+            self._congested_since = self._server.now()
+            self._untaken_bytes = 0
+
+    def _relieve(self) -> None:
+        """Go on with the answers that waited, until there is too much again."""
+        self.congested = False
+        deferred, self._deferred = self._deferred, []
+        for index, action in enumerate(deferred):
+            if self.congested:
+                self._deferred += deferred[index:]
+                return
+            action()
+        self.maybe_resume()
 
     def _pause(self) -> None:
         transport = self._transport

@@ -104,8 +104,13 @@ class TopicsView:
                 listed = await children_or_none(self._coordinator, TOPICS, watch=self._watch)
                 hints = set(listed) | set(self._known)
             names = sorted(hints)
+            # No watch for names that only a client claims to know: whoever invents names must not
+            # make us, and ZooKeeper, remember them. Topics that appear change the list of topics.
             stats = await gather_all(
-                self._coordinator.exists(Topic.path(name), watch=self._watch) for name in names
+                self._coordinator.exists(
+                    Topic.path(name), watch=self._watch if name in self._known else None
+                )
+                for name in names
             )
             for name, stat in zip(names, stats, strict=True):
                 if stat is None or self._seen.get(name) != (stat.czxid, stat.version):

@@ -38,7 +38,9 @@ class Evidence:
     events: Sequence[Event]
     log: Mapping[str, Sequence[Stored]]
     ends: Mapping[str, int]
-    committed: Mapping[str, int]
+    committed: Mapping[tuple[str, str], int]  # (group, where)
+    groups: Mapping[str, str]  # first letter of a member's name → group
+    is_for: Callable[[str, str], bool]  # whether a member's group gets a value
 
 
 @dataclass(slots=True)
@@ -48,6 +50,7 @@ class _Facts:
     outcome: dict[str, Event] = field(default_factory=dict)
     places: dict[str, list[tuple[str, Stored]]] = field(default_factory=dict)  # value → where
     excused: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # host → from, to
+    due: dict[tuple[str, str], list[Stored]] = field(default_factory=dict)  # letter, where → log
 
 
 def judge(evidence: Evidence) -> list[str]:
@@ -76,6 +79,8 @@ def _gather(evidence: Evidence) -> _Facts:
     for where, messages in evidence.log.items():
         for stored in messages:
             facts.places.setdefault(stored.value, []).append((where, stored))
+        for letter in evidence.groups:
+            facts.due[letter, where] = [s for s in messages if evidence.is_for(letter, s.value)]
     return facts
 
 
@@ -174,37 +179,40 @@ def _unreadable(facts: _Facts) -> Iterator[str]:
 
 
 def _unseen(facts: _Facts) -> Iterator[str]:
-    """In the log, and the group never got it."""
-    got = {(event[3], event[4]) for event in facts.evidence.events if event[1] == "read"}
-    for where, messages in facts.evidence.log.items():
+    """In the log, and the group never got it, or did not commit it in the end."""
+    evidence = facts.evidence
+    got = {(event[2][0], event[3], event[4]) for event in evidence.events if event[1] == "read"}
+    for (letter, where), messages in facts.due.items():
+        group = evidence.groups[letter]
         for stored in messages:
-            if (where, stored.offset) not in got:
-                yield f"{stored.value} at {where}:{stored.offset} reached no member of the group"
-        if facts.evidence.committed.get(where, 0) != facts.evidence.ends[where]:
+            if (letter, where, stored.offset) not in got:
+                yield f"{stored.value} at {where}:{stored.offset} reached nobody in {group}"
+        committed = evidence.committed.get((group, where), 0)
+        if messages and committed < messages[-1].next_offset:
             yield (
-                f"{where}: all members left in order, but {facts.evidence.committed.get(where)} "
-                f"is committed, not {facts.evidence.ends[where]}"
+                f"{where}: the members of {group} left in order, but {committed} is committed, "
+                f"not {messages[-1].next_offset}"
             )
 
 
 def _progress(facts: _Facts) -> Iterator[str]:
     """Commits never go back, and never past a message that was not delivered yet."""
-    log = facts.evidence.log
-    delivered: dict[str, set[int]] = defaultdict(set)
-    first_open: dict[str, int] = defaultdict(int)  # index of the first message not delivered
-    last: dict[str, int] = {}
+    delivered: dict[tuple[str, str], set[int]] = defaultdict(set)
+    first_open: dict[tuple[str, str], int] = defaultdict(int)  # index of the first undelivered one
+    last: dict[tuple[str, str], int] = {}
     for event in facts.evidence.events:
         if event[1] == "read":
-            delivered[event[3]].add(event[4])
+            delivered[event[2][0], event[3]].add(event[4])
         elif event[1] == "commit":
             time, _, member, where, offset = event
-            if offset < last.get(where, 0):
-                yield f"{member} sets {where} back from {last[where]} to {offset} at {time:.3f} s"
-            last[where] = offset
-            messages, at = log.get(where, ()), first_open[where]
-            while at < len(messages) and messages[at].offset in delivered[where]:
+            line = member[0], where
+            if offset < last.get(line, 0):
+                yield f"{member} sets {where} back from {last[line]} to {offset} at {time:.3f} s"
+            last[line] = offset
+            messages, at = facts.due.get(line, ()), first_open[line]
+            while at < len(messages) and messages[at].offset in delivered[line]:
                 at += 1
-            first_open[where] = at
+            first_open[line] = at
             if at < len(messages) and offset > messages[at].offset:
                 yield (
                     f"{member} commits {where}:{offset} at {time:.3f} s, but {messages[at].value} "
@@ -214,21 +222,22 @@ def _progress(facts: _Facts) -> Iterator[str]:
 
 def _skipped(facts: _Facts) -> Iterator[str]:
     """A claim begins where progress stands, and goes on message by message."""
-    offsets = {
-        where: [stored.offset for stored in messages]
-        for where, messages in facts.evidence.log.items()
-    }
-    committed: dict[str, int] = {}
+    offsets = {line: [stored.offset for stored in due] for line, due in facts.due.items()}
+    committed: dict[tuple[str, str], int] = {}
     expected: dict[tuple[str, str], int] = {}
     for event in facts.evidence.events:
-        time, kind, member, where, *rest = (*event, None)[:6]
+        time, kind, member = event[:3]
+        if kind not in {"commit", "own", "read"}:
+            continue
+        where, *rest = event[3:]
+        line = member[0], where
         if kind == "commit":
-            committed[where] = rest[0]
+            committed[line] = rest[0]
         elif kind == "own":
-            begin = bisect.bisect_left(offsets.get(where, []), committed.get(where, 0))
+            begin = bisect.bisect_left(offsets.get(line, []), committed.get(line, 0))
             expected[member, where] = begin
-        elif kind == "read":
-            index = bisect.bisect_left(offsets.get(where, []), rest[0])
+        else:
+            index = bisect.bisect_left(offsets.get(line, []), rest[0])
             wanted = expected.get((member, where))
             if wanted is None:
                 yield f"{member} reads {where}:{rest[0]} at {time:.3f} s without a claim"
@@ -242,17 +251,17 @@ def _skipped(facts: _Facts) -> Iterator[str]:
 
 def _delivered_again(facts: _Facts) -> Iterator[str]:
     """A second delivery, or one beside a new owner, needs a fault that explains it."""
-    last_read: dict[tuple[str, int], Event] = {}
-    owner: dict[str, tuple[str, float]] = {}
+    last_read: dict[tuple[str, str, int], Event] = {}
+    owner: dict[tuple[str, str], tuple[str, float]] = {}
     for event in facts.evidence.events:
         if event[1] == "own":
-            owner[event[3]] = event[2], event[0]
+            owner[event[2][0], event[3]] = event[2], event[0]
         elif event[1] == "read":
             time, _, member, where, offset, _, value = event
-            holder, since = owner.get(where, (member, 0.0))
+            holder, since = owner.get((member[0], where), (member, 0.0))
             if holder != member and not _is_excused(facts, member, since, time):
                 yield f"{member} delivers {value} at {time:.3f} s, {where} is {holder}'s by then"
-            before = last_read.get((where, offset))
+            before = last_read.get((member[0], where, offset))
             if before is not None and not (
                 _is_excused(facts, before[2], before[0], time)
                 or _is_excused(facts, member, before[0], time)
@@ -261,7 +270,7 @@ def _delivered_again(facts: _Facts) -> Iterator[str]:
                     f"{value} at {where}:{offset} was delivered to {before[2]} at "
                     f"{before[0]:.3f} s and to {member} at {time:.3f} s"
                 )
-            last_read[where, offset] = event
+            last_read[member[0], where, offset] = event
 
 
 def _is_excused(facts: _Facts, member: str, begin: float, end: float) -> bool:

@@ -15,12 +15,13 @@ from support.simulation.world import DATA, BrokerHost, ClientHost, Host, World
 
 from vq.client import admin
 from vq.client.cluster import ClusterClient
+from vq.coordination import topics
 from vq.coordination.coordinator import SessionState
 from vq.coordination.memory import MemoryCoordinator
 from vq.errors import VqError
 
 Fault = Callable[["Nemesis"], Coroutine[Any, Any, None]]
-PAUSE_BETWEEN_S = 2.5
+PAUSES_BETWEEN_S = (0.6, 2.0, 4.0)
 KINDS_PER_RUN = (1, 6)
 
 
@@ -43,6 +44,7 @@ class Nemesis:
         self.operator = operator
         count = self.rng.randint(*KINDS_PER_RUN)
         self.kinds = sorted(kinds if kinds is not None else self.rng.sample(sorted(FAULTS), count))
+        self._pause_s = self.rng.choice(PAUSES_BETWEEN_S)
         self.struck: dict[str, int] = {}
         self._running: list[asyncio.Task[None]] = []
         self._ensemble_is_up = True
@@ -52,7 +54,7 @@ class Nemesis:
         loop = self.world.loop
         end = loop.time() + seconds
         while self.kinds:
-            await asyncio.sleep(self.rng.expovariate(1 / PAUSE_BETWEEN_S))
+            await asyncio.sleep(self.rng.expovariate(1 / self._pause_s))
             if loop.time() >= end:
                 break
             fault = FAULTS[self.rng.choice(self.kinds)]
@@ -197,7 +199,7 @@ async def cut_network(nemesis: Nemesis) -> None:
     """Two hosts do not hear each other for a while, or one does not hear the other."""
     rng, network = nemesis.rng, nemesis.world.network
     broker = rng.choice(nemesis.world.brokers).name
-    other = rng.choice([*nemesis.members, *nemesis.producers]).name
+    other = rng.choice([*(h.name for h in nemesis.members + nemesis.producers), "operator"])
     lasts_s = nemesis.seconds(0.2, 8)
     ways = rng.choice((((broker, other),), ((other, broker),), ((broker, other), (other, broker))))
     nemesis.note("cut", " and ".join(f"{a} to {b}" for a, b in ways), lasts_s)
@@ -369,6 +371,18 @@ async def move_partition(nemesis: Nemesis) -> None:
         world.history.add("note", "operator", f"move of orders-{number}: {type(error).__name__}")
 
 
+async def add_partition(nemesis: Nemesis) -> None:
+    """An operator gives the topic one more partition; not more than twice in a run."""
+    world = nemesis.world
+    if nemesis.struck.get("grow", 0) >= 2:
+        return
+    nemesis.note("grow", "orders")
+    try:
+        await topics.add_partitions(nemesis.operator.coordinator, "orders", 1)
+    except VqError as error:
+        world.history.add("note", "operator", f"growing orders: {type(error).__name__}")
+
+
 FAULTS: dict[str, Fault] = {
     "kill broker": kill_broker,
     "power cut": cut_power,
@@ -390,4 +404,5 @@ FAULTS: dict[str, Fault] = {
     "watches": lose_watches,
     "ensemble away": ensemble_away,
     "move": move_partition,
+    "grow": add_partition,
 }

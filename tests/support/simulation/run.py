@@ -91,6 +91,7 @@ class Simulation:
         await create_topic(operator.coordinator, workload.TOPIC, settings, rng=rng)
         producers = self._clients("p", world.size.producers, workload.produce)
         members = self._clients("c", world.size.members, workload.consume)
+        members += self._clients("f", world.size.filtered, workload.consume)
         auditors = self._clients("a", 1, workload.audit)
         nemesis = Nemesis(
             world, members=members, producers=producers, operator=operator, kinds=self.kinds
@@ -155,8 +156,13 @@ class Simulation:
         await self._until(f"{names} to end", lambda: not any(host.alive for host in hosts))
 
     def _everything_is_read(self) -> bool:
+        """Whether every group got every acknowledged message that is for it."""
         acknowledged = {event[3] for event in self.world.history.of("ok")}
-        return acknowledged <= {event[6] for event in self.world.history.of("read")}
+        for letter in workload.GROUPS if self.world.size.filtered else "c":
+            got = {event[6] for event in self.world.history.of("read") if event[2][0] == letter}
+            if not all(value in got for value in acknowledged if workload.is_for(letter, value)):
+                return False
+        return True
 
     async def _until(self, what: str, check: Callable[[], bool]) -> None:
         loop = self.world.loop
@@ -181,12 +187,19 @@ class Simulation:
             self.violations.append(f"liveness: the final log cannot be read: {error!r}")
             return
         self.violations += judge(
-            Evidence(events=world.history.events, log=log, ends=ends, committed=committed)
+            Evidence(
+                events=world.history.events,
+                log=log,
+                ends=ends,
+                committed=committed,
+                groups=workload.GROUPS if world.size.filtered else {"c": workload.GROUPS["c"]},
+                is_for=workload.is_for,
+            )
         )
 
     async def _read_end(
         self, operator: ClusterClient
-    ) -> tuple[dict[str, list[Stored]], dict[str, int], dict[str, int]]:
+    ) -> tuple[dict[str, list[Stored]], dict[str, int], dict[tuple[str, str], int]]:
         factory = aio.MessageFactory.on_cluster(operator)
         consumer = await factory.create_consumer()
         found = await workload.read_all(self.world, factory)
@@ -198,10 +211,11 @@ class Simulation:
             where: (await consumer.get_bounds(workload.TOPIC, int(where.rpartition("-")[2]))).latest
             for where in log
         }
-        offsets = await groups.read_offsets(
-            operator.coordinator, workload.GROUP, [workload.TOPIC]
-        )
-        return log, ends, {str(where): each.offset for where, each in offsets.items()}
+        committed: dict[tuple[str, str], int] = {}
+        for group in workload.GROUPS.values():
+            offsets = await groups.read_offsets(operator.coordinator, group, [workload.TOPIC])
+            committed |= {(group, str(where)): each.offset for where, each in offsets.items()}
+        return log, ends, committed
 
     # End ----------------------------------------------------------------------------------------
     async def take_down(self) -> None:
@@ -258,6 +272,7 @@ def simulate(
         partitions=rng.choice((1, 2, 3, 5)),
         producers=rng.choice((1, 2, 3)),
         members=rng.choice((1, 2, 2, 3)),
+        filtered=rng.choice((0, 0, 1, 2)),
     )
     simulation = Simulation(
         loop, seed, seconds=seconds, size=size or drawn, kinds=kinds, tell=tell

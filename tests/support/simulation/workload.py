@@ -13,8 +13,19 @@ from vq.errors import OutcomeUnknown, Refused, VqError
 from vq.model import Message, SendResult
 
 TOPIC = "orders"
-GROUP = "shop"
-SEND_TIMEOUT_S = 12.0
+#: First letter of a member's name → its group. Members of ``f`` take only what has the tag.
+GROUPS = {"c": "shop", "f": "filtered"}
+TAG = "third"
+
+
+def has_tag(value: str) -> bool:
+    """Whether the message with this value has the tag: every third one of a producer."""
+    return int(value.rpartition("/")[2]) % 3 == 0
+
+
+def is_for(member: str, value: str) -> bool:
+    """Whether a member's group gets a message."""
+    return member[0] != "f" or has_tag(value)
 
 
 def value_of(message: Message) -> str:
@@ -27,7 +38,12 @@ async def produce(
 ) -> None:
     """Send messages one by one and in bursts until told to stop; note every outcome."""
     history = host.world.history
-    producer = await factory.create_producer(ProducerConfig(send_timeout_s=SEND_TIMEOUT_S))
+    config = ProducerConfig(
+        send_timeout_s=rng.choice((0.7, 3.0, 12.0)),
+        batch_records=rng.choice((3, 2_000)),
+        window=rng.choice((1, 2, 5, 5)),
+    )
+    producer = await factory.create_producer(config)
     await producer.publish(TOPIC)
     number = 0
     while not host.stopping:
@@ -36,11 +52,10 @@ async def produce(
             number += 1
             key = rng.choice((None, None, "a", "b", "c"))
             content = value.encode() + b"|" + bytes(rng.choice((0, 20, 150, 3000)))
+            message = Message(TOPIC, content, tag=TAG if has_tag(value) else None, key=key)
             history.add("send", name, value)
             try:
-                await producer.send_async(
-                    Message(TOPIC, content, key=key), _note_outcome(history, name, value)
-                )
+                await producer.send_async(message, _note_outcome(history, name, value))
             except VqError as error:
                 history.add("refused", name, value, type(error).__name__)
                 await asyncio.sleep(0.2)
@@ -72,14 +87,17 @@ async def consume(
     history = host.world.history
     consumer = await factory.create_consumer(
         ConsumerConfig(
-            group=GROUP,
+            group=GROUPS[name[0]],
             member=name.replace("#", "-"),
-            commit_interval_s=1.0,
+            commit_interval_s=rng.choice((0.3, 1.0, 5.0)),
+            prefetch_bytes=rng.choice((64 * 1024, 1024 * 1024)),
             max_wait_s=4.0,
             audit_interval_s=10.0,
         )
     )
-    consumer.subscribe(TOPIC)
+    length = rng.choice((100, 2_000, 1024 * 1024))
+    consumer.subscribe(TOPIC, length, TAG if name[0] == "f" else None)
+    slow_s = rng.choice((0.01, 0.1, 0.5))
     leaving = asyncio.create_task(_leave(host, name, consumer))
     async for message in consumer:
         where = f"{message.topic}-{message.partition}"
@@ -87,7 +105,7 @@ async def consume(
             "read", consumer.member, where, message.offset, message.next_offset, value_of(message)
         )
         if rng.random() < 0.05:
-            await asyncio.sleep(rng.expovariate(10))
+            await asyncio.sleep(rng.expovariate(1 / slow_s))
     await leaving
 
 

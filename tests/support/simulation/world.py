@@ -226,7 +226,7 @@ class BrokerHost(Host):
             host=self.name,
             load_interval_s=3.0,
             refresh_interval_s=10.0,
-            seal_timeout_s=12.0,
+            seal_timeout_s=3.0,
         )
         assert self.coordinator is not None
         runner = FlushRunner(self.clock, None)
@@ -342,6 +342,7 @@ class Size:
     partitions: int = 3
     producers: int = 2
     members: int = 2
+    filtered: int = 0  # members of a second group, which takes only messages with a tag
 
 
 class World:

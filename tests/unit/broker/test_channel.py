@@ -170,6 +170,24 @@ async def test_unknown_topics_and_partitions_are_told_apart(served):
         await served.client.offsets("t", 2)
 
 
+@pytest.mark.parametrize("name", ["../up", "a/b", "", "x" * 300])
+async def test_names_that_no_topic_can_have_are_refused_here(served, name):
+    """They are neither looked up in ZooKeeper nor used as a path."""
+    with pytest.raises(InvalidRequest, match="no name"):
+        await served.client.put(name, 0, [message(b"x")])
+
+
+async def test_invented_names_leave_no_watch_behind(served):
+    """A client that asks for a thousand topics costs nothing that stays."""
+    coordinator = served.cluster.coordinators["b1"]
+    before = {len(table) for table in (coordinator._data_watches, coordinator._child_watches)}
+    for n in range(20):
+        with pytest.raises(UnknownTopic):
+            await served.client.put(f"invented-{n}", 0, [message(b"x")])
+    after = {len(table) for table in (coordinator._data_watches, coordinator._child_watches)}
+    assert after == before
+
+
 async def test_a_producer_epoch_that_does_not_fit_is_refused(served):
     """The log keeps two bytes of it."""
     with pytest.raises(InvalidRequest, match="65535"):

@@ -248,6 +248,51 @@ async def test_a_peer_that_takes_nothing_is_stopped_and_then_disconnected(cluste
     await client.put("t", 0, [message(b"x")])
 
 
+async def test_many_large_reads_asked_at_once_are_answered_a_few_at_a_time(cluster):
+    """Requests that arrive together must not pile up all their answers before the first is sent."""
+    node, server = await _strict(cluster, write_buffer_bytes=10_000, write_timeout_s=5)
+    await cluster.create_topic("t")
+    client = await Client.connect(cluster.network, node.address)
+    await client.put("t", 0, [message(b"x" * 500_000)])
+    client.transport.pause_reading()
+    before = node._context.counters.bytes_out
+    waiting = [client.send_get("t", 0, 0) for _ in range(50)]
+    (session,) = server.sessions
+    await until(lambda: session.in_flight + len(session._out) >= 49)
+    await until(lambda: session.congested)
+    assert node._context.counters.bytes_out - before < 1_600_000
+    client.transport.resume_reading()
+    frames = await asyncio.wait_for(asyncio.gather(*waiting), 5)
+    assert {len(frame.body) for frame in frames} == {len(frames[0].body)}
+    assert not session.congested
+
+
+async def test_a_slow_but_steady_peer_is_not_cut_off(cluster):
+    """The deadline is for a peer that takes nothing, not for one that takes little."""
+    node, server = await _strict(cluster, write_buffer_bytes=10_000, write_timeout_s=0.1)
+    await cluster.create_topic("t")
+    client = await Client.connect(cluster.network, node.address)
+    await client.put("t", 0, [message(b"x" * 1_000_000)])
+    raw = (await cluster.network.connect(node.address, Raw))[1]
+    raw.transport.write(HELLO)
+    await until(lambda: raw.frames)
+    get = wire.GetRequest(topic="t", max_bytes=1 << 21).SerializeToString()
+    raw.transport.pause_reading()
+    raw.transport.write(
+        PREFIX.pack(16 + len(get), MAGIC_VERSION, 0, Command.GET, 0, 1, len(get)) + get
+    )
+    session = list(server.sessions)[1]
+    await until(lambda: session.congested)
+    begin = asyncio.get_running_loop().time()
+    while len(raw.frames) < 2:
+        raw.transport.resume_reading()
+        await asyncio.sleep(0)
+        raw.transport.pause_reading()
+        await asyncio.sleep(0.05)
+        assert not raw.closed.is_set()
+    assert asyncio.get_running_loop().time() - begin > 0.1
+
+
 async def test_answers_wait_for_a_congested_peer_that_comes_back(cluster):
     """Data held back for a slow peer are sent when it reads on; none is lost."""
     node, server = await _strict(cluster, write_buffer_bytes=10_000)
