@@ -123,7 +123,9 @@ class ThreadFlusher:
 
     The hand-over is one lock released by the loop and taken by the thread: of the ways tried
     (lock, ``Condition``, ``SimpleQueue``, eventfd) none was measurably faster, and the lock is
-    the one that allocates nothing.
+    the one that allocates nothing. Both ways together cost 30 to 60 µs, most of it the kernel
+    waking a sleeping processor. Syncing on the loop itself when one message waits would save them,
+    but then one stall of the disk stops reads, heartbeats of peers and every other partition.
     """
 
     def __init__(self, runner: FlushRunner) -> None:

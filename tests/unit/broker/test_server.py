@@ -267,30 +267,47 @@ async def test_many_large_reads_asked_at_once_are_answered_a_few_at_a_time(clust
     assert not session.congested
 
 
-async def test_a_slow_but_steady_peer_is_not_cut_off(cluster):
+class SlowTransport(asyncio.Transport):
+    """A transport whose peer takes as much as a test says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.untaken = 1_000
+        self.aborted = False
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return self.untaken
+
+    def is_closing(self) -> bool:
+        return self.aborted
+
+    def pause_reading(self) -> None:
+        pass
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+async def test_a_slow_but_steady_peer_is_not_cut_off(served):
     """The deadline is for a peer that takes nothing, not for one that takes little."""
-    node, server = await _strict(cluster, write_buffer_bytes=10_000, write_timeout_s=0.1)
-    await cluster.create_topic("t")
-    client = await Client.connect(cluster.network, node.address)
-    await client.put("t", 0, [message(b"x" * 1_000_000)])
-    raw = (await cluster.network.connect(node.address, Raw))[1]
-    raw.transport.write(HELLO)
-    await until(lambda: raw.frames)
-    get = wire.GetRequest(topic="t", max_bytes=1 << 21).SerializeToString()
-    raw.transport.pause_reading()
-    raw.transport.write(
-        PREFIX.pack(16 + len(get), MAGIC_VERSION, 0, Command.GET, 0, 1, len(get)) + get
-    )
-    session = list(server.sessions)[1]
-    await until(lambda: session.congested)
-    begin = asyncio.get_running_loop().time()
-    while len(raw.frames) < 2:
-        raw.transport.resume_reading()
-        await asyncio.sleep(0)
-        raw.transport.pause_reading()
-        await asyncio.sleep(0.05)
-        assert not raw.closed.is_set()
-    assert asyncio.get_running_loop().time() - begin > 0.1
+    server = served.node._server
+    session, transport = server.new_session(), SlowTransport()
+    session.connection_made(transport)
+    session.pause_writing()
+    now = server.now()
+    for _ in range(10):
+        now += server.limits.write_timeout_s * 0.7
+        transport.untaken -= 1
+        session.sweep(now)
+        assert not transport.aborted
+    for elapsed, aborted in ((0.9, False), (0.2, True)):
+        now += server.limits.write_timeout_s * elapsed
+        session.sweep(now)
+        assert transport.aborted is aborted
+    session.connection_lost(None)
 
 
 async def test_answers_wait_for_a_congested_peer_that_comes_back(cluster):
