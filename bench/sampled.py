@@ -54,7 +54,7 @@ class Sampler(threading.Thread):
             if ident is None or thread is self or ident not in frames:
                 continue
             used = self._used(ident, thread.name)
-            if used > 0:
+            if used > 0 and not _is_importing(frames[ident]):
                 self._charge(thread.name, frames[ident], used)
 
     def _used(self, ident: int, name: str) -> float:
@@ -88,6 +88,17 @@ class Sampler(threading.Thread):
     def write(self, path: Path) -> None:
         """Write what was seen."""
         path.write_text(json.dumps({"seconds": self.seconds, "own": self.own, "whole": self.whole}))
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    """Whether a thread still loads its program, which nobody wants to see here."""
+    for _ in range(_DEPTH_MAX):
+        if frame is None:
+            return False
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _where(frame: FrameType) -> str:

@@ -93,7 +93,11 @@ def small_messages(context: Context) -> Rounds:
 
 
 def one_by_one(context: Context) -> Rounds:
-    """128 bytes, each waiting for its acknowledgement: one thread, then four."""
+    """128 bytes, each waiting for its acknowledgement: one thread, then four.
+
+    Shown beside the judged room: the room with client and server on a core each, and the rate that
+    one bare round trip and one bare fdatasync allow.
+    """
     seconds = 1.0 if context.quick else 5.0
     with context.cluster() as cluster:
         _warm_up(cluster, 128)
@@ -102,6 +106,7 @@ def one_by_one(context: Context) -> Rounds:
             for threads in (1, 4):
                 topic = cluster.topic()
                 space, round_trip_s = room.one_at_a_time(context.room, context.room_s)
+                apart, apart_s = room.one_at_a_time(context.room, context.room_s, apart=True)
                 fdatasync_s = room.fdatasync_s(context.room)
                 sent = cluster.run(
                     "send_sync", topic=topic, seconds=seconds, size=128, threads=threads
@@ -112,6 +117,14 @@ def one_by_one(context: Context) -> Rounds:
                 latency = sent["latency_ms"]
                 figures.append(Figure(name, _rate(sent), "msg/s", space, details=latency))
                 figures.append(Figure(f"{name}, p50", latency["p50"], "ms", round_trip_s * 1e3))
+                figures.append(Figure(f"{name} (room on two cores)", _rate(sent), "msg/s", apart))
+                if threads == 1:
+                    least_s = apart_s + fdatasync_s
+                    figures.append(
+                        Figure(
+                            f"{name} (round trip + fdatasync)", _rate(sent), "msg/s", 1 / least_s
+                        )
+                    )
                 limit = (10 * round_trip_s + fdatasync_s) * 1e3
                 figures.append(
                     Figure(f"{name}, p99", latency["p99"], "ms", round_trip_s * 1e3, limit)
