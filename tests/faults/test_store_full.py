@@ -1,11 +1,10 @@
 """A real file system that is really full: tmpfs of 2 MiB, filled by the log and by a stranger."""
 
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.small_disk import small_disk_at
 from support.store import append, flush, open_log, payloads
 
 from vq.errors import DiskFull
@@ -19,15 +18,8 @@ CONFIG = LogConfig(block_bytes=256 * 1024)
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A mounted file system of 2 MiB."""
-    if os.geteuid() != 0:
-        pytest.skip("mounting needs root")
-    place = tmp_path / "small"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={2 * MIB}", "tmpfs", str(place)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("mounting is not allowed here")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    with small_disk_at(tmp_path / "small", 2 * MIB) as place:
+        yield place
 
 
 def fill(log: Log, *, size: int) -> list[bytes]:

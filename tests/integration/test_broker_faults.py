@@ -1,8 +1,6 @@
 """What a real broker does when its disk is full and when its ZooKeeper is away."""
 
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +8,10 @@ from pathlib import Path
 import pytest
 from support.cluster import process_cluster
 from support.raw_client import RawClient, message
+from support.small_disk import resize, small_disk_at
 
 from vq.errors import DiskFull
+from vq.limits import MIB
 from vq.store.record import decode_records
 
 STAMP = {"producer_id": 5, "producer_epoch": 1}
@@ -20,21 +20,8 @@ STAMP = {"producer_id": 5, "producer_epoch": 1}
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 24 MiB."""
-    if os.geteuid() != 0 or sys.platform != "linux":
-        pytest.skip("mounting a small file system needs root on Linux")
-    place = tmp_path / "small"
-    place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(place)],
-        capture_output=True,
-        check=False,
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"cannot mount a tmpfs here: {mounted.stderr.decode()}")
-    try:
+    with small_disk_at(tmp_path / "small", 24 * MIB) as place:
         yield place
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 def _count(client: RawClient) -> int:
@@ -73,10 +60,7 @@ def test_a_full_disk_is_refused_definitely_and_recovered_from(small_disk, zookee
             assert _count(client) == sent
             with pytest.raises(DiskFull):
                 client.put("t", 0, [message(os.urandom(400_000), sent)], sequence=sent, **STAMP)
-            subprocess.run(
-                ["mount", "-o", "remount,size=48m", str(small_disk)],
-                check=True,
-            )
+            resize(small_disk, 48 * MIB)
             deadline = time.monotonic() + 10
             while True:
                 try:
