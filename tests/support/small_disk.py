@@ -13,7 +13,7 @@ import pytest
 
 @contextlib.contextmanager
 def small_disk_at(place: Path, size: int) -> Iterator[Path]:
-    """Mount ``size`` bytes at ``place`` (made here) while the block runs; skip where one may not."""
+    """Mount ``size`` bytes at ``place`` (made here) for the block; skip where one may not."""
     if sys.platform != "linux" or os.geteuid() != 0 or shutil.which("mount") is None:
         pytest.skip("mounting a small file system needs root on Linux")
     place.mkdir()
