@@ -160,9 +160,14 @@ class WaitingGet:
             self._finish()
             return
         try:
-            check_range(channel, self._header.offset)
+            check_range(channel, self._reads_at)
         except VqError:
             self._finish()
+
+    @property
+    def _reads_at(self) -> int:
+        """Where it goes on to look for data."""
+        return self._header.offset
 
     def cancel(self) -> None:
         """See ``session.Cancellable``."""
@@ -216,6 +221,10 @@ class FilteredGet(WaitingGet):
             self._timer = self._channel.context.call_later(wait_s, self._expire)
         self._finish_step()
 
+    @property
+    def _reads_at(self) -> int:
+        return self._position
+
     def _expire(self) -> None:
         self._timed_out = True
         self._finish()
@@ -236,6 +245,9 @@ class FilteredGet(WaitingGet):
             check_readable(channel, self._header.epoch)
             check_range(channel, self._position)
             slices, offsets, self._position = self._scan()
+        except PartitionRangeElsewhere as error:
+            self._sent_on(error)
+            return
         except VqError as error:
             self.cancel()
             session.refuse(self._ticket, error)
@@ -246,8 +258,17 @@ class FilteredGet(WaitingGet):
         elif at_end:
             self._needed = self._position + 1
             channel.parked[self] = None
+            self.wake()  # at the end of a range that goes on elsewhere nothing more will come
         else:
             channel.context.call_later(0, self._finish_step)
+
+    def _sent_on(self, error: PartitionRangeElsewhere) -> None:
+        """This group's range ends here. Who asked from further back must learn how far it got."""
+        if self._position > self._header.offset:
+            self._reply([], [])
+        else:
+            self.cancel()
+            self._session.refuse(self._ticket, error)
 
     def _scan(self) -> tuple[list[memoryview], list[int], int]:
         """Filter the next bytes; a record that begins there is always taken whole."""

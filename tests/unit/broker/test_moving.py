@@ -130,6 +130,21 @@ async def test_a_reader_that_waits_at_the_end_is_told_of_the_move(pair):
         decode_reply(frame)
 
 
+async def test_a_filtered_reader_gets_past_the_end_of_a_range_without_a_match(pair):
+    """It is told how far the range was looked through, or it would ask for the same for ever."""
+    await pair.put(pair.old)
+    tags = {"tags": ["none"], "max_wait_ms": 20_000}
+    waiting = pair.clients[pair.old].send_get("t", 0, 0, **tags)
+    end = await pair.move()
+    await pair.until_known(pair.old, pair.new)
+    header = decode_reply(await asyncio.wait_for(waiting, 5))
+    assert (header.next_offset, list(header.offsets)) == (end, [])
+    header, _ = await pair.clients[pair.old].get("t", 0, 0, **tags)
+    assert header.next_offset == end
+    with pytest.raises(PartitionRangeElsewhere):
+        await pair.clients[pair.old].get("t", 0, end, **tags)
+
+
 async def test_a_resend_across_the_move_is_recognised(pair):
     """The producer table moves along."""
     first = await pair.put(pair.old, sequence=0, **STAMP)
