@@ -1,5 +1,7 @@
 """What fault runs share: short and long forms, seeds, a workload, and the judgement at the end."""
 
+import contextlib
+import json
 import os
 import random
 import secrets
@@ -11,10 +13,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from kazoo.exceptions import NoNodeError
 from support.block_files import read_partition
 from support.cluster import ProcessCluster
 from support.history import History, name_of, read_histories
 from support.judge import Evidence, Fault, Verdict, judge
+from support.zookeeper import admin
 
 import vq
 
@@ -35,8 +39,8 @@ def make_rng() -> random.Random:
     return random.Random(seed)
 
 
-def until(condition: Callable[[], object], what: str, timeout_s: float = WAIT_S) -> None:
-    """Wait for a condition; fail with ``what`` past the deadline."""
+def until(condition: Callable[[], object], what: object, timeout_s: float = WAIT_S) -> None:
+    """Wait for a condition; fail with ``what``, as it reads then, past the deadline."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
@@ -116,11 +120,7 @@ class Sender(threading.Thread):
     def wait_sent(self, more: int, timeout_s: float = WAIT_S) -> None:
         """Wait until so many more messages were acknowledged."""
         goal = self.sent + more
-        until(
-            lambda: self.sent >= goal or self.failure,
-            f"{self.name}: {more} more acknowledgements; {self}",
-            timeout_s,
-        )
+        until(lambda: self.sent >= goal or self.failure, self, timeout_s)
 
     def finish(self) -> None:
         """Stop sending, wait until every send has its outcome, end the history."""
@@ -132,7 +132,10 @@ class Sender(threading.Thread):
         self._history.close()
 
     def __str__(self) -> str:
-        return f"sent {self.sent}, refused {self.refused}, unknown {self.unknown}"
+        return (
+            f"{self.name} gets on: sent {self.sent}, refused {self.refused}, "
+            f"unknown {self.unknown}, open {self.open}"
+        )
 
     def __enter__(self) -> Self:
         self.start()
@@ -185,6 +188,18 @@ def client_of(
     )
     with vq.MessageFactory(config) as factory:
         yield factory
+
+
+def owners(cluster: ProcessCluster, group: str, topic: str) -> dict[int, tuple[str, int]]:
+    """Return member and session of every partition that a group owns now, as ZooKeeper has it."""
+    root = f"/vq/{cluster.name}/consumers/{group}/owners/{topic}"
+    found = {}
+    with admin(cluster.zookeeper) as client:
+        for number in client.get_children(root) if client.exists(root) else ():
+            with contextlib.suppress(NoNodeError):  # given up meanwhile
+                data, stat = client.get(f"{root}/{number}")
+                found[int(number)] = (json.loads(data)["member"], stat.ephemeralOwner)
+    return found
 
 
 # The end of a run -----------------------------------------------------------------------------

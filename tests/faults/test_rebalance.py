@@ -1,0 +1,248 @@
+"""Members of a consumer group die, freeze, come and go while messages flow.
+
+    sender ──▶ 12 partitions ──▶ m0 m1 m2 m3 …      SIGKILL, SIGSTOP, cut off, join, leave
+
+Goal: every message is handled, none is skipped; ZooKeeper takes no commit of a former owner, and no
+offset goes back. Who had what is read from ZooKeeper's transaction log.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.chaos_proxy import ChaosProxy
+from support.cluster import ProcessCluster, process_cluster
+from support.faults import Sender, client_of, make_rng, owners, read_back, settle, times, until
+from support.history import read_history
+from support.judge import Fault
+from support.zookeeper_log import group_evidence
+
+from vq.coordination.embedded import EmbeddedZooKeeper
+from vq.model import Address
+
+pytestmark = pytest.mark.slow
+
+PARTITIONS = 12
+MEMBERS = 4
+GROUP = "g"
+SESSION_S = 1.5
+TESTS = Path(__file__).parents[1]
+
+
+class Members:
+    """The processes of one group, by name; each name is used once."""
+
+    def __init__(self, cluster: ProcessCluster, histories: Path) -> None:
+        self.cluster = cluster
+        self.histories = histories
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self._made = 0
+
+    def add(self, zookeeper: str | None = None) -> str:
+        """Start a member; returns its name."""
+        name = f"m{self._made}"
+        self._made += 1
+        paths = [str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")]
+        with (self.histories / f"{name}.log").open("wb") as log:
+            self.running[name] = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "support.member_process"),
+                    str(self.histories / f"{name}.jsonl"),
+                    zookeeper or self.cluster.zookeeper,
+                    *(self.cluster.name, GROUP, "t", str(SESSION_S), str(os.getpid())),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            )
+        return name
+
+    def end(self, name: str, number: int) -> None:
+        """Send a signal that ends a member, and wait for its end."""
+        process = self.running.pop(name)
+        process.send_signal(number)
+        code = process.wait(60)
+        if number == signal.SIGTERM:
+            log = (self.histories / f"{name}.log").read_text()
+            assert code == 0, f"{name} ended with code {code}:\n{log}"
+
+    def wait_shared(self) -> None:
+        """Wait until the living members share all partitions evenly."""
+
+        def shared() -> bool:
+            owned = owners(self.cluster, GROUP, "t")
+            sizes = sorted(Counter(member for member, _ in owned.values()).values())
+            return (
+                {member for member, _ in owned.values()} == self.running.keys()
+                and len(owned) == PARTITIONS
+                and sizes[-1] - sizes[0] <= 1
+            )
+
+        until(shared, f"{sorted(self.running)} share {PARTITIONS} partitions evenly")
+
+    def close(self) -> None:
+        """Kill whoever is left."""
+        for process in self.running.values():
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def group(
+    make_zookeeper: Callable[..., EmbeddedZooKeeper], tmp_path: Path
+) -> Iterator[tuple[EmbeddedZooKeeper, Members]]:
+    """A broker with the topic, and a group that shares it, on a ZooKeeper of their own."""
+    zookeeper = make_zookeeper()
+    (tmp_path / "h").mkdir()
+    with process_cluster(tmp_path / "brokers", zookeeper.hosts) as cluster:
+        cluster.add("b1")
+        cluster.vq_json("topic", "create", "t", "--partitions", str(PARTITIONS))
+        members = Members(cluster, tmp_path / "h")
+        try:
+            yield zookeeper, members
+        finally:
+            members.close()
+
+
+def finish(
+    zookeeper: EmbeddedZooKeeper, members: Members, log: dict, *faults: Fault, repeats: bool
+) -> None:
+    """Wait until the group has handled everything, end it, judge."""
+    every = {(p, offset) for p, messages in log.items() for offset, _ in messages}
+
+    def missing() -> set[tuple[int, int]]:
+        seen: set[tuple[int, int]] = set()
+        for path in members.histories.glob("m*.jsonl"):
+            seen |= {
+                (event["partition"], event["offset"])
+                for event in read_history(path)
+                if event["kind"] == "received"
+            }
+        return every - seen
+
+    until(lambda: not missing(), "the group receives everything")
+    for name in list(members.running):
+        members.end(name, signal.SIGTERM)
+    claims, commits = group_evidence(
+        zookeeper.directory / "server-1", members.cluster.name, GROUP, "t"
+    )
+    assert commits
+    settle(
+        members.histories,
+        log,
+        *faults,
+        acknowledged_min=50,
+        group=True,
+        drained=True,
+        repeats_allowed=repeats,
+        claims=claims,
+        commits=commits,
+    )
+
+
+def test_nothing_is_skipped_when_members_die_freeze_and_are_cut_off(
+    group: tuple[EmbeddedZooKeeper, Members],
+) -> None:
+    """A frozen member wakes after its partitions went to others: its commits must not count."""
+    zookeeper, members = group
+    rng = make_rng()
+    rebalances = times(6, 200)
+    with (
+        ChaosProxy(Address.parse(zookeeper.hosts)) as link,
+        client_of(members.cluster) as factory,
+        Sender(factory, "t", members.histories / "s0.jsonl") as sender,
+    ):
+        cut_off = members.add(str(link.address))
+        for _ in range(MEMBERS - 1):
+            members.add()
+        members.wait_shared()
+        actions = [kill, freeze, kill, freeze]
+        done: dict[str, int] = {}
+        took_s = []
+        for number in range(rebalances):
+            sender.wait_sent(50)
+            begin = time.monotonic()
+            if number % 3 == 2:
+                cut(members, cut_off, link)
+                name = "cut"
+            else:
+                action = actions[number % 4]
+                action(members, rng, keep=cut_off)
+                name = action.__name__
+            members.wait_shared()
+            done[name] = done.get(name, 0) + 1
+            took_s.append(time.monotonic() - begin)
+        sender.wait_sent(50)
+        sender.finish()
+        print("rebalances took", ", ".join(f"{each:.1f}" for each in sorted(took_s)), "s")
+        log = read_back(factory, "t")
+        faults = [Fault(name, count) for name, count in done.items()]
+        finish(zookeeper, members, log, *faults, repeats=True)
+
+
+def victim(members: Members, rng: random.Random, keep: str) -> str:
+    """Choose a member, not the one whose link is the cut one."""
+    return rng.choice(sorted(set(members.running) - {keep}))
+
+
+def kill(members: Members, rng: random.Random, keep: str) -> None:
+    """kill -9 a member and start another one."""
+    members.end(victim(members, rng, keep), signal.SIGKILL)
+    members.add()
+
+
+def freeze(members: Members, rng: random.Random, keep: str) -> None:
+    """Stop a member until all it had is owned by others, and a little longer; wake it."""
+    name = victim(members, rng, keep)
+    process = members.running.pop(name)
+    process.send_signal(signal.SIGSTOP)
+    try:
+        members.wait_shared()
+    finally:
+        process.send_signal(signal.SIGCONT)
+        members.running[name] = process
+
+
+def cut(members: Members, name: str, link: ChaosProxy) -> None:
+    """Cut a member off from ZooKeeper, not from the broker, until others have what it had."""
+    process = members.running.pop(name)
+    link.swallow()
+    try:
+        members.wait_shared()
+    finally:
+        link.heal()
+        members.running[name] = process
+
+
+def test_planned_changes_repeat_nothing(group: tuple[EmbeddedZooKeeper, Members]) -> None:
+    """Members join and leave in order: every message is handled exactly once."""
+    zookeeper, members = group
+    rng = make_rng()
+    changes = times(4, 60)
+    with (
+        client_of(members.cluster) as factory,
+        Sender(factory, "t", members.histories / "s0.jsonl") as sender,
+    ):
+        for _ in range(2):
+            members.add()
+        members.wait_shared()
+        for number in range(changes):
+            sender.wait_sent(50)
+            if len(members.running) < 2 or (number % 2 == 0 and len(members.running) < MEMBERS):
+                members.add()
+            else:
+                members.end(rng.choice(sorted(members.running)), signal.SIGTERM)
+            members.wait_shared()
+        sender.wait_sent(50)
+        sender.finish()
+        log = read_back(factory, "t")
+        finish(zookeeper, members, log, Fault("join or leave", changes), repeats=False)
