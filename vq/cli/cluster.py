@@ -28,7 +28,8 @@ def cluster() -> None:
 def status(invocation: Invocation) -> None:
     """Show every broker group with its nodes, and what each broker says of itself.
 
-    Exit code 1 when a group has no master or a registered broker does not answer.
+    Exit code 1 when a group has no master, a registered broker does not answer, or a partition is
+    failed or quarantined.
     """
 
     async def work() -> list[dict[str, Any]]:
@@ -44,9 +45,19 @@ def status(invocation: Invocation) -> None:
     )
     if not rows:
         invocation.output.remark("no broker has ever registered here; start one: vq broker")
+    broken = [
+        f"{each['topic']}-{each['partition']} is {each['state']}: {each['reason']}"
+        for row in rows
+        for each in row["bad_partitions"]
+        if each["state"] in {"failed", "quarantined"}
+    ]
+    for text in broken:
+        invocation.output.remark(text)
     bad = [row for row in rows if row["answers"] != "yes"]
     if bad:
         raise CommandFailed(f"{len(bad)} of {len(rows)} broker(s) are not well, see 'answers'")
+    if broken:
+        raise CommandFailed(f"{len(broken)} partition(s) take no messages, see above")
 
 
 async def _group_rows(client: ClusterClient, view: GroupView) -> list[dict[str, Any]]:

@@ -103,6 +103,13 @@ def describe(invocation: Invocation, name: str, no_count: bool) -> None:
     output.title("")
     columns = ("topic", "partition", "owner", "committed", "end", "lag_bytes", "lag_messages")
     output.table(rows, columns=columns)
+    for row in rows:
+        committed, end = row["committed"], row["end"]
+        if isinstance(committed, int) and end is not None and committed > end:
+            output.remark(
+                f"{row['topic']}-{row['partition']}: the committed offset {committed} lies beyond "
+                f"the end {end}: messages were lost there"
+            )
 
 
 async def _read(cluster: ClusterClient, name: str) -> GroupState:
@@ -140,7 +147,8 @@ async def _row(
         start_at = end if state.contract.start == "latest" else ends.earliest
         begin = max(committed.offset, ends.earliest) if committed is not None else start_at
     count = None
-    if counted and begin is not None and end is not None:
+    beyond = begin is not None and end is not None and begin > end  # messages were lost
+    if counted and begin is not None and end is not None and not beyond:
         count = await inspector.count(placement, begin, end) if begin < end else 0
     return {
         "topic": placement.topic,
@@ -148,7 +156,7 @@ async def _row(
         "owner": state.owners.get(where, "-"),
         "committed": "-" if committed is None else committed.offset,
         "end": end,
-        "lag_bytes": None if begin is None or end is None else max(0, end - begin),
+        "lag_bytes": None if begin is None or end is None or beyond else end - begin,
         "lag_messages": count,
         "committed_ms": None if committed is None else committed.time_ms,
         "committed_by": None if committed is None else committed.member,

@@ -179,7 +179,8 @@ def _watch(invocation: Invocation, cluster: StandaloneCluster, stop: threading.E
             invocation.output.remark(
                 f"broker {child.spec.group} ended unexpectedly (code "
                 f"{child.process.returncode if child.process else None}); its log is "
-                f"{child.spec.log}. The others go on; start this command again to have it back."
+                f"{child.spec.log}. The others go on; stop this command and start it again to "
+                "have it back."
             )
         if not living:
             raise VqError("every broker has ended; the reasons are in their logs, named above")

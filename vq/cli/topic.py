@@ -1,7 +1,7 @@
 """``vq topic``: create, list, describe, move, delete."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,10 +14,11 @@ from vq.cli.output import Value
 from vq.client import admin
 from vq.client.admin import Inspector, Move
 from vq.client.cluster import ClusterClient
+from vq.client.queries import broker_status
 from vq.coordination import topics
 from vq.coordination.reading import TopicView, gather_all
-from vq.errors import InvalidArgument
-from vq.model import FlushMode, PartitionPlacement, TopicSettings
+from vq.errors import InvalidArgument, VqError
+from vq.model import FlushMode, PartitionPlacement, PartitionState, TopicSettings
 
 
 @click.group()
@@ -143,13 +144,17 @@ def _retention(settings: TopicSettings) -> str:
 @click.argument("name")
 @command_options
 def describe(invocation: Invocation, name: str) -> None:
-    """Show a topic: settings, and each partition with its place and offsets."""
+    """Show a topic: settings, and each partition with its place, state and offsets.
+
+    The state is what the broker says that takes its messages: rw, ro, sealed, failed, quarantined.
+    """
 
     async def work() -> tuple[TopicView, list[dict[str, Any]]]:
         async with cluster_client(invocation.client_config()) as cluster:
             view = await topics.describe_topic(cluster.coordinator, name)
             inspector = Inspector(cluster)
-            rows = [_partition_row(inspector, placement) for placement in view.partitions]
+            states = await _states(cluster, view)
+            rows = [_partition_row(inspector, placement, states) for placement in view.partitions]
             return view, await gather_all(rows)
 
     view, rows = invocation.run(work())
@@ -182,11 +187,37 @@ def _settings(view: TopicView) -> dict[str, Value]:
     }
 
 
-async def _partition_row(inspector: Inspector, placement: PartitionPlacement) -> dict[str, Any]:
+async def _states(cluster: ClusterClient, view: TopicView) -> dict[int, str]:
+    """Return, by partition, what the group that takes its messages says of it."""
+    groups = sorted({each.writer_group for each in view.partitions} - {None}, key=str)
+    answers = await gather_all(_partitions_of(cluster, str(group)) for group in groups)
+    return {
+        each["partition"]: each["state"]
+        for group, said in zip(groups, answers, strict=True)
+        for each in said
+        if each["topic"] == view.name and view.partitions[each["partition"]].writer_group == group
+    }
+
+
+async def _partitions_of(cluster: ClusterClient, group: str) -> Sequence[Any]:
+    master = await admin.master_of(cluster, group)
+    if master is None:
+        return ()
+    try:
+        return (await broker_status(cluster, master.address)).raw["partitions"]  # type: ignore[no-any-return]
+    except VqError:
+        return ()
+
+
+async def _partition_row(
+    inspector: Inspector, placement: PartitionPlacement, states: Mapping[int, str]
+) -> dict[str, Any]:
     ends = await inspector.ends(placement)
     spans = [f"{s.group}[{s.start},{'' if s.end is None else s.end})" for s in placement.spans]
+    takes_messages = placement.state is PartitionState.RW
     return {
         **_placement_row(placement),
+        "state": states.get(placement.partition) if takes_messages else str(placement.state),
         "earliest": None if ends is None else ends.earliest,
         "latest": None if ends is None else ends.latest,
         "bytes": None if ends is None else ends.latest - ends.earliest,

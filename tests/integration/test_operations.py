@@ -1,0 +1,100 @@
+"""What docs/operations.md tells operators to do, done: a damaged partition, step by step.
+
+kill -9, a flipped byte ──▶ quarantined, and told by every command
+                              │ restore the files ──▶ everything is there
+                              │ or give up the rest ──▶ goes on at a new offset
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from support.cluster import ProcessCluster
+from support.zookeeper import admin
+
+from vq.store.format import CONTROL_BYTES
+
+pytestmark = pytest.mark.slow
+LINES = [f"m{number}" for number in range(6)]
+
+
+def consumed(cluster: ProcessCluster, group: str) -> list[str]:
+    ended = cluster.vq("consume", "t", "--group", group, "--timeout", "1.5")
+    assert ended.returncode == 0, ended.stderr.decode()
+    return ended.stdout.decode().split()
+
+
+def partition_row(cluster: ProcessCluster) -> dict[str, object]:
+    (row,) = cluster.vq_json("topic", "describe", "t")["partitions"]
+    return dict(row)
+
+
+@pytest.fixture
+def damaged(processes: ProcessCluster) -> Path:
+    """A cluster whose only partition is damaged in its third batch; a copy lies in ``t.copy``."""
+    broker = processes.add("b1")
+    processes.vq_json("topic", "create", "t")
+    for line in LINES:
+        processes.vq_json("produce", "t", stdin=line.encode())  # a batch each
+    assert consumed(processes, "old") == LINES
+    broker.kill()
+    topic = broker.spec.data / "t"
+    shutil.copytree(topic, processes.directory / "t.copy")
+    (block,) = (topic / "0").glob("*.block")
+    content = bytearray(block.read_bytes())
+    third = content.index(b"m2")
+    assert third > 3 * CONTROL_BYTES
+    content[third] ^= 1
+    block.write_bytes(content)
+    processes.restart("b1")
+    return topic
+
+
+def test_a_quarantined_partition_is_told_and_comes_back_with_its_files(
+    processes: ProcessCluster, damaged: Path
+) -> None:
+    """No command shows it as healthy; the copy brings every message back."""
+    row = partition_row(processes)
+    assert row["state"] == "quarantined"
+    status = processes.vq("cluster", "status")
+    assert status.returncode == 1
+    assert b"t-0 is quarantined: " in status.stderr
+    doctor = processes.vq("doctor", "--json")
+    assert doctor.returncode == 1
+    failed = [each["detail"] for each in json.loads(doctor.stdout) if each["level"] == "fail"]
+    assert len(failed) == 1
+    assert "t-0 is quarantined" in failed[0]
+    assert consumed(processes, "new") == LINES[:2]
+    described = processes.vq("group", "describe", "old")
+    assert b"lies beyond the end" in described.stderr
+    assert described.stdout.split()[-1] == b"unknown", "a lag that cannot be told is not 0"
+
+    assert processes.brokers["b1"].stop() == 0
+    shutil.rmtree(damaged)
+    shutil.copytree(processes.directory / "t.copy", damaged)
+    processes.restart("b1")
+    assert partition_row(processes)["state"] == "rw"
+    assert consumed(processes, "new") == LINES[2:]
+    assert consumed(processes, "old") == []
+    assert processes.vq("cluster", "status").returncode == 0
+
+
+def test_the_rest_of_a_damaged_partition_can_be_given_up(
+    processes: ProcessCluster, damaged: Path
+) -> None:
+    """The partition goes on at an offset nobody has used; a group's progress is taken away."""
+    begin = 1_000_000
+    assert processes.brokers["b1"].stop() == 0
+    shutil.move(damaged / "0", processes.directory / "damaged")
+    root = f"/vq/{processes.name}"
+    value = {"v": 1, "placement": [{"group": "b1", "start": begin, "end": None}], "state": "rw"}
+    with admin(processes.zookeeper) as zookeeper:
+        zookeeper.set(f"{root}/topics/t/partitions/0", json.dumps(value).encode())
+        zookeeper.set(f"{root}/topics/t", zookeeper.get(f"{root}/topics/t")[0])
+        zookeeper.delete(f"{root}/consumers/old/offsets/t/0")
+    processes.restart("b1")
+    processes.vq_json("produce", "t", stdin=b"after")
+    row = partition_row(processes)
+    assert (row["state"], row["earliest"]) == ("rw", begin)
+    assert consumed(processes, "old") == ["after"]
