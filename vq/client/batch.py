@@ -113,7 +113,7 @@ class Batch:
             if callback is not None:
                 try:
                     callback(outcome, None)
-                except Exception:
+                except (Exception, SystemExit):
                     logger.exception("a send callback raised")
             if item.waiters is not None:
                 item.wake()

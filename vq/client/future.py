@@ -9,10 +9,16 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from vq.errors import TimedOut, VqError
+from vq.errors import InvalidState, TimedOut, VqError
 from vq.model import SendResult
 
 logger = logging.getLogger(__name__)
+
+#: Threads in which outcomes are told. One that waited there for another outcome would wait for
+#: itself; kept by ``runtime``.
+TELLING_THREADS: set[int] = set()
+
+_first_waiter = threading.Lock()  # two threads must not both make the list of a future's waiters
 
 SendCallback = Callable[[SendResult | None, VqError | None], Any]
 """Called once per message with ``(result, None)`` or ``(None, error)``."""
@@ -60,6 +66,7 @@ class SendFuture:
             Refused: The message is certainly not stored.
             OutcomeUnknown: It may or may not be stored.
             TimedOut: ``timeout`` seconds went by first; the send itself goes on.
+            InvalidState: This is a callback on the factory's thread, and the outcome is not known.
         """
         outcome = self._wait(timeout)
         if isinstance(outcome, VqError):
@@ -77,10 +84,16 @@ class SendFuture:
 
     def _wait(self, timeout: float | None) -> SendResult | VqError:
         if self.outcome is None:
+            if threading.get_ident() in TELLING_THREADS:
+                raise InvalidState(
+                    "waiting for an outcome inside a callback would wait for itself; "
+                    "use add_done_callback there"
+                )
             lock = threading.Lock()
             lock.acquire()
             self._on_done(lock.release)
-            if not lock.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
+            bound = -1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX)
+            if not lock.acquire(timeout=bound):
                 raise TimedOut(f"no outcome within {timeout} s; the send goes on")
         assert self.outcome is not None
         return self.outcome
@@ -88,13 +101,22 @@ class SendFuture:
     def add_done_callback(self, callback: "Callable[[SendFuture], Any]") -> None:
         """Call ``callback(self)`` once the outcome is known, at once if it already is.
 
-        It runs on the factory's thread: it must be short and must not wait for vq.
+        It runs on the factory's thread: it must be short and must not wait for vq. What it raises
+        is logged.
         """
-        self._on_done(lambda: callback(self))
+
+        def tell() -> None:
+            try:
+                callback(self)
+            except (Exception, SystemExit):
+                logger.exception("a done callback of a send raised")
+
+        self._on_done(tell)
 
     def _on_done(self, wake: Callable[[], Any]) -> None:
-        if self.waiters is None:
-            self.waiters = []
+        with _first_waiter:
+            if self.waiters is None:
+                self.waiters = []
         self.waiters.append(wake)
         # The outcome may have come between the caller's look and the append: then nobody else
         # calls the waiters any more. Each is popped before it is called, so none is called twice.
@@ -106,7 +128,7 @@ class SendFuture:
         waiters = self.waiters
         while waiters:
             try:
-                wake = waiters.pop()
+                wake = waiters.pop(0)
             except IndexError:
                 return
             wake()
@@ -118,7 +140,7 @@ class SendFuture:
         if self.callback is not None:
             try:
                 self.callback(None, error)
-            except Exception:
+            except (Exception, SystemExit):
                 logger.exception("a send callback raised")
         if self.waiters is not None:
             self.wake()

@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import itertools
 import os
 import threading
 import weakref
@@ -10,14 +11,18 @@ from typing import Any, TypeVar
 
 import uvloop
 
+from vq.client.future import TELLING_THREADS
 from vq.errors import InvalidState, TimedOut
 
 T = TypeVar("T")
+_CANCEL_S = 5.0
+_STOP_S = 10.0
 
 _FORKED = (
     "this factory was opened before the process forked; open a new one in the child (its "
     "connections belong to the parent)"
 )
+_SHUT_DOWN = "the factory is shut down"
 _OPEN: "weakref.WeakSet[LoopThread]" = weakref.WeakSet()
 
 
@@ -30,7 +35,10 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self.forked = False
-        self._on_fork: list[Callable[[str], None]] = []
+        self._on_fork: dict[int, Callable[[str], None]] = {}
+        self._fork_keys = itertools.count()
+        self._lock = threading.Lock()
+        self._ended = False  # under the lock: nothing is given to the loop any more
         self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -38,20 +46,40 @@ class LoopThread:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
+        TELLING_THREADS.add(threading.get_ident())
         try:
             self.loop.run_forever()
         finally:
+            TELLING_THREADS.discard(threading.get_ident())
+            with self._lock:
+                self._ended = True
+            self.loop.run_until_complete(self._cancel_tasks())
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
             self.loop.close()
 
-    def on_fork(self, refuse: Callable[[str], None]) -> None:
-        """Have ``refuse(why)`` called in the child of a fork."""
-        self._on_fork.append(refuse)
+    async def _cancel_tasks(self) -> None:
+        """End what still runs, so that no thread waits for ever for its result."""
+        await asyncio.sleep(0)  # what was handed over last becomes a task now
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CANCEL_S)
+
+    def on_fork(self, refuse: Callable[[str], None]) -> Callable[[], None]:
+        """Have ``refuse(why)`` called in the child of a fork; returns a remover."""
+        key = next(self._fork_keys)
+        self._on_fork[key] = refuse
+
+        def remove() -> None:
+            self._on_fork.pop(key, None)
+
+        return remove
 
     def mark_forked(self) -> None:
         """Called in the child of a fork."""
         self.forked = True
-        for refuse in self._on_fork:
+        for refuse in list(self._on_fork.values()):
             refuse(_FORKED)
 
     def check(self) -> None:
@@ -66,22 +94,17 @@ class LoopThread:
             raise InvalidState(
                 "a blocking call inside a callback would wait for itself; use send_async there"
             )
-        if self.loop.is_closed() or not self._thread.is_alive():
-            raise InvalidState("the factory is shut down")
+        if self._ended or not self._thread.is_alive():
+            raise InvalidState(_SHUT_DOWN)
 
     def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Run a coroutine on the loop and return its result.
 
         Raises:
-            InvalidState: See ``check``.
+            InvalidState: See ``check``; or the loop was stopped meanwhile.
             TimedOut: It took longer than ``timeout`` seconds; it was cancelled.
         """
-        try:
-            self.check()
-        except InvalidState:
-            work.close()
-            raise
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        future = self._hand_over(work)
         try:
             return future.result(timeout)
         except concurrent.futures.TimeoutError:
@@ -89,13 +112,28 @@ class LoopThread:
                 raise
             future.cancel()
             raise TimedOut(f"no result within {timeout} s") from None
+        except concurrent.futures.CancelledError:
+            raise InvalidState(_SHUT_DOWN) from None
+
+    def _hand_over(self, work: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T]":
+        try:
+            self.check()
+            with self._lock:  # whatever is handed over in here is ended by ``_cancel_tasks``
+                if not self._ended:
+                    return asyncio.run_coroutine_threadsafe(work, self.loop)
+            raise InvalidState(_SHUT_DOWN)
+        except InvalidState:
+            work.close()
+            raise
 
     def stop(self) -> None:
         """End the loop and its thread. May be called again."""
-        if self.loop.is_closed() or self.forked:
+        if self.forked:
             return
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(10.0)
+        with self._lock:
+            if not self._ended:
+                self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(_STOP_S)
 
 
 def _mark_forked() -> None:

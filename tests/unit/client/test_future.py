@@ -1,0 +1,162 @@
+"""One message's outcome: told once, to everybody who waits, whatever they do with it."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.threads import in_thread
+
+from vq.client import future as futures
+from vq.client.batch import Batch
+from vq.client.future import SendFuture
+from vq.errors import Busy, InvalidState, TimedOut
+from vq.model import ProducerStamp, SendResult
+
+
+def pending(callback: Any = None) -> SendFuture:
+    return SendFuture(b"x", None, callback, 1e9)
+
+
+def batch_of(*items: SendFuture) -> Batch:
+    return Batch(list(items), list(range(1, len(items) + 1)), ProducerStamp(1, 0, 0))
+
+
+def test_a_stored_message_gives_its_place_and_no_error() -> None:
+    first, second = pending(), pending()
+    assert not first.done()
+    batch_of(first, second).resolve(3, 88)
+    assert first.done()
+    assert first.result() == SendResult(3, 88, 1)
+    assert second.result(0) == SendResult(3, 88 + 21, 2)
+    assert first.exception() is None
+
+
+def test_a_refused_message_raises_from_result_and_returns_from_exception() -> None:
+    future = pending()
+    error = Busy("too much")
+    future.fail(error)
+    assert future.exception() is error
+    with pytest.raises(Busy, match="too much"):
+        future.result()
+
+
+def test_waiting_ends_with_the_time_out_and_the_send_goes_on() -> None:
+    future = pending()
+    with pytest.raises(TimedOut, match="the send goes on"):
+        future.result(0)
+    with pytest.raises(TimedOut):
+        future.exception(-5)
+    batch_of(future).resolve(0, 88)
+    assert future.result(0).offset == 88
+
+
+def test_a_time_out_of_centuries_is_as_good_as_none() -> None:
+    """Larger than a lock can wait: not an OverflowError."""
+    future = pending()
+    with in_thread(lambda: future.result(1e300)) as waiting:
+        batch_of(future).resolve(0, 88)
+        assert waiting.result(5).offset == 88
+
+
+def test_every_thread_that_waits_is_woken() -> None:
+    future = pending()
+    with (
+        in_thread(lambda: future.result()) as first,
+        in_thread(lambda: future.exception()) as second,
+        in_thread(lambda: future.result(60)) as third,
+    ):
+        batch_of(future).resolve(0, 88)
+        assert first.result(5).id == third.result(5).id == 1
+        assert second.result(5) is None
+
+
+def test_two_first_waiters_at_the_same_moment_are_both_woken() -> None:
+    """Both find no list of waiters yet; the one list they make must hold both."""
+
+    class Interrupted(SendFuture):
+        """Another thread comes along between a waiter's look at the list and its next step."""
+
+        __slots__ = ("kept",)
+        other: Callable[[], None] | None = None
+
+        @property
+        def waiters(self) -> Any:
+            seen = getattr(self, "kept", None)
+            other, Interrupted.other = Interrupted.other, None
+            if other is not None:
+                other()
+            return seen
+
+        @waiters.setter
+        def waiters(self, value: Any) -> None:
+            self.kept = value
+
+    future = Interrupted(b"x", None, None, 1e9)
+    told: list[str] = []
+    second = threading.Thread(
+        target=lambda: future.add_done_callback(lambda _: told.append("second")), daemon=True
+    )
+
+    def come_along() -> None:
+        second.start()
+        second.join(0.2)  # it gets through, or waits for the first one: both are fine
+
+    Interrupted.other = come_along
+    future.add_done_callback(lambda _: told.append("first"))
+    second.join(5)
+    future.fail(Busy())
+    assert sorted(told) == ["first", "second"]
+
+
+def test_done_callbacks_come_in_order_and_at_once_when_it_is_done() -> None:
+    future = pending()
+    told: list[str] = []
+    future.add_done_callback(lambda _: told.append("a"))
+    future.add_done_callback(lambda _: told.append("b"))
+    assert told == []
+    future.fail(Busy())
+    assert told == ["a", "b"]
+    future.add_done_callback(lambda done: told.append(type(done.exception()).__name__))
+    assert told == ["a", "b", "Busy"]
+
+
+@pytest.mark.parametrize("raised", [ValueError("mine"), SystemExit(1)])
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_callback_that_raises_takes_no_other_message_with_it(
+    raised: BaseException, stored: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither the callback of ``send_async`` nor a done callback; both are logged."""
+
+    def fail(*_: object) -> None:
+        raise raised
+
+    items = [pending(fail), pending(), pending(fail), pending()]
+    told: list[SendFuture] = []
+    items[1].add_done_callback(fail)
+    items[1].add_done_callback(told.append)
+    if stored:
+        batch_of(*items).resolve(0, 88)
+    else:
+        batch_of(*items).fail(Busy())
+    assert all(item.done() for item in items)
+    assert told == [items[1]]
+    assert len(caplog.records) == 3
+
+
+def test_waiting_where_outcomes_are_told_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would wait for itself. What is known already may be asked for."""
+    monkeypatch.setattr(futures, "TELLING_THREADS", {threading.get_ident()})
+    known, unknown = pending(), pending()
+    known.fail(Busy())
+    assert isinstance(known.exception(), Busy)
+    for ask in (unknown.result, unknown.exception):
+        with pytest.raises(InvalidState, match="add_done_callback"):
+            ask(1)
+
+
+def test_an_outcome_is_set_once() -> None:
+    future = pending()
+    future.fail(Busy())
+    with pytest.raises(AssertionError):
+        future.fail(Busy())

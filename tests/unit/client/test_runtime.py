@@ -1,0 +1,145 @@
+"""The loop behind the blocking API: what it refuses, and that nobody waits for ever for it."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+from support.threads import in_thread, spawn
+
+from vq.client.future import TELLING_THREADS, SendFuture
+from vq.client.runtime import LoopThread
+from vq.errors import InvalidState, TimedOut
+
+
+@pytest.fixture
+def runtime() -> Iterator[LoopThread]:
+    runtime = LoopThread("test")
+    yield runtime
+    runtime.stop()
+
+
+async def value(result: object) -> object:
+    await asyncio.sleep(0)
+    return result
+
+
+def test_results_and_errors_come_back_to_the_caller(runtime: LoopThread) -> None:
+    async def fail() -> None:
+        raise TimeoutError("of the work itself")
+
+    assert runtime.run(value(5)) == 5
+    with pytest.raises(TimeoutError, match="of the work itself"):
+        runtime.run(fail(), 5)
+
+
+def test_work_past_its_time_is_cancelled(runtime: LoopThread) -> None:
+    ended = threading.Event()
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    with pytest.raises(TimedOut, match=r"0\.01 s"):
+        runtime.run(work(), 0.01)
+    assert ended.wait(5)
+
+
+def test_a_blocking_call_inside_a_callback_is_refused(runtime: LoopThread) -> None:
+    """It would wait for itself; so would a wait for a message's outcome."""
+
+    async def callback() -> None:
+        with pytest.raises(InvalidState, match="inside a callback"):
+            runtime.run(value(1))
+        with pytest.raises(InvalidState, match="inside a callback"):
+            SendFuture(b"", None, None, 0.0).result()
+
+    runtime.run(callback())
+
+
+def test_whoever_waits_when_the_loop_stops_is_told(runtime: LoopThread) -> None:
+    """Another thread shuts the factory down: nobody is left waiting for ever."""
+    begun = threading.Barrier(4)
+
+    async def work() -> None:
+        await asyncio.to_thread(begun.wait)
+        await asyncio.Event().wait()
+
+    calls = [spawn(lambda: runtime.run(work())) for _ in range(3)]
+    begun.wait(5)
+    runtime.stop()
+    for call in calls:
+        assert isinstance(call.exception(5), InvalidState)
+    with pytest.raises(InvalidState, match="shut down"):
+        runtime.run(value(1))
+    runtime.stop()
+
+
+def test_callers_that_race_with_the_stop_end(runtime: LoopThread) -> None:
+    """Handed over before the last turn of the loop or refused, never lost in between."""
+    stop = threading.Event()
+
+    def call() -> int:
+        done = 0
+        while True:
+            try:
+                runtime.run(value(1))
+            except InvalidState:
+                return done
+            done += 1
+            if done == 50:
+                stop.set()
+
+    with in_thread(call) as first, in_thread(call) as second:
+        assert stop.wait(10)
+        runtime.stop()
+        assert first.result(10) + second.result(10) >= 50
+
+
+def test_a_stopped_thread_no_longer_counts_as_one_that_tells(runtime: LoopThread) -> None:
+    """Thread numbers are used again; a later thread must not be refused."""
+    ident = runtime._thread.ident
+    runtime.run(value(None))
+    assert ident in TELLING_THREADS
+    runtime.stop()
+    assert ident not in TELLING_THREADS
+
+
+FORK = """
+import asyncio, os, sys
+from vq.client.runtime import LoopThread
+from vq.errors import InvalidState
+
+async def one():
+    return 1
+
+runtime = LoopThread("test")
+assert runtime.run(one()) == 1
+told, forgotten = [], []
+runtime.on_fork(told.append)
+runtime.on_fork(forgotten.append)()
+child = os.fork()
+if child == 0:
+    try:
+        runtime.run(one())
+    except InvalidState as error:
+        ok = "open a new one in the child" in str(error) and told == [str(error)] and not forgotten
+        own = LoopThread("own")
+        ok = ok and own.run(one()) == 1
+        own.stop()
+        runtime.stop()
+        os._exit(0 if ok else 1)
+    os._exit(2)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert not told
+assert runtime.run(one()) == 1, "the parent goes on"
+runtime.stop()
+"""
+
+
+def test_a_forked_child_is_refused_and_the_parent_goes_on() -> None:
+    subprocess.run([sys.executable, "-c", FORK], check=True, timeout=30)
