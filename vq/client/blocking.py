@@ -52,10 +52,10 @@ class MessageProducer:
         """
         self._runtime.check()
         try:
-            future = self._core.send_blocking(message, timeout)
+            future = self._core.enqueue(message, None, timeout, direct=True)
         except NotPublished:
             self.publish(message.topic)
-            future = self._core.send_blocking(message, timeout)
+            future = self._core.enqueue(message, None, timeout, direct=True)
         return future.result(0)
 
     def send_async(

@@ -135,10 +135,21 @@ class ProducerCore:
         timeout: float | None = None,
         *,
         block: bool = True,
+        direct: bool = False,
     ) -> SendFuture:
         """Take one message; it is sent from the loop, in order per partition and thread.
 
-        With ``block``, waits while the buffer is full, at most until the send's deadline.
+        One long function on purpose: it runs for every message, and a call costs as much as half
+        of what it does.
+
+        Args:
+            message: What to send.
+            callback: Called on the loop with the outcome.
+            timeout: Seconds until there must be an outcome; None: as configured.
+            block: Wait while the buffer is full, at most until the send's deadline.
+            direct: Return only once there is an outcome; the caller's thread does the round trip
+                itself where nothing else is on the way to the partition (``sync_lane``). Not on
+                the loop.
 
         Raises:
             InvalidArgument, MessageTooLarge: The message is unusable; nothing was taken.
@@ -146,48 +157,6 @@ class ProducerCore:
             InvalidState: The producer is closed.
             BufferFull: No room until the deadline (at once, without ``block``).
         """
-        queues, future, size = self._accept(message, callback, timeout)
-        with self._lock:
-            if self._room <= 0:
-                self._wait_for_room(future.deadline, block=block)
-            self._room -= size + MESSAGE_OVERHEAD_BYTES
-            key = message.key
-            queue = next(queues.turns) if key is None else queues.for_key(key)
-            queue.pending.append(future)
-            if not self._awake:
-                self._awake = True
-                self._loop.call_soon_threadsafe(self._pump)
-        return future
-
-    def send_blocking(self, message: Message, timeout: float | None = None) -> SendFuture:
-        """Take one message and return once it has its outcome; never call it on the loop.
-
-        The caller's thread does the round trip itself where nothing else is on the way to the
-        partition (see ``sync_lane``). Raises what ``enqueue`` raises.
-        """
-        queues, future, size = self._accept(message, None, timeout)
-        with self._lock:
-            if self._room <= 0:
-                self._wait_for_room(future.deadline, block=True)
-            self._room -= size + MESSAGE_OVERHEAD_BYTES
-            key = message.key
-            queue = next(queues.turns) if key is None else queues.for_key(key)
-            lane = self._lane(queue) if queue.held or queue.is_free() else None
-            if lane is not None:
-                entry = lane.join(queue, future)
-            else:
-                queue.pending.append(future)
-                self._wake_loop()
-        if lane is not None:
-            lane.run(entry)
-        else:
-            future.exception()
-        return future
-
-    def _accept(
-        self, message: Message, callback: SendCallback | None, timeout: float | None
-    ) -> tuple[TopicQueues, SendFuture, int]:
-        """Check a message; return its topic, its future and the size of its payload."""
         queues = self._taking.get(message.topic)
         if queues is None:
             raise self._not_published(message.topic)
@@ -207,10 +176,30 @@ class ProducerCore:
         elif tag is not None:
             head = self._tag_heads.get(tag) or self._tag_head(tag)
         deadline = self._clock() + (self._send_timeout_s if timeout is None else timeout)
-        return queues, SendFuture(content, head, callback, deadline), size
+        future = SendFuture(content, head, callback, deadline)
+        with self._lock:
+            if self._room <= 0:
+                self._wait_for_room(deadline, block=block)
+            self._room -= size + MESSAGE_OVERHEAD_BYTES
+            queue = next(queues.turns) if key is None else queues.for_key(key)
+            lane = self._lane(queue) if direct else None
+            if lane is not None:
+                entry = lane.join(queue, future)
+            else:
+                queue.pending.append(future)
+                if not self._awake:
+                    self._awake = True
+                    self._loop.call_soon_threadsafe(self._pump)
+        if lane is not None:
+            lane.run(entry)
+        elif direct:
+            future.exception()
+        return future
 
     def _lane(self, queue: PartitionQueue) -> SyncLane | None:
-        """Return the lane to a partition's broker, None while it has none; the lock is held."""
+        """Return the lane that may carry a partition now, if any; the lock is held."""
+        if not (queue.held or queue.is_free()):
+            return None
         master = self._master_of(queue)
         if master is None or not self._cluster.ids_ready:
             return None
