@@ -250,7 +250,7 @@ class _Alarm(logging.Handler):
 def simulate(
     seed: int,
     *,
-    seconds: float = 40.0,
+    seconds: float = 30.0,
     size: Size | None = None,
     kinds: tuple[str, ...] | None = None,
     tell: Callable[[Any], None] | None = None,

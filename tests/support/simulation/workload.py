@@ -59,7 +59,7 @@ async def produce(
             except VqError as error:
                 history.add("refused", name, value, type(error).__name__)
                 await asyncio.sleep(0.2)
-        await asyncio.sleep(rng.expovariate(6))
+        await asyncio.sleep(rng.expovariate(8 / host.world.size.producers))
     await producer.flush()
 
 
@@ -95,7 +95,7 @@ async def consume(
             audit_interval_s=10.0,
         )
     )
-    length = rng.choice((100, 2_000, 1024 * 1024))
+    length = rng.choice((300, 2_000, 1024 * 1024))
     consumer.subscribe(TOPIC, length, TAG if name[0] == "f" else None)
     slow_s = rng.choice((0.01, 0.1, 0.5))
     leaving = asyncio.create_task(_leave(host, name, consumer))
