@@ -2,13 +2,13 @@
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from bench.cluster import WORKER
-from bench.figures import Figure
+from bench.figures import Figure, Row, shown
 from bench.peers import PEERS, Missing, Peer
 from bench.peers.peer import FSYNC, PAGE_CACHE
 from bench.scenarios import Context
@@ -16,7 +16,10 @@ from vq.cli.worker import Worker
 from vq.cli.workload import WorkFailed
 
 SIZE: Final = 128
+_SEPARATOR: Final = " | "  # in the names of figures: class, system, way
 WAYS: Final = ("one by one", "pipelined", "consumed")
+
+COLUMNS: Final = ("acknowledged after", "system", *WAYS)
 
 System = Callable[[], dict[str, float]]
 """One round of one system: rate per way."""
@@ -60,10 +63,19 @@ def compare(context: Context) -> Iterator[list[Figure]]:
                     systems[name] = _peer(context, peer)
             for _ in range(context.rounds):
                 yield [
-                    Figure(f"{durability}: {name}, {way}", rate, "msg/s")
+                    Figure(_SEPARATOR.join((durability, name, way)), rate, "msg/s")
                     for name, system in systems.items()
                     for way, rate in _attempt(context, name, system).items()
                 ]
+
+
+def lines(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    """Return the rows as a table: a system a line, a way of working a column."""
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for row in rows:
+        durability, name, way = row.name.split(_SEPARATOR)
+        found.setdefault((durability, name), {})[way] = shown(row.value)
+    return [(*key, *(rates.get(way, "–") for way in WAYS)) for key, rates in found.items()]
 
 
 def _attempt(context: Context, name: str, system: System) -> dict[str, float]:

@@ -146,8 +146,7 @@ def cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def markdown(rows: Iterable[Row]) -> str:
-    """Return the table as docs/performance.md has it."""
-    lines = [" | ".join(COLUMNS), " | ".join("---" for _ in COLUMNS)]
-    lines += [" | ".join(cells(row)) for row in rows]
-    return "\n".join(f"| {line} |" for line in lines)
+def markdown_table(columns: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """Return a table as docs/performance.md has it."""
+    rows = [columns, ["---"] * len(columns), *lines]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)

@@ -28,7 +28,7 @@ from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
 from bench import compare, profile, room  # noqa: E402
-from bench.figures import COLUMNS, Row, Verdict, cells, markdown, rows_of, shown  # noqa: E402
+from bench.figures import COLUMNS, Row, Verdict, cells, markdown_table, rows_of, shown  # noqa: E402
 from bench.scenarios import SCENARIOS, Context, Scenario  # noqa: E402
 from vq.errors import VqError  # noqa: E402
 
@@ -135,7 +135,14 @@ def run_peers(context: Context, report: Report) -> None:
     for round_ in compare.compare(context):
         figures += round_
         context.say("  round: " + ", ".join(_brief(figure) for figure in round_))
-    report.scenario("the same work, by durability class", rows_of(PEERS, figures, {}))
+    rows = rows_of(PEERS, figures, {})
+    report.rows += rows
+    table = Table(title="the same work, messages a second", title_justify="left")
+    for column in compare.COLUMNS:
+        table.add_column(column, justify="right" if column in compare.WAYS else "left")
+    for line in compare.lines(rows):
+        table.add_row(*line)
+    report.console.print(table)
 
 
 def _arguments() -> argparse.Namespace:
@@ -222,7 +229,11 @@ def main() -> int:
             )
         )
     if arguments.markdown:
-        arguments.markdown.write_text(markdown(report.rows) + "\n")
+        own = [row for row in report.rows if row.scenario != PEERS]
+        peers = [row for row in report.rows if row.scenario == PEERS]
+        tables = [markdown_table(COLUMNS, map(cells, own))] if own else []
+        tables += [markdown_table(compare.COLUMNS, compare.lines(peers))] if peers else []
+        arguments.markdown.write_text("\n\n".join(tables) + "\n")
     return 1 if report.failures else 0
 
 

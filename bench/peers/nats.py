@@ -44,7 +44,7 @@ async def _stream(port: int, name: str) -> tuple[Any, Any]:
     from nats.js.api import StorageType, StreamConfig
 
     client = await nats.connect(f"nats://127.0.0.1:{port}")
-    jetstream = client.jetstream(publish_async_max_pending=_IN_FLIGHT)
+    jetstream = client.jetstream(timeout=60)
     await jetstream.add_stream(
         StreamConfig(name=name, subjects=[f"{name}.messages"], storage=StorageType.FILE)
     )
@@ -75,12 +75,16 @@ def pipelined(ready: Ready, *, port: int, count: int, size: int) -> dict[str, An
     async def work() -> dict[str, Any]:
         client, jetstream = await _stream(port, "bulk")
         bodies = contents(0, 0, count, size)
+        left = iter(bodies)
+
+        async def publish() -> None:
+            # Many that wait are three times as fast here as the client's own publish_async.
+            for body in left:
+                await jetstream.publish("bulk.messages", body)
+
         ready()
         begin = time.perf_counter()
-        answers = [
-            await jetstream.publish_async("bulk.messages", body, wait_stall=60) for body in bodies
-        ]
-        await asyncio.gather(*answers)
+        await asyncio.gather(*(publish() for _ in range(_IN_FLIGHT)))
         seconds = time.perf_counter() - begin
         await client.close()
         return {"messages": count, "seconds": seconds}

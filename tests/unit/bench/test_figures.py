@@ -2,7 +2,17 @@
 
 import pytest
 
-from bench.figures import COLUMNS, Figure, Row, Target, Verdict, cells, markdown, rows_of, shown
+from bench.figures import (
+    COLUMNS,
+    Figure,
+    Row,
+    Target,
+    Verdict,
+    cells,
+    markdown_table,
+    rows_of,
+    shown,
+)
 
 
 def row_of(*figures: Figure, target: Target | None = None) -> Row:
@@ -71,6 +81,6 @@ def test_numbers_for_people(value: float | None, text: str) -> None:
 def test_the_markdown_table_has_a_cell_per_column() -> None:
     row = row_of(Figure("f", 1, "s", room=2), target=Target(ratio_min=0.5))
     assert len(cells(row)) == len(COLUMNS)
-    assert markdown([row]).splitlines()[-1] == (
+    assert markdown_table(COLUMNS, [cells(row)]).splitlines()[-1] == (
         "| f | 1.00 s | – | 2.00 | 0.50 | ≥ 0.50 of the room | met |"
     )
