@@ -1,0 +1,154 @@
+"""Real brokers under strace: system calls are watched, fail, or are where the process dies.
+
+    attached(pid, log, …)     watch a running broker; counts of ``inject`` begin here
+    TracedSpec(…, strace=…)   a broker that runs under strace from its first call on
+
+The counter of ``inject=…:when=N`` is one per thread and per system call, so N means the N-th such
+call of any one thread.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from support.faults import until
+from support.zookeeper import unavailable
+
+from vq.cli.processes import BrokerSpec
+
+_LINE = re.compile(r"^(\d+)\s+(?:([a-z_0-9]+)\((.*)|<\.\.\. ([a-z_0-9]+) resumed>(.*))$", re.DOTALL)
+_UNFINISHED = " <unfinished ...>"
+_RESULT = re.compile(r"^(.*)\)\s+= (-?\d+|\?)(.*)$", re.DOTALL)
+
+
+def need_strace() -> None:
+    """Skip (fail on CI) where strace is missing or may not trace."""
+    reason = _why_not()
+    if reason:
+        unavailable(reason)
+
+
+@cache
+def _why_not() -> str:
+    if shutil.which("strace") is None:
+        return "strace is not installed: apt-get install strace"
+    tried = subprocess.run(
+        ["strace", "-f", "-o", os.devnull, "true"], capture_output=True, timeout=30, check=False
+    )
+    return "" if tried.returncode == 0 else f"strace may not trace: {tried.stderr.decode()}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedSpec(BrokerSpec):
+    """A broker that runs under strace; the broker keeps the process id, strace is beside it."""
+
+    trace: Path
+    strace: Sequence[str] = ()
+
+    def command(self) -> list[str]:
+        """Return the broker's command line behind that of strace."""
+        own = BrokerSpec.command(self)
+        return ["strace", "-f", "-D", "--seccomp-bpf", "-o", str(self.trace), *self.strace, *own]
+
+
+def traced(spec: BrokerSpec, trace: Path, *strace: str) -> TracedSpec:
+    """Return the same broker under strace."""
+    values = {field.name: getattr(spec, field.name) for field in fields(BrokerSpec)}
+    return TracedSpec(**values, trace=trace, strace=strace)
+
+
+@contextmanager
+def attached(pid: int, trace: Path, *strace: str) -> Iterator[None]:
+    """Trace a running process while the block runs; ``trace`` is whole afterwards."""
+    with subprocess.Popen(
+        ["strace", "-f", "-p", str(pid), "-o", str(trace), *strace],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    ) as tracer:
+        try:
+            until(lambda: tracer.poll() is not None or _all_traced(pid), "strace is attached")
+            if tracer.poll() is not None:
+                assert tracer.stderr is not None
+                raise AssertionError(f"strace ended: {tracer.stderr.read().decode()}")
+            yield
+        finally:
+            if tracer.poll() is None:
+                tracer.send_signal(signal.SIGINT)
+            tracer.wait(30)
+
+
+def _all_traced(pid: int) -> bool:
+    threads = Path(f"/proc/{pid}/task").glob("*/status")
+    return all("\nTracerPid:\t0\n" not in thread.read_text() for thread in threads)
+
+
+def wait_tracer_gone(trace: Path, timeout_s: float = 30.0) -> None:
+    """Wait until nobody writes to ``trace`` any more."""
+    deadline = time.monotonic() + timeout_s
+    while any(_has_open(process, trace) for process in Path("/proc").glob("[0-9]*")):
+        assert time.monotonic() < deadline, f"strace still writes to {trace}"
+        time.sleep(0.01)
+
+
+def _has_open(process: Path, path: Path) -> bool:
+    try:
+        if (process / "comm").read_text() != "strace\n":
+            return False
+        return any(os.readlink(fd) == str(path) for fd in (process / "fd").iterdir())
+    except OSError:
+        return False
+
+
+class Call(NamedTuple):
+    """One system call. It began when ``begin`` calls had begun or ended, and ended at ``end``.
+
+    ``result`` is None if it never returned. ``injected`` says that strace interfered.
+    """
+
+    begin: int
+    end: int
+    thread: int
+    name: str
+    arguments: str
+    result: int | None
+    injected: bool
+
+
+def read_trace(trace: Path) -> list[Call]:
+    """Return the calls of a trace in the order of their ends; those without end come last."""
+    calls: list[Call] = []
+    begun: dict[int, tuple[int, str, str]] = {}
+    for number, line in enumerate(trace.read_text(errors="replace").splitlines()):
+        match = _LINE.match(line)
+        if match is None:
+            continue  # a signal, or the end of a thread
+        thread = int(match[1])
+        begin, name, arguments = number, match[2], match[3]
+        if name is None:
+            if thread not in begun:
+                continue  # it had begun before we were attached
+            begin, name, arguments = begun.pop(thread)
+            arguments += match[5]
+        elif arguments.endswith(_UNFINISHED):
+            begun[thread] = (number, name, arguments.removesuffix(_UNFINISHED))
+            continue
+        result = _RESULT.match(arguments)
+        if result is not None:
+            value = None if result[2] == "?" else int(result[2])
+            injected = "(INJECTED)" in result[3]
+            calls.append(Call(begin, number, thread, name, result[1], value, injected))
+    calls += [
+        Call(begin, 1 << 60, thread, name, arguments, None, injected=False)
+        for thread, (begin, name, arguments) in begun.items()
+    ]
+    return calls
