@@ -2,14 +2,11 @@
 
 import contextlib
 import logging
-import random
 from collections.abc import AsyncIterator
 
-from vq.client.cluster import ClusterClient
+from vq.client.cluster import ClusterClient, open_cluster
 from vq.client.config import MessageFactoryConfig
-from vq.clock import SystemClock
 from vq.coordination.zk import ZooKeeperCoordinator
-from vq.remoting.transport import TcpNetwork
 
 
 def coordinator_of(config: MessageFactoryConfig) -> ZooKeeperCoordinator:
@@ -26,15 +23,8 @@ async def cluster_client(config: MessageFactoryConfig) -> AsyncIterator[ClusterC
     Raises:
         CoordinationError: ZooKeeper does not answer within ``config.start_timeout_s``.
     """
-    cluster = ClusterClient(
-        config,
-        coordinator=coordinator_of(config),
-        network=TcpNetwork(),
-        clock=SystemClock(),
-        rng=random.Random(),
-    )
+    cluster = await open_cluster(config)
     try:
-        await cluster.start()
         yield cluster
     finally:
         await cluster.close()
