@@ -1,6 +1,7 @@
 """Fixtures of every test: a real ZooKeeper with a root of one's own, and servers to break."""
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,8 +14,13 @@ from support.zookeeper import ZooKeeperRoot, ZooKeeperService, embedded, own_roo
 from vq.coordination.embedded import EmbeddedZooKeeper
 
 # Properties: the same examples every time in the short form, new and many more in the long one.
-hypothesis.settings.register_profile("short", derandomize=True, deadline=None)
+# Without "explain": it traces every line that runs, which makes the long stories crawl.
+_PHASES = [phase for phase in hypothesis.Phase if phase is not hypothesis.Phase.explain]
+hypothesis.settings.register_profile("short", derandomize=True, deadline=None, phases=_PHASES)
 hypothesis.settings.register_profile("long", max_examples=5_000, deadline=None)
+# A shell starts background jobs with ctrl-C ignored, and children inherit that; tests send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 LONG = os.environ.get("VQ_LONG") == "1"
 hypothesis.settings.load_profile("long" if LONG else "short")
 
