@@ -16,6 +16,7 @@ from vq.client.config import ProducerConfig
 from vq.client.future import SendFuture
 from vq.client.partition_queue import PartitionQueue
 from vq.model import ProducerStamp, TopicPartition
+from vq.store.record import decode_records
 
 WHERE = TopicPartition("t", 0)
 
@@ -52,6 +53,10 @@ class ModelBroker:
         return offset
 
 
+def contents_of(body: bytes) -> list[bytes]:
+    return [record.payload for record in decode_records(body, 0)]
+
+
 class Run:
     """One random history; ``seed`` makes it again."""
 
@@ -61,12 +66,17 @@ class Run:
         self.broker = ModelBroker()
         self.now = 0.0
         self.config = ProducerConfig(batch_records=3, retry_backoff_s=0.01)
-        self.queue = PartitionQueue(WHERE, 7, self.config, lambda count, size: None)
+        self.ended = [0, 0]
+        self.queue = PartitionQueue(WHERE, 7, self.config, self.on_ended)
         self.ids = iter(range(1, 10**9))
         self.futures: list[SendFuture] = []
-        # What is under way on the present connection: (batch, attempt, stamp as sent).
-        self.wire: deque[tuple[Batch, int, ProducerStamp]] = deque()
+        # What is under way on the present connection: (batch, attempt, stamp and bytes as sent).
+        self.wire: deque[tuple[Batch, int, ProducerStamp, bytes]] = deque()
         self.delayed: list[tuple[ProducerStamp, list[bytes]]] = []
+
+    def on_ended(self, count: int, size: int) -> None:
+        self.ended[0] += count
+        self.ended[1] += size
 
     def submit(self) -> None:
         content = b"%d" % len(self.futures)
@@ -75,22 +85,39 @@ class Run:
         self.futures.append(future)
         self.queue.pending.append(future)
 
+    def send_blocking(self) -> None:
+        """A blocking sender holds the free line, and is answered, refused or cut off."""
+        if not self.queue.hold():
+            return
+        future = SendFuture(b"%d" % len(self.futures), None, None, self.now + 1.0)
+        self.futures.append(future)
+        # Another connection: what is left on the usual one is settled, and may come later.
+        self.delayed += [(stamp, contents_of(body)) for _, _, stamp, body in self.wire]
+        self.wire.clear()
+        batch = self.queue.batch_of([future], [next(self.ids)])
+        self.wire.append((batch, batch.attempts, batch.stamp, batch.body))
+        if self.rng.random() < 0.2:
+            self.cut()
+        else:
+            self.serve()
+        self.queue.held = False
+
     def pump(self) -> None:
         for batch in self.queue.sendable(self.now, lambda n: [next(self.ids) for _ in range(n)]):
-            self.wire.append((batch, batch.attempts, batch.stamp))
+            self.wire.append((batch, batch.attempts, batch.stamp, batch.body))
 
     def serve(self) -> None:
         """The broker takes one request and answers, or refuses it for a reason of its own."""
         if not self.wire:
             return
-        batch, attempt, stamp = self.wire.popleft()
+        batch, attempt, stamp, body = self.wire.popleft()
         refusal: errors.VqError | None = None
         if self.refusals and self.rng.random() < 0.1:
             refusal = self.rng.choice(self.refusals)("by the model")
         offset = -1
         if refusal is None:
             try:
-                offset = self.broker.put(stamp, [item.content for item in batch.items])
+                offset = self.broker.put(stamp, contents_of(body))
             except errors.VqError as error:
                 refusal = error
         if attempt != batch.attempts or not batch.sent:
@@ -103,11 +130,11 @@ class Run:
     def cut(self) -> None:
         """The connection ends; the broker may still get some of what was on the wire, later."""
         taken = self.rng.randrange(len(self.wire) + 1) if self.wire else 0
-        for number, (batch, _, stamp) in enumerate(self.wire):
+        for number, (_, _, stamp, body) in enumerate(self.wire):
             if number < taken:
-                self.delayed.append((stamp, [item.content for item in batch.items]))
+                self.delayed.append((stamp, contents_of(body)))
         lost = [
-            batch for batch, attempt, _ in self.wire if batch.sent and attempt == batch.attempts
+            batch for batch, attempt, _, _ in self.wire if batch.sent and attempt == batch.attempts
         ]
         self.wire.clear()
         self.queue.on_unanswered(lost, self.now)
@@ -132,8 +159,10 @@ class Run:
             self.serve()
         elif act < 0.94:
             self.late()
-        elif act < 0.97:
+        elif act < 0.96:
             self.cut()
+        elif act < 0.98:
+            self.send_blocking()
         else:
             self.now += 0.3
             self.queue.on_tick(self.now)
@@ -154,6 +183,9 @@ class Run:
 def check(run: Run) -> None:
     stored = [int(content) for content in run.broker.log]
     counts = {number: stored.count(number) for number in set(stored)}
+    assert run.ended == [len(run.futures), sum(len(each.content) for each in run.futures)], (
+        "each message must be told of once to whoever counts the buffer"
+    )
     for number, future in enumerate(run.futures):
         assert future.done(), f"message {number} has no outcome"
         error = future.exception(0)

@@ -1,6 +1,7 @@
 """One batch of a producer: its records as bytes, and the futures that wait for it."""
 
 import logging
+import math
 from operator import attrgetter
 
 import google_crc32c
@@ -13,6 +14,9 @@ from vq.store.format import FLAG_PROPERTIES, FLAG_TAG, RECORD_HEADER, RECORD_HEA
 logger = logging.getLogger(__name__)
 _content = attrgetter("content")
 _deadline = attrgetter("deadline")
+#: Stands in a batch for messages that were given up while their records were on the wire.
+_NOBODY = SendFuture(b"", None, None, math.inf)
+_NOBODY.outcome = SendResult(-1, -1, 0)
 
 
 def encode_head(tag: bytes | None, properties: bytes | None) -> tuple[int, bytes] | None:
@@ -59,6 +63,9 @@ class Batch:
     """Messages of one partition that are sent, stored and acknowledged together.
 
     Attributes:
+        count: How many of its messages have no outcome yet.
+        payload_bytes: The size of their payloads.
+        deadline: The earliest of theirs.
         stamp: Recognises a resend; changed only while no copy under the old one may count.
         attempts: How often it was put on the wire.
         sent: It is on the wire of a live connection, the answer is awaited.
@@ -71,6 +78,7 @@ class Batch:
     __slots__ = (
         "attempts",
         "body",
+        "count",
         "crc",
         "deadline",
         "done",
@@ -92,7 +100,8 @@ class Batch:
         self.stamp = stamp
         self.body, self.sizes = encode_records(items, ids)
         self.crc: int = google_crc32c.value(self.body)
-        self.deadline = min(map(_deadline, items))
+        self.deadline: float = min(map(_deadline, items))
+        self.count = len(items)
         self.payload_bytes = payload_bytes(items)
         self.attempts = 0
         self.sent = False
@@ -123,7 +132,33 @@ class Batch:
         """Give every future ``error``."""
         self.done = True
         for item in self.items:
-            item.fail(error)
+            if item is not _NOBODY:
+                item.fail(error)
+
+    def expire(self, now: float, *, drop: bool) -> list[SendFuture]:
+        """Take out the messages whose deadline has passed; return them, without an outcome yet.
+
+        With ``drop`` their records go too: no copy of this batch may be under way. Otherwise the
+        bytes stay as they were sent, and nobody waits for those records any more. At least one
+        message must have time left.
+        """
+        late = [item for item in self.items if item.deadline <= now]
+        if drop:
+            kept = [
+                (item, number)
+                for item, number in zip(self.items, self.ids, strict=True)
+                if item.deadline > now and item is not _NOBODY
+            ]
+            self.items = [item for item, _ in kept]
+            self.ids = [number for _, number in kept]
+            self.body, self.sizes = encode_records(self.items, self.ids)
+            self.crc = google_crc32c.value(self.body)
+        else:
+            self.items = [item if item.deadline > now else _NOBODY for item in self.items]
+        self.deadline = min(map(_deadline, self.items))
+        self.count -= len(late)
+        self.payload_bytes -= payload_bytes(late)
+        return late
 
 
 def payload_bytes(items: list[SendFuture]) -> int:

@@ -25,6 +25,9 @@ from vq.client.future import SendFuture
 from vq.model import ProducerStamp, TopicPartition
 from vq.store.format import RECORD_HEADER_BYTES
 
+#: More pending messages than this are looked through for late ones only once a second.
+_SCAN_ALWAYS = 2_000
+_SCAN_S = 1.0
 #: With so many batches in flight a further one waits until it is worth its frame.
 _EAGER_IN_FLIGHT = 2
 
@@ -40,6 +43,7 @@ class PartitionQueue:
         pending: Messages not yet in a batch, oldest first; appended to under the producer's lock.
         in_flight: Unresolved batches, oldest first; at most ``config.window``.
         retry_at: Nothing is sent before this monotonic time.
+        closed: Why nothing is sent any more; under the producer's lock.
     """
 
     def __init__(
@@ -55,16 +59,21 @@ class PartitionQueue:
         self.retry_at = 0.0
         self.busy = False
         self.held = False
+        self.closed: errors.VqError | None = None
         self._config = config
         self._producer_id = producer_id
         self._on_ended = on_ended  # (messages, payload bytes) that have their outcome now
         self._producer_epoch = 0
         self._next_sequence = 0
         self._backoff_s = config.retry_backoff_s
+        self._scan_at = 0.0
 
     # What to send -----------------------------------------------------------------------------
     def sendable(self, now: float, take_ids: Callable[[int], list[int]]) -> list[Batch]:
-        """Return the batches to put on the wire now, in order, and count them as sent."""
+        """Return the batches to put on the wire now, in order, and count them as sent.
+
+        What ``take_ids`` raises is passed on; no message is lost by it.
+        """
         if now < self.retry_at:
             return []
         batches: list[Batch] = []
@@ -76,15 +85,15 @@ class PartitionQueue:
         while self.pending and len(self.in_flight) < self._config.window:
             if len(self.in_flight) >= _EAGER_IN_FLIGHT and not self._worth_a_frame():
                 break
-            items = self._take()
-            new = Batch(items, take_ids(len(items)), self._stamp())
-            self.in_flight.append(new)
+            items = self._next_items()
+            new = self._make(items, take_ids(len(items)))
+            del self.pending[: len(items)]
             batches.append(new)
         return self._mark_sent(batches)
 
     def is_free(self) -> bool:
         """Whether a blocking sender may hold it: its line is empty and nobody is at it."""
-        return not (self.busy or self.held or self.pending or self.in_flight)
+        return not (self.busy or self.held or self.pending or self.in_flight or self.closed)
 
     def hold(self) -> bool:
         """Hold it for a blocking sender if it is free; the producer's lock is held."""
@@ -95,28 +104,31 @@ class PartitionQueue:
 
     def batch_of(self, items: list[SendFuture], ids: list[int]) -> Batch:
         """Return ``items`` as a batch that counts as sent; the queue must be held."""
-        batch = Batch(items, ids, self._stamp())
+        batch = self._make(items, ids)
         batch.sent = True
         batch.attempts = 1
-        self.in_flight.append(batch)
         return batch
 
     def _worth_a_frame(self) -> bool:
         return len(self.pending) * 2 >= self._config.batch_records
 
-    def _take(self) -> list[SendFuture]:
-        """Cut one batch's worth (at least one message) off ``pending``."""
+    def _next_items(self) -> list[SendFuture]:
+        """Return one batch's worth (at least one message) from the head of ``pending``."""
         items = self.pending[: self._config.batch_records]
         total = payload_bytes(items) + len(items) * RECORD_HEADER_BYTES
         while total > self._config.batch_bytes and len(items) > 1:
             total -= len(items.pop().content) + RECORD_HEADER_BYTES
-        del self.pending[: len(items)]
         return items
 
-    def _stamp(self) -> ProducerStamp:
-        stamp = ProducerStamp(self._producer_id, self._producer_epoch, self._next_sequence)
+    def _make(self, items: list[SendFuture], ids: list[int]) -> Batch:
+        """Append a new batch to the line; its number is used up only once it is there."""
+        batch = Batch(items, ids, self._stamp(self._next_sequence))
         self._next_sequence += 1
-        return stamp
+        self.in_flight.append(batch)
+        return batch
+
+    def _stamp(self, sequence: int) -> ProducerStamp:
+        return ProducerStamp(self._producer_id, self._producer_epoch, sequence)
 
     @staticmethod
     def _mark_sent(batches: list[Batch]) -> list[Batch]:
@@ -133,7 +145,7 @@ class PartitionQueue:
         batch.stored = True
         if not batch.done:
             batch.resolve(self.where.partition, offset)
-            self._on_ended(len(batch.items), batch.payload_bytes)
+            self._on_ended(batch.count, batch.payload_bytes)
         self._settle()
 
     def on_refused(self, batch: Batch, error: errors.VqError, now: float) -> None:
@@ -160,20 +172,20 @@ class PartitionQueue:
         self._pause(now)
 
     def on_tick(self, now: float) -> None:
-        """Report what is past its deadline."""
+        """Report what is past its deadline: at once what was sent, what waits within a second."""
         for batch in self.in_flight:
             if batch.deadline <= now and not batch.done:
-                error = self._given_up(batch)
-                self._fail(batch, error)
-                if isinstance(error, errors.Refused):
-                    batch.error = error  # it must not be stored any more: a hole
-        late = 0
-        for item in self.pending:
-            if item.deadline > now:
-                break
-            late += 1
-        self._drop_pending(late, self._not_sent())
+                self._give_up_late(batch, now)
+        if len(self.pending) <= _SCAN_ALWAYS or self._scan_at <= now:
+            self._scan_at = now + _SCAN_S
+            self._drop_late(now)
         self._settle()
+
+    def refuse_pending(self, error: errors.VqError) -> None:
+        """Give up what is in no batch yet."""
+        items = self.pending[:]
+        del self.pending[: len(items)]
+        self._fail_items(items, error)
 
     def close(self, error: errors.VqError) -> None:
         """Give up everything."""
@@ -181,18 +193,34 @@ class PartitionQueue:
             if not batch.done:
                 self._fail(batch, self._given_up(batch))
         self.in_flight.clear()
-        self._drop_pending(len(self.pending), error)
+        self.refuse_pending(error)
 
-    def _drop_pending(self, count: int, error: errors.VqError) -> None:
-        items = self.pending[:count]
-        del self.pending[:count]
-        for item in items:
-            item.fail(error)
-        self._on_ended(count, payload_bytes(items))
+    def _give_up_late(self, batch: Batch, now: float) -> None:
+        error = self._given_up(batch)
+        certain = isinstance(error, errors.Refused)
+        if any(item.deadline > now and item.outcome is None for item in batch.items):
+            self._fail_items(batch.expire(now, drop=certain), error)
+            return
+        self._fail(batch, error)
+        if certain:
+            batch.error = error  # it must not be stored any more: a hole
+
+    def _drop_late(self, now: float) -> None:
+        waiting = self.pending[:]
+        late = [item for item in waiting if item.deadline <= now]
+        if late:
+            # One step: callers append behind the slice at any time.
+            self.pending[: len(waiting)] = [item for item in waiting if item.deadline > now]
+            self._fail_items(late, self._not_sent())
 
     def _fail(self, batch: Batch, error: errors.VqError) -> None:
         batch.fail(error)
-        self._on_ended(len(batch.items), batch.payload_bytes)
+        self._on_ended(batch.count, batch.payload_bytes)
+
+    def _fail_items(self, items: list[SendFuture], error: errors.VqError) -> None:
+        for item in items:
+            item.fail(error)
+        self._on_ended(len(items), payload_bytes(items))
 
     def _not_sent(self) -> errors.VqError:
         return errors.NotSent(f"{self.where}: not sent within its deadline; no broker took it")
@@ -242,7 +270,8 @@ class PartitionQueue:
                 continue
             if batch.done:
                 continue
-            batch.stamp = self._stamp()
+            batch.stamp = self._stamp(self._next_sequence)
+            self._next_sequence += 1
             batch.sent = batch.unknown = False
             batch.error = None
             self.in_flight.append(batch)
