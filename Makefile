@@ -73,6 +73,7 @@ proto:
 docs:
 	$(call bootstrap,demo)
 	$(RUN) tools/cli_reference.py
+	$(RUN) tools/api_reference.py
 
 setup:
 	$(call bootstrap,demo test check)

@@ -1,0 +1,232 @@
+"""Write docs/reference/api.md and docs/reference/errors.md from the code.
+
+    python tools/api_reference.py      write both files
+
+A test compares the committed files with ``api()`` and ``errors()``, so that they cannot go stale.
+The text of a name is its docstring; what docstrings cannot say stands in the prefaces here.
+"""
+
+import dataclasses
+import enum
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import vq
+from vq import aio
+from vq import errors as vq_errors
+from vq.errors import InvalidArgument, InvalidState, OutcomeUnknown, Refused, VqError
+
+REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
+
+API_PREFACE = """\
+# The Python API
+
+This page is written by `make docs` from the code; a test keeps it so. What is listed here is
+public: it changes only as [CHANGELOG.md](../../CHANGELOG.md) promises. Everything else in the
+package may change at any time.
+
+`vq` is for blocking code, from any number of threads. `vq.aio` has the same as coroutines, for one
+event loop. Settings, messages, results and errors are the same objects in both. Errors are on
+[a page of their own](errors.md).
+
+A factory that is open must not be carried across a fork: its methods raise `InvalidState` in the
+child. Open a factory in each process.
+"""
+
+ERRORS_PREFACE = """\
+# Errors
+
+This page is written by `make docs` from `vq/errors.py`; a test keeps it so.
+
+Every error of vq is a `vq.VqError`. Its class says what can be done; its text is for people and may
+change.
+
+| the class is a | was it done? | what a caller does |
+| --- | --- | --- |
+| `vq.Refused` | certainly not | if `retriable`, try again later; else correct the cause |
+| `vq.OutcomeUnknown` | perhaps | look, or accept that another try may do it twice; never call it failed |
+| `vq.InvalidArgument`, `vq.InvalidState` | no | correct the program |
+| any other `vq.VqError` | the message says | correct the cause, which the message names |
+
+All have the attributes `retriable`, `refresh_routes`, `hint`, `status` and `details` (facts for
+programs, such as `earliest` and `latest` of an offset that is out of range). The client tries again
+by itself, until the deadline of the call, whatever is retriable; an application sees such an error
+only when the time is up.
+
+*Status* is the number on the wire ([protocol](../protocol.md)); a class without one never travels.
+*Retriable*: the same thing may succeed later. *Refresh*: the picture of the cluster was old; it is
+read again before the next try.
+
+The classes that have no name in `vq` itself are in `vq.errors`.
+"""
+
+_MODULES = re.compile(r"\b(?:vq(?:\.[a-z_]+)+|collections\.abc|typing|types)\.(?=[A-Z])")
+_ENUM = re.compile(r"<(\w+\.\w+): [^>]*>")
+_INTERNAL = "For the sender only"
+_SECTIONS = ("Args:", "Raises:", "Returns:", "Attributes:")
+
+
+# Text ---------------------------------------------------------------------------------------------
+def text_of(subject: Any) -> str:
+    """Return a docstring as Markdown: its sections become lists, its examples code."""
+    lines: list[str] = []
+    section = example = False
+    for line in inspect.cleandoc(subject.__doc__ or "").splitlines():
+        if line in _SECTIONS:
+            lines += [f"**{line.removesuffix(':')}**", ""]
+            section, example = True, False
+        elif line and not line.startswith(" "):
+            section = False
+            example = line.endswith("::")
+            lines.append(line.removesuffix("::") + ":" if example else line)
+        elif section and line.startswith("    ") and not line.startswith("     "):
+            name, colon, rest = line.strip().partition(": ")
+            lines.append(f"- `{name}`: {rest}" if colon else f"- {line.strip()}")
+        elif section and line:
+            lines.append(f"  {line.strip()}")
+        else:
+            lines.append(line)
+    return re.sub(r"``([^`]+)``", r"`\1`", "\n".join(lines)).strip()
+
+
+def signature_of(name: str, subject: Any) -> str:
+    """Return ``name(arguments) -> result`` without module names."""
+    signature = inspect.signature(subject)
+    shown = [each for each in signature.parameters.values() if each.name != "self"]
+    text = f"{name}{signature.replace(parameters=shown)}".replace("'", "")
+    return _ENUM.sub(r"\1", _MODULES.sub("", text))
+
+
+def default_of(item: "dataclasses.Field[Any]") -> str:
+    """Return a field's default as one would write it."""
+    if item.default is not dataclasses.MISSING:
+        value = item.default
+        value = value.value if isinstance(value, enum.Enum) else value
+        return "`" + repr(value).replace("'", '"') + "`"
+    made = item.default_factory
+    return "required" if made is dataclasses.MISSING else f"`{getattr(made, '__name__', made)}()`"
+
+
+# The API ------------------------------------------------------------------------------------------
+def described(cls: type) -> tuple[str, str]:
+    """Return a class's text, and a table of its fields where it has some.
+
+    What the text says of a field under ``Attributes`` goes into the table.
+    """
+    text = text_of(cls)
+    fields = _fields(cls)
+    if not fields:
+        return text, ""
+    text, _, attributes = text.partition("**Attributes**")
+    flat = re.sub(r"\n  (?=\S)", " ", attributes)
+    meanings: dict[str, str] = {}
+    for names, meaning in re.findall(r"^- `([\w, ]+)`: (.*)$", flat, re.MULTILINE):
+        meanings |= dict.fromkeys(names.split(", "), meaning)
+    head = ["| field | default | meaning |", "| --- | --- | --- |"]
+    if not meanings:
+        head = ["| field | default |", "| --- | --- |"]
+    rows = [
+        f"| `{name}` | {default} |"
+        + (f" {meanings.get(name, '').replace('|', '/')} |" if meanings else "")
+        for name, default in fields
+    ]
+    return text.strip(), "\n".join([*head, *rows])
+
+
+def _fields(cls: type) -> list[tuple[str, str]]:
+    if dataclasses.is_dataclass(cls):
+        return [(each.name, default_of(each)) for each in dataclasses.fields(cls)]
+    defaults = getattr(cls, "_field_defaults", {})
+    return [
+        (name, f"`{defaults[name]!r}`" if name in defaults else "required")
+        for name in getattr(cls, "_fields", ())
+    ]
+
+
+def methods_of(cls: type) -> Iterator[str]:
+    """Yield a section for each public method and property, in the order of the class."""
+    for name, member in vars(cls).items():
+        if name.startswith("_") or _INTERNAL in (getattr(member, "__doc__", "") or ""):
+            continue
+        if isinstance(member, property):
+            yield f"#### `{name}`\n\n{text_of(member)}"
+        elif isinstance(member, classmethod | staticmethod):
+            shown = signature_of(name, getattr(cls, name))
+            yield f"#### `{cls.__name__}.{shown}`\n\n{text_of(member.__func__)}"
+        elif inspect.isfunction(member):
+            word = "await " if inspect.iscoroutinefunction(member) else ""
+            yield f"#### `{word}{signature_of(name, member)}`\n\n{text_of(member)}"
+
+
+def section_of(module: str, name: str, subject: Any) -> str:
+    """Return the section of one public name."""
+    title = f"### `{module}.{name}`"
+    if not inspect.isclass(subject):
+        return f"{title}\n\nThe version of the package, a text.\n"
+    if issubclass(subject, VqError):
+        return f"{title}\n\n{text_of(subject)}\n\nSee [errors](errors.md).\n"
+    parts = [title, *described(subject)]
+    if issubclass(subject, enum.Enum):
+        parts.append("\n".join(f"- `{name}.{each.name}`: `{each.value!r}`" for each in subject))
+    parts += methods_of(subject)
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def names_of(module: ModuleType) -> list[str]:
+    """Return the public names, what one begins with first."""
+    first = ["MessageFactory", "MessageProducer", "MessageConsumer", "Message", "SendResult"]
+    return sorted(module.__all__, key=lambda name: (name not in first, name))
+
+
+def api() -> str:
+    """Return docs/reference/api.md."""
+    parts = [API_PREFACE]
+    for title, module in (("vq", vq), ("vq.aio", aio)):
+        parts.append(f"## {title}\n")
+        parts += [section_of(title, name, getattr(module, name)) for name in names_of(module)]
+    return "\n".join(parts)
+
+
+# Errors -------------------------------------------------------------------------------------------
+def outcome_of(cls: type[VqError]) -> str:
+    """Return the answer to "was it done?"."""
+    if issubclass(cls, OutcomeUnknown):
+        return "perhaps"
+    return "no" if issubclass(cls, Refused | InvalidArgument | InvalidState) else "–"
+
+
+def errors() -> str:
+    """Return docs/reference/errors.md."""
+    classes = [
+        each
+        for each in vars(vq_errors).values()
+        if inspect.isclass(each) and issubclass(each, VqError) and each is not VqError
+    ]
+    rows = [
+        f"| {'' if cls.status is None else cls.status} | {cls.__name__} | {outcome_of(cls)} "
+        f"| {'yes' if cls.retriable else ''} | {'yes' if cls.refresh_routes else ''} "
+        f"| {_meaning(cls)} |"
+        for cls in sorted(classes, key=lambda each: (each.status is None, each.status or 0))
+    ]
+    head = [
+        "| status | class | was it done? | retriable | refresh | what it is about, or what to do |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    return "\n".join([ERRORS_PREFACE, *head, *rows]) + "\n"
+
+
+def _meaning(cls: type[VqError]) -> str:
+    own = cls.hint if "hint" in vars(cls) else ""
+    if not own:
+        own = inspect.cleandoc(vars(cls).get("__doc__") or "").splitlines()[0]
+    return re.sub(r"``([^`]+)``", r"`\1`", own).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    REFERENCE.mkdir(parents=True, exist_ok=True)
+    (REFERENCE / "api.md").write_text(api())
+    (REFERENCE / "errors.md").write_text(errors())
