@@ -48,7 +48,7 @@ change.
 | the class is a | was it done? | what a caller does |
 | --- | --- | --- |
 | `vq.Refused` | certainly not | if `retriable`, try again later; else correct the cause |
-| `vq.OutcomeUnknown` | perhaps | look, or accept that another try may do it twice; never call it failed |
+| `vq.OutcomeUnknown` | perhaps | look, or accept that a further try may do it twice |
 | `vq.InvalidArgument`, `vq.InvalidState` | no | correct the program |
 | any other `vq.VqError` | the message says | correct the cause, which the message names |
 
