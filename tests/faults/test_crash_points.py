@@ -1,0 +1,112 @@
+"""A real broker dies at its N-th write, sync, rename … while producing, starting or recovering.
+
+    strace kills it on entering the call; it is started again to die at another one, and so on
+
+Goal: whatever was acknowledged in any of its lives is there at the end, once and in order, and no
+start fails.
+"""
+
+import time
+from pathlib import Path
+
+import pytest
+from support.cluster import ProcessCluster
+from support.faults import (
+    Sender,
+    broker_settings,
+    client_of,
+    make_rng,
+    read_back,
+    read_files,
+    settle,
+    times,
+)
+from support.judge import Fault
+from support.strace import need_strace, traced, wait_tracer_gone
+
+from vq.cli.processes import BrokerChild
+
+pytestmark = pytest.mark.slow
+
+#: Calls to die at, and the highest N worth trying: so many of them one life surely makes.
+POINTS = {
+    "pwritev2": 300,  # append
+    "fdatasync": 300,  # group commit
+    "fsync": 6,  # names of new blocks and files
+    "rename": 3,  # epoch, checkpoint, index
+    "ftruncate": 3,  # lock file, closed block, cut tail
+    "fallocate": 8,  # space taken ahead
+    "unlink": 2,  # leftovers
+}
+#: The same for a start in a directory that is not there yet.
+FIRST_START = {"mkdir": 3, "fsync": 5, "rename": 2, "pwrite64": 1, "pwritev2": 2, "fdatasync": 2}
+LIFE_S = 10.0
+
+
+def die_at(
+    processes: ProcessCluster, broker: BrokerChild, trace: Path, call: str, number: int
+) -> bool:
+    """Run one life of the broker; whether it died at its N-th ``call``."""
+    options = ("-e", f"trace={call}", "-e", f"inject={call}:signal=SIGKILL:when={number}")
+    child = BrokerChild(traced(broker.spec, trace, *options))
+    processes.brokers[broker.spec.group] = child
+    child.start()
+    deadline = time.monotonic() + LIFE_S
+    while child.running and time.monotonic() < deadline:
+        time.sleep(0.01)
+    died = not child.running
+    child.kill()
+    wait_tracer_gone(trace)
+    assert not died or "killed by SIGKILL" in trace.read_text(), child.log_tail()
+    return died
+
+
+def test_a_broker_may_die_at_any_system_call(processes: ProcessCluster, tmp_path: Path) -> None:
+    """Small and large messages, so that blocks are rolled, to two partitions."""
+    need_strace()
+    rng = make_rng()
+    settings = broker_settings(tmp_path / "b1.toml", block_bytes=8 << 20)
+    broker = processes.add("b1", *settings)
+    processes.vq_json("topic", "create", "t", "--partitions", "2")
+    calls = list(POINTS)
+    calls += rng.choices(calls, weights=[6, 6, 2, 1, 1, 1, 1], k=times(0, 300 - len(calls)))
+    hits: dict[str, int] = {}
+    with client_of(processes) as factory:
+        with (
+            Sender(factory, "t", tmp_path / "h" / "s0.jsonl", rate=500) as small,
+            Sender(factory, "t", tmp_path / "h" / "s1.jsonl", rate=300, size=20_000) as large,
+        ):
+            small.wait_sent(10)
+            broker.kill()
+            for number, call in enumerate(calls):
+                when = rng.randint(1, POINTS[call])
+                died = die_at(processes, broker, tmp_path / f"trace-{number}", call, when)
+                print(f"{call} {when}: {'died' if died else 'did not get there'}")
+                hits[call] = hits.get(call, 0) + died
+            processes.run(broker)
+            small.wait_sent(50)
+            large.wait_sent(1)
+            small.finish()
+            large.finish()
+        log = read_back(factory, "t")
+    assert broker.stop() == 0
+    assert read_files(processes, "t", 2) == log
+    faults = [Fault(f"death at {call}", count) for call, count in hits.items()]
+    settle(tmp_path / "h", log, *faults, acknowledged_min=20)
+
+
+def test_a_first_start_may_be_interrupted_anywhere(
+    processes: ProcessCluster, tmp_path: Path
+) -> None:
+    """Directory, identity, lock, epoch: whatever is half there, the next start completes it."""
+    need_strace()
+    rng = make_rng()
+    points = [(call, number + 1) for call, most in FIRST_START.items() for number in range(most)]
+    died = 0
+    for number, (call, when) in enumerate(rng.sample(points, times(4, len(points)))):
+        broker = BrokerChild(processes.spec(f"b{number}"))
+        broker.spec.data.parent.mkdir(exist_ok=True)
+        died += die_at(processes, broker, tmp_path / f"trace-{number}", call, when)
+        processes.run(broker)
+        assert broker.stop() == 0
+    settle(tmp_path / "h", {}, Fault("death while starting", died))
