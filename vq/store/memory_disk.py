@@ -306,15 +306,27 @@ class _MemoryLock:
 class MemoryDisk:
     """A file system in memory; see ``Disk``. One thread only.
 
+    Args:
+        capacity_bytes: When it is full; None: never.
+        open_files_max: How many files may be open at once.
+        record: Keep every operation; a long simulation that replays none does without.
+
     Attributes:
         operations: Everything that changed something, in order (not part of a crash).
         open_files: How many files are open.
     """
 
-    def __init__(self, *, capacity_bytes: int | None = None, open_files_max: int = 1 << 30) -> None:
+    def __init__(
+        self,
+        *,
+        capacity_bytes: int | None = None,
+        open_files_max: int = 1 << 30,
+        record: bool = True,
+    ) -> None:
         self.capacity_bytes = capacity_bytes
         self.open_files_max = open_files_max
         self.operations: list[Operation] = []
+        self._recording = record
         self.open_files = 0
         self._root = _Directory()
         self._locks: set[PurePath] = set()
@@ -362,12 +374,17 @@ class MemoryDisk:
         return sum(len(node.now) for node in nodes if isinstance(node, _Node))
 
     def _record(self, operation: Operation) -> None:
-        self.operations.append(operation)
+        if self._recording:
+            self.operations.append(operation)
 
     # Crashes --------------------------------------------------------------------------------------
     def crash(self, chance: Chance) -> "MemoryDisk":
         """Return the disk as it is found after power was lost now; this one stays as it is."""
-        after = MemoryDisk(capacity_bytes=self.capacity_bytes, open_files_max=self.open_files_max)
+        after = MemoryDisk(
+            capacity_bytes=self.capacity_bytes,
+            open_files_max=self.open_files_max,
+            record=self._recording,
+        )
         after._root = self._root.after_crash(chance, {})
         return after
 

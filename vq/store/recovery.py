@@ -327,13 +327,13 @@ class _Recovery:
         offset, index = self._where_to_begin(block, facts)
         block.index = index
         self._secure_names(start)
-        if offset < end:
+        x = offset
+        # Space taken ahead and never used is no reason to make the disk work, once per partition.
+        if offset < end and not is_zero(block.open(), offset - start, end - start):
             file = block.open()
             file.datasync()
             file.forget_cache()
             x = verify(file, start, offset, end, facts, index)
-        else:
-            x = offset
         block.length = block.synced_length = x - start
         block.messages = facts.messages - index.messages_before
         log.blocks.append(block)
