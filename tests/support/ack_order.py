@@ -44,7 +44,9 @@ class Order:
     acknowledged: int = 0
     early: list[str] = field(default_factory=list)
     syncs: set[str] = field(default_factory=set)  # which calls made something durable
-    after_failure: list[str] = field(default_factory=list)  # acknowledged behind an injected error
+    injected: int = 0  # errors that strace injected
+    after_failure: list[str] = field(default_factory=list)  # acknowledged behind one
+    synced_again: list[str] = field(default_factory=list)  # synced again behind one
 
 
 @dataclass
@@ -67,10 +69,12 @@ class _Reader:
         self._outbound: dict[str, bytearray] = defaultdict(bytearray)
         self._requests: dict[tuple[str, int], tuple[str, int]] = {}
         self._batches: dict[str, dict[int, int]] = {}
-        self._failed = False
+        self._failed: set[str] = set()
 
     def begin(self, call: Call) -> None:
         if call.name in {"fdatasync", "fsync", "syncfs"}:
+            if _path_of(call) in self._failed:
+                self.order.synced_again.append(_path_of(call))
             # Only what had been written when the call began is durable when it ends.
             written = {path: file.written for path, file in self._files.items()}
             self._begun[id(call)] = (written, set(self._unsynced_names))
@@ -79,7 +83,8 @@ class _Reader:
 
     def end(self, call: Call) -> None:
         if call.injected:
-            self._failed = True
+            self.order.injected += 1
+            self._failed.add(_path_of(call))
         if call.result is None or call.result < 0:
             return
         path = _path_of(call)

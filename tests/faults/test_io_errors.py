@@ -1,0 +1,101 @@
+"""The disk fails under a real broker: EIO on its k-th write or sync (injected by strace).
+
+    client ──▶ broker: pwritev ✗, or fdatasync ✗
+
+Goal: the first error ends the partition's writing at once; whoever waits is told *unknown*, whoever
+comes later is refused; nothing is synced again as if nothing had happened; other partitions go on;
+a restart recovers from what the disk holds.
+"""
+
+from pathlib import Path
+
+import pytest
+from support.ack_order import OPTIONS, Order, check_order
+from support.cluster import ProcessCluster
+from support.faults import Sender, client_of, make_rng, read_back, settle, times, until
+from support.judge import Fault
+from support.strace import attached, need_strace, read_trace
+
+import vq
+
+pytestmark = pytest.mark.slow
+
+#: The highest k worth trying: the first of a block's calls are others than those of its later life.
+CALLS = {"fdatasync": 60, "pwritev2": 60, "fsync": 2, "fallocate": 1, "syncfs": 20}
+BATCH = 32  # errors before the broker is started anew
+
+
+def states(factory: vq.MessageFactory, topic: str) -> list[str]:
+    """Return the state of every partition of a topic, as its broker says."""
+    found = factory.get_status()
+    assert isinstance(found, dict)
+    (status,) = found.values()
+    return [each["state"] for each in status.raw["partitions"] if each["topic"] == topic]
+
+
+def break_partition(
+    processes: ProcessCluster, factory: vq.MessageFactory, tmp_path: Path, topic: str, inject: str
+) -> Order:
+    """Send to a new topic until the injected error strikes; return what the trace says."""
+    broker = processes.brokers["b1"]
+    # Many dirty partitions make the broker sync the whole file system at once.
+    partitions = 16 if "syncfs" in inject else 1
+    processes.vq_json("topic", "create", topic, "--partitions", str(partitions))
+    until(lambda: len(states(factory, topic)) == partitions, "the broker has the partitions")
+    config = vq.ProducerConfig(send_timeout_s=1.5, batch_records=20)
+    trace = tmp_path / f"trace-{topic}"
+    path = tmp_path / topic / "s0.jsonl"
+    with (
+        attached(broker.pid, trace, *OPTIONS, "-e", inject),
+        Sender(factory, topic, path, config=config) as sender,
+    ):
+        until(lambda: "failed" in states(factory, topic), f"{topic} fails by {inject}")
+        refused = sender.refused
+        until(lambda: sender.refused > refused + 5, "later sends are refused")
+        sender.finish()
+    return check_order(read_trace(trace), broker.spec.data, broker.spec.address)
+
+
+def test_the_first_io_error_ends_a_partition_and_loses_nothing(
+    processes: ProcessCluster, tmp_path: Path
+) -> None:
+    """A topic for each error, while another one goes on; all come back with the next start."""
+    need_strace()
+    rng = make_rng()
+    calls = list(CALLS)
+    calls += rng.choices(calls, weights=[6, 6, 1, 1, 2], k=times(0, 150 - len(calls)))
+    broker = processes.add("b1")
+    processes.vq_json("topic", "create", "bystander")
+    with client_of(processes) as factory:
+        bystander = factory.create_producer()
+        for first in range(0, len(calls), BATCH):
+            topics = {f"t{n}": calls[n] for n in range(first, min(first + BATCH, len(calls)))}
+            for topic, call in topics.items():
+                when = rng.randint(1, CALLS[call])
+                print(f"{topic}: {call} {when}")
+                inject = f"inject={call}:error=EIO:when={when}"
+                order = break_partition(processes, factory, tmp_path, topic, inject)
+                assert order.injected == 1
+                assert not order.early
+                if call != "syncfs":  # it strikes those that were dirty; the others may go on
+                    assert not order.after_failure, "acknowledged after the error"
+                    assert not order.synced_again, "synced again after the error"
+                assert bystander.send_sync(vq.Message("bystander", topic.encode())).offset > 0
+                judge_topic(factory, tmp_path / topic, topic, call)
+            assert broker.stop() == 0
+            processes.restart("b1")
+            for topic in topics:
+                with Sender(factory, topic, tmp_path / topic / "s1.jsonl") as sender:
+                    sender.wait_sent(5)
+                    sender.finish()
+                assert set(states(factory, topic)) == {"rw"}
+                judge_topic(factory, tmp_path / topic, topic, topics[topic])
+
+
+def judge_topic(factory: vq.MessageFactory, histories: Path, topic: str, call: str) -> None:
+    """Judge what can be read of a topic now."""
+    text = (histories / "s0.jsonl").read_text()
+    faults = [Fault("sends refused", text.count('"refused"'))]
+    if call != "fallocate":  # then nothing was written, and that is certain
+        faults.append(Fault("sends of unknown outcome", text.count('"unknown"')))
+    settle(histories, read_back(factory, topic), *faults)
