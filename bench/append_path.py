@@ -5,9 +5,10 @@
 For each kind of file (grown as it is written; ``fallocate``d ahead; written full of zeros ahead)
 and each way of writing, appends of one size follow each other, each made durable before the next.
 Printed are medians in microseconds: *store* is the time the event loop is busy, *durable* the time
-until the bytes are on the disk. All ways take turns append by append, so that what else the
-machine does hits them alike. Everything is run twice and counted once: in a virtual machine the
-first use of a page of memory costs the host a fault, which is nobody's append path.
+until the bytes are on the disk. All ways take turns append by append, in random order, so that
+what else the machine does hits them alike. Everything is run twice and counted once, and files are
+small: in a virtual machine the first use of a page of memory costs the host a fault of some 15 µs,
+which is nobody's append path.
 
 docs/decisions/0002-append-path.md holds the figures the choice was made by.
 """
@@ -16,6 +17,7 @@ import argparse
 import mmap
 import os
 import platform
+import random
 import statistics
 import tempfile
 import time
@@ -23,7 +25,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-SIZES = (256, 4096, 65536, 1 << 20)
+SIZES = (256, 4096, 65536, 262144)
+FILE_BYTES_MAX = 24 << 20
 PREPARATIONS = ("grown", "fallocated", "zeroed")
 WAYS = ("mapped", "pwrite", "dsync")
 
@@ -109,8 +112,11 @@ def measure(directory: Path, size: int, rounds: int) -> list[tuple[Cell, float, 
         cells = make_cells(Path(place), size * rounds)
         data = os.urandom(size)
         times: list[list[tuple[float, float]]] = [[] for _ in cells]
+        turns = list(zip(cells, times, strict=True))
+        rng = random.Random(size)
         for _ in range(rounds):
-            for cell, found in zip(cells, times, strict=True):
+            rng.shuffle(turns)
+            for cell, found in turns:
                 found.append(cell.append(data))
         return [
             (
@@ -134,7 +140,7 @@ def main() -> None:
         f"{os.cpu_count()} cores, Linux {platform.release()}, {options.rounds} rounds; medians, µs"
     )
     for size in SIZES:
-        rounds = max(20, min(options.rounds, (90 << 20) // size // len(WAYS)))
+        rounds = min(options.rounds, FILE_BYTES_MAX // size)
         print(f"\n{size} bytes ({rounds} rounds)")
         print(f"{'file':<12}{'way':<8}{'store':>9}{'durable':>9}")
         measure(options.directory, size, rounds)

@@ -33,6 +33,8 @@ from bench.scenarios import SCENARIOS, Context, Scenario  # noqa: E402
 from vq.errors import VqError  # noqa: E402
 
 PEERS = "peers"
+#: From here on a person is told that the machine is not theirs alone.
+_BUSY_SHARE = 0.1
 NAMES = (*(scenario.name for scenario in SCENARIOS), PEERS)
 
 
@@ -79,6 +81,19 @@ def _file_system(directory: Path) -> str:
     return kind
 
 
+def busy_share(seconds: float = 1.0) -> float:
+    """Return the share of all cores that others use, while the benchmark itself rests."""
+
+    def read() -> tuple[int, int]:
+        values = [int(each) for each in _lines("/proc/stat")[0].split()[1:9]]
+        return sum(values), values[3] + values[4]  # idle and waiting for the disk
+
+    before_all, before_idle = read()
+    time.sleep(seconds)
+    after_all, after_idle = read()
+    return 1 - (after_idle - before_idle) / max(1, after_all - before_all)
+
+
 class Report:
     """Collects rows and prints them."""
 
@@ -87,6 +102,7 @@ class Report:
         self.rows: list[Row] = []
         self.failures: dict[str, str] = {}
         self.profiles: dict[str, str] = {}
+        self.busy: dict[str, float] = {}  # share of the cores others used before each scenario
 
     def scenario(self, title: str, rows: Sequence[Row]) -> None:
         """Print the table of one scenario."""
@@ -163,8 +179,11 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _guarded(name: str, report: Report, work: Callable[[], None]) -> None:
+def _guarded(name: str, context: Context, report: Report, work: Callable[[], None]) -> None:
     """Run one scenario; one that fails is told and does not end the others."""
+    report.busy[name] = round(busy_share(), 3)
+    if report.busy[name] > _BUSY_SHARE:
+        context.say(f"{name}: others use {report.busy[name]:.0%} of this machine's cores")
     try:
         work()
     except VqError as error:
@@ -202,13 +221,14 @@ def main() -> int:
         if scenario.name in wanted:
             _guarded(
                 scenario.name,
+                context,
                 report,
                 functools.partial(
                     run_scenario, scenario, context, report, profiles=not arguments.no_profile
                 ),
             )
     if PEERS in wanted:
-        _guarded(PEERS, report, lambda: run_peers(context, report))
+        _guarded(PEERS, context, report, lambda: run_peers(context, report))
     after = machine(context.directory)
     _finish(console, report, arguments.quick)
     if arguments.json:
@@ -221,6 +241,7 @@ def main() -> int:
                     "rounds": context.rounds,
                     "room": asdict(space),
                     "rows": [row.as_json() for row in report.rows],
+                    "busy_before": report.busy,
                     "failures": report.failures,
                     "profiles": report.profiles,
                     "peers": [asdict(found) for _, found in compare.look_for_peers()],
