@@ -57,7 +57,7 @@ def test_no_acknowledged_message_is_lost_or_doubled_by_kills(
 def test_sends_that_outlive_their_deadline_are_unknown_and_never_doubled(
     processes: ProcessCluster, tmp_path: Path
 ) -> None:
-    """The broker is stopped with batches on the wire, killed, and stays away past their deadline."""
+    """The broker is stopped with batches on the wire, killed, and stays away past the deadline."""
     rng = make_rng()
     kills = times(1, 10)
     broker = processes.add("b1")

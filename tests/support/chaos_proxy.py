@@ -143,8 +143,8 @@ class ChaosProxy:
             await asyncio.wait([up, down], return_when=asyncio.FIRST_COMPLETED)
             for task in (up, down):
                 task.cancel()
-        except OSError:
-            pass  # the target is down: the client sees its connection end
+        except (OSError, asyncio.CancelledError):
+            pass  # the target is down, or we end: the client sees its connection end
         finally:
             self._links.discard(link)
             link.end(reset=False)
