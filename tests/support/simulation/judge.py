@@ -1,4 +1,4 @@
-"""Whether a history keeps the promises of vq: every check takes the facts and names what broke them.
+"""Whether a history keeps the promises of vq: each check takes the facts and names what broke one.
 
 The checks are those of Jepsen's tests of logs (aborted, lost, unseen, duplicate, inconsistent,
 reordered, skipped), and what vq adds: progress never goes back or past what was delivered, ids are
@@ -15,7 +15,16 @@ from support.simulation.history import Event
 #: After such a fault struck a member, its last messages may be delivered again, for so long: a
 #: session, a call and a back-off may have to end before the member or its heir goes on.
 EXCUSES = frozenset(
-    {"kill", "pause", "expire", "disconnect", "blink", "lost reply", "lost request", "ensemble away"}
+    {
+        "kill",
+        "pause",
+        "expire",
+        "disconnect",
+        "blink",
+        "lost reply",
+        "lost request",
+        "ensemble away",
+    }
 )
 EXCUSED_S = 15.0
 VIOLATIONS_MAX = 20

@@ -142,9 +142,13 @@ async def restart_broker(nemesis: Nemesis) -> None:
         nemesis.note("graceful restart", host.name, down_s)
         host.down_until = nemesis.world.loop.time() + 60
         process = host.process
-        await host.stop()
-        if host.process is process:
-            host.down_until = nemesis.world.loop.time() + down_s
+        try:
+            await host.stop()
+        finally:
+            if host.process is process:
+                host.down_until = nemesis.world.loop.time() + down_s
+                if host.alive:  # healed meanwhile: no more time for a graceful end
+                    host.kill()
 
 
 async def slow_disk(nemesis: Nemesis) -> None:
@@ -176,10 +180,23 @@ async def failing_disk(nemesis: Nemesis) -> None:
         host.kill(power=nemesis.rng.random() < 0.5)
 
 
+async def second_broker(nemesis: Nemesis) -> None:
+    """Somebody starts a broker twice; the second one must not touch the directory."""
+    host: BrokerHost | None = nemesis.pick([b for b in nemesis.world.brokers if b.serves])
+    if host is not None:
+        nemesis.note("second broker", host.name)
+        host.start_second()
+
+
 async def full_disk(nemesis: Nemesis) -> None:
     """The disk is full, or nearly, for a while."""
     host: BrokerHost | None = nemesis.pick(nemesis.world.brokers)
     if host is None:
+        return
+    if nemesis.rng.random() < 0.4:
+        kind = nemesis.rng.choice(("pwrite", "allocate"))
+        nemesis.note(f"no room for one {kind}", host.name)
+        host.disk.fail(kind, error=errno.ENOSPC, name=".block")
         return
     lasts_s = nemesis.seconds(0.5, 8)
     nemesis.note("full disk", host.name, lasts_s)
@@ -300,11 +317,11 @@ async def disconnect(nemesis: Nemesis) -> None:
 async def blink(nemesis: Nemesis) -> None:
     """Somebody's connection to ZooKeeper breaks once."""
     host: Host | None = nemesis.pick(nemesis.anybody)
-    coordinator = host.coordinator if host is not None else None
-    if host is not None and coordinator is not None and not coordinator.cut:
-        if coordinator.state is SessionState.CONNECTED:
-            nemesis.note("blink", host.name)
-            nemesis.world.ensemble.blink(coordinator)
+    if host is None or host.coordinator is None:
+        return
+    if host.coordinator.state is SessionState.CONNECTED:
+        nemesis.note("blink", host.name)
+        nemesis.world.ensemble.blink(host.coordinator)
 
 
 async def lose_reply(nemesis: Nemesis) -> None:
@@ -364,7 +381,11 @@ async def move_partition(nemesis: Nemesis) -> None:
     try:
         moves = await admin.plan_moves(nemesis.operator, "orders", [number], target)
         for planned in moves:
-            nemesis.note("move", f"orders-{number} to {target}")
+            slow_s = nemesis.rng.choice((0.0, nemesis.seconds(0.5, 7)))
+            nemesis.note("move", f"orders-{number} to {target}", slow_s)
+            if slow_s:  # SEAL is answered at once, ADOPT is not
+                world.network.cut("operator", target)
+                world.loop.call_later(slow_s, world.network.heal, "operator", target)
             offset = await admin.carry_out(nemesis.operator, planned)
             world.history.add("note", "operator", f"orders-{number} is on {target} from {offset}")
     except VqError as error:
@@ -390,6 +411,7 @@ FAULTS: dict[str, Fault] = {
     "slow disk": slow_disk,
     "failing disk": failing_disk,
     "full disk": full_disk,
+    "second broker": second_broker,
     "cut": cut_network,
     "reset": reset_connections,
     "pause": pause,

@@ -17,7 +17,7 @@ from support.simulation.history import History
 from support.simulation.judge import Evidence, Stored, judge
 from support.simulation.loop import Process, Stuck, VirtualLoop, generator
 from support.simulation.nemesis import Nemesis
-from support.simulation.world import CLUSTER, DATA, SESSION_TIMEOUT_S, ClientHost, Size, World
+from support.simulation.world import CLUSTER, SESSION_TIMEOUT_S, ClientHost, Size, World
 
 from vq import aio
 from vq.client.cluster import ClusterClient
@@ -123,7 +123,7 @@ class Simulation:
     async def _open_operator(self) -> ClusterClient:
         world = self.world
         operator = ClusterClient(
-            MessageFactoryConfig(cluster=CLUSTER, client_id="operator", request_timeout_s=3.0),
+            MessageFactoryConfig(cluster=CLUSTER, client_id="operator", request_timeout_s=8.0),
             coordinator=world.ensemble.coordinator(CLUSTER, session_timeout_s=SESSION_TIMEOUT_S),
             network=world.network.at("operator"),
             clock=world.ensemble.clock,
@@ -274,9 +274,7 @@ def simulate(
         members=rng.choice((1, 2, 2, 3)),
         filtered=rng.choice((0, 0, 1, 2)),
     )
-    simulation = Simulation(
-        loop, seed, seconds=seconds, size=size or drawn, kinds=kinds, tell=tell
-    )
+    simulation = Simulation(loop, seed, seconds=seconds, size=size or drawn, kinds=kinds, tell=tell)
     history = simulation.world.history
     alarm = _Alarm(history)
     loop.set_exception_handler(lambda _, context: _unhandled(history, alarm, context))
@@ -312,7 +310,7 @@ def _unhandled(history: History, alarm: _Alarm, context: dict[str, Any]) -> None
 
 def _report(simulation: Simulation, digest: str, elapsed: float) -> Report:
     history = simulation.world.history
-    counts = {kind: 0 for kind in ("ok", "unknown", "refused", "read")}
+    counts = dict.fromkeys(("ok", "unknown", "refused", "read"), 0)
     for event in history.events:
         if event[1] in counts:
             counts[event[1]] += 1

@@ -24,7 +24,7 @@ from vq.client.config import MessageFactoryConfig
 from vq.coordination.coordinator import Create, Operation, Set, Stat
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.paths import Assignment, CommittedOffset, Owner
-from vq.errors import VqError
+from vq.errors import DirectoryRefused, VqError
 from vq.remoting.memory import MemoryNetwork
 from vq.store.log import LogConfig
 from vq.store.memory_disk import MemoryDisk, RandomChance
@@ -33,6 +33,8 @@ from vq.store.ticket import SyncTicket
 CLUSTER = "sim"
 DATA = Path("/data")
 SESSION_TIMEOUT_S = 4.0
+#: Shorter than a move may take: safety must not rest on the mover being quick.
+SEAL_TIMEOUT_S = 3.0
 #: Small, so that a minute of traffic sees blocks and checkpoints come and go.
 LOG_CONFIG = LogConfig(
     block_bytes=16 * 1024,
@@ -173,7 +175,7 @@ class Host:
         return process, generator(self.world.seed, name)
 
     def kill(self) -> None:
-        """End the process as SIGKILL does: the kernel resets its connections, nobody says goodbye."""
+        """End the process as SIGKILL does: its connections are reset, nobody says goodbye."""
         assert self.process is not None
         self.process.kill()
         self.world.network.kill(self.name)
@@ -206,6 +208,7 @@ class BrokerHost(Host):
         self.flush_s = 0.000_5
         self.node: BrokerNode | None = None
         self.disk_was_hurt = False  # an I/O error struck since the last start
+        self.seconds = 0  # how often a second broker was tried
         self.starting: asyncio.Task[None] | None = None
 
     @property
@@ -218,22 +221,29 @@ class BrokerHost(Host):
         """Begin to start a broker; the task ends when it serves, or failed to."""
         process, rng = self.new_process()
         self.disk_was_hurt = False
+        assert self.coordinator is not None
+        self.node = self._make_node(self.coordinator, self.name, rng)
+        self.starting = process.spawn(self._start(process, self.node))
+        return self.starting
+
+    def _make_node(
+        self, coordinator: MemoryCoordinator, host: str, rng: random.Random
+    ) -> BrokerNode:
         config = BrokerConfig(
             data=DATA,
             cluster=CLUSTER,
             group=self.name,
             node="n1",
-            host=self.name,
+            host=host,
             load_interval_s=3.0,
             refresh_interval_s=10.0,
-            seal_timeout_s=3.0,
+            seal_timeout_s=SEAL_TIMEOUT_S,
         )
-        assert self.coordinator is not None
         runner = FlushRunner(self.clock, None)
-        self.node = BrokerNode(
+        return BrokerNode(
             config,
-            coordinator=self.coordinator,
-            network=self.world.network.at(self.name),
+            coordinator=coordinator,
+            network=self.world.network.at(host),
             disk=self.disk,
             clock=self.clock,
             rng=rng,
@@ -241,8 +251,24 @@ class BrokerHost(Host):
             runner=InlineRunner(),
             log_config=LOG_CONFIG,
         )
-        self.starting = process.spawn(self._start(process, self.node))
-        return self.starting
+
+    def start_second(self) -> None:
+        """Start a broker on the same directory beside the one that runs: it must be refused."""
+        self.seconds += 1
+        host = f"{self.name}-second{self.seconds}"
+        process = Process(self.world.loop, host)
+        self.world.processes.append(process)
+        coordinator = self.world.ensemble.coordinator(CLUSTER, session_timeout_s=SESSION_TIMEOUT_S)
+        node = self._make_node(coordinator, host, generator(self.world.seed, host))
+        process.spawn(self._start_second(host, node))
+
+    async def _start_second(self, host: str, node: BrokerNode) -> None:
+        try:
+            await node.start()
+        except DirectoryRefused:
+            self.world.history.add("note", host, "refused")
+        else:
+            self.world.history.add("broken", host, "started on a directory that is in use")
 
     async def _start(self, process: Process, node: BrokerNode) -> None:
         try:

@@ -1,0 +1,105 @@
+"""T-SIM: whole clusters in virtual time, broken at random from a seed; no promise may be broken.
+
+    seed ──▶ size, faults, latencies, chances
+               │
+               ▼
+    brokers, producers, two groups, ZooKeeper ── 30 s of faults ── heal ── drain ──▶ judge
+
+The short form runs ``SEEDS`` seeds, ``VQ_LONG=1`` runs 3 000. A failure names its seed, and
+``VQ_SEED=<seed> python -m pytest tests/faults/test_simulation.py -k one_seed -s`` replays it with a
+trace of all that happened. ``VQ_LINES=vq.broker`` adds the log lines of a package.
+"""
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.simulation import mutants, run
+from support.simulation.nemesis import FAULTS
+from support.simulation.world import Size
+
+LONG = os.environ.get("VQ_LONG") == "1"
+SEEDS = 3_000 if LONG else 60
+BLOCK = 10
+MUTANT_SEEDS_MAX = 40
+#: Fewer acknowledged sends than this prove nothing.
+ACKNOWLEDGED_MIN = 50
+
+
+def explain(report: run.Report) -> str:
+    """Return what is wrong and how to see it again."""
+    return f"{report}\nreplay: VQ_SEED={report.seed} pytest {__file__} -k one_seed -s"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
+def test_no_seed_breaks_a_promise(first: int) -> None:
+    """Nothing acknowledged is lost, nothing is stored twice, reordered, skipped or invented."""
+    for seed in range(first, first + BLOCK):
+        report = run.simulate(seed)
+        assert not report.violations, explain(report)
+        assert report.acknowledged >= ACKNOWLEDGED_MIN, f"seed {seed} is void"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", sorted(FAULTS))
+def test_every_kind_of_fault_strikes_and_is_survived(kind: str) -> None:
+    """One kind at a time: it has an effect, messages flow all the same, no promise is broken."""
+    size = Size(brokers=2, partitions=2, producers=2, members=2, filtered=1)
+    report = run.simulate(1, kinds=(kind,), size=size, seconds=20)
+    assert sum(report.faults.values()) > 1, "only the healing happened"
+    assert not report.violations, explain(report)
+    assert report.acknowledged >= ACKNOWLEDGED_MIN
+
+
+@pytest.mark.slow
+def test_a_seed_replays_whatever_the_hash_seed_of_the_interpreter() -> None:
+    """Same seed, same history, event by event; another seed gives another history."""
+    seeds = (3, 4, 5)
+    here = [run.simulate(seed).hash for seed in seeds]
+    assert len(set(here)) == len(seeds)
+    program = (
+        "from support.simulation.run import simulate\n"
+        f"print(*(simulate(seed).hash for seed in {seeds}))"
+    )
+    tests = Path(__file__).parents[1]
+    for hash_seed in ("0", "4711"):
+        environ = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        environ["PYTHONPATH"] = os.pathsep.join([str(tests), str(tests.parent)])
+        ended = subprocess.run(
+            [sys.executable, "-c", program], env=environ, capture_output=True, check=True, text=True
+        )
+        assert ended.stdout.split() == here
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=str)
+def test_the_simulation_kills(mutant: mutants.Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variant of vq that breaks a promise is found out within a few seeds (M-MUT)."""
+    mutant.patch(monkeypatch)
+    for seed in range(MUTANT_SEEDS_MAX):
+        if run.simulate(seed, kinds=mutant.kinds).violations:
+            return
+    pytest.fail(f"{mutant} survived {MUTANT_SEEDS_MAX} seeds")
+
+
+@pytest.mark.skipif("VQ_SEED" not in os.environ, reason="replays the one seed that VQ_SEED names")
+def test_one_seed_with_a_trace() -> None:
+    """Print everything that happens under one seed."""
+    for name in os.environ.get("VQ_LINES", "").split():
+        logging.getLogger(name).setLevel(logging.DEBUG)
+    report = run.simulate(int(os.environ["VQ_SEED"]), tell=_tell)
+    print(report, report.hash, report.faults, sep="\n")
+    assert not report.violations
+
+
+def _tell(line: Any) -> None:
+    if isinstance(line, tuple):
+        time, kind, who, *rest = line
+        print(f"{time:10.6f}  {kind:8} {who:12}", *rest)
+    else:
+        print(f"{'':10}  {line}")

@@ -1,0 +1,233 @@
+"""Broken variants of vq, each a known way to lose, repeat or reorder messages.
+
+A simulation that does not notice them proves nothing about the real thing. Every mutant patches
+production code in the test's process only, and names the faults under which it should show.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from vq.broker.channel import Channel
+from vq.broker.moving import Mover
+from vq.broker.storer import Storer
+from vq.client.fetcher import Chunk, PartitionFetcher
+from vq.client.inbox import InboxDelivery
+from vq.client.membership import Membership
+from vq.client.partition_queue import PartitionQueue
+from vq.coordination import groups
+from vq.coordination.coordinator import Check, Create, Operation, Set
+from vq.coordination.paths import Assignment, CommittedOffset
+from vq.errors import NotSent, OffsetOutOfRange, SequenceGap, VqError
+from vq.model import ProducerStamp
+from vq.store import recovery
+from vq.store.log import Log
+from vq.store.producers import ProducerTable
+from vq.store.scan import is_zero
+from vq.store.ticket import SyncTicket
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A way to break vq, and the faults that bring it to light."""
+
+    name: str
+    patch: Patch
+    kinds: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _ack_before_fsync(patch: pytest.MonkeyPatch) -> None:
+    mark = Storer.mark
+
+    def mark_and_settle(self: Storer, channel: Any) -> None:
+        mark(self, channel)
+        log = channel.log
+        if log is not None and channel.acks:
+            synced, log.synced_offset = log.synced_offset, log.end_offset
+            acks, channel.acks = channel.acks, type(channel.acks)()
+            for ack in acks:
+                ack.session.put_bytes -= ack.size
+                channel._acknowledge(ack.session, ack.ticket, ack.offset, duplicate=ack.duplicate)
+            log.synced_offset = synced
+
+    patch.setattr(Storer, "mark", mark_and_settle)
+
+
+def _no_directory_sync(patch: pytest.MonkeyPatch) -> None:
+    run = SyncTicket.run
+
+    def run_without(self: SyncTicket, **options: Any) -> None:
+        self.directories = []
+        run(self, **options)
+
+    patch.setattr(SyncTicket, "run", run_without)
+
+
+def _failed_fsync_tried_again(patch: pytest.MonkeyPatch) -> None:
+    run = SyncTicket.run
+
+    def run_twice(self: SyncTicket, **options: Any) -> None:
+        try:
+            run(self, **options)
+        except OSError:
+            run(self, **options)
+
+    patch.setattr(SyncTicket, "run", run_twice)
+
+
+def _checkpoint_before_data(patch: pytest.MonkeyPatch) -> None:
+    run = SyncTicket.run
+
+    def run_reversed(self: SyncTicket, **options: Any) -> None:
+        if self.checkpoint is not None:
+            self._save_work(self.checkpoint)
+            self.checkpoint = None
+            return  # and then the power goes: the data of this flush wait for the next one
+        run(self, **options)
+
+    patch.setattr(SyncTicket, "run", run_reversed)
+
+
+def _zeros_are_records(patch: pytest.MonkeyPatch) -> None:
+    verify = recovery.verify
+
+    def verify_kindly(
+        file: Any, block_start: int, offset: int, end: int, facts: Any, index: Any
+    ) -> int:
+        stop = verify(file, block_start, offset, end, facts, index)
+        return end if is_zero(file, stop - block_start, end - block_start) else stop
+
+    patch.setattr(recovery, "verify", verify_kindly)
+
+
+def _producers_forgotten(patch: pytest.MonkeyPatch) -> None:
+    recover = Log.__init__
+
+    def forget(self: Log, *arguments: Any, **options: Any) -> None:
+        recover(self, *arguments, **options)
+        self.producers = ProducerTable()
+
+    patch.setattr(Log, "__init__", forget)
+
+
+def _resends_not_recognised(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ProducerTable, "check", lambda _table, _stamp: None)
+
+
+def _gaps_accepted(patch: pytest.MonkeyPatch) -> None:
+    check = ProducerTable.check
+
+    def check_kindly(self: ProducerTable, stamp: ProducerStamp) -> int | None:
+        try:
+            return check(self, stamp)
+        except SequenceGap:
+            return None
+
+    patch.setattr(ProducerTable, "check", check_kindly)
+
+
+def _unflushed_readable(patch: pytest.MonkeyPatch) -> None:
+    put = Channel.put
+
+    def put_and_show(self: Channel, *arguments: Any) -> None:
+        put(self, *arguments)
+        if self.log is not None:
+            self._move_high_watermark(self.log.end_offset)
+
+    patch.setattr(Channel, "put", put_and_show)
+
+
+def _unseal_keeps_version(patch: pytest.MonkeyPatch) -> None:
+    async def nothing(_mover: Mover, _channel: Channel) -> None:
+        return
+
+    patch.setattr(Mover, "_raise_version", nothing)
+
+
+def _seal_not_durable(patch: pytest.MonkeyPatch) -> None:
+    make = Log._make_checkpoint
+    patch.setattr(Log, "_make_checkpoint", lambda log: replace(make(log), sealed=False))
+
+
+def _commit_unguarded(patch: pytest.MonkeyPatch) -> None:
+    def operations(claimed: groups.Claim, offset: CommittedOffset) -> list[Operation]:
+        topic, number = claimed.partition
+        path = CommittedOffset.path(claimed.group, topic, number)
+        fence = Check(Assignment.path(claimed.group, topic, number), -1)
+        if claimed.offset_version is None:
+            return [fence, Create(path, offset.encode())]
+        return [fence, Set(path, offset.encode(), -1)]
+
+    patch.setattr(groups, "_commit_operations", operations)
+
+
+def _owner_not_waited_for(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(groups, "_is_held_by", lambda *_: True)
+
+
+def _released_before_drained(patch: pytest.MonkeyPatch) -> None:
+    give_up = Membership._give_up
+
+    async def release_first(self: Membership, where: Any, *, commit: bool) -> None:
+        await groups.release(self._coordinator, self._claims[where])
+        await give_up(self, where, commit=commit)
+
+    patch.setattr(Membership, "_give_up", release_first)
+
+
+def _commit_ahead(patch: pytest.MonkeyPatch) -> None:
+    add = InboxDelivery.add
+
+    def add_and_finish(self: InboxDelivery, chunk: Chunk) -> None:
+        add(self, chunk)
+        self.position = chunk.next_offset
+
+    patch.setattr(InboxDelivery, "add", add_and_finish)
+
+
+def _unknown_called_refused(patch: pytest.MonkeyPatch) -> None:
+    def given_up(self: PartitionQueue, _batch: Any) -> VqError:
+        return NotSent(f"{self.where}: not sent within its deadline")
+
+    patch.setattr(PartitionQueue, "_given_up", given_up)
+
+
+def _out_of_range_begins_anew(patch: pytest.MonkeyPatch) -> None:
+    failed = PartitionFetcher._failed
+
+    def begin_anew(self: PartitionFetcher, error: VqError) -> None:
+        if isinstance(error, OffsetOutOfRange):
+            self.position = 0
+        failed(self, error)
+
+    patch.setattr(PartitionFetcher, "_failed", begin_anew)
+
+
+#: Named by a test of its own; a healthy cluster never gets there by itself.
+OUT_OF_RANGE_BEGINS_ANEW = Mutant("out of range begins anew", _out_of_range_begins_anew, ())
+
+MUTANTS = (
+    Mutant("acknowledged before fsync", _ack_before_fsync, ("power cut", "slow disk")),
+    Mutant("directories not synced", _no_directory_sync, ("power cut",)),
+    Mutant("failed fsync tried again", _failed_fsync_tried_again, ("failing disk",)),
+    Mutant("checkpoint before data", _checkpoint_before_data, ("power cut",)),
+    Mutant("zeros are records", _zeros_are_records, ("power cut", "kill broker")),
+    Mutant("producers forgotten", _producers_forgotten, ("kill broker", "slow disk")),
+    Mutant("resends not recognised", _resends_not_recognised, ("reset",)),
+    Mutant("gaps accepted", _gaps_accepted, ("full disk", "reset")),
+    Mutant("unflushed bytes readable", _unflushed_readable, ("power cut", "slow disk")),
+    Mutant("unseal keeps the version", _unseal_keeps_version, ("move", "cut")),
+    Mutant("seal not durable", _seal_not_durable, ("move", "kill broker")),
+    Mutant("commit unguarded", _commit_unguarded, ("pause", "expire")),
+    Mutant("owner not waited for", _owner_not_waited_for, ("leave",)),
+    Mutant("released before drained", _released_before_drained, ("leave",)),
+    Mutant("commit ahead of delivery", _commit_ahead, ("leave", "client dies")),
+    Mutant("unknown called refused", _unknown_called_refused, ("cut", "reset")),
+)
