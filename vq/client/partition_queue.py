@@ -66,6 +66,7 @@ class PartitionQueue:
         self._producer_epoch = 0
         self._next_sequence = 0
         self._backoff_s = config.retry_backoff_s
+        self._refusal: errors.VqError | None = None  # why the broker takes nothing for now
         self._scan_at = 0.0
 
     # What to send -----------------------------------------------------------------------------
@@ -141,6 +142,7 @@ class PartitionQueue:
     def on_stored(self, batch: Batch, offset: int) -> None:
         """The broker has ``batch`` durably, its first record at ``offset``."""
         self._backoff_s = self._config.retry_backoff_s
+        self._refusal = None
         batch.sent = False
         batch.stored = True
         if not batch.done:
@@ -159,6 +161,7 @@ class PartitionQueue:
         elif hole and not batch.unknown:
             self._renumber(in_doubt=False)  # the broker forgot this producer; nothing is stored
         elif not hole and (error.retriable or error.refresh_routes):
+            self._refusal = error
             self._pause(now)  # what stands behind it meets a hole, and comes back by itself
         else:
             batch.error = error
@@ -166,6 +169,7 @@ class PartitionQueue:
 
     def on_unanswered(self, batches: Iterable[Batch], now: float) -> None:
         """The connection ended, or the answer was none: any of ``batches`` may be stored."""
+        self._refusal = None
         for batch in batches:
             batch.sent = False
             batch.unknown = True
@@ -223,6 +227,13 @@ class PartitionQueue:
         self._on_ended(len(items), payload_bytes(items))
 
     def _not_sent(self) -> errors.VqError:
+        refusal = self._refusal
+        if refusal is not None:
+            return type(refusal)(
+                f"{self.where}: not sent within its deadline, since those before it were refused: "
+                f"{refusal}",
+                details=refusal.details,
+            )
         return errors.NotSent(f"{self.where}: not sent within its deadline; no broker took it")
 
     def _given_up(self, batch: Batch) -> errors.VqError:

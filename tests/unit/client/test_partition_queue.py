@@ -274,6 +274,23 @@ def test_what_was_never_sent_is_refused_at_its_deadline() -> None:
     assert line.queue.is_free()
 
 
+def test_what_waits_behind_a_refusal_is_told_why() -> None:
+    """A full disk refuses the batch in front; those behind it never reach the broker."""
+    line = Line(batch_records=1, window=1)
+    first, behind = line.submit(b"1", within=3.0), line.submit(b"2", within=3.0)
+    line.refuse(line.send()[0], errors.DiskFull("95 % full"))
+    line.later(3.0)
+    assert outcomes(first + behind) == ["DiskFull", "DiskFull"]
+    assert "95 % full" in str(behind[0].exception(0))
+    later = line.submit(b"3")
+    [batch] = line.send()
+    line.queue.on_stored(batch, 88)
+    assert outcomes(later) != ["DiskFull"]
+    late = line.submit(b"4", within=1.0)
+    line.later(1.0)
+    assert outcomes(late) == ["NotSent"], "the broker takes messages again"
+
+
 def test_a_short_deadline_behind_long_ones_is_kept() -> None:
     """A blocking send of 3 s is told after 3 s, whatever waits before it."""
     line = Line()
