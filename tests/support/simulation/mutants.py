@@ -25,7 +25,7 @@ from vq.model import ProducerStamp
 from vq.store import recovery
 from vq.store.log import Log
 from vq.store.producers import ProducerTable
-from vq.store.scan import is_zero
+from vq.store.scan import is_zero, verify
 from vq.store.ticket import SyncTicket
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -96,8 +96,6 @@ def _checkpoint_before_data(patch: pytest.MonkeyPatch) -> None:
 
 
 def _zeros_are_records(patch: pytest.MonkeyPatch) -> None:
-    verify = recovery.verify
-
     def verify_kindly(
         file: Any, block_start: int, offset: int, end: int, facts: Any, index: Any
     ) -> int:

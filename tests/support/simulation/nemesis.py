@@ -22,7 +22,15 @@ from vq.errors import VqError
 
 Fault = Callable[["Nemesis"], Coroutine[Any, Any, None]]
 PAUSES_BETWEEN_S = (0.6, 2.0, 4.0)
-KINDS_PER_RUN = (1, 6)
+KINDS_PER_RUN = (1, 8)
+#: Faults that take what was acknowledged without being flushed.
+TAKE_UNFLUSHED = frozenset({"power cut", "failing disk"})
+
+
+def draw_kinds(seed: int) -> tuple[str, ...]:
+    """Return the kinds of faults of a run."""
+    rng = generator(seed, "kinds")
+    return tuple(sorted(rng.sample(sorted(FAULTS), rng.randint(*KINDS_PER_RUN))))
 
 
 class Nemesis:
@@ -35,15 +43,14 @@ class Nemesis:
         members: list[ClientHost],
         producers: list[ClientHost],
         operator: ClusterClient,
-        kinds: tuple[str, ...] | None = None,
+        kinds: tuple[str, ...],
     ) -> None:
         self.world = world
         self.rng = generator(world.seed, "nemesis")
         self.members = members
         self.producers = producers
         self.operator = operator
-        count = self.rng.randint(*KINDS_PER_RUN)
-        self.kinds = sorted(kinds if kinds is not None else self.rng.sample(sorted(FAULTS), count))
+        self.kinds = kinds
         self._pause_s = self.rng.choice(PAUSES_BETWEEN_S)
         self.struck: dict[str, int] = {}
         self._running: list[asyncio.Task[None]] = []

@@ -16,7 +16,7 @@ from support.simulation import workload
 from support.simulation.history import History
 from support.simulation.judge import Evidence, Stored, judge
 from support.simulation.loop import Process, Stuck, VirtualLoop, generator
-from support.simulation.nemesis import Nemesis
+from support.simulation.nemesis import TAKE_UNFLUSHED, Nemesis, draw_kinds
 from support.simulation.world import CLUSTER, SESSION_TIMEOUT_S, ClientHost, Size, World
 
 from vq import aio
@@ -25,12 +25,12 @@ from vq.client.config import MessageFactoryConfig
 from vq.coordination import groups
 from vq.coordination.topics import create_topic
 from vq.errors import VqError
-from vq.model import TopicSettings
+from vq.model import FlushMode, TopicSettings
 
 #: How long the cluster may need, once all is well, to have everything delivered: lost watches are
 #: made up for by timers of 30 s, a lost session by its time-out and a back-off.
 DRAIN_S = 60.0
-_DOWN_TURNS_MAX = 20_000
+FLUSH_MODES = (FlushMode.SYNC, FlushMode.SYNC, FlushMode.ASYNC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Simulation:
         *,
         seconds: float,
         size: Size,
-        kinds: tuple[str, ...] | None,
+        kinds: tuple[str, ...],
         tell: Callable[[Any], None] | None,
     ) -> None:
         self.world = World(loop, seed, size=size, tell=tell)
@@ -86,8 +86,13 @@ class Simulation:
             self._supervise(broker.keep_running())
         await self._until("brokers to start", lambda: all(b.serves for b in world.brokers))
         operator = await self._operator_process.spawn(self._open_operator())
-        settings = TopicSettings(partitions=world.size.partitions)
         rng = generator(world.seed, "operator")
+        settings = TopicSettings(
+            partitions=world.size.partitions,
+            flush=FlushMode.SYNC if TAKE_UNFLUSHED & set(self.kinds) else rng.choice(FLUSH_MODES),
+            flush_interval_messages=20,
+            flush_interval_ms=400,
+        )
         await create_topic(operator.coordinator, workload.TOPIC, settings, rng=rng)
         producers = self._clients("p", world.size.producers, workload.produce)
         members = self._clients("c", world.size.members, workload.consume)
@@ -274,7 +279,14 @@ def simulate(
         members=rng.choice((1, 2, 2, 3)),
         filtered=rng.choice((0, 0, 1, 2)),
     )
-    simulation = Simulation(loop, seed, seconds=seconds, size=size or drawn, kinds=kinds, tell=tell)
+    simulation = Simulation(
+        loop,
+        seed,
+        seconds=seconds,
+        size=size or drawn,
+        kinds=draw_kinds(seed) if kinds is None else kinds,
+        tell=tell,
+    )
     history = simulation.world.history
     alarm = _Alarm(history)
     loop.set_exception_handler(lambda _, context: _unhandled(history, alarm, context))

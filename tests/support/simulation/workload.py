@@ -16,6 +16,8 @@ TOPIC = "orders"
 #: First letter of a member's name → its group. Members of ``f`` take only what has the tag.
 GROUPS = {"c": "shop", "f": "filtered"}
 TAG = "third"
+#: The largest ones get a block of their own.
+PADDING_BYTES = (0, 0, 20, 20, 150, 150, 3_000, 3_000, 30_000)
 
 
 def has_tag(value: str) -> bool:
@@ -51,7 +53,7 @@ async def produce(
             value = f"{name}/{number}"
             number += 1
             key = rng.choice((None, None, "a", "b", "c"))
-            content = value.encode() + b"|" + bytes(rng.choice((0, 20, 150, 3000)))
+            content = value.encode() + b"|" + bytes(rng.choice(PADDING_BYTES))
             message = Message(TOPIC, content, tag=TAG if has_tag(value) else None, key=key)
             history.add("send", name, value)
             try:
