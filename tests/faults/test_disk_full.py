@@ -1,0 +1,187 @@
+"""The disk of a real broker fills up: by its producers, by a stranger, to the last byte or inode.
+
+    sender ──▶ broker ──▶ small file system ◀── a stranger's file
+
+Goal: sends are refused for certain (``DiskFull``), reading and committing go on, nothing is lost,
+and the broker takes messages again by itself once there is space.
+"""
+
+import contextlib
+import errno
+import os
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+from support.cluster import ProcessCluster, process_cluster
+from support.faults import (
+    LONG,
+    Sender,
+    broker_settings,
+    client_of,
+    read_back,
+    read_files,
+    settle,
+    until,
+)
+from support.history import read_history
+from support.judge import Fault
+from support.small_disk import loop_disk_at, small_disk_at
+from support.zookeeper import ZooKeeperService
+
+import vq
+from vq.limits import MIB
+
+pytestmark = [pytest.mark.slow, pytest.mark.root]
+
+DISK_BYTES = 64 * MIB
+BALLAST_BYTES = 24 * MIB
+RESUME_S = 5.0
+KINDS = {"tmpfs": small_disk_at, "ext4": loop_disk_at}
+Settings = dict[str, object]
+
+
+@pytest.fixture(params=KINDS)
+def full(
+    request: pytest.FixtureRequest, tmp_path: Path, zookeeper: ZooKeeperService
+) -> Iterator[ProcessCluster]:
+    """A cluster whose data lie on a small file system, none of it used yet, no broker."""
+    mount: Callable[[Path, int], AbstractContextManager[Path]] = KINDS[request.param]
+    with (
+        mount(tmp_path / "small", DISK_BYTES) as place,
+        process_cluster(place, zookeeper.hosts) as cluster,
+    ):
+        yield cluster
+
+
+def start_broker(cluster: ProcessCluster, tmp_path: Path, **settings: object) -> None:
+    """Start the broker with small blocks, and make the topic."""
+    cluster.add("b1", *broker_settings(tmp_path / "b1.toml", block_bytes=8 * MIB, **settings))
+    cluster.vq_json("topic", "create", "t", "--partitions", "2")
+
+
+def write_ballast(place: Path, size: int) -> Path:
+    """Take ``size`` bytes of the file system, as a stranger would, or all that is left."""
+    path = place / "ballast"
+    with path.open("ab", buffering=0) as file:
+        step = MIB
+        while size >= step >= 1:
+            try:
+                size -= file.write(bytes(step))
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                step //= 2
+        with contextlib.suppress(OSError):
+            os.fsync(file.fileno())
+    return path
+
+
+def refusals(history: Path) -> Counter[str]:
+    """Return how often which error refused a send."""
+    return Counter(e["error"] for e in read_history(history) if e["kind"] == "refused")
+
+
+def check_full(
+    cluster: ProcessCluster,
+    tmp_path: Path,
+    fill: Callable[[Sender], None],
+    free: Callable[[], None],
+) -> None:
+    """Send until the disk is full, see what still works, give space back, see that it goes on."""
+    histories = tmp_path / "h"
+    config = vq.ProducerConfig(send_timeout_s=1.0, batch_bytes=256 * 1024)
+    seen: list[vq.Message] = []
+    with client_of(cluster) as factory:
+        consumer = factory.create_consumer(
+            vq.ConsumerConfig(group="g", commit_interval_s=0.1, max_wait_s=1.0)
+        )
+        consumer.subscribe("t", MIB, seen.append).start()
+        with Sender(
+            factory, "t", histories / "s0.jsonl", rate=400, size=20_000, config=config
+        ) as sender:
+            sender.wait_sent(50)
+            fill(sender)
+            until(lambda: sender.refused, "sends are refused")
+            # Full: what is there can be read to its end, and progress is committed.
+            log = read_back(factory, "t")
+            stored = sum(len(messages) for messages in log.values())
+            until(lambda: len(seen) >= stored, "everything can still be consumed")
+            until(
+                lambda: (
+                    sum(consumer.get_offset("t").values()) > 0
+                    and consumer.get_offset("t") == ends(factory, consumer)
+                ),
+                "offsets can still be committed",
+            )
+            refused = sender.refused
+            until(lambda: sender.refused > refused + 20, "refused as long as it is full")
+            free()
+            begin = time.monotonic()
+            sent = sender.sent
+            until(lambda: sender.sent > sent, "messages are taken again")
+            took_s = time.monotonic() - begin
+            assert took_s < RESUME_S, f"it took {took_s:.1f} s to resume"
+            sender.finish()
+        consumer.close()
+        log = read_back(factory, "t")
+    assert cluster.brokers["b1"].stop() == 0
+    assert read_files(cluster, "t", 2) == log
+    why = refusals(histories / "s0.jsonl")
+    print(dict(why), f"resumed after {took_s:.1f} s")
+    assert why["DiskFull"] >= 0.99 * why.total(), f"{dict(why)}: refusals should say why"
+    settle(histories, log, Fault("refused because the disk is full", why["DiskFull"]))
+
+
+def ends(factory: vq.MessageFactory, consumer: vq.MessageConsumer) -> dict[vq.TopicPartition, int]:
+    """Return the end of every partition that has messages."""
+    found = {}
+    for placement in factory.get_partitions_for_topic("t"):
+        latest = consumer.get_bounds("t", placement.partition).latest
+        if latest:
+            found[vq.TopicPartition("t", placement.partition)] = latest
+    return found
+
+
+def test_producers_fill_the_disk_to_the_watermark(full: ProcessCluster, tmp_path: Path) -> None:
+    """Refused at 90 %, before the file system says no; a stranger's file goes, and it resumes."""
+    ballast = write_ballast(full.directory, BALLAST_BYTES)
+    start_broker(full, tmp_path)
+    check_full(full, tmp_path, fill=lambda _: None, free=ballast.unlink)
+    assert b"No space left" not in (full.directory / "b1.log").read_bytes()
+
+
+def test_a_stranger_fills_the_disk_to_the_last_byte(full: ProcessCluster, tmp_path: Path) -> None:
+    """The file system itself says no, in the middle of appending: still a definite refusal."""
+    start_broker(full, tmp_path, disk_refuse=1.0, disk_resume=1.0)
+
+    def fill(sender: Sender) -> None:
+        until(
+            lambda: write_ballast(full.directory, DISK_BYTES) and sender.refused, "the disk is full"
+        )
+
+    check_full(full, tmp_path, fill=fill, free=(full.directory / "ballast").unlink)
+
+
+@pytest.mark.skipif(not LONG, reason="long form: make test-long")
+def test_the_inodes_run_out(tmp_path: Path, zookeeper: ZooKeeperService) -> None:
+    """No new block can be made; the rest as with a full disk."""
+    with (
+        small_disk_at(tmp_path / "small", 4 * DISK_BYTES) as place,
+        process_cluster(place, zookeeper.hosts) as cluster,
+    ):
+        start_broker(cluster, tmp_path)
+
+        def limit(inodes: int) -> None:
+            command = ["mount", "-o", f"remount,nr_inodes={inodes}", str(place)]
+            subprocess.run(command, check=True)
+
+        def fill(_: Sender) -> None:
+            stat = os.statvfs(place)
+            limit(stat.f_files - stat.f_ffree)
+
+        check_full(cluster, tmp_path, fill=fill, free=lambda: limit(100_000))
