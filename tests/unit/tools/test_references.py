@@ -1,7 +1,13 @@
-"""docs/reference/api.md and errors.md are what the code says of itself, and nothing is left out."""
+"""docs/reference/api.md and errors.md are what the code says of itself, and nothing is left out.
 
+The tables of settings in docs/operations.md are written by hand and compared here.
+"""
+
+import dataclasses
 import importlib.util
 import inspect
+import json
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -10,9 +16,11 @@ import pytest
 import vq
 from vq import aio
 from vq import errors as vq_errors
+from vq.broker.config import BrokerConfig, ConnectionLimits
 from vq.errors import VqError
 
-TOOL = Path(__file__).parents[3] / "tools" / "api_reference.py"
+ROOT = Path(__file__).parents[3]
+TOOL = ROOT / "tools" / "api_reference.py"
 
 
 @pytest.fixture(scope="module")
@@ -54,3 +62,20 @@ def test_every_error_has_its_row(tool: ModuleType) -> None:
         if inspect.isclass(each) and issubclass(each, VqError) and each is not VqError:
             status = "" if each.status is None else each.status
             assert f"| {status} | {name} |" in page
+
+
+def test_every_setting_of_a_broker_is_in_the_operators_table_with_its_default() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]*) \|", page, re.MULTILINE))
+    for item in [*dataclasses.fields(BrokerConfig), *dataclasses.fields(ConnectionLimits)]:
+        if item.name == "connections":
+            continue  # the second table
+        shown = rows.pop(item.name)
+        if item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:
+            assert shown == "required", item.name
+        elif item.default is not dataclasses.MISSING and item.default is not None:
+            assert shown == f"`{json.dumps(item.default)}`", item.name
+        else:
+            assert "`" not in shown, f"{item.name} has no fixed default"
+    settings = {"disk_warn", "rw", "ro", "sealed", "failed", "quarantined", "unknown"}
+    assert not {name for name in rows if "_" in name} - settings, "settings that do not exist"

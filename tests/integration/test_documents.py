@@ -1,0 +1,110 @@
+"""The documents are true: their examples run, their links lead somewhere, translations keep up.
+
+Blocks run as a reader runs them, in order, against a cluster that the document itself starts
+(README, tutorial) or that a reader of a how-to has running. How a block is run is told in
+``support.documents``.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.documents import ROOT, Block, Machine, blocks_of, missing_line
+from support.zookeeper import ZooKeeperService
+
+README = ROOT / "README.md"
+CHINESE = ROOT / "README.zh-CN.md"
+TUTORIAL = ROOT / "docs" / "tutorial.md"
+HOWTOS = sorted((ROOT / "docs" / "howto").glob("[a-z]*.md"))
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+_LINK = re.compile(r"\]\(([^)#:\s]+)(#[^)\s]*)?\)")
+_HEADING = re.compile(r"^(#+) ", re.MULTILINE)
+CLUSTER = Block(
+    "howto", "sh", "vq standalone --brokers 2", "a terminal of its own, until: ctrl-C …"
+)
+
+
+def run(document: Path, machine: Machine, directory: Path) -> None:
+    """Run every block of a document that is to be run."""
+    terminal = machine.terminal(directory)
+    (directory / "README.md").write_text(README.read_text())
+    for block in blocks_of(document):
+        if block.runs:
+            terminal.run(block)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("document", [README, TUTORIAL], ids=lambda path: path.stem)
+def test_a_document_that_starts_with_nothing_works(
+    document: Path, tmp_path: Path, zookeeper: ZooKeeperService
+) -> None:
+    """It starts its own cluster. (``zookeeper``: Java and the jars are there.)"""
+    with Machine() as machine:
+        run(document, machine, tmp_path / "reader")
+
+
+@pytest.fixture(scope="module")
+def machine(
+    tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperService
+) -> Iterator[Machine]:
+    """A machine on which a cluster of two brokers runs."""
+    with Machine() as made:
+        made.terminal(tmp_path_factory.mktemp("cluster") / "cluster").run(CLUSTER)
+        yield made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("document", HOWTOS, ids=lambda path: path.stem)
+def test_a_how_to_works(document: Path, machine: Machine, tmp_path: Path) -> None:
+    run(document, machine, tmp_path / "reader")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(document: Path) -> None:
+    """Relative links between files of the project; anchors must be headings."""
+    for target, anchor in _LINK.findall(document.read_text()):
+        path = (document.parent / target).resolve()
+        assert path.exists(), f"{target} does not exist"
+        if anchor and path.suffix == ".md":
+            assert anchor[1:] in anchors(path), f"{target} has no heading {anchor}"
+
+
+def anchors(path: Path) -> set[str]:
+    """Return the anchors of a Markdown file's headings."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
+    return {
+        re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings
+    }
+
+
+def test_the_translation_has_the_same_sections_and_blocks() -> None:
+    """Same headings in the same order, same links, same code but for its comments."""
+    ours, theirs = README.read_text(), CHINESE.read_text()
+    assert _HEADING.findall(theirs) == _HEADING.findall(ours)
+    ours_links = {target for target, _ in _LINK.findall(ours)} - {CHINESE.name}
+    assert {target for target, _ in _LINK.findall(theirs)} - {README.name} == ours_links
+    assert [code_of(block) for block in blocks_of(CHINESE)] == [
+        code_of(block) for block in blocks_of(README)
+    ]
+
+
+def code_of(block: Block) -> tuple[str, list[str], str]:
+    """Return a block without the comments in its code."""
+    lines = [re.sub(r"\s*#.*$", "", line) for line in block.code.splitlines()]
+    return block.language, lines, block.expected
+
+
+def test_what_is_not_run_says_why() -> None:
+    """A block of a document that is run is run, or says why not."""
+    for document in [README, TUTORIAL, *HOWTOS]:
+        for block in blocks_of(document):
+            assert block.runs or not block.language or len(block.comment) > 12, block.name
+
+
+def test_expected_lines_are_compared_as_a_reader_would() -> None:
+    said = "partition\tgroup\n0\tb1\n1\tb2\n"
+    assert missing_line("partition  group\n─────────\n1  b2\n", said) is None
+    assert missing_line("1  b2\n0  b1\n", said) == "0  b1", "in that order"
+    assert missing_line("…  b1\n", said) is None
+    assert missing_line("0  b2", said) == "0  b2"

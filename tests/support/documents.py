@@ -1,0 +1,321 @@
+"""Documents as programs: their fenced blocks, and a place where these run as a reader runs them.
+
+A block is run when it is ``sh`` or ``python``. What it prints is compared with a ``text`` block
+that comes next: each of its lines must be printed, in that order; ``…`` stands for anything, and
+white space, underscores and the rules of tables do not count. An HTML comment right before a block
+says what a reader sees from the text around it:
+
+    <!-- not run: why -->                         it is shown only
+    <!-- a terminal of its own, until: TEXT -->   it keeps running; the next block waits for TEXT
+    <!-- exit code: N -->                         it is expected to fail
+
+All blocks of a document share a directory; its python blocks share one interpreter, too. A program
+that waits for Enter gets it when what it should print is there. Ports named in the text are
+replaced by free ones.
+"""
+
+import contextlib
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+ROOT = Path(__file__).parents[2]
+BLOCK_S = 40.0
+STOP_S = 20.0
+_PORTS = ("2181", "8123", "8124")
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_COMMENT = re.compile(r"<!--\s*((?:(?!-->).)*?)\s*-->\s*\Z", re.DOTALL)
+_NOT_RUN = "not run:"
+_OWN_TERMINAL = "a terminal of its own, until:"
+_EXIT_CODE = "exit code:"
+
+#: Runs files told on one descriptor, in one namespace; tells 0 or 1 on the other.
+_PYTHON = """
+import sys, traceback
+orders, results = open(int(sys.argv[1])), open(int(sys.argv[2]), "w", buffering=1)
+names = {"__name__": "__main__"}
+for path in map(str.strip, orders):
+    try:
+        exec(compile(open(path).read(), path, "exec"), names)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    print(code, file=results)
+"""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block; ``expected`` is the text block behind it, "" if there is none."""
+
+    name: str
+    language: str
+    code: str
+    comment: str
+    expected: str = ""
+
+    @property
+    def runs(self) -> bool:
+        """Whether it is to be run."""
+        return self.language in {"sh", "python"} and not self.comment.startswith(_NOT_RUN)
+
+    @property
+    def until(self) -> str:
+        """The text to wait for when it keeps running, else ""."""
+        return _after(_OWN_TERMINAL, self.comment)
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code it must have."""
+        return int(_after(_EXIT_CODE, self.comment) or 0)
+
+
+def _after(mark: str, comment: str) -> str:
+    return comment.removeprefix(mark).strip() if comment.startswith(mark) else ""
+
+
+def blocks_of(document: Path) -> list[Block]:
+    """Return the blocks of a Markdown file, in order; text blocks are part of those before them."""
+    text = document.read_text()
+    found: list[Block] = []
+    for match in _FENCE.finditer(text):
+        before = text[: match.start()]
+        comment = _COMMENT.search(before)
+        line = before.count("\n") + 1
+        language, code = match.groups()
+        if language == "text" and found and not comment:
+            last = found[-1]
+            found[-1] = Block(last.name, last.language, last.code, last.comment, code)
+        else:
+            name = f"{document.name}:{line}"
+            found.append(Block(name, language, code, comment[1] if comment else ""))
+    return found
+
+
+class Terminal:
+    """A directory, ports and processes for the blocks of one document."""
+
+    def __init__(
+        self, directory: Path, ports: Mapping[str, int], group: "subprocess.Popen[bytes]"
+    ) -> None:
+        self.directory = directory
+        self._ports = ports
+        self._group = group
+        self._count = 0
+        self._python: _Python | None = None
+        self.started: list[subprocess.Popen[bytes]] = []  # they end with the group at the latest
+
+    def run(self, block: Block) -> None:
+        """Run one block and check what it printed and how it ended."""
+        self._count += 1
+        code, expected = self._here(block.code), self._here(block.expected)
+        path = self.directory / f".block-{self._count}.{block.language}"
+        path.write_text(code)
+        output = path.with_suffix(".out")
+        if block.language == "python":
+            if self._python is None:
+                self._python = _Python(self.directory, self.environ, self._group.pid)
+            ended = self._python.run(path, output, expected)
+        else:
+            ended = self._run_shell(path, output, self._here(block.until))
+        said = output.read_text()
+        assert ended is not None, f"{block.name} did not end within {BLOCK_S:g} s:\n{said}"
+        assert ended == block.exit_code, f"{block.name} ended with {ended}:\n{said}"
+        missing = missing_line(expected, said)
+        assert missing is None, f"{block.name} did not print {missing!r}:\n{said}"
+
+    def _here(self, text: str) -> str:
+        return re.sub(
+            rf"\b({'|'.join(self._ports)})\b", lambda match: str(self._ports[match[1]]), text
+        )
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """The environment of a reader who has installed vq and set nothing."""
+        kept = {n: v for n, v in os.environ.items() if not n.startswith("VQ_") or "JARS" in n}
+        return {
+            **kept,
+            "PATH": f"{self.directory / '.bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "VQ_ZOOKEEPER": f"127.0.0.1:{self._ports['2181']}",
+        }
+
+    def _run_shell(self, path: Path, output: Path, until: str) -> int | None:
+        with output.open("wb") as out:
+            running = subprocess.Popen(
+                ["/bin/sh", "-e", str(path)],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                cwd=self.directory,
+                env=self.environ,
+                process_group=self._group.pid,
+            )
+        self.started.append(running)
+        deadline = time.monotonic() + BLOCK_S
+        while time.monotonic() < deadline:
+            if until and missing_line(until, output.read_text()) is None:
+                return 0
+            if running.poll() is not None and not until:
+                return running.returncode
+            if running.poll() is not None:
+                return running.returncode or -1  # it was to keep running
+            time.sleep(0.02)
+        return None
+
+    def close(self) -> None:
+        """End the interpreter; what runs in the background ends with the group."""
+        if self._python is not None:
+            self._python.close()
+
+
+class _Python:
+    """One interpreter that runs blocks one after the other in one namespace."""
+
+    def __init__(self, directory: Path, environ: Mapping[str, str], group: int) -> None:
+        orders_in, orders_out = os.pipe()
+        results_in, results_out = os.pipe()
+        self._output = directory / ".python.out"
+        with self._output.open("wb") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-u", "-c", _PYTHON, str(orders_in), str(results_out)],
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                cwd=directory,
+                env=environ,
+                pass_fds=(orders_in, results_out),
+                process_group=group,
+            )
+        os.close(orders_in)
+        os.close(results_out)
+        self._orders = os.fdopen(orders_out, "w", buffering=1)
+        self._results = os.fdopen(results_in)
+
+    def run(self, path: Path, output: Path, expected: str) -> int | None:
+        begin = self._output.stat().st_size
+        self._orders.write(f"{path}\n")
+        deadline = time.monotonic() + BLOCK_S
+        entered = "input(" not in path.read_text()
+        ended: int | None = None
+        while ended is None and time.monotonic() < deadline:
+            if select.select([self._results], [], [], 0.02)[0]:
+                line = self._results.readline()
+                ended = int(line) if line else -1
+            output.write_bytes(self._output.read_bytes()[begin:])
+            if not entered and missing_line(expected, output.read_text()) is None:
+                entered = True
+                assert self.process.stdin is not None
+                self.process.stdin.write(b"\n")
+                self.process.stdin.flush()
+        output.write_bytes(self._output.read_bytes()[begin:])
+        return ended
+
+    def close(self) -> None:
+        self._orders.close()
+        self._results.close()
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(STOP_S)
+        self.process.kill()
+        self.process.wait()
+
+
+class Machine:
+    """A reader's machine: ports of its own, and a process group that ends with it."""
+
+    def __init__(self) -> None:
+        self._ports = dict(zip(_PORTS, _free_ports(), strict=True))
+        self._group = subprocess.Popen(["sleep", "3600"], process_group=0)
+        self._terminals: list[Terminal] = []
+
+    def terminal(self, directory: Path) -> Terminal:
+        """Return a place for one document below ``directory``."""
+        shim = directory / ".bin" / "vq"
+        shim.parent.mkdir(parents=True)
+        ports = f"--port {self._ports['8123']} --zookeeper-port {self._ports['2181']}"
+        shim.write_text(
+            textwrap.dedent(f"""\
+                #!/bin/sh
+                if [ "$1" = standalone ]; then shift; set -- standalone {ports} "$@"; fi
+                exec {sys.executable} -m vq.cli.main "$@"
+                """)
+        )
+        shim.chmod(0o755)
+        self._terminals.append(Terminal(directory, self._ports, self._group))
+        return self._terminals[-1]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for terminal in self._terminals:
+            terminal.close()
+        group = self._group.pid
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGTERM)
+        self._group.wait()
+        deadline = time.monotonic() + STOP_S
+        while _runs(group) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
+        for process in [each for terminal in self._terminals for each in terminal.started]:
+            process.wait()
+
+
+def _runs(group: int) -> bool:
+    """Whether a process of the group is there that is not merely uncollected."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, found = stat.read_text().rsplit(")", 1)[1].split()[:3]
+            if int(found) == group and state != "Z":
+                return True
+    return False
+
+
+def _free_ports() -> tuple[int, int, int]:
+    """Return a free port and two free ones in a row."""
+    while True:
+        with contextlib.ExitStack() as stack:
+            sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
+            sockets[0].bind(("127.0.0.1", 0))
+            sockets[1].bind(("127.0.0.1", 0))
+            first = sockets[1].getsockname()[1]
+            with contextlib.suppress(OSError, OverflowError):
+                sockets[2].bind(("127.0.0.1", first + 1))
+                return sockets[0].getsockname()[1], first, first + 1
+
+
+def missing_line(expected: str, said: str) -> str | None:
+    """Return the first line of ``expected`` that ``said`` lacks, None if it has all in order."""
+    lines = iter([_plain(line) for line in said.splitlines()])
+    for wanted in filter(_plain, expected.splitlines()):
+        pattern = re.compile(re.escape(_plain(wanted)).replace("…", ".*"))
+        if not any(pattern.fullmatch(line) for line in lines):
+            return wanted
+    return None
+
+
+def _plain(line: str) -> str:
+    return re.sub(r"[\s_─]+", " ", line).strip()
