@@ -12,7 +12,7 @@ class Tasks:
     """A set of tasks that ends with its owner. For work of operators and timers, not requests."""
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}  # a set that keeps its order
         self._closed = False
 
     def start(self, coroutine: Coroutine[Any, Any, Any]) -> None:
@@ -21,11 +21,11 @@ class Tasks:
             coroutine.close()
             return
         task = asyncio.get_running_loop().create_task(coroutine)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._done)
 
     def _done(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("a background task failed: %s", error, exc_info=error)
 
