@@ -17,7 +17,7 @@ from support.simulation.history import History
 from support.simulation.judge import Evidence, Stored, judge
 from support.simulation.loop import Process, Stuck, VirtualLoop, generator
 from support.simulation.nemesis import TAKE_UNFLUSHED, Nemesis, draw_kinds
-from support.simulation.world import CLUSTER, SESSION_TIMEOUT_S, ClientHost, Size, World
+from support.simulation.world import CLUSTER, SESSION_TIMEOUT_S, ClientHost, Program, Size, World
 
 from vq import aio
 from vq.client.cluster import ClusterClient
@@ -53,7 +53,7 @@ class Report:
         return "\n  ".join(lines)
 
 
-class _NotDrained(Exception):
+class NotDrained(Exception):
     """The cluster does not come to rest although nothing is wrong any more."""
 
 
@@ -82,10 +82,7 @@ class Simulation:
     async def main(self) -> None:
         """Do everything; leave what is wrong in ``violations``."""
         world = self.world
-        for broker in world.brokers:
-            self._supervise(broker.keep_running())
-        await self._until("brokers to start", lambda: all(b.serves for b in world.brokers))
-        operator = await self._operator_process.spawn(self._open_operator())
+        operator = await self.start()
         rng = generator(world.seed, "operator")
         settings = TopicSettings(
             partitions=world.size.partitions,
@@ -94,10 +91,10 @@ class Simulation:
             flush_interval_ms=400,
         )
         await create_topic(operator.coordinator, workload.TOPIC, settings, rng=rng)
-        producers = self._clients("p", world.size.producers, workload.produce)
-        members = self._clients("c", world.size.members, workload.consume)
-        members += self._clients("f", world.size.filtered, workload.consume)
-        auditors = self._clients("a", 1, workload.audit)
+        producers = self.clients("p", world.size.producers, workload.produce)
+        members = self.clients("c", world.size.members, workload.consume)
+        members += self.clients("f", world.size.filtered, workload.consume)
+        auditors = self.clients("a", 1, workload.audit)
         nemesis = Nemesis(
             world, members=members, producers=producers, operator=operator, kinds=self.kinds
         )
@@ -108,7 +105,7 @@ class Simulation:
         self.faults = nemesis.struck
         try:
             await self._drain(producers, members, auditors)
-        except _NotDrained as error:
+        except NotDrained as error:
             self.violations.append(f"liveness: {error}")
             world.history.add("broken", "cluster", str(error))
         await self._collect(operator)
@@ -116,10 +113,18 @@ class Simulation:
         for broker in world.brokers:
             await broker.stop()
 
+    async def start(self) -> ClusterClient:
+        """Start the brokers; return an operator's client once they serve."""
+        for broker in self.world.brokers:
+            self._supervise(broker.keep_running())
+        await self.until("brokers to start", lambda: all(b.serves for b in self.world.brokers))
+        return await self._operator_process.spawn(self._open_operator())
+
     def _supervise(self, work: Any) -> None:
         self._supervisors.append(self.world.loop.create_task(work))
 
-    def _clients(self, prefix: str, count: int, program: Any) -> list[ClientHost]:
+    def clients(self, prefix: str, count: int, program: Program) -> list[ClientHost]:
+        """Add machines for a program, and keep it running on each of them."""
         hosts = [self.world.client(f"{prefix}{number + 1}", program) for number in range(count)]
         for host in hosts:
             self._supervise(host.keep_running())
@@ -143,22 +148,22 @@ class Simulation:
     ) -> None:
         """Let producers finish, members catch up, and everybody leave."""
         world = self.world
-        await self._until("brokers to serve", lambda: all(b.serves for b in world.brokers))
-        await self._end(producers)
-        await self._until("the members to catch up", self._everything_is_read)
-        await self._end(auditors)
+        await self.until("brokers to serve", lambda: all(b.serves for b in world.brokers))
+        await self.end(producers)
+        await self.until("the members to catch up", self._everything_is_read)
+        await self.end(auditors)
         for host in members:
             host.wanted = True
-        await self._until("members to run", lambda: all(each.alive for each in members))
-        await self._end(members)
+        await self.until("members to run", lambda: all(each.alive for each in members))
+        await self.end(members)
 
-    async def _end(self, hosts: list[ClientHost]) -> None:
+    async def end(self, hosts: list[ClientHost]) -> None:
         """Have client programs come to their end."""
         for host in hosts:
             host.wanted = False
             host.stopping = True
         names = " ".join(host.name for host in hosts)
-        await self._until(f"{names} to end", lambda: not any(host.alive for host in hosts))
+        await self.until(f"{names} to end", lambda: not any(host.alive for host in hosts))
 
     def _everything_is_read(self) -> bool:
         """Whether every group got every acknowledged message that is for it."""
@@ -169,12 +174,13 @@ class Simulation:
                 return False
         return True
 
-    async def _until(self, what: str, check: Callable[[], bool]) -> None:
+    async def until(self, what: str, check: Callable[[], bool]) -> None:
+        """Return once ``check()`` holds."""
         loop = self.world.loop
         deadline = loop.time() + DRAIN_S
         while not check():
             if loop.time() > deadline:
-                raise _NotDrained(f"waited {DRAIN_S:g} s for {what}")
+                raise NotDrained(f"waited {DRAIN_S:g} s for {what}")
             await asyncio.sleep(0.5)
 
     # Judge --------------------------------------------------------------------------------------
@@ -269,8 +275,6 @@ def simulate(
         kinds: The kinds of faults; None: drawn from the seed.
         tell: Called with every event and every line worth showing.
     """
-    loop = VirtualLoop()
-    asyncio.set_event_loop(loop)
     rng = generator(seed, "size")
     drawn = Size(
         brokers=rng.choice((1, 2, 2, 3)),
@@ -279,27 +283,37 @@ def simulate(
         members=rng.choice((1, 2, 2, 3)),
         filtered=rng.choice((0, 0, 1, 2)),
     )
-    simulation = Simulation(
-        loop,
-        seed,
-        seconds=seconds,
-        size=size or drawn,
-        kinds=draw_kinds(seed) if kinds is None else kinds,
-        tell=tell,
+    return execute(
+        lambda loop: Simulation(
+            loop,
+            seed,
+            seconds=seconds,
+            size=size or drawn,
+            kinds=draw_kinds(seed) if kinds is None else kinds,
+            tell=tell,
+        ),
+        quiet=tell is None,
     )
+
+
+def execute(make: Callable[[VirtualLoop], Simulation], *, quiet: bool = True) -> Report:
+    """Run a simulation on a loop of its own; ``quiet`` keeps the log lines back."""
+    loop = VirtualLoop()
+    asyncio.set_event_loop(loop)
+    simulation = make(loop)
     history = simulation.world.history
     alarm = _Alarm(history)
     loop.set_exception_handler(lambda _, context: _unhandled(history, alarm, context))
     logger = logging.getLogger("vq")
     before = logger.level, logger.propagate
     logger.addHandler(alarm)
-    if tell is None:
+    if quiet:
         logger.setLevel(logging.ERROR)
         logger.propagate = False
     begin = loop.time()
     try:
         loop.run_until_complete(simulation.main())
-    except (Stuck, _NotDrained) as error:
+    except (Stuck, NotDrained) as error:
         simulation.violations.append(f"stuck: {error}")
     finally:
         elapsed = loop.time() - begin

@@ -16,8 +16,8 @@ TOPIC = "orders"
 #: First letter of a member's name → its group. Members of ``f`` take only what has the tag.
 GROUPS = {"c": "shop", "f": "filtered"}
 TAG = "third"
-#: The largest ones get a block of their own.
-PADDING_BYTES = (0, 0, 20, 20, 150, 150, 3_000, 3_000, 30_000)
+#: What messages are filled up with; the last one needs a block of its own, and is rare.
+PADDING_BYTES = (*(0, 20, 20, 150, 150, 150, 1_500, 3_000) * 12, 30_000)
 
 
 def has_tag(value: str) -> bool:
@@ -97,7 +97,7 @@ async def consume(
             audit_interval_s=10.0,
         )
     )
-    length = rng.choice((300, 2_000, 1024 * 1024))
+    length = rng.choice((500, 8_000, 1024 * 1024))
     consumer.subscribe(TOPIC, length, TAG if name[0] == "f" else None)
     slow_s = rng.choice((0.01, 0.1, 0.5))
     leaving = asyncio.create_task(_leave(host, name, consumer))
