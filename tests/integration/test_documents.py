@@ -95,6 +95,15 @@ def code_of(block: Block) -> tuple[str, list[str], str]:
     return block.language, lines, block.expected
 
 
+def test_every_decision_is_listed_and_has_a_status() -> None:
+    decisions = ROOT / "docs" / "decisions"
+    index = (decisions / "README.md").read_text()
+    for page in decisions.glob("0*.md"):
+        status = re.search(r"^Status: (\w+)", page.read_text(), re.MULTILINE)
+        assert status, f"{page.name} has no line 'Status: …'"
+        assert re.search(rf"\({re.escape(page.name)}\) \| {status[1]}", index), page.name
+
+
 def test_what_is_not_run_says_why() -> None:
     """A block of a document that is run is run, or says why not."""
     for document in [README, TUTORIAL, *HOWTOS]:
