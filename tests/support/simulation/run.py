@@ -83,14 +83,7 @@ class Simulation:
         """Do everything; leave what is wrong in ``violations``."""
         world = self.world
         operator = await self.start()
-        rng = generator(world.seed, "operator")
-        settings = TopicSettings(
-            partitions=world.size.partitions,
-            flush=FlushMode.SYNC if TAKE_UNFLUSHED & set(self.kinds) else rng.choice(FLUSH_MODES),
-            flush_interval_messages=20,
-            flush_interval_ms=400,
-        )
-        await create_topic(operator.coordinator, workload.TOPIC, settings, rng=rng)
+        await self.create_topic(operator)
         producers = self.clients("p", world.size.producers, workload.produce)
         members = self.clients("c", world.size.members, workload.consume)
         members += self.clients("f", world.size.filtered, workload.consume)
@@ -119,6 +112,17 @@ class Simulation:
             self._supervise(broker.keep_running())
         await self.until("brokers to start", lambda: all(b.serves for b in self.world.brokers))
         return await self._operator_process.spawn(self._open_operator())
+
+    async def create_topic(self, operator: ClusterClient) -> None:
+        """Make the topic; it is flushed before acknowledgements wherever that is needed."""
+        rng = generator(self.world.seed, "operator")
+        settings = TopicSettings(
+            partitions=self.world.size.partitions,
+            flush=FlushMode.SYNC if TAKE_UNFLUSHED & set(self.kinds) else rng.choice(FLUSH_MODES),
+            flush_interval_messages=20,
+            flush_interval_ms=400,
+        )
+        await create_topic(operator.coordinator, workload.TOPIC, settings, rng=rng)
 
     def _supervise(self, work: Any) -> None:
         self._supervisors.append(self.world.loop.create_task(work))
@@ -150,7 +154,7 @@ class Simulation:
         world = self.world
         await self.until("brokers to serve", lambda: all(b.serves for b in world.brokers))
         await self.end(producers)
-        await self.until("the members to catch up", self._everything_is_read)
+        await self.until("the members to catch up", self.everything_is_read)
         await self.end(auditors)
         for host in members:
             host.wanted = True
@@ -165,7 +169,7 @@ class Simulation:
         names = " ".join(host.name for host in hosts)
         await self.until(f"{names} to end", lambda: not any(host.alive for host in hosts))
 
-    def _everything_is_read(self) -> bool:
+    def everything_is_read(self) -> bool:
         """Whether every group got every acknowledged message that is for it."""
         acknowledged = {event[3] for event in self.world.history.of("ok")}
         for letter in workload.GROUPS if self.world.size.filtered else "c":
