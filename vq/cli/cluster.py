@@ -39,10 +39,8 @@ def status(invocation: Invocation) -> None:
             return [row for rows in found for row in rows]
 
     rows = invocation.run(work())
-    columns = ("group", "node", "address", "role", "epoch", "partitions", "connections")
-    invocation.output.table(
-        rows, columns=(*columns, "messages_in", "disk_free", "uptime_s", "answers")
-    )
+    columns = ("group", "node", "address", "role", "epoch", "partitions", "disk_free", "answers")
+    invocation.output.table(rows, columns=columns)  # as many as fit into 80 characters
     if not rows:
         invocation.output.remark("no broker has ever registered here; start one: vq broker")
     broken = [

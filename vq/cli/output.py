@@ -95,7 +95,12 @@ class Output:
         table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
         for column in columns:
             number = any(_is_number(row[column]) for row in rows)
-            table.add_column(column.replace("_", " "), justify="right" if number else "left")
+            table.add_column(
+                column.replace("_", " "),
+                justify="right" if number else "left",
+                overflow="fold",  # rather than leave out characters of an address
+                no_wrap=column != columns[-1],  # long texts stand in the last one
+            )
         for row in rows:
             table.add_row(*(Text(_pretty(row[column])) for column in columns))
         Console(file=self._stdout).print(table)
@@ -114,8 +119,10 @@ def _plain(value: Any) -> str:
         return "unknown"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, list | tuple | Mapping):
-        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, Mapping):
+        return _plain([f"{key}: {_plain(each)}" for key, each in value.items()])
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_plain, value)) or "-"
     return str(value).translate(_PLAIN)
 
 

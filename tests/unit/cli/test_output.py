@@ -43,8 +43,21 @@ def test_a_terminal_gets_an_aligned_table_that_shows_unknown_values() -> None:
 
 def test_a_record_is_one_field_a_line() -> None:
     stdout = io.StringIO()
-    Output(stdout=stdout).record({"id": 7, "tag": None, "headers": {"a": "b"}})
-    assert stdout.getvalue() == 'id\t7\ntag\tunknown\nheaders\t{"a": "b"}\n'
+    Output(stdout=stdout).record({"id": 7, "tag": None, "headers": {"a": "b", "c": "d"}, "x": []})
+    assert stdout.getvalue() == "id\t7\ntag\tunknown\nheaders\ta: b, c: d\nx\t-\n"
+
+
+def test_a_narrow_terminal_breaks_the_last_column_and_shortens_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An address with an ellipsis is of no use."""
+    monkeypatch.setenv("COLUMNS", "60")
+    stdout = Terminal()
+    row = {"address": "broker-17.example.com:8123", "answers": "Unreachable: " + "why " * 30}
+    Output(stdout=stdout).table([row], columns=("address", "answers"))
+    shown = stdout.getvalue()
+    assert "broker-17.example.com:8123" in shown
+    assert shown.count("why") == 30
 
 
 def test_titles_and_progress_stay_out_of_json_and_pipes() -> None:
