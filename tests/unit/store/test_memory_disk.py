@@ -44,7 +44,7 @@ def test_a_crash_tears_at_sectors() -> None:
 
 
 def test_growth_can_survive_without_its_bytes() -> None:
-    """The zero-filled tail of FAULTS in its simplest form: length there, data not."""
+    """A zero-filled tail in its simplest form: length there, data not."""
     disk = disk_with("f", b"")
     disk.open(HOME / "f").pwrite([b"n" * 512], 0)
     seen = {disk.crash(RandomChance(random.Random(s))).read_bytes(HOME / "f") for s in range(50)}
