@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vq.version import __version__
 
 if TYPE_CHECKING:
+    from vq import aio as aio
     from vq.client.blocking import MessageConsumer, MessageProducer
     from vq.client.config import (
         ConsumerConfig,
@@ -83,6 +84,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "aio":  # as an attribute of the package, without an import of its own
+        return import_module("vq.aio")
     home = _HOME_OF.get(name)
     if home is None:
         raise AttributeError(f"module 'vq' has no attribute {name!r}")

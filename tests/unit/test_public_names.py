@@ -1,0 +1,32 @@
+"""``import vq``: cheap, and everything public is there when it is asked for."""
+
+import subprocess
+import sys
+
+import pytest
+
+import vq
+
+
+def imported_by(code: str) -> set[str]:
+    """Return the modules that a fresh interpreter has after ``code``."""
+    program = f"{code}; import sys; print(*sorted(sys.modules))"
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    return set(ended.stdout.split())
+
+
+def test_importing_vq_loads_neither_client_nor_event_loop() -> None:
+    assert not {"asyncio", "kazoo", "vq.client.factory"} & imported_by("import vq")
+
+
+def test_the_coroutine_api_needs_no_import_of_its_own() -> None:
+    assert "vq.aio" in imported_by("import vq; vq.aio.MessageFactory")
+
+
+def test_every_public_name_is_there_and_others_are_not() -> None:
+    for name in vq.__all__:
+        assert getattr(vq, name) is not None
+    with pytest.raises(AttributeError, match="no_such_name"):
+        vq.no_such_name  # noqa: B018 - the access is what is tested
