@@ -6,6 +6,7 @@ loop leaves in one ``writelines``.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -19,6 +20,7 @@ from vq.remoting.messages import Header
 from vq.remoting.transport import Network, tune
 from vq.version import __version__
 
+logger = logging.getLogger(__name__)
 LIBRARY = f"vq-python {__version__}"
 
 OnReply = Callable[[Frame | None], None]
@@ -61,12 +63,19 @@ class BrokerConnection(asyncio.Protocol):
         for event in self._state.receive_data(data):
             if isinstance(event, Reply):
                 if event.context is not None:
-                    event.context(event.frame)
+                    self._tell(event.context, event.frame)
             elif isinstance(event, Opened):
                 self._open(event.hello)
             elif isinstance(event, Closing):
                 self._open(event.error)
                 self.close()
+
+    def _tell(self, on_reply: OnReply, frame: Frame | None) -> None:
+        """Tell one of those who wait; the others get theirs whatever it does."""
+        try:
+            on_reply(frame)
+        except Exception:
+            logger.exception("%s: taking an answer stumbled, and goes on", self.address)
 
     def _open(self, outcome: Header | VqError) -> None:
         if self.opened.done():
@@ -87,7 +96,7 @@ class BrokerConnection(asyncio.Protocol):
         self._on_close(self)
         for on_reply in contexts:
             if on_reply is not None:
-                on_reply(None)
+                self._tell(on_reply, None)
 
     # Requests ---------------------------------------------------------------------------------
     def send(self, command: int, header: bytes, body: Buffer, on_reply: OnReply) -> int:
@@ -142,7 +151,8 @@ class BrokerConnection(asyncio.Protocol):
         return messages.decode_reply(frame), frame.body
 
     def close(self) -> None:
-        """End the connection; whoever waits learns of it."""
+        """End the connection; whoever waits learns of it soon."""
+        self.closed = True  # nothing can be sent any more
         if self._transport is not None:
             self._transport.abort()
 
