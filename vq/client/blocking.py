@@ -26,7 +26,7 @@ class MessageProducer:
     def __init__(self, core: ProducerCore, runtime: LoopThread) -> None:
         self._core = core
         self._runtime = runtime
-        runtime.on_fork(core.refuse)
+        self._forget = runtime.on_fork(core.forsake)
 
     @property
     def config(self) -> ProducerConfig:
@@ -90,8 +90,9 @@ class MessageProducer:
 
     def close(self) -> None:
         """Wait for what was taken (each has a deadline), then stop. May be called again."""
-        if not self._runtime.forked and not self._core.closed:
+        if not self._runtime.gone:
             self._runtime.run(self._core.close())
+            self._forget()
 
     def __enter__(self) -> Self:
         return self

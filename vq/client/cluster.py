@@ -21,7 +21,7 @@ from vq.coordination.routes import Routes, RouteWatcher
 from vq.coordination.slots import SlotLease
 from vq.coordination.zk import ZooKeeperCoordinator
 from vq.errors import NotMaster, UnknownPartition, VqError
-from vq.model import Address, TopicPartition
+from vq.model import Address, TopicPartition, check_name
 from vq.remoting.frames import Buffer
 from vq.remoting.transport import Network, TcpNetwork
 
@@ -97,8 +97,10 @@ class ClusterClient:
         """Watch a topic from now on.
 
         Raises:
+            InvalidArgument: No topic can have that name.
             UnknownTopic: There is none of that name.
         """
+        check_name("topic", topic)
         await self._watcher.track(topic)
         return self._watcher.snapshot
 

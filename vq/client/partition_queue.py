@@ -196,6 +196,7 @@ class PartitionQueue:
         for batch in self.in_flight:
             if not batch.done:
                 self._fail(batch, self._given_up(batch))
+            batch.sent = False
         self.in_flight.clear()
         self.refuse_pending(error)
 
@@ -278,6 +279,7 @@ class PartitionQueue:
             if in_doubt and (batch.unknown or batch.sent):
                 if not batch.done:
                     self._fail(batch, errors.TimedOut(f"{self.where}: no answer that settles it"))
+                batch.sent = False  # a late answer changes nothing
                 continue
             if batch.done:
                 continue

@@ -9,6 +9,7 @@ themselves from what arrives while earlier ones are on their way.
 """
 
 import asyncio
+import logging
 import threading
 from collections.abc import Mapping
 
@@ -25,21 +26,28 @@ from vq.client.sync_lane import BlockingConnection, LaneHooks, SyncLane
 from vq.client.topic_queues import TopicQueues
 from vq.errors import (
     BufferFull,
-    Busy,
     ConnectionCut,
     InvalidArgument,
     InvalidState,
     MessageTooLarge,
     NotPublished,
+    NotSent,
     PermissionRefused,
     UnknownTopic,
+    Unreachable,
+    VqError,
 )
 from vq.model import Address, Message, TopicPartition
 from vq.remoting.format import Command
 from vq.remoting.frames import Frame
 from vq.store.record import Properties, encode_properties
 
+logger = logging.getLogger(__name__)
+_CLOSED = "the producer is closed"
 _TICK_S = 0.1
+#: A broker that has not answered a batch for so long is asked again on a new connection; the stamp
+#: keeps what it stored meanwhile from being stored twice.
+_SILENCE_S = 10.0
 _TAGS_REMEMBERED = 1_024
 
 
@@ -70,13 +78,15 @@ class ProducerCore:
         self._waiting_for_room = 0
         self._awake = False
         self._lanes: dict[Address, SyncLane] = {}
+        self._leaving: list[PartitionQueue] = []  # given up, not yet closed
+        self._loop_thread = threading.get_ident()
         self._closed = ""  # why nothing is taken any more
         self._room = config.buffer_bytes  # under the lock; may go below 0 by one message
         self._tag_heads: dict[str, tuple[int, bytes]] = {}  # of tags that were checked before
-        self._room_waiters: list[asyncio.Future[None]] = []
-        self._idle: list[asyncio.Future[None]] = []
+        self._waiters: list[asyncio.Future[None]] = []  # told when messages get their outcome
         self._retry_timer: asyncio.TimerHandle | None = None
         self._tick_timer: asyncio.TimerHandle | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._remove_listener = cluster.on_change(self._routes_changed)
 
     # Topics -----------------------------------------------------------------------------------
@@ -92,40 +102,72 @@ class ProducerCore:
         routes = await self._cluster.track(topic)
         if not routes.topic(topic).settings.writable:
             raise PermissionRefused(f"topic {topic} is not writable: its settings say so")
-        if topic not in self._topics:
-            self._topics[topic] = TopicQueues(
+        self._check_open()
+        queues = self._topics.get(topic)
+        if queues is None:
+            queues = self._topics[topic] = TopicQueues(
                 topic,
+                routes.topic(topic).id,
                 self._make_queue,
                 partitioner=self._partitioner,
                 first_turn=self._cluster.rng.randrange(1024),
             )
-        self._follow(self._topics[topic])
-        self._check_open()
-        self._taking[topic] = self._topics[topic]
+        self._follow(queues)
+        self._taking[topic] = queues
 
     def _make_queue(self, where: TopicPartition) -> PartitionQueue:
         return PartitionQueue(where, self._producer_id, self.config, self._ended)
 
     def _follow(self, queues: TopicQueues) -> None:
         routes = self._cluster.routes
-        if queues.topic not in routes.topics:
-            for queue in queues.queues:
-                queue.close(UnknownTopic(f"topic {queues.topic} was deleted"))
-            self._topics.pop(queues.topic, None)
-            self._taking.pop(queues.topic, None)
+        view = routes.topics.get(queues.topic)
+        if view is None or view.id != queues.topic_id:
+            self._leave(queues, UnknownTopic(f"topic {queues.topic} was deleted"))
             return
-        placements = routes.partitions(queues.topic)
         writable = [
             placement.partition
-            for placement in placements
+            for placement in view.partitions
             if placement.writer_group is not None and routes.master(placement.writer_group)
         ]
-        queues.update(routes.topic(queues.topic).settings, len(placements), writable)
+        queues.update(view.settings, len(view.partitions), writable)
+
+    def _leave(self, queues: TopicQueues, error: VqError) -> None:
+        """Give up a topic and everything that waits for it."""
+        self._topics.pop(queues.topic, None)
+        self._taking.pop(queues.topic, None)
+        with self._lock:
+            queues.refuse(error)
+            for queue in queues.queues:
+                queue.closed = error
+            self._leaving += queues.queues
+        self._close_leaving()
+
+    def _close_leaving(self) -> None:
+        """Close the queues that were given up, except those that a blocking sender holds now."""
+        left, self._leaving = self._leaving, []
+        for queue in left:
+            if not self._enter(queue):
+                self._leaving.append(queue)  # the holder wakes the loop
+                continue
+            try:
+                assert queue.closed is not None
+                queue.close(queue.closed)
+            finally:
+                queue.busy = False
 
     def _routes_changed(self) -> None:
         for queues in list(self._topics.values()):
             self._follow(queues)
+        self._drop_lanes()
         self._pump()
+
+    def _drop_lanes(self) -> None:
+        """Close the lanes to brokers that lead nothing any more."""
+        masters = {master.address for master in self._cluster.routes.masters.values()}
+        with self._lock:
+            for address in [each for each in self._lanes if each not in masters]:
+                if self._lanes[address].close_idle():
+                    del self._lanes[address]
 
     # Any thread -------------------------------------------------------------------------------
     def enqueue(
@@ -146,7 +188,8 @@ class ProducerCore:
             message: What to send.
             callback: Called on the loop with the outcome.
             timeout: Seconds until there must be an outcome; None: as configured.
-            block: Wait while the buffer is full, at most until the send's deadline.
+            block: Wait while the buffer is full, at most until the send's deadline; never on the
+                loop's own thread, which alone makes room.
             direct: Return only once there is an outcome; the caller's thread does the round trip
                 itself where nothing else is on the way to the partition (``sync_lane``). Not on
                 the loop.
@@ -154,6 +197,7 @@ class ProducerCore:
         Raises:
             InvalidArgument, MessageTooLarge: The message is unusable; nothing was taken.
             NotPublished: The topic was not published by this producer.
+            UnknownTopic: The topic was deleted meanwhile.
             InvalidState: The producer is closed.
             BufferFull: No room until the deadline (at once, without ``block``).
         """
@@ -180,8 +224,8 @@ class ProducerCore:
         with self._lock:
             if self._room <= 0:
                 self._wait_for_room(deadline, block=block)
-            self._room -= size + MESSAGE_OVERHEAD_BYTES
             queue = next(queues.turns) if key is None else queues.for_key(key)
+            self._room -= size + MESSAGE_OVERHEAD_BYTES
             lane = self._lane(queue) if direct else None
             if lane is not None:
                 entry = lane.join(queue, future)
@@ -212,19 +256,29 @@ class ProducerCore:
                 cluster=config.cluster,
                 timeout=config.connect_timeout_s,
             )
-            lane = self._lanes[master] = SyncLane(
-                connection,
-                LaneHooks(
-                    self._lock, self._clock, self._cluster.take_ids, self._settle, self._give_back
-                ),
+            hooks = LaneHooks(
+                lock=self._lock,
+                now=self._clock,
+                take_ids=self._cluster.take_ids,
+                settle=self._settle,
+                give_back=self._give_back,
+                give_up=self._give_up,
             )
+            lane = self._lanes[master] = SyncLane(connection, hooks)
         return lane
 
     def _give_back(self, queue: PartitionQueue, futures: list[SendFuture]) -> None:
         """Have the loop take over a queue; called by blocking senders."""
         with self._lock:
             queue.pending += futures
+            if queue.closed is not None:
+                self._leaving.append(queue)
             self._wake_loop()
+
+    def _give_up(self, queue: PartitionQueue, future: SendFuture) -> None:
+        """Fail a message that waited for its turn until its deadline."""
+        future.fail(NotSent(f"{queue.where}: not sent within its deadline, others came first"))
+        self._ended(1, len(future.content))
 
     def _wake_loop(self) -> None:
         if not self._awake:
@@ -251,6 +305,8 @@ class ProducerCore:
 
     def _wait_for_room(self, deadline: float, *, block: bool) -> None:
         """Return once there is room; the lock is held. Half the buffer must drain before that."""
+        if threading.get_ident() == self._loop_thread:
+            block = False  # waiting here would keep the loop from making room
         self._waiting_for_room += 1
         try:
             while self._room < self.config.buffer_bytes // 2:
@@ -279,9 +335,7 @@ class ProducerCore:
         try:
             async with asyncio.timeout(bound):
                 while self.is_full:
-                    waiter = self._loop.create_future()
-                    self._room_waiters.append(waiter)
-                    await waiter
+                    await self._something_ended()
         except TimeoutError:
             raise BufferFull(f"no room for a message within {bound:g} s") from None
 
@@ -296,62 +350,89 @@ class ProducerCore:
         now = self._clock()
         retry_at = 0.0
         busy = False
+        if self._leaving:
+            self._close_leaving()
         for queues in self._topics.values():
             for queue in queues.queues:
                 if queue.pending or queue.in_flight:
                     busy = True
-                    self._pump_queue(queue, now)
+                    if self._enter(queue):
+                        self._pump_queue(queue, now)
                     if queue.retry_at > now:
                         retry_at = min(retry_at or queue.retry_at, queue.retry_at)
         if retry_at:
             self._pump_at(retry_at)
-        if busy and self._tick_timer is None:
+        if (busy or self._leaving) and self._tick_timer is None:
             self._tick_timer = self._loop.call_later(_TICK_S, self._tick)
-        if not busy:
-            self._wake_idle()
 
-    def _pump_queue(self, queue: PartitionQueue, now: float) -> None:
+    def _enter(self, queue: PartitionQueue) -> bool:
+        """Keep blocking senders from a queue; False when one holds it (it wakes the loop)."""
         with self._lock:
             if queue.held:
-                return  # whoever holds it wakes the loop
+                return False
             queue.busy = True
+            return True
+
+    def _pump_queue(self, queue: PartitionQueue, now: float) -> None:
+        """Send what can be sent of a queue that was entered, and leave it."""
         try:
             master = self._master_of(queue)
             connection = None if master is None else self._cluster.live_connection(master)
             if connection is not None and self._cluster.ids_ready:
                 for batch in queue.sendable(now, self._cluster.take_ids):
                     self._send(queue, batch, connection)
+        except VqError as error:
+            queue.refuse_pending(NotSent(f"{queue.where}: {error}"))
+        except Exception:
+            logger.exception("%s: sending stumbled, and goes on", queue.where)
         finally:
             queue.busy = False
 
     def _master_of(self, queue: PartitionQueue) -> Address | None:
         routes = self._cluster.routes
-        if queue.where.topic not in routes.topics:
+        view = routes.topics.get(queue.where.topic)
+        if view is None or queue.where.partition >= len(view.partitions):
             return None
-        group = routes.placement(queue.where).writer_group
+        group = view.partitions[queue.where.partition].writer_group
         master = None if group is None else routes.master(group)
         return None if master is None else master[0]
 
     def _send(self, queue: PartitionQueue, batch: Batch, connection: BrokerConnection) -> None:
         attempt = batch.attempts
+        timer = self._loop.call_later(_SILENCE_S, self._no_answer, queue, connection)
 
         def on_reply(frame: Frame | None) -> None:
+            timer.cancel()
             if attempt == batch.attempts and batch.sent:
-                self._settle(queue, batch, frame)
-                if not self._awake:
-                    self._awake = True
-                    self._loop.call_soon(self._pump)
+                self._on_answer(queue, batch, frame)
 
         try:
             connection.send(Command.PUT, put_header(queue.where, batch), batch.body, on_reply)
-        except ConnectionCut:
-            queue.on_unanswered([batch], self._clock())
-        except Busy as error:
+        except VqError as error:
+            timer.cancel()
+            if isinstance(error, ConnectionCut):
+                error = Unreachable(str(error))  # it has ended: nothing was sent
             queue.on_refused(batch, error, self._clock())
 
-    def _settle(self, queue: PartitionQueue, batch: Batch, frame: Frame | None) -> None:
+    def _no_answer(self, queue: PartitionQueue, connection: BrokerConnection) -> None:
+        logger.warning("%s: the broker does not answer; connecting anew", queue.where)
+        connection.close()
+
+    def _on_answer(self, queue: PartitionQueue, batch: Batch, frame: Frame | None) -> None:
+        """Act on an answer to a batch in the line."""
+        if not self._enter(queue):
+            return  # never: while the batch is in the line nobody else may hold the queue
+        try:
+            self._settle(queue, batch, frame)
+        finally:
+            queue.busy = False
+        if not self._awake:
+            self._awake = True
+            self._loop.call_soon(self._pump)
+
+    def _settle(self, queue: PartitionQueue, batch: Batch, answer: Frame | VqError | None) -> None:
         """Act on an answer; on the loop, or by a blocking sender that holds the queue."""
-        error = settle(queue, batch, frame, self._clock())
+        error = settle(queue, batch, answer, self._clock())
         if error is not None and error.refresh_routes:
             self._loop.call_soon_threadsafe(self._cluster.refresh, queue.where.topic)
 
@@ -361,9 +442,20 @@ class ProducerCore:
             self._room += size + count * MESSAGE_OVERHEAD_BYTES
             if self._waiting_for_room:
                 self._more_room.notify_all()
-        if self._room_waiters:
-            waiters, self._room_waiters = self._room_waiters, []
-            _wake_all(waiters)
+        if self._waiters:
+            self._loop.call_soon_threadsafe(self._wake_waiters)
+
+    def _wake_waiters(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def _something_ended(self) -> None:
+        """Return when some messages have got their outcome."""
+        waiter = self._loop.create_future()
+        self._waiters.append(waiter)
+        await waiter
 
     def _pump_at(self, when: float) -> None:
         if self._retry_timer is not None:
@@ -376,69 +468,80 @@ class ProducerCore:
         now = self._clock()
         for queues in self._topics.values():
             for queue in queues.queues:
-                if (queue.in_flight or queue.pending) and not queue.held:
-                    queue.on_tick(now)
+                if (queue.in_flight or queue.pending) and self._enter(queue):
+                    try:
+                        queue.on_tick(now)
+                    finally:
+                        queue.busy = False
         self._pump()
-
-    def _wake_idle(self) -> None:
-        idle, self._idle = self._idle, []
-        _wake_all(idle)
 
     @property
     def closed(self) -> bool:
-        """Whether ``close`` or ``abort`` was called."""
+        """Whether ``close`` was called."""
         return bool(self._closed)
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether every message taken so far has its outcome."""
-        return self._room == self.config.buffer_bytes
 
     def refuse(self, why: str) -> None:
         """Take nothing any more; ``enqueue`` need not look at anything but the topics."""
         self._closed = why
         self._taking = {}
 
+    def forsake(self, why: str) -> None:
+        """Give up everything in the child of a fork: no thread here will ever get an answer.
+
+        Takes no lock: one may be held for ever, by a thread that is not there.
+        """
+        self.refuse(why)
+        for queues in self._topics.values():
+            for queue in queues.queues:
+                waiting = [item for batch in queue.in_flight for item in batch.items]
+                for item in [*waiting, *queue.pending]:
+                    if item.outcome is None:
+                        item.outcome = InvalidState(why)
+
     async def flush(self) -> None:
         """Wait until every message taken so far has its outcome (each has a deadline)."""
-        while not self.is_idle:
-            waiter = self._loop.create_future()
-            self._idle.append(waiter)
-            self._pump()
-            await waiter
+        taken = self._without_outcome()
+        while taken:
+            if taken[-1].done():
+                taken.pop()
+            else:
+                await self._something_ended()
+
+    def _without_outcome(self) -> list[SendFuture]:
+        """Return every message that may have no outcome yet."""
+        with self._lock:
+            taken = [future for lane in self._lanes.values() for future in lane.futures]
+            for queue in self._queues():
+                taken += queue.pending
+                if not queue.held:  # else a lane has them, and changes ``in_flight`` any time
+                    for batch in queue.in_flight:
+                        taken += batch.items
+        return taken
+
+    def _queues(self) -> list[PartitionQueue]:
+        every = [queue for queues in self._topics.values() for queue in queues.queues]
+        return every + self._leaving
 
     async def close(self) -> None:
         """Refuse new messages, wait for those taken, stop. May be called again."""
-        if self._closed:
-            return
-        self.refuse("the producer is closed")
-        with self._more_room:
-            self._more_room.notify_all()
+        if not self._closed:
+            self.refuse(_CLOSED)
+            with self._lock:
+                for queues in self._topics.values():
+                    queues.refuse(InvalidState(_CLOSED))
+                self._more_room.notify_all()
+            self._closing = self._loop.create_task(self._finish())
+        if self._closing is not None:
+            await asyncio.shield(self._closing)
+
+    async def _finish(self) -> None:
         await self.flush()
-        self._stop()
-
-    def abort(self) -> None:
-        """Stop at once: what has no outcome yet is given up."""
-        self.refuse("the producer is closed")
-        for queues in self._topics.values():
-            for queue in queues.queues:
-                queue.close(InvalidState("the producer was closed before this message was sent"))
-        self._stop()
-        self._wake_idle()
-
-    def _stop(self) -> None:
         self._remove_listener()
         for lane in self._lanes.values():
             lane.close()
         for timer in (self._retry_timer, self._tick_timer):
             if timer is not None:
                 timer.cancel()
-
-
-def _wake_all(waiters: list[asyncio.Future[None]]) -> None:
-    for waiter in waiters:
-        if not waiter.done():
-            waiter.set_result(None)
 
 
 def _as_bytes(content: object) -> bytes:
@@ -450,7 +553,10 @@ def _as_bytes(content: object) -> bytes:
 
 
 def _checked_tag(tag: str) -> bytes:
-    encoded = tag.encode()
+    try:
+        encoded = tag.encode()
+    except (AttributeError, UnicodeEncodeError) as error:
+        raise InvalidArgument(f"tag {tag!r} is no text: {error}") from error
     if not 1 <= len(encoded) <= limits.TAG_BYTES_MAX:
         raise InvalidArgument(f"tag of {len(encoded)} bytes is outside [1, {limits.TAG_BYTES_MAX}]")
     return encoded

@@ -2,7 +2,7 @@
 
 from vq.client.batch import Batch
 from vq.client.partition_queue import PartitionQueue
-from vq.errors import OutcomeUnknown, VqError
+from vq.errors import OutcomeUnknown, ProtocolError, VqError
 from vq.model import TopicPartition
 from vq.remoting import messages
 from vq.remoting.frames import Frame
@@ -23,17 +23,30 @@ def put_header(where: TopicPartition, batch: Batch) -> bytes:
     ).SerializeToString()
 
 
-def settle(queue: PartitionQueue, batch: Batch, frame: Frame | None, now: float) -> VqError | None:
-    """Tell the queue what an answer (None: the connection ended first) means; return its error."""
-    if frame is None:
+def settle(
+    queue: PartitionQueue, batch: Batch, answer: Frame | VqError | None, now: float
+) -> VqError | None:
+    """Tell the queue what an answer means; return its error, None when it is stored.
+
+    ``answer`` is a reply, the reason why nothing was sent, or None: there was no answer.
+    """
+    if answer is None:
         queue.on_unanswered([batch], now)
         return None
-    if frame.status == 0:
-        queue.on_stored(batch, PutResponse.FromString(frame.header).offset)
-        return None
-    error = messages.decode_error(frame.status, frame.header, frame.flags)
-    if isinstance(error, OutcomeUnknown):
+    error = answer if isinstance(answer, VqError) else _take(queue, batch, answer)
+    if isinstance(error, OutcomeUnknown | ProtocolError):
         queue.on_unanswered([batch], now)
-    else:
+    elif error is not None:
         queue.on_refused(batch, error, now)
     return error
+
+
+def _take(queue: PartitionQueue, batch: Batch, frame: Frame) -> VqError | None:
+    """Take a reply; return the error in it."""
+    try:
+        response = messages.decode_reply(frame)
+    except VqError as error:
+        return error
+    assert isinstance(response, PutResponse)
+    queue.on_stored(batch, response.offset)
+    return None

@@ -82,6 +82,12 @@ class LoopThread:
         for refuse in list(self._on_fork.values()):
             refuse(_FORKED)
 
+    @property
+    def gone(self) -> bool:
+        """Whether nothing can be asked of the loop any more: it was stopped, or stayed behind when
+        the process was forked."""
+        return self.forked or self._ended
+
     def check(self) -> None:
         """Raise if the loop cannot be used from here.
 

@@ -14,9 +14,11 @@ line is *held* meanwhile, and the loop leaves it alone. Whatever is not plainly 
 cut, a time-out) goes back to the line, and the loop settles it with the same stamps.
 """
 
+import contextlib
 import socket
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from vq import limits
@@ -25,13 +27,14 @@ from vq.client.connection import LIBRARY
 from vq.client.future import SendFuture
 from vq.client.partition_queue import PartitionQueue
 from vq.client.puts import put_header
-from vq.errors import VqError
+from vq.errors import Unreachable, VqError
 from vq.model import Address
 from vq.remoting.connection import ClientConnection, Closing, Opened, Reply
 from vq.remoting.format import Command
 from vq.remoting.frames import Buffer, Frame
 
 _RECEIVE_BYTES = 64 * limits.KIB
+_TIMEOUT_MAX_S = 1e6  # more than a socket's time-out may be is as good as this
 
 
 class BlockingConnection:
@@ -50,36 +53,45 @@ class BlockingConnection:
     ) -> list[Frame]:
         """Send requests (header, body) at once, return the answers in their order.
 
+        All of it, connecting too, takes at most ``timeout`` seconds.
+
         Raises:
-            OSError: The connection could not be made, or ended; it is closed now.
-            VqError: The broker refused HELLO, or sent what is no frame; likewise.
+            Unreachable: No connection could be made; nothing was sent.
+            OSError: The connection ended, or the time; it is closed now.
+            VqError: The broker sent what is no answer; likewise.
         """
+        deadline = time.monotonic() + timeout
         try:
             if self._socket is None:
-                self._socket = self._connect()
-            return self._exchange(self._socket, command, requests, timeout)
+                self._socket = self._connect(min(deadline, time.monotonic() + self._timeout))
+            return self._exchange(self._socket, command, requests, deadline)
         except BaseException:
             self.close()
             raise
 
-    def _connect(self) -> socket.socket:
-        sock = socket.create_connection(self._address, self._timeout)
+    def _connect(self, deadline: float) -> socket.socket:
         try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._state = ClientConnection()
-            hello = self._state.hello(
-                client_id=self._client_id, library=LIBRARY, cluster=self._cluster
-            )
-            sock.sendall(b"".join(hello))
-            while not any(isinstance(event, Opened) for event in self._receive(sock)):
-                pass
-        except BaseException:
-            sock.close()
-            raise
+            sock = socket.create_connection(self._address, _left(deadline))
+            try:
+                self._say_hello(sock, deadline)
+            except BaseException:
+                sock.close()
+                raise
+        except (OSError, VqError) as error:
+            raise Unreachable(f"cannot connect to {self._address}: {error}") from error
         return sock
 
-    def _receive(self, sock: socket.socket) -> list[Opened | Reply]:
-        """Return what the next bytes mean; the socket's time-out bounds the wait for them."""
+    def _say_hello(self, sock: socket.socket, deadline: float) -> None:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._state = ClientConnection()
+        hello = self._state.hello(client_id=self._client_id, library=LIBRARY, cluster=self._cluster)
+        sock.sendall(b"".join(hello))
+        while not any(isinstance(event, Opened) for event in self._receive(sock, deadline)):
+            pass
+
+    def _receive(self, sock: socket.socket, deadline: float) -> list[Opened | Reply]:
+        """Wait for the next bytes and return what they mean."""
+        sock.settimeout(_left(deadline))
         data = sock.recv(_RECEIVE_BYTES)
         if not data:
             raise ConnectionResetError(f"{self._address} closed the connection")
@@ -91,25 +103,49 @@ class BlockingConnection:
         return events
 
     def _exchange(
-        self, sock: socket.socket, command: int, requests: list[tuple[bytes, bytes]], timeout: float
+        self,
+        sock: socket.socket,
+        command: int,
+        requests: list[tuple[bytes, bytes]],
+        deadline: float,
     ) -> list[Frame]:
         out: list[Buffer] = []
         for number, (header, body) in enumerate(requests):
             out += self._state.request(command, header, body, context=number)[1]
-        sock.settimeout(timeout)
+        sock.settimeout(_left(deadline))
         sock.sendall(b"".join(out))
         answers: dict[int, Frame] = {}
         while len(answers) < len(requests):
-            for event in self._receive(sock):
+            for event in self._receive(sock, deadline):
                 assert isinstance(event, Reply)
                 answers[event.context] = event.frame
         return [answers[number] for number in range(len(requests))]
+
+    def interrupt(self) -> None:
+        """Have another thread's ``exchange`` end soon. Closing its socket here would free the
+        number of a descriptor that it still reads from."""
+        sock = self._socket
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """End the connection; the next use makes a new one."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+
+def _left(deadline: float) -> float:
+    """Return the seconds until ``deadline`` as a socket's time-out.
+
+    Raises:
+        TimeoutError: None are left.
+    """
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("no answer in time")
+    return min(left, _TIMEOUT_MAX_S)
 
 
 @dataclass(slots=True, eq=False)
@@ -134,89 +170,171 @@ class LaneHooks:
         take_ids: New message ids.
         settle: Tells a queue what an answer means, refreshes routes where it says so.
         give_back: Has the loop take over a queue, with the futures that were not sent.
+        give_up: Fails a future that was in no queue within its deadline.
     """
 
     lock: threading.Lock
     now: Callable[[], float]
     take_ids: Callable[[int], list[int]]
-    settle: Callable[[PartitionQueue, Batch, Frame | None], None]
+    settle: Callable[[PartitionQueue, Batch, Frame | VqError | None], None]
     give_back: Callable[[PartitionQueue, list[SendFuture]], None]
+    give_up: Callable[[PartitionQueue, SendFuture], None]
 
 
 class SyncLane:
-    """The blocking way to one broker."""
+    """The blocking way to one broker.
+
+    Whatever happens to the thread that leads, the others get their outcome: what it had in hand
+    goes back to the loop, and the lead goes on to the next one.
+    """
 
     def __init__(self, connection: BlockingConnection, hooks: LaneHooks) -> None:
         self._connection = connection
         self._hooks = hooks
         self._waiting: list[Entry] = []
-        self._led = False
+        self._leader: Entry | None = None
+        self._leading: list[Entry] = []  # what the leader has in hand
+        self._closed = False
+
+    @property
+    def futures(self) -> list[SendFuture]:
+        """What was taken and not yet seen to its end here; the lock is held."""
+        return [entry.future for entry in (*self._leading, *self._waiting)]
 
     def join(self, queue: PartitionQueue, future: SendFuture) -> Entry:
         """Put a message into the lane; the lock is held. ``run`` comes next, without it."""
         entry = Entry(queue, future)
         self._waiting.append(entry)
         future.waiters = [entry.turn.release]
-        if not self._led:
-            self._led = True
+        if self._leader is None:
+            self._leader = entry
             entry.turn.release()
         return entry
 
     def run(self, entry: Entry) -> None:
         """Wait for the outcome of ``entry``, leading the lane if it is our turn to."""
-        entry.turn.acquire()
-        if entry.future.outcome is None:
-            self._lead()
-            # Settled by the exchange, or by the loop within the deadline of the message.
-            if entry.future.outcome is None:
-                entry.future.exception()
+        try:
+            if self._wait_for_turn(entry) and entry.future.outcome is None:
+                self._lead()
+                # Settled by the exchange, or by the loop within the deadline of the message.
+                if entry.future.outcome is None:
+                    entry.future.exception()
+        except BaseException:  # a signal handler raised, such as that of ctrl-C
+            self._drop_out(entry)
+            raise
+
+    def _wait_for_turn(self, entry: Entry) -> bool:
+        """Return True with the outcome or the lead, False once the message was given up."""
+        left = entry.future.deadline - self._hooks.now()
+        if entry.turn.acquire(timeout=min(max(0.0, left), threading.TIMEOUT_MAX)):
+            return True
+        with self._hooks.lock:
+            late = entry in self._waiting and self._leader is not entry
+            if late:
+                self._waiting.remove(entry)
+        if late:
+            self._hooks.give_up(entry.queue, entry.future)
+            return False
+        # Whoever has it in hand ends within this deadline as well; or the lead is ours by now.
+        return entry.turn.acquire()
+
+    def _drop_out(self, entry: Entry) -> None:
+        """The thread of ``entry`` goes away; what it waited for is left to the loop."""
+        with self._hooks.lock:
+            waits = entry in self._waiting
+            if waits:
+                self._waiting.remove(entry)
+            if self._leader is entry:
+                entry.turn.acquire(blocking=False)  # its outcome releases it once more
+                self._pass_lead()
+        if waits:
+            self._hooks.give_back(entry.queue, [entry.future])
+
+    def _pass_lead(self) -> None:
+        """Give the lead to the next in line; the lock is held."""
+        self._leading = []
+        self._leader = self._waiting[0] if self._waiting else None
+        if self._leader is not None:
+            self._leader.turn.release()
+        elif self._closed:
+            self._connection.close()
 
     def _lead(self) -> None:
-        try:
-            self._send_waiting()
-        finally:
-            with self._hooks.lock:
-                if self._waiting:
-                    self._waiting[0].turn.release()
-                else:
-                    self._led = False
+        self._send_waiting()
+        with self._hooks.lock:
+            self._pass_lead()
 
     def _send_waiting(self) -> None:
-        with self._hooks.lock:
-            entries, self._waiting = self._waiting, []
+        hooks = self._hooks
+        now = hooks.now()
+        with hooks.lock:
+            self._leading, self._waiting = self._waiting, []
+            late = [entry for entry in self._leading if entry.future.deadline <= now]
             lines: dict[PartitionQueue, list[SendFuture]] = {}
-            for entry in entries:
-                lines.setdefault(entry.queue, []).append(entry.future)
+            for entry in self._leading:
+                if entry.future.deadline > now:
+                    lines.setdefault(entry.queue, []).append(entry.future)
             ours = [queue for queue in lines if queue.hold()]
-        for queue, futures in lines.items():
-            if queue not in ours:
-                self._hooks.give_back(queue, futures)
-        batches = [
-            (queue, queue.batch_of(lines[queue], self._hooks.take_ids(len(lines[queue]))))
-            for queue in ours
-        ]
+        batches: list[tuple[PartitionQueue, Batch]] = []
         try:
+            self._make_batches(ours, lines, batches)
             self._exchange(batches)
         finally:
-            for queue in ours:
-                with self._hooks.lock:
+            for queue, batch in batches:
+                if batch.sent:  # something unforeseen came between
+                    hooks.settle(queue, batch, None)
+            with hooks.lock:
+                for queue in ours:
                     queue.held = False
+            for queue, futures in lines.items():
+                hooks.give_back(queue, futures)
+            for queue in ours:
                 if queue.pending or queue.in_flight:
-                    self._hooks.give_back(queue, [])
+                    hooks.give_back(queue, [])
+            for entry in late:
+                hooks.give_up(entry.queue, entry.future)
+
+    def _make_batches(
+        self,
+        queues: list[PartitionQueue],
+        lines: dict[PartitionQueue, list[SendFuture]],
+        batches: list[tuple[PartitionQueue, Batch]],
+    ) -> None:
+        """Move what waits for ``queues`` from ``lines`` into a batch each."""
+        for queue in queues:
+            try:
+                ids = self._hooks.take_ids(len(lines[queue]))
+            except VqError:
+                return  # the loop meets the same, and tells the messages
+            batches.append((queue, queue.batch_of(lines[queue], ids)))
+            del lines[queue]
 
     def _exchange(self, batches: list[tuple[PartitionQueue, Batch]]) -> None:
         if not batches:
             return
         requests = [(put_header(queue.where, batch), batch.body) for queue, batch in batches]
         left = min(batch.deadline for _, batch in batches) - self._hooks.now()
-        answers: list[Frame] | list[None]
+        answers: Sequence[Frame | VqError | None]
         try:
-            answers = self._connection.exchange(Command.PUT, requests, max(0.001, left))
+            answers = self._connection.exchange(Command.PUT, requests, left)
+        except Unreachable as error:
+            answers = [error] * len(batches)
         except (OSError, VqError):
             answers = [None] * len(batches)
         for (queue, batch), answer in zip(batches, answers, strict=True):
             self._hooks.settle(queue, batch, answer)
 
     def close(self) -> None:
-        """End the connection."""
-        self._connection.close()
+        """End the connection, at once or when the thread that uses it is done with it."""
+        with self._hooks.lock:
+            self._closed = True
+            if self._leader is None:
+                self._connection.close()
+            else:
+                self._connection.interrupt()
+
+    def close_idle(self) -> bool:
+        """End the connection if no thread uses it; return whether it did. The lock is held."""
+        if self._leader is None:
+            self._connection.close()
+        return self._leader is None

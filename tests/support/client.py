@@ -1,0 +1,54 @@
+"""Clients of a cluster in memory: the core, on the loop of the test."""
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from support.broker import MemoryCluster
+
+from vq import aio
+from vq.client.cluster import ClusterClient
+from vq.client.config import MessageFactoryConfig
+from vq.clock import Clock, SystemClock
+
+HOST = "client"
+
+
+def cluster_client(
+    cluster: MemoryCluster, *, host: str = HOST, clock: Clock | None = None, **settings: Any
+) -> ClusterClient:
+    """Return a client of ``cluster``, not started; ``settings`` are those of its factory."""
+    config = MessageFactoryConfig(
+        **{"cluster": "test", "request_timeout_s": 2.0, "connect_timeout_s": 1.0, **settings}
+    )
+    return ClusterClient(
+        config,
+        coordinator=cluster.ensemble.coordinator(
+            "test", session_timeout_s=settings.get("session_timeout_s", 4.0)
+        ),
+        network=cluster.network.at(host),
+        clock=clock or SystemClock(),
+        rng=random.Random(11),
+    )
+
+
+@asynccontextmanager
+async def started(cluster: MemoryCluster, **options: Any) -> AsyncIterator[ClusterClient]:
+    """Provide a started client."""
+    client = cluster_client(cluster, **options)
+    await client.start()
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+@asynccontextmanager
+async def factory_of(cluster: MemoryCluster, **options: Any) -> AsyncIterator[aio.MessageFactory]:
+    """Provide an open factory of the asynchronous API."""
+    async with (
+        started(cluster, **options) as client,
+        aio.MessageFactory.on_cluster(client) as factory,
+    ):
+        yield factory

@@ -1,0 +1,543 @@
+"""The producer's core against a broker in memory: every message gets its outcome, once."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.broker import MemoryCluster, memory_cluster, until
+from support.client import HOST, factory_of
+from support.threads import in_thread
+
+from vq import aio
+from vq.client import producer as producers
+from vq.client.config import MESSAGE_OVERHEAD_BYTES, ProducerConfig
+from vq.client.future import SendFuture
+from vq.client.producer import ProducerCore
+from vq.coordination import topics
+from vq.errors import (
+    BufferFull,
+    InvalidArgument,
+    InvalidState,
+    MessageTooLarge,
+    NotPublished,
+    NotSent,
+    OutcomeUnknown,
+    PermissionRefused,
+    Refused,
+    TimedOut,
+    UnknownTopic,
+)
+from vq.limits import MESSAGE_BYTES_MAX
+from vq.model import Address, Message, TopicPartition, TopicSettings
+
+SMALLEST_BUFFER = MESSAGE_BYTES_MAX + MESSAGE_OVERHEAD_BYTES
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[MemoryCluster]:
+    """One broker and the topic ``t`` of two partitions."""
+    async with memory_cluster() as cluster:
+        await cluster.start()
+        await cluster.create_topic("t", partitions=2)
+        yield cluster
+
+
+@pytest.fixture
+async def factory(cluster: MemoryCluster) -> AsyncIterator[aio.MessageFactory]:
+    async with factory_of(cluster) as factory:
+        yield factory
+
+
+async def producer_of(factory: aio.MessageFactory, **settings: Any) -> aio.MessageProducer:
+    return await factory.create_producer(ProducerConfig(**settings))
+
+
+async def published(factory: aio.MessageFactory, **settings: Any) -> ProducerCore:
+    producer = await producer_of(factory, **settings)
+    await producer.publish("t")
+    return producer._core
+
+
+async def ended(future: SendFuture) -> Any:
+    await until(future.done)
+    return future.outcome
+
+
+async def stored(factory: aio.MessageFactory, topic: str = "t", partitions: int = 2) -> list[bytes]:
+    """Every message of a topic, partition by partition."""
+    consumer = await factory.create_consumer()
+    found: list[bytes] = []
+    for partition in range(partitions):
+        offset = 0
+        while messages := await consumer.get(topic, partition, offset, 1 << 20):
+            found += [message.content for message in messages]
+            offset = messages[-1].next_offset
+    return found
+
+
+def line_of(core: ProducerCore, partition: int = 0) -> Any:
+    return core._topics["t"].queues[partition]
+
+
+async def delete_topic(cluster: MemoryCluster, name: str = "t") -> None:
+    async with cluster.admin() as coordinator:
+        await topics.delete_topic(coordinator, name)
+
+
+# Outcomes ---------------------------------------------------------------------------------------
+async def test_messages_are_stored_and_told_where(factory: aio.MessageFactory) -> None:
+    producer = await producer_of(factory)
+    results = [await producer.send(Message("t", b"%d" % n, key="k")) for n in range(5)]
+    assert len({result.partition for result in results}) == 1
+    assert sorted(result.offset for result in results) == [result.offset for result in results]
+    assert await stored(factory) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+async def test_callbacks_get_the_result_or_the_error_once(factory: aio.MessageFactory) -> None:
+    producer = await producer_of(factory)
+    told: list[tuple[Any, Any]] = []
+    await producer.send_async(Message("t", b"1"), lambda *outcome: told.append(outcome))
+    await producer.flush()
+    core = producer._core
+    core._cluster.ids_ready = False  # nothing can be sent now
+    await producer.send_async(Message("t", b"2"), lambda *outcome: told.append(outcome), 0.05)
+    await until(lambda: len(told) == 2)
+    assert told[0][0].partition in {0, 1}
+    assert told[0][1] is None
+    assert told[1][0] is None
+    assert isinstance(told[1][1], NotSent)
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [
+        (Message("t", "text"), InvalidArgument),  # type: ignore[arg-type]
+        (Message("t", b"x" * (MESSAGE_BYTES_MAX + 1)), MessageTooLarge),
+        (Message("t", b"x", tag=""), InvalidArgument),
+        (Message("t", b"x", tag="t" * 256), InvalidArgument),
+        (Message("t", b"x", tag="\ud800"), InvalidArgument),
+        (Message("t", b"x", tag=b"bytes"), InvalidArgument),  # type: ignore[arg-type]
+        (Message("t", b"x", key="\ud800"), InvalidArgument),
+        (Message("t", b"x", key=5), InvalidArgument),  # type: ignore[arg-type]
+        (Message("t", b"x", headers={"a": 5}), InvalidArgument),  # type: ignore[dict-item]
+        (Message("t", b"x", headers={"a": "b" * 40_000}), MessageTooLarge),
+        (Message("missing", b"x"), UnknownTopic),
+        (Message("bad name", b"x"), InvalidArgument),
+    ],
+)
+async def test_what_cannot_be_sent_is_refused_before_anything_is_taken(
+    factory: aio.MessageFactory, message: Message, error: type[Exception]
+) -> None:
+    producer = await producer_of(factory)
+    with pytest.raises(error):
+        await producer.send(message)
+    assert producer._core._room == producer.config.buffer_bytes
+    await producer.close()
+
+
+async def test_bytes_like_contents_are_copied(factory: aio.MessageFactory) -> None:
+    producer = await producer_of(factory)
+    content = bytearray(b"before")
+    message = Message("t", content)  # type: ignore[arg-type]
+    future = await producer.send_async(message)
+    content[:] = b"behind"
+    await ended(future)
+    assert await stored(factory) == [b"before"]
+
+
+async def test_a_topic_that_is_not_writable_is_refused(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    await cluster.create_topic("frozen", writable=False)
+    producer = await producer_of(factory)
+    with pytest.raises(PermissionRefused, match="frozen"):
+        await producer.send(Message("frozen", b"x"))
+
+
+async def test_a_topic_must_be_published_before_the_core_takes_anything(
+    factory: aio.MessageFactory,
+) -> None:
+    core = (await producer_of(factory))._core
+    with pytest.raises(NotPublished):
+        core.enqueue(Message("t", b"x"))
+
+
+async def test_no_broker_within_the_deadline_means_not_sent(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    core = await published(factory)
+    cluster.network.kill("b1")
+    begin = asyncio.get_running_loop().time()
+    outcome = await ended(core.enqueue(Message("t", b"x"), None, 0.2))
+    assert isinstance(outcome, Refused), "no connection, hence no doubt"
+    assert 0.15 < asyncio.get_running_loop().time() - begin < 2.0
+
+
+async def test_wrong_clock_tells_the_reason_and_heals(
+    factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No id can be made; the message is not lost without a word, the next ones are sent."""
+    core = await published(factory)
+    ids = core._cluster._ids
+    assert ids is not None
+    with monkeypatch.context() as wrong:
+        wrong.setattr(core._cluster.clock, "wall_ms", lambda: 0)
+        outcome = await ended(core.enqueue(Message("t", b"x")))
+    assert isinstance(outcome, NotSent)
+    assert "clock" in str(outcome)
+    result = await ended(core.enqueue(Message("t", b"y")))
+    assert result.id > 0
+    await core.close()
+
+
+async def test_a_bug_in_one_queue_stops_neither_the_others_nor_the_deadlines(
+    factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    core = await published(factory)
+
+    def stumble(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(line_of(core, 0), "sendable", stumble)
+    futures = [core.enqueue(Message("t", b"x"), None, 0.1) for _ in range(4)]
+    kinds = sorted([type(await ended(future)).__name__ for future in futures])
+    assert kinds == ["NotSent", "NotSent", "SendResult", "SendResult"]
+    assert "sending stumbled" in caplog.text
+    await core.close()
+
+
+# A topic that goes --------------------------------------------------------------------------------
+async def test_a_deleted_topic_gives_up_what_waits_for_it(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    core = await published(factory)
+    core._cluster.ids_ready = False  # so that it waits
+    future = core.enqueue(Message("t", b"x"))
+    await delete_topic(cluster)
+    assert isinstance(await ended(future), UnknownTopic)
+    await core.close()
+
+
+async def test_a_caller_overtaken_by_the_deletion_is_told(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """It had looked the topic up before; its message must not go where nobody looks again."""
+    core = await published(factory)
+    queues = core._taking["t"]
+    await delete_topic(cluster)
+    await until(lambda: "t" not in core._topics)
+    core._taking["t"] = queues
+    for message in (Message("t", b"x"), Message("t", b"x", key="k")):
+        with pytest.raises(UnknownTopic, match="deleted"):
+            core.enqueue(message)
+    assert core._room == core.config.buffer_bytes
+    await core.flush()
+
+
+async def test_a_topic_made_again_is_another_topic(
+    cluster: MemoryCluster, factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With fewer partitions, too; even when the picture changes in one step."""
+    producer = await producer_of(factory)
+    for _ in range(4):
+        await producer.send(Message("t", b"old"))
+    core = producer._core
+    watcher = core._cluster._watcher
+    publish = watcher._publish_topic
+    monkeypatch.setattr(
+        watcher, "_publish_topic", lambda name, view: publish(name, view) if view else None
+    )
+    await delete_topic(cluster)
+    await cluster.create_topic("t", partitions=1)
+    old = core._topics["t"].topic_id
+    await until(lambda: "t" not in core._topics or core._topics["t"].topic_id != old)
+    consumer = await factory.create_consumer()
+    while (await consumer.get_bounds("t", 0)).latest:
+        await asyncio.sleep(0.001)  # the broker has not heard of it yet
+    for number in range(4):
+        async with asyncio.timeout(5):
+            await producer.send(Message("t", b"new%d" % number, key=str(number)))
+    assert await stored(factory, partitions=1) == [b"new0", b"new1", b"new2", b"new3"]
+    await producer.close()
+
+
+async def test_a_topic_that_goes_while_a_blocking_sender_holds_it_waits_for_that_one(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    core = await published(factory)
+    queue = line_of(core)
+    with core._lock:
+        assert queue.hold()
+    await delete_topic(cluster)
+    await until(lambda: "t" not in core._topics)
+    assert core._leaving == [queue]
+    future = SendFuture(b"x", None, None, 1e9)
+    with core._lock:
+        queue.held = False
+        core._room -= 1 + MESSAGE_OVERHEAD_BYTES
+    core._give_back(queue, [future])
+    assert isinstance(await ended(future), UnknownTopic)
+    await until(lambda: not core._leaving)
+    await core.close()
+
+
+# Partitioners -------------------------------------------------------------------------------------
+class Chooses:
+    def __init__(self, number: int | Exception) -> None:
+        self.number = number
+
+    def choose(self, key: str | None, partitions: int, writable: Sequence[int]) -> int:
+        if isinstance(self.number, Exception):
+            raise self.number
+        return self.number
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_a_partitioner_of_ones_own_is_asked(
+    factory: aio.MessageFactory, key: str | None
+) -> None:
+    producer = await factory.create_producer(partitioner=Chooses(1))
+    assert (await producer.send(Message("t", b"x", key=key))).partition == 1
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+@pytest.mark.parametrize(
+    ("choice", "error"),
+    [(2, InvalidArgument), (-1, InvalidArgument), (ZeroDivisionError(), ZeroDivisionError)],
+)
+async def test_a_partitioner_that_fails_takes_no_room(
+    factory: aio.MessageFactory, choice: Any, error: type[Exception], key: str | None
+) -> None:
+    """``close`` waits for what was taken: it must not wait for this one."""
+    producer = await factory.create_producer(partitioner=Chooses(choice))
+    with pytest.raises(error):
+        await producer.send(Message("t", b"x", key=key))
+    assert producer._core._room == producer.config.buffer_bytes
+    async with asyncio.timeout(2):
+        await producer.close()
+
+
+# The buffer ---------------------------------------------------------------------------------------
+async def test_a_full_buffer_makes_senders_wait_and_then_goes_on(
+    factory: aio.MessageFactory,
+) -> None:
+    producer = await producer_of(factory, buffer_bytes=SMALLEST_BUFFER)
+    await producer.publish("t")
+    core = producer._core
+    core._cluster.ids_ready = False
+    await producer.send_async(Message("t", b"x" * MESSAGE_BYTES_MAX))
+    waiting = [asyncio.create_task(producer.send(Message("t", b"%d" % n))) for n in range(3)]
+    with pytest.raises(BufferFull):
+        await producer.send_async(Message("t", b"y"), timeout=0.02)
+    assert not any(task.done() for task in waiting)
+    core._cluster.ids_ready = True
+    core._pump()
+    await asyncio.gather(*waiting)
+    await producer.close()
+    assert core._room == core.config.buffer_bytes
+
+
+async def test_a_callback_that_meets_a_full_buffer_is_told_at_once(
+    factory: aio.MessageFactory,
+) -> None:
+    """It runs where room is made: waiting there would stop everything until the deadline."""
+    core = await published(factory, buffer_bytes=SMALLEST_BUFFER)
+    core._cluster.ids_ready = False
+    core.enqueue(Message("t", b"x" * MESSAGE_BYTES_MAX))
+    begin = asyncio.get_running_loop().time()
+    with pytest.raises(BufferFull):
+        core.enqueue(Message("t", b"y"))
+    assert asyncio.get_running_loop().time() - begin < 1.0
+    core._cluster.ids_ready = True
+    core._pump()
+    await core.close()
+
+
+async def test_a_thread_that_waits_for_room_is_woken_by_the_end(
+    factory: aio.MessageFactory,
+) -> None:
+    core = await published(factory, buffer_bytes=SMALLEST_BUFFER)
+    core._cluster.ids_ready = False
+    core.enqueue(Message("t", b"x" * MESSAGE_BYTES_MAX), None, 0.3)
+    with in_thread(lambda: core.enqueue(Message("t", b"y"))) as waiting:
+        await until(lambda: core._waiting_for_room)
+        await core.close()
+        assert isinstance(await asyncio.to_thread(waiting.exception, 5), InvalidState)
+
+
+# Flush and close ----------------------------------------------------------------------------------
+async def test_flush_waits_for_what_was_taken_and_for_nothing_later(
+    factory: aio.MessageFactory,
+) -> None:
+    """Somebody who sends without end does not keep it."""
+    core = await published(factory)
+    futures = [core.enqueue(Message("t", b"%d" % n)) for n in range(100)]
+    sending = True
+
+    def send_again(*_: object) -> None:
+        if sending:
+            core.enqueue(Message("t", b"again"), send_again)
+
+    for _ in range(10):
+        core.enqueue(Message("t", b"again"), send_again)
+    async with asyncio.timeout(5):
+        await core.flush()
+    assert all(future.done() for future in futures)
+    sending = False
+    await core.close()
+    assert core._room == core.config.buffer_bytes
+
+
+async def test_flush_of_nothing_returns_at_once(factory: aio.MessageFactory) -> None:
+    core = (await producer_of(factory))._core
+    async with asyncio.timeout(1):
+        await core.flush()
+
+
+async def test_flush_sleeps_while_a_blocking_sender_is_at_it(
+    factory: aio.MessageFactory,
+) -> None:
+    """Waiting for another thread's message must not take a whole core."""
+    core = await published(factory)
+
+    future = SendFuture(b"x", None, None, 1e9)
+    lane: Any = SimpleNamespace(futures=[future], close=lambda: None)
+    core._lanes[Address("nowhere", 1)] = lane
+    turns = 0
+    flushing = asyncio.create_task(core.flush())
+    for _ in range(20):
+        await asyncio.sleep(0)
+        turns += len(core._waiters)
+    assert not flushing.done()
+    assert turns <= 20
+    future.fail(NotSent())
+    core._ended(0, 0)
+    async with asyncio.timeout(1):
+        await flushing
+
+
+async def test_close_waits_for_every_message_and_refuses_new_ones(
+    factory: aio.MessageFactory,
+) -> None:
+    core = await published(factory)
+    futures = [core.enqueue(Message("t", b"%d" % n)) for n in range(100)]
+    first = asyncio.create_task(core.close())
+    second = asyncio.create_task(core.close())
+    await asyncio.sleep(0)
+    with pytest.raises(InvalidState, match="closed"):
+        core.enqueue(Message("t", b"late"))
+    await second
+    assert all(future.done() for future in futures), "the second one waits as well"
+    await first
+    with pytest.raises(InvalidState):
+        await core.publish("t")
+    assert len(await stored(factory)) == 100
+
+
+async def test_a_caller_overtaken_by_close_is_told(factory: aio.MessageFactory) -> None:
+    """It had looked the topic up before; ``send_sync`` would wait for ever for its message."""
+    core = await published(factory)
+    queues = core._taking["t"]
+    await core.close()
+    core._taking = {"t": queues}
+    with pytest.raises(InvalidState, match="closed"):
+        core.enqueue(Message("t", b"x"))
+    with pytest.raises(InvalidState, match="closed"):
+        core.enqueue(Message("t", b"x", key="k"), direct=True)
+
+
+async def test_close_leaves_neither_timers_nor_listeners(factory: aio.MessageFactory) -> None:
+    before = len(factory._cluster._listeners)  # type: ignore[union-attr]
+    core = await published(factory)
+    await ended(core.enqueue(Message("t", b"x")))
+    await core.close()
+    assert len(core._cluster._listeners) == before
+    assert core._tick_timer is None or core._tick_timer.cancelled()
+
+
+async def test_in_a_forked_child_nobody_waits_for_an_answer(factory: aio.MessageFactory) -> None:
+    core = await published(factory)
+    core._cluster.ids_ready = False
+    future = core.enqueue(Message("t", b"x"))
+    core._lock.acquire()  # by a thread that is not there in the child
+    core.forsake("forked")
+    with pytest.raises(InvalidState, match="forked"):
+        future.result(0)
+    core._lock.release()
+    core._topics.clear()
+
+
+# Brokers that fall silent -------------------------------------------------------------------------
+async def test_a_broker_that_falls_silent_is_asked_on_a_new_connection(
+    cluster: MemoryCluster, factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its host is cut off without a word; what it stored before is not stored twice."""
+    monkeypatch.setattr(producers, "_SILENCE_S", 0.05)
+    core = await published(factory)
+    await ended(core.enqueue(Message("t", b"0", key="k")))
+    cluster.network.cut_one_way("b1", HOST)  # it still gets what is sent, its answers are lost
+    future = core.enqueue(Message("t", b"1", key="k"))
+    await asyncio.sleep(0.2)
+    assert not future.done()
+    cluster.network.heal()
+    assert (await ended(future)).id > 0
+    assert await stored(factory) == [b"0", b"1"]
+
+
+async def test_deadlines_hold_while_the_broker_is_silent(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    core = await published(factory)
+    await ended(core.enqueue(Message("t", b"0")))
+    cluster.network.cut("b1", HOST)
+    outcome = await ended(core.enqueue(Message("t", b"1"), None, 0.2))
+    assert isinstance(outcome, TimedOut | OutcomeUnknown)
+    cluster.network.heal()
+    await core.close()
+
+
+async def test_everything_is_stored_once_and_in_order_over_many_cuts(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    core = await published(factory, batch_records=5, retry_backoff_s=0.001)
+    futures: list[SendFuture] = []
+    for number in range(300):
+        futures.append(core.enqueue(Message("t", b"%03d" % number, key="k")))
+        if number % 30 == 0:
+            await asyncio.sleep(0.002)
+            cluster.network.reset_connections(HOST)
+    await core.flush()
+    assert [type(future.outcome).__name__ for future in futures] == ["SendResult"] * 300
+    assert await stored(factory) == [b"%03d" % number for number in range(300)]
+
+
+# Partitions come and go ---------------------------------------------------------------------------
+async def test_turns_follow_new_partitions(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    core = await published(factory)
+    async with cluster.admin() as coordinator:
+        await topics.add_partitions(coordinator, "t", 1)
+    await until(lambda: len(core._topics["t"].queues) == 3)
+    used = {(await ended(core.enqueue(Message("t", b"x")))).partition for _ in range(6)}
+    assert used == {0, 1, 2}
+
+
+async def test_the_master_of_a_partition_that_is_not_there_is_nobody(
+    factory: aio.MessageFactory,
+) -> None:
+    core = await published(factory)
+    for where in (TopicPartition("t", 9), TopicPartition("gone", 0)):
+        assert core._master_of(core._make_queue(where)) is None
+
+
+async def test_settings_of_the_topic_are_followed(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    await cluster.create_topic("small", max_message_bytes=10)
+    producer = await producer_of(factory)
+    with pytest.raises(MessageTooLarge, match="at most 10"):
+        await producer.send(Message("small", b"x" * 11))
+    assert TopicSettings(max_message_bytes=10).max_message_bytes == 10
