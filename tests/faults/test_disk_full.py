@@ -34,6 +34,7 @@ from support.small_disk import loop_disk_at, small_disk_at
 from support.zookeeper import ZooKeeperService
 
 import vq
+from vq.errors import DiskFull
 from vq.limits import MIB
 
 pytestmark = [pytest.mark.slow, pytest.mark.root]
@@ -185,3 +186,26 @@ def test_the_inodes_run_out(tmp_path: Path, zookeeper: ZooKeeperService) -> None
             limit(stat.f_files - stat.f_ffree)
 
         check_full(cluster, tmp_path, fill=fill, free=lambda: limit(100_000))
+
+
+def test_a_broker_starts_on_a_full_disk(full: ProcessCluster, tmp_path: Path) -> None:
+    """Killed when not a byte is left: it comes back, serves what it has, and refuses the rest."""
+    start_broker(full, tmp_path)
+    broker = full.brokers["b1"]
+    histories = tmp_path / "h"
+    with client_of(full) as factory:
+        with Sender(factory, "t", histories / "s0.jsonl", rate=400, size=5_000) as sender:
+            sender.wait_sent(200)
+            sender.finish()
+        broker.kill()
+        ballast = write_ballast(full.directory, DISK_BYTES)
+        full.restart("b1")
+        log = read_back(factory, "t")
+        producer = factory.create_producer()
+        with pytest.raises(DiskFull):
+            producer.send_sync(vq.Message("t", b"one more"), timeout=1.0)
+        ballast.unlink()
+        begin = time.monotonic()
+        producer.send_sync(vq.Message("t", b"now"), timeout=RESUME_S)
+        assert time.monotonic() - begin < RESUME_S
+    settle(histories, log, Fault("start on a full disk", 1), acknowledged_min=50)

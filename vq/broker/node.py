@@ -24,6 +24,7 @@ from vq.broker.load import LoadMeter
 from vq.broker.logs import Logs
 from vq.broker.moving import Mover
 from vq.broker.partitions import Partitions
+from vq.broker.reserve import Reserve
 from vq.broker.runner import Runner, ThreadRunner
 from vq.broker.server import Server
 from vq.broker.status import StatusReport
@@ -84,6 +85,7 @@ class BrokerNode:
         self._log_config = log_config or LogConfig(block_bytes=config.block_bytes)
         self._tasks = Tasks()
         self._lease = Lease(coordinator, clock)
+        self._reserve = Reserve(config.data, disk)
         self._disk_watch = DiskWatch(config.disk_warn, config.disk_refuse, config.disk_resume)
         self._listener: Listener | None = None
         self._registration: BrokerRegistration | None = None
@@ -130,6 +132,7 @@ class BrokerNode:
                 config.data, config.cluster, config.group, config.node, self._disk
             )
         )
+        await self._runner.run(self._reserve.release_if_short)
         self._build(self._directory)
         self._look_at_disk()
         await self._coordinator.start(config.start_timeout_s)
@@ -254,8 +257,10 @@ class BrokerNode:
 
     async def _take_epoch(self, registered: Registered) -> None:
         """Store an epoch on disk, then act on it."""
-        data, disk = self.config.data, self._disk
-        await self._runner.run(lambda: store_epoch(data, disk, registered.epoch))
+        data, disk, reserve = self.config.data, self._disk, self._reserve
+        await self._runner.run(
+            lambda: reserve.spend(lambda: store_epoch(data, disk, registered.epoch))
+        )
         self._context.epoch = max(self._context.epoch, registered.epoch)
         self._server.identity = self._identity(registered.incarnation)
         self._lease.revoked = False
@@ -319,6 +324,8 @@ class BrokerNode:
 
     async def _watch_disk(self) -> None:
         while True:
+            if self._disk_watch.level is DiskLevel.OK and not self._reserve.held:
+                await self._runner.run(self._reserve.hold)
             await asyncio.sleep(self.config.disk_interval_s)
             self._look_at_disk()
 

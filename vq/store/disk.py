@@ -379,8 +379,10 @@ class RealDisk:
                 f"{path} is locked by process {holder}: another broker uses this data directory; "
                 "stop it or choose another directory"
             ) from error
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        # Written over before it is cut: so it needs no new space, and works on a full disk.
+        holder_now = f"{os.getpid()}\n".encode()
+        os.pwrite(fd, holder_now, 0)
+        os.ftruncate(fd, len(holder_now))
         return _RealLock(fd)
 
     def free_space(self, path: Path) -> tuple[int, int]:

@@ -1,0 +1,93 @@
+"""Space kept aside on the disk of the logs, for what a broker must write when it is full.
+
+In here: one file, ``<data>/@reserve``, made while there is space and deleted when there is none.
+A broker that starts on a full disk must still store its epoch and put a torn tail aside; what it
+serves does not have to wait until somebody has cleaned up.
+"""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from vq import limits
+from vq.errors import DiskFull
+from vq.store.block import FULL_ERRNOS
+from vq.store.disk import Disk
+
+logger = logging.getLogger(__name__)
+
+RESERVE_NAME: Final = "@reserve"
+#: Room for a torn tail, which is one batch at most, and for a few small files …
+RESERVE_BYTES: Final = 2 * limits.BATCH_BYTES_MAX
+#: … but no more than this part of a small disk.
+_SHARE: Final = 64
+
+
+class Reserve:
+    """The reserve of one data directory. Its methods block; one thread calls them."""
+
+    def __init__(self, data: Path, disk: Disk) -> None:
+        self._data = data
+        self._path = data / RESERVE_NAME
+        self._disk = disk
+
+    @property
+    def held(self) -> bool:
+        """Whether there is a reserve now."""
+        return self._disk.exists(self._path)
+
+    def release_if_short(self) -> None:
+        """Give the reserve back when less than that is free; for a start, before anything else."""
+        free, total = self._disk.free_space(self._data)
+        if free < self._size(total):
+            self.release()
+
+    def release(self) -> bool:
+        """Give the reserve back; whether there was one."""
+        if not self.held:
+            return False
+        logger.warning("the disk of %s is full: its reserve is given back", self._data)
+        self._disk.unlink(self._path)
+        return True
+
+    def hold(self) -> None:
+        """Make the reserve if it is missing and leaves as much space again; failing is no error."""
+        free, total = self._disk.free_space(self._data)
+        size = self._size(total)
+        if self.held or free < 2 * size:
+            return
+        try:
+            file = self._disk.open(self._path, create=True)
+            try:
+                file.allocate(0, size)
+            finally:
+                file.close()
+        except OSError as error:
+            logger.info("no reserve can be kept on the disk of %s: %s", self._data, error)
+
+    def spend(self, write: Callable[[], None]) -> None:
+        """Call ``write``; when the disk is full, give the reserve back and call it once more.
+
+        Raises:
+            DiskFull: There is no space even so.
+            OSError: Something else went wrong.
+        """
+        try:
+            try:
+                write()
+            except OSError as error:
+                if error.errno not in FULL_ERRNOS or not self.release():
+                    raise
+                write()
+        except OSError as error:
+            if error.errno not in FULL_ERRNOS:
+                raise
+            raise DiskFull(
+                f"the disk of {self._data} is full: not even the broker's epoch can be stored; "
+                "free some space and start the broker again"
+            ) from error
+
+    @staticmethod
+    def _size(total: int) -> int:
+        return min(RESERVE_BYTES, total // _SHARE)
