@@ -17,14 +17,16 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def generate(source: Path, target: Path) -> None:
-    """Compile one `.proto` file into `target`, as `*_pb2.py` and `*_pb2.pyi`."""
+    """Compile one `.proto` file below `target`, as `*_pb2.py` and `*_pb2.pyi` in its own path."""
     code = protoc.main(
         [
             "protoc",
-            f"--proto_path={source.parent}",
+            f"--proto_path={ROOT}",
             f"--python_out={target}",
             f"--pyi_out={target}",
-            source.name,
+            # The path, not the name alone: it becomes the file's name in the descriptor pool, which
+            # a user's process shares with every other package that has a `wire.proto`.
+            str(source.relative_to(ROOT)),
         ]
     )
     if code != 0:
@@ -35,9 +37,10 @@ def stale_files(source: Path) -> list[Path]:
     """Return the committed files of `source` that are missing or differ from a fresh run."""
     with tempfile.TemporaryDirectory() as directory:
         generate(source, Path(directory))
+        fresh_files = sorted((Path(directory) / source.parent.relative_to(ROOT)).iterdir())
         return [
             committed
-            for fresh in sorted(Path(directory).iterdir())
+            for fresh in fresh_files
             if not (committed := source.parent / fresh.name).exists()
             or committed.read_bytes() != fresh.read_bytes()
         ]
@@ -50,7 +53,7 @@ def main() -> int:
     sources = sorted((ROOT / "vq").rglob("*.proto"))
     if not check:
         for source in sources:
-            generate(source, source.parent)
+            generate(source, ROOT)
         return 0
     stale = [path for source in sources for path in stale_files(source)]
     for path in stale:

@@ -13,7 +13,7 @@ from pathlib import Path
 from vq.errors import CoordinationError, DirectoryRefused
 from vq.store.disk import Disk
 
-_NAME = "epoch"
+_NAME = "@epoch"  # no topic can be called that
 _MARK = "vq-epoch"
 _VERSION = "1"
 

@@ -5,6 +5,7 @@ import gc
 import logging
 import os
 import random
+import resource
 import signal
 
 from vq.broker.config import BrokerConfig
@@ -13,6 +14,8 @@ from vq.clock import SystemClock
 from vq.coordination.zk import ZooKeeperCoordinator
 from vq.remoting.transport import TcpNetwork
 from vq.store.disk import RealDisk
+
+logger = logging.getLogger(__name__)
 
 
 def build_node(config: BrokerConfig) -> BrokerNode:
@@ -66,6 +69,7 @@ def run_broker(config: BrokerConfig) -> None:
     Raises:
         VqError: It could not start; the message says why and what to do.
     """
+    raise_descriptor_limit()
     try:
         import uvloop
     except ImportError:  # no wheel for this platform: slower, not different
@@ -77,3 +81,12 @@ def run_broker(config: BrokerConfig) -> None:
         # is durable, and the next start recovers the rest.
         logging.shutdown()
         os._exit(1)
+
+
+def raise_descriptor_limit() -> None:
+    """Take all the file descriptors there are: connections and block files both need them."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError) as error:  # an unlimited hard limit above the kernel's own
+        logger.warning("the limit of open files stays as it is: %s", error)

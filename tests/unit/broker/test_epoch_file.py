@@ -29,6 +29,6 @@ def test_a_damaged_epoch_file_is_refused(text):
     """A number that decides who leads is not guessed."""
     disk = MemoryDisk()
     disk.mkdir(DATA)
-    disk.write_atomic(DATA / "epoch", text)
+    disk.write_atomic(DATA / "@epoch", text)
     with pytest.raises(DirectoryRefused, match="epoch"):
         read_epoch(DATA, disk)

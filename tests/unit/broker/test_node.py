@@ -49,7 +49,7 @@ async def test_every_start_raises_the_epoch_and_stores_it_first(cluster):
     for epoch in (1, 2, 3):
         node = await cluster.start()
         assert node.epoch == epoch
-        assert cluster.disks["b1"].read_bytes(DATA / "epoch") == b"vq-epoch 1 %d\n" % epoch
+        assert cluster.disks["b1"].read_bytes(DATA / "@epoch") == b"vq-epoch 1 %d\n" % epoch
         await node.stop()
 
 
@@ -85,7 +85,7 @@ async def test_a_foreign_data_directory_is_refused(cluster, change):
     disk = cluster.disks["b1"]
     cluster.disks["b9"] = disk
     node = cluster.node(change.pop("group", "b1"), **change)
-    files = {name: disk.read_bytes(DATA / name) for name in ("@identity", "epoch")}
+    files = {name: disk.read_bytes(DATA / name) for name in ("@identity", "@epoch")}
     with pytest.raises(DirectoryRefused, match="belongs to"):
         await node.start()
     assert {name: disk.read_bytes(DATA / name) for name in files} == files
@@ -165,7 +165,7 @@ async def test_after_a_lost_session_the_node_registers_anew(served):
     again = await served.connect()
     assert again.hello.incarnation > incarnation
     assert (await again.put("t", 0, [message(b"x")])).epoch == 2
-    assert served.disk.read_bytes(DATA / "epoch") == b"vq-epoch 1 2\n"
+    assert served.disk.read_bytes(DATA / "@epoch") == b"vq-epoch 1 2\n"
 
 
 async def test_a_node_that_lost_its_group_to_another_stops_acting(cluster):
