@@ -82,9 +82,10 @@ def write_ballast(place: Path, size: int) -> Path:
     return path
 
 
-def refusals(history: Path) -> Counter[str]:
-    """Return how often which error refused a send."""
-    return Counter(e["error"] for e in read_history(history) if e["kind"] == "refused")
+def refusals(history: Path, until_s: float) -> Counter[str]:
+    """Return how often which error refused a send before a moment."""
+    events = read_history(history)
+    return Counter(e["error"] for e in events if e["kind"] == "refused" and e["at"] < until_s)
 
 
 def check_full(
@@ -121,8 +122,8 @@ def check_full(
             )
             refused = sender.refused
             until(lambda: sender.refused > refused + 20, "refused as long as it is full")
-            free()
             begin = time.monotonic()
+            free()
             sent = sender.sent
             until(lambda: sender.sent > sent, "messages are taken again")
             took_s = time.monotonic() - begin
@@ -132,7 +133,7 @@ def check_full(
         log = read_back(factory, "t")
     assert cluster.brokers["b1"].stop() == 0
     assert read_files(cluster, "t", 2) == log
-    why = refusals(histories / "s0.jsonl")
+    why = refusals(histories / "s0.jsonl", begin)
     print(dict(why), f"resumed after {took_s:.1f} s")
     assert why["DiskFull"] >= 0.99 * why.total(), f"{dict(why)}: refusals should say why"
     settle(histories, log, Fault("refused because the disk is full", why["DiskFull"]))
