@@ -114,7 +114,7 @@ class Nemesis:
 
 def _give_back(world: World, coordinator: MemoryCoordinator) -> None:
     """Undo what lasts in one host's way to ZooKeeper."""
-    coordinator.lose_reply = coordinator.lose_request = 0
+    coordinator.lose_reply = coordinator.lose_request = coordinator.expire_request = 0
     if coordinator.held is not None:
         world.ensemble.release_events(coordinator)
     if coordinator.cut:
@@ -139,6 +139,18 @@ async def _kill_broker(nemesis: Nemesis, kind: str, *, power: bool) -> None:
         nemesis.note(kind, host.name, down_s)
         host.down_until = nemesis.world.loop.time() + down_s
         host.kill(power=power)
+
+
+async def kill_all_brokers(nemesis: Nemesis) -> None:
+    """Every broker loses power, or is killed, within a moment."""
+    power = TAKE_UNFLUSHED & set(nemesis.kinds) and nemesis.rng.random() < 0.5
+    for host in nemesis.world.brokers:
+        if host.alive and not host.paused:
+            down_s = nemesis.seconds(0.1, 5)
+            nemesis.note("power cut" if power else "kill", host.name, down_s)
+            host.down_until = nemesis.world.loop.time() + down_s
+            host.kill(power=bool(power))
+            await asyncio.sleep(nemesis.rng.uniform(0, 0.1))
 
 
 async def restart_broker(nemesis: Nemesis) -> None:
@@ -224,7 +236,7 @@ async def cut_network(nemesis: Nemesis) -> None:
     rng, network = nemesis.rng, nemesis.world.network
     broker = rng.choice(nemesis.world.brokers).name
     other = rng.choice([*(h.name for h in nemesis.members + nemesis.producers), "operator"])
-    lasts_s = nemesis.seconds(0.2, 8)
+    lasts_s = nemesis.seconds(0.2, 20)
     ways = rng.choice((((broker, other),), ((other, broker),), ((broker, other), (other, broker))))
     nemesis.note("cut", " and ".join(f"{a} to {b}" for a, b in ways), lasts_s)
     for source, target in ways:
@@ -364,6 +376,24 @@ async def lose_watches(nemesis: Nemesis) -> None:
         nemesis.world.ensemble.release_events(coordinator, drop=drop)
 
 
+async def flaky_zookeeper(nemesis: Nemesis) -> None:
+    """For a while somebody's calls keep failing: requests and replies are lost, sessions end."""
+    world, rng = nemesis.world, nemesis.rng
+    host: Host = rng.choice(nemesis.anybody)
+    lasts_s = nemesis.seconds(0.5, 10)
+    for kind in ("lost reply", "expire"):  # both excuse what they excuse
+        nemesis.note(kind, host.name, lasts_s + 5)
+    end = world.loop.time() + lasts_s
+    while world.loop.time() < end:
+        coordinator = host.coordinator
+        if coordinator is not None and host.alive and not host.paused:
+            ensemble = world.ensemble
+            likely = (ensemble.lose_next_reply, ensemble.lose_next_request)
+            strike = ensemble.expire_next if rng.random() < 0.08 else rng.choice(likely)
+            strike(coordinator, skip=rng.randrange(8))
+        await asyncio.sleep(rng.uniform(0.005, 0.3))
+
+
 async def ensemble_away(nemesis: Nemesis) -> None:
     """ZooKeeper has no quorum for a while."""
     if not nemesis._ensemble_is_up:
@@ -414,6 +444,7 @@ async def add_partition(nemesis: Nemesis) -> None:
 FAULTS: dict[str, Fault] = {
     "kill broker": kill_broker,
     "power cut": cut_power,
+    "kill all": kill_all_brokers,
     "graceful restart": restart_broker,
     "slow disk": slow_disk,
     "failing disk": failing_disk,
@@ -431,6 +462,7 @@ FAULTS: dict[str, Fault] = {
     "lost reply": lose_reply,
     "lost request": lose_request,
     "watches": lose_watches,
+    "flaky zookeeper": flaky_zookeeper,
     "ensemble away": ensemble_away,
     "move": move_partition,
     "grow": add_partition,

@@ -284,7 +284,7 @@ def simulate(
         brokers=rng.choice((1, 2, 2, 3)),
         partitions=rng.choice((1, 2, 3, 5)),
         producers=rng.choice((1, 2, 3)),
-        members=rng.choice((1, 2, 2, 3)),
+        members=rng.choice((1, 2, 2, 3, 5)),
         filtered=rng.choice((0, 0, 1, 2)),
     )
     return execute(
