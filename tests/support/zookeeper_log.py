@@ -1,0 +1,107 @@
+"""What a ZooKeeper server really took, in its order: read from its transaction log on disk.
+
+Watches and polls miss changes; the log has them all. Format: ZooKeeper 3.4 and later,
+org.apache.zookeeper.server.persistence.FileTxnLog and zookeeper.jute (class TxnHeader and the
+...Txn classes). Only what changes a node is returned.
+"""
+
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from support.judge import Claim, Commit
+
+_FILE_HEADER = struct.Struct(">4siq")
+_ENTRY = struct.Struct(">qi")  # checksum, length
+_TXN_HEADER = struct.Struct(">qiqqi")  # session, cxid, zxid, time, type
+_CREATE, _DELETE, _SET, _MULTI = 1, 2, 5, 14
+_CREATES = {_CREATE, 15, 19, 21}  # plain, create2, container, ttl
+_END_OF_ENTRY = 0x42
+
+
+class Change(NamedTuple):
+    """One change of one node; ``data`` is None when it was deleted. ``order`` rises."""
+
+    order: int
+    session: int
+    path: str
+    data: bytes | None
+
+
+def read_changes(server: Path) -> list[Change]:
+    """Return every change in the logs of a server's directory, in order.
+
+    The server may run: an entry that is being written is left out.
+    """
+    changes: list[Change] = []
+    files = (server / "data" / "version-2").glob("log.*")
+    for path in sorted(files, key=lambda each: int(each.suffix[1:], 16)):
+        changes += _read_file(path.read_bytes())
+    return changes
+
+
+def _read_file(data: bytes) -> Iterator[Change]:
+    if len(data) < _FILE_HEADER.size:
+        return
+    magic, _, _ = _FILE_HEADER.unpack_from(data)
+    assert magic == b"ZKLG", f"not a transaction log: {magic!r}"
+    position = _FILE_HEADER.size
+    while position + _ENTRY.size < len(data):
+        _, length = _ENTRY.unpack_from(data, position)
+        end = position + _ENTRY.size + length
+        if length <= 0 or end >= len(data) or data[end] != _END_OF_ENTRY:
+            return
+        yield from _read_entry(data[position + _ENTRY.size : end])
+        position = end + 1
+
+
+def _read_entry(entry: bytes) -> Iterator[Change]:
+    session, _, zxid, _, kind = _TXN_HEADER.unpack_from(entry)
+    order = zxid << 16
+    body = entry[_TXN_HEADER.size :]
+    if kind != _MULTI:
+        yield from _change(order, session, kind, body)
+        return
+    count = int.from_bytes(body[:4], "big", signed=True)
+    position = 4
+    for number in range(count):
+        kind = int.from_bytes(body[position : position + 4], "big", signed=True)
+        part, position = _buffer(body, position + 4)
+        yield from _change(order + number, session, kind, part)
+
+
+def _change(order: int, session: int, kind: int, body: bytes) -> Iterator[Change]:
+    if kind not in {*_CREATES, _DELETE, _SET}:
+        return
+    path, position = _buffer(body, 0)
+    data = None if kind == _DELETE else _buffer(body, position)[0]
+    yield Change(order, session, path.decode(), data)
+
+
+def _buffer(data: bytes, position: int) -> tuple[bytes, int]:
+    length = max(0, int.from_bytes(data[position : position + 4], "big", signed=True))
+    start = position + 4
+    return data[start : start + length], start + length
+
+
+def group_evidence(
+    server: Path, cluster: str, group: str, topic: str
+) -> tuple[list[Claim], list[Commit]]:
+    """Return the claims and the commits that ZooKeeper took for one topic of a consumer group."""
+    root = f"/vq/{cluster}/consumers/{group}"
+    claims: list[Claim] = []
+    commits: list[Commit] = []
+    for change in read_changes(server):
+        parent, _, number = change.path.rpartition("/")
+        if not change.data or not number.isdecimal():
+            continue
+        if parent == f"{root}/assignment/{topic}":
+            member = json.loads(change.data)["member"]
+            if member:
+                claims.append(Claim(change.order, int(number), member))
+        elif parent == f"{root}/offsets/{topic}":
+            value = json.loads(change.data)
+            commits.append(Commit(change.order, int(number), value["member"], value["offset"]))
+    return claims, commits
