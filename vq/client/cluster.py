@@ -20,7 +20,7 @@ from vq.coordination.coordinator import Coordinator
 from vq.coordination.routes import Routes, RouteWatcher
 from vq.coordination.slots import SlotLease
 from vq.coordination.zk import ZooKeeperCoordinator
-from vq.errors import NotMaster, UnknownPartition, VqError
+from vq.errors import NotMaster, OffsetOutOfRange, UnknownPartition, VqError
 from vq.model import Address, TopicPartition, check_name
 from vq.remoting.frames import Buffer
 from vq.remoting.transport import Network, TcpNetwork
@@ -122,10 +122,18 @@ class ClusterClient:
 
         Raises:
             UnknownPartition: The topic has no such partition.
+            OffsetOutOfRange: It lies before the first span, and comes back for nobody.
             NotMaster: Its group has no master now.
         """
         routes = self.routes
-        span = routes.placement(where).span_at(offset)
+        placement = routes.placement(where)
+        span = placement.span_at(offset)
+        if placement.spans and offset < placement.spans[0].start:
+            earliest = placement.spans[0].start
+            raise OffsetOutOfRange(
+                f"offset {offset} of {where} lies before the first one that is kept, {earliest}",
+                details={"earliest": earliest},
+            )
         if span is None:
             raise UnknownPartition(f"{where} has no place for offset {offset}")
         master = routes.master(span.group)
