@@ -150,11 +150,11 @@ class MessageConsumer:
         """Yield messages as they come; one is consumed when the next one is asked for."""
         if not self._started:
             await self.start()
-        try:
-            while (message := await self._inbox.next()) is not None:
+        while (message := await self._inbox.next()) is not None:
+            try:
                 yield message
-        finally:
-            self._inbox.finish_current()
+            finally:
+                self._inbox.finish(message)
 
     async def get_offset(self, topic: str) -> dict[TopicPartition, int]:
         """Return the committed offset of the group in every partition that has one."""
@@ -173,7 +173,10 @@ class MessageConsumer:
         return self._core.held()
 
     async def close(self) -> None:
-        """Count the message in hand as consumed, commit, leave the group. May be called again."""
+        """Count the message in hand as consumed, commit, leave the group. May be called again.
+
+        Leaving ``async with`` by an exception does not count it: it comes again, to some member.
+        """
         self._inbox.close()
         await self._core.close()
 
@@ -186,6 +189,7 @@ class MessageConsumer:
         exc: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._inbox.close(consumed=exc is None)
         await self.close()
 
 

@@ -9,7 +9,7 @@ from vq.client.delivery import Listener, Workers
 from vq.client.future import SendCallback, SendFuture
 from vq.client.producer import ProducerCore
 from vq.client.runtime import LoopThread
-from vq.errors import NotPublished
+from vq.errors import InvalidState, NotPublished
 from vq.model import Message, OffsetBounds, SendResult, TopicPartition
 
 _SEND_SYNC_S = 3.0
@@ -192,10 +192,27 @@ class MessageConsumer:
         return self._core.held()
 
     def close(self) -> None:
-        """Finish the messages in hand, commit, leave the group. May be called again."""
-        if not self._runtime.forked and not self._core.closed:
-            self._runtime.run(self._core.close())
+        """Finish the messages in hand, commit, leave the group. May be called again.
+
+        Raises:
+            InvalidState: This is a listener: its own end would be waited for.
+        """
+        if self._runtime.forked:
+            return
+        self.check_outside()
+        try:
+            if not self._runtime.gone:
+                self._runtime.run(self._core.close())
+        finally:
             self._workers.close(_WORKERS_S)
+
+    def check_outside(self) -> None:
+        """Raise ``InvalidState`` when called by one of this consumer's listeners."""
+        if self._workers.is_current:
+            raise InvalidState(
+                "closing a consumer inside its own listener would wait for itself; "
+                "close it from another thread"
+            )
 
     def __enter__(self) -> Self:
         return self

@@ -95,9 +95,12 @@ class ConsumerCore:
         deadline = self._cluster.clock.monotonic() + (timeout or 0.0)
         while True:
             chunk = await self._fetch(where, offset, length, wait_s)
-            messages = Decoder(where).decode(chunk)
+            decoder = Decoder(where)
+            messages = decoder.decode(chunk)
             if messages:
                 return messages
+            if decoder.error is not None:
+                raise decoder.error
             if chunk.body:  # a control record alone, or a record larger than ``length``
                 offset, length = _further(chunk, offset, length)
             elif self._cluster.clock.monotonic() >= deadline:

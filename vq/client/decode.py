@@ -5,6 +5,8 @@ everything else, errors included, to ``store.record.decode_into``, which is the 
 holds the two against each other.
 """
 
+from collections.abc import Sequence
+
 from vq.client.fetcher import Chunk
 from vq.errors import CorruptData
 from vq.model import Message, TopicPartition
@@ -85,6 +87,8 @@ def decode_messages(data: bytes, base: int, where: TopicPartition, out: list[Mes
                 tag = None
                 if flag:
                     at = 4 + int.from_bytes(body[:4], "big")
+                    if at > length:
+                        decode_into(data[position:end], base + position, [])  # raises
                     encoded = body[4:at]
                     tag = tags.get(encoded)
                     if tag is None:
@@ -121,29 +125,58 @@ def decode_messages(data: bytes, base: int, where: TopicPartition, out: list[Mes
 
 
 class Decoder:
-    """Turns chunks of one partition into messages; joins records that two chunks share."""
+    """Turns chunks of one partition into messages; joins records that two chunks share.
+
+    Attributes:
+        error: A record is damaged. The messages before it were returned; there are no more.
+    """
 
     def __init__(self, where: TopicPartition) -> None:
+        self.error: CorruptData | None = None
         self._where = where
         self._rest = b""  # an incomplete record at the end of the last chunk
 
     def decode(self, chunk: Chunk) -> list[Message]:
-        """Return the messages that ``chunk`` completes, verified.
-
-        Raises:
-            CorruptData: A record is damaged; nothing of the chunk was delivered.
-        """
+        """Return the messages that ``chunk`` completes, verified; see also ``error``."""
         messages: list[Message] = []
-        if chunk.offsets is not None:
-            decode_messages(chunk.body, 0, self._where, messages)
-            return [
+        if self.error is None:
+            try:
+                if chunk.offsets is None:
+                    self._decode_raw(chunk, messages)
+                else:
+                    self._decode_filtered(chunk, chunk.offsets, messages)
+            except CorruptData as error:
+                self.error = error
+        return messages
+
+    def _decode_raw(self, chunk: Chunk, out: list[Message]) -> None:
+        base = chunk.offset - len(self._rest)
+        data = self._rest + chunk.body if self._rest else chunk.body
+        end = decode_messages(data, base, self._where, out)
+        self._rest = data[end - base :] if end - base < len(data) else b""
+
+    def _decode_filtered(self, chunk: Chunk, offsets: Sequence[int], out: list[Message]) -> None:
+        """Decode records picked by the broker: whole ones, each with an offset of its own."""
+        found: list[Message] = []
+        try:
+            end = decode_messages(chunk.body, 0, self._where, found)
+        except CorruptData as error:
+            at = offsets[len(found)] if len(found) < len(offsets) else chunk.offset
+            raise CorruptData(
+                f"{self._where}: the record at offset {at} is damaged: {error}",
+                details={"offset": at},
+            ) from error
+        finally:
+            # Fewer offsets than records: what has none is not delivered, see below.
+            out += [
                 message._replace(
                     offset=offset, next_offset=offset + message.next_offset - message.offset
                 )
-                for message, offset in zip(messages, chunk.offsets, strict=True)
+                for message, offset in zip(found, offsets, strict=False)
             ]
-        base = chunk.offset - len(self._rest)
-        data = self._rest + chunk.body if self._rest else chunk.body
-        end = decode_messages(data, base, self._where, messages)
-        self._rest = data[end - base :] if end - base < len(data) else b""
-        return messages
+        if len(found) != len(offsets) or end != len(chunk.body):
+            raise CorruptData(
+                f"{self._where}: an answer for offset {chunk.offset} has {len(offsets)} offsets "
+                f"for {len(found)} records and {len(chunk.body) - end} bytes behind them",
+                details={"offset": chunk.offset},
+            )

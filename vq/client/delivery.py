@@ -8,6 +8,8 @@ partition's messages are handled in order by one thread; different partitions ma
 by side when there is more than one worker.
 """
 
+import heapq
+import itertools
 import logging
 import queue
 import threading
@@ -19,7 +21,7 @@ from typing import Any, Protocol
 from vq.client.config import ConsumerConfig, OnListenerError
 from vq.client.decode import Decoder
 from vq.client.fetcher import Chunk
-from vq.errors import CorruptData, VqError
+from vq.errors import InternalError, VqError
 from vq.model import Message, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -63,7 +65,12 @@ DeliveryMaker = Callable[[TopicPartition, int, Listener, Callable[[int], None]],
 
 
 class ThreadDelivery:
-    """A delivery that calls a listener on one of ``workers``; see ``Delivery``."""
+    """A delivery that calls a listener on one of ``workers``; see ``Delivery``.
+
+    A worker handles one chunk and then the next delivery in line, so that a partition with a long
+    backlog does not keep the others waiting. Nor does one whose listener raises: it leaves the
+    worker and comes back for its next try.
+    """
 
     def __init__(
         self,
@@ -85,18 +92,24 @@ class ThreadDelivery:
         self._workers = workers
         self._chunks: deque[Chunk] = deque()
         self._decoder = Decoder(where)
+        self._open: Chunk | None = None  # the chunk at hand,
+        self._messages: list[Message] = []  # its messages,
+        self._handled = 0  # and how many of them the listener is done with
+        self._tries = 0  # how often the next one failed
         self._lock = threading.Lock()
-        self._scheduled = False
+        self._scheduled = False  # a worker is at it or will be
+        self._paused = False  # not now: it waits for its next try
         self._stopping = False
-        self._stop = threading.Event()  # wakes a listener's pause between two tries
         self._on_stopped: Callable[[], None] | None = None
 
     # The loop ---------------------------------------------------------------------------------
     def add(self, chunk: Chunk) -> None:
         """See ``Delivery.add``."""
         with self._lock:
+            if self._stopping:
+                return
             self._chunks.append(chunk)
-            if self._scheduled or self._stopping:
+            if self._scheduled:
                 return
             self._scheduled = True
         self._workers.submit(self)
@@ -105,91 +118,120 @@ class ThreadDelivery:
         """See ``Delivery.stop``; called from the worker's thread, or at once when none is at it."""
         with self._lock:
             self._stopping = True
-            self._stop.set()
             self._chunks.clear()
-            if self._scheduled:
+            if self._scheduled and not self._paused:
                 self._on_stopped = on_stopped
                 return
+            self._scheduled = False
         on_stopped()
 
     # A worker ---------------------------------------------------------------------------------
     def run(self) -> None:
-        """Deliver what is queued; called by one worker."""
-        while True:
-            with self._lock:
-                if not self._chunks or self._stopping:
-                    self._scheduled = False
-                    on_stopped = self._on_stopped
-                    break
-                chunk = self._chunks.popleft()
-            self._deliver(chunk)
-            self._on_consumed(len(chunk.body))
+        """Deliver one chunk, or go on with it after a pause; called by one worker."""
+        with self._lock:
+            self._paused = False
+            if not self._scheduled:
+                return  # stopped while it paused
+        pause: float | None = None
+        try:
+            pause = self._deliver()
+        except Exception as error:
+            logger.exception("%s: delivery stumbled and stops, nothing is skipped", self.where)
+            self._give_up(InternalError(f"{self.where}: delivery stumbled: {error!r}"))
+        with self._lock:
+            if not self._stopping and pause is not None:
+                self._paused = True
+                self._workers.submit_later(self, pause)
+                return
+            if not self._stopping and self._chunks:
+                self._workers.submit(self)
+                return
+            self._scheduled = False
+            on_stopped = self._on_stopped
         if on_stopped is not None:
             on_stopped()
 
-    def _deliver(self, chunk: Chunk) -> None:
-        try:
-            messages = self._decoder.decode(chunk)
-        except CorruptData as error:
-            self._give_up(error)
-            return
+    def _deliver(self) -> float | None:
+        """Handle what is left of the chunk at hand; return a pause in seconds before going on."""
+        chunk = self._open
+        if chunk is None:
+            with self._lock:
+                if not self._chunks:
+                    return None
+                chunk = self._open = self._chunks.popleft()
+            self._messages, self._handled = self._decoder.decode(chunk), 0
+        while (failure := self._call_listener()) is not None:
+            pause = self._pause_after(*failure)
+            if pause is not None:
+                return pause
+        if self._stopping:
+            return None
+        if self._decoder.error is not None:
+            self._give_up(self._decoder.error)
+            return None
+        if chunk.offsets is not None:
+            self.position = chunk.next_offset
+        self._open, self._messages = None, []
+        self._on_consumed(chunk.size)
+        return None
+
+    def _call_listener(self) -> tuple[Message, BaseException] | None:
+        """Call the listener for the messages left, until it raises; return for which and what."""
         listener = self._listener
+        messages = self._messages[self._handled :] if self._handled else self._messages
         done = 0
         try:
             for message in messages:
                 if self._stopping:
-                    return
+                    return None
                 try:
                     listener(message)
-                except Exception as error:  # noqa: BLE001 - the user's code; the policy decides
-                    if not self._retry(message, error):
-                        return
+                except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code
+                    return message, error
                 self.position = message.next_offset
                 done += 1
         finally:
             self.delivered += done
-        if chunk.offsets is not None:
-            self.position = chunk.next_offset
+            self._handled += done
+            if done:
+                self._tries = 0
+        return None
 
-    def _give_up(self, error: CorruptData) -> None:
-        self.error = error
-        self._stopping = True
-        logger.error(
-            "%s: delivery stops at a damaged record, nothing is skipped: %s", self.where, error
-        )
-
-    def _retry(self, message: Message, error: Exception) -> bool:
-        """Call the listener again as the policy says; False when delivery was stopped meanwhile."""
-        pause = self._config.listener_backoff_s
-        skip = self._config.on_listener_error is OnListenerError.SKIP
-        tries = 0
-        while True:
-            tries += 1
-            if skip and tries > self._config.listener_retries:
-                logger.error(
-                    "%s: message at offset %d skipped after %d tries: %r",
-                    self.where,
-                    message.offset,
-                    tries,
-                    error,
-                )
-                return True
-            logger.warning(
-                "%s: the listener raised for the message at offset %d, try %d: %r",
+    def _pause_after(self, message: Message, error: BaseException) -> float | None:
+        """Return the pause before the next try, or None when the message is to be skipped."""
+        # A message handled before this one has reset the count.
+        self._tries += 1
+        config = self._config
+        if config.on_listener_error is OnListenerError.SKIP and (
+            self._tries > config.listener_retries
+        ):
+            logger.error(
+                "%s: message at offset %d skipped after %d tries: %r",
                 self.where,
                 message.offset,
-                tries,
+                self._tries,
                 error,
             )
-            if self._stop.wait(pause):
-                return False
-            pause = min(pause * 2, _BACKOFF_MAX_S)
-            try:
-                self._listener(message)
-            except Exception as again:  # noqa: BLE001 - see above
-                error = again
-            else:
-                return True
+            self.position = message.next_offset
+            self.delivered += 1
+            self._handled += 1
+            self._tries = 0
+            return None
+        logger.warning(
+            "%s: the listener raised for the message at offset %d, try %d: %r",
+            self.where,
+            message.offset,
+            self._tries,
+            error,
+        )
+        return min(config.listener_backoff_s * 2.0 ** min(self._tries - 1, 30), _BACKOFF_MAX_S)
+
+    def _give_up(self, error: VqError) -> None:
+        with self._lock:
+            self.error = error
+            self._stopping = True
+            self._chunks.clear()
+        logger.error("%s: delivery stops here, nothing is skipped: %s", self.where, error)
 
 
 class Workers:
@@ -197,6 +239,10 @@ class Workers:
 
     def __init__(self, count: int, *, name: str) -> None:
         self._ready: queue.SimpleQueue[ThreadDelivery | None] = queue.SimpleQueue()
+        self._later: list[tuple[float, int, ThreadDelivery]] = []  # a heap by due time
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._closed = False
         self._threads = [
             threading.Thread(target=self._run, name=f"{name}-{number}", daemon=True)
             for number in range(count)
@@ -204,27 +250,47 @@ class Workers:
         for thread in self._threads:
             thread.start()
 
+    @property
+    def is_current(self) -> bool:
+        """Whether this is called by one of the threads."""
+        return threading.current_thread() in self._threads
+
     def submit(self, delivery: ThreadDelivery) -> None:
         """Have ``delivery.run`` called once."""
         self._ready.put(delivery)
 
+    def submit_later(self, delivery: ThreadDelivery, pause_s: float) -> None:
+        """Have ``delivery.run`` called once, after a pause."""
+        with self._lock:
+            due = time.monotonic() + pause_s
+            heapq.heappush(self._later, (due, next(self._numbers), delivery))
+        self._ready.put(None)  # whoever waits looks again for how long
+
     def _run(self) -> None:
-        while True:
-            delivery = self._ready.get()
-            if delivery is None:
-                return
-            delivery.run()
+        while not self._closed:
+            try:
+                delivery = self._ready.get(timeout=self._until_due())
+            except queue.Empty:
+                continue
+            if delivery is not None:
+                delivery.run()
+
+    def _until_due(self) -> float | None:
+        """Make ready what is due; return the seconds until something will be."""
+        with self._lock:
+            while self._later:
+                left = self._later[0][0] - time.monotonic()
+                if left > 0:
+                    return left
+                self._ready.put(heapq.heappop(self._later)[2])
+        return None
 
     def close(self, timeout_s: float) -> bool:
         """Stop the threads; False when one of them is still inside a listener after the time."""
+        self._closed = True
         for _ in self._threads:
             self._ready.put(None)
         deadline = time.monotonic() + timeout_s
         for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(max(0.0, deadline - time.monotonic()))
-        return not any(
-            thread.is_alive()
-            for thread in self._threads
-            if thread is not threading.current_thread()
-        )
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)

@@ -20,6 +20,7 @@ from vq.remoting.frames import Frame
 from vq.remoting.wire_pb2 import GetRequest, GetResponse
 
 logger = logging.getLogger(__name__)
+_CHUNK_OVERHEAD_BYTES = 512
 _BACKOFF_S = 0.02
 _BACKOFF_MAX_S = 1.0
 #: A broker that has not answered this long after the hold ended is asked again elsewhere.
@@ -38,6 +39,11 @@ class Chunk:
     next_offset: int
     body: bytes
     offsets: Sequence[int] | None
+
+    @property
+    def size(self) -> int:
+        """What it counts for in the prefetch bound: a filter may leave many without a record."""
+        return len(self.body) + _CHUNK_OVERHEAD_BYTES
 
 
 class PartitionFetcher:
@@ -159,7 +165,7 @@ class PartitionFetcher:
             chunk = Chunk(response.offset, response.offset + len(body), body, None)
         if chunk.next_offset > self.position:
             self.position = chunk.next_offset
-            self._buffered += len(body)
+            self._buffered += chunk.size
             self._on_chunk(chunk)
         self._maybe_fetch()
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from vq.client.decode import Decoder
 from vq.client.fetcher import Chunk
-from vq.errors import CorruptData, VqError
+from vq.errors import VqError
 from vq.model import Message, TopicPartition
 
 
@@ -28,18 +28,22 @@ class Inbox:
         self._ready.append(delivery)
         self._arrived.set()
 
-    def close(self) -> None:
-        """End the iteration after the message in hand."""
-        self.finish_current()
+    def close(self, *, consumed: bool = True) -> None:
+        """End the iteration; the message in hand counts as ``consumed`` or comes again."""
+        self._let_go(consumed=consumed)
         self._closed = True
         self._arrived.set()
 
-    def finish_current(self) -> None:
-        """The user is done with the message in hand."""
+    def finish(self, message: Message) -> None:
+        """The user is done with ``message``, if it is the one in hand."""
+        if self._current is not None and self._current[1] is message:
+            self._let_go(consumed=True)
+
+    def _let_go(self, *, consumed: bool) -> None:
         if self._current is not None:
             delivery, message = self._current
             self._current = None
-            delivery.finished(message)
+            delivery.finished(message if consumed else None)
 
     def is_at(self, delivery: "InboxDelivery") -> bool:
         """Whether the user holds a message of ``delivery`` now."""
@@ -51,7 +55,7 @@ class Inbox:
         Raises:
             CorruptData: A record is damaged; its partition stands still, others go on.
         """
-        self.finish_current()
+        self._let_go(consumed=True)
         while not self._closed:
             while self._ready:
                 delivery = self._ready[0]
@@ -60,6 +64,8 @@ class Inbox:
                     self._current = delivery, message
                     return message
                 self._ready.popleft()
+                if delivery.has_more:  # the others come first
+                    self._ready.append(delivery)
                 if delivery.error is not None and not delivery.told:
                     delivery.told = True
                     raise delivery.error
@@ -112,31 +118,40 @@ class InboxDelivery:
         else:
             on_stopped()
 
+    @property
+    def has_more(self) -> bool:
+        """Whether there is a chunk to take messages from; it stays in the line then."""
+        self._in_line = bool(self._chunks)
+        return self._in_line
+
     def take(self) -> Message | None:
-        """Return the next message, or None when there is none now (and leave the line)."""
-        while not self._messages:
-            self._close_chunk()
-            if not self._chunks or self.error is not None:
-                self._in_line = False
-                return None
+        """Return the next message of the chunk at hand (or of the next one, if there is none).
+
+        None: that chunk is done.
+        """
+        if self._open is None and self._chunks:
             self._open = self._chunks.popleft()
-            try:
-                self._messages.extend(self._decoder.decode(self._open))
-            except CorruptData as error:
-                self.error = error
-        return self._messages.popleft()
+            self._messages.extend(self._decoder.decode(self._open))
+        if self._messages:
+            return self._messages.popleft()
+        self._close_chunk()
+        return None
 
     def _close_chunk(self) -> None:
         chunk, self._open = self._open, None
-        if chunk is not None:
+        if self._decoder.error is not None and not self._stopped:
+            self.error = self._decoder.error
+            self._chunks.clear()
+        elif chunk is not None:
             if chunk.offsets is not None and not self._stopped:
                 self.position = chunk.next_offset
-            self._on_consumed(len(chunk.body))
+            self._on_consumed(chunk.size)
 
-    def finished(self, message: Message) -> None:
-        """The user is done with ``message``."""
-        self.position = message.next_offset
-        self.delivered += 1
+    def finished(self, message: Message | None) -> None:
+        """The user holds no message any more and is done with ``message``."""
+        if message is not None:
+            self.position = message.next_offset
+            self.delivered += 1
         if self._on_stopped is not None:
             on_stopped, self._on_stopped = self._on_stopped, None
             on_stopped()

@@ -1,0 +1,204 @@
+"""From bytes to messages: as the reference decodes them, however the bytes are cut."""
+
+import itertools
+
+import pytest
+
+from vq.client.decode import Decoder, decode_messages, to_message
+from vq.client.fetcher import Chunk
+from vq.errors import CorruptData
+from vq.model import Message, TopicPartition
+from vq.store.format import (
+    CHECKSUM_CRC32C,
+    COMPRESSION_ZLIB,
+    FLAG_TAG,
+    RECORD_HEADER,
+    BatchHeader,
+    encode_control,
+    md5,
+)
+from vq.store.record import (
+    Properties,
+    compress,
+    decode_records,
+    encode_properties,
+    encode_record,
+    filter_by_tag,
+)
+
+WHERE = TopicPartition("t", 3)
+BASE = 1_000
+
+
+def control(records: bytes, start: int) -> bytes:
+    values = dict.fromkeys(BatchHeader._fields, 0)
+    values.update(start_offset=start, byte_length=len(records) + 88, record_count=1)
+    return encode_control(BatchHeader(**values), 0)
+
+
+def log_bytes() -> bytes:
+    """Two batches with every kind of record in them."""
+    properties = encode_properties(Properties(key="k", headers={"a": "b"}))
+    first = [
+        encode_record(1, b"plain"),
+        encode_record(2, b"tagged", b"x"),
+        encode_record(3, b"", "ü".encode()),
+        encode_record(4, b"keyed", None, properties),
+    ]
+    second = [
+        encode_record(5, b"both", b"x", properties),
+        encode_record(6, compress(b"z" * 50, COMPRESSION_ZLIB), b"y", None, COMPRESSION_ZLIB),
+        encode_record(7, b"crc", None, None, checksum=CHECKSUM_CRC32C),
+        encode_record(8, b""),
+    ]
+    data = b""
+    for batch in (first, second):
+        records = b"".join(batch)
+        data += control(records, BASE + len(data)) + records
+    return data
+
+
+DATA = log_bytes()
+
+
+def reference(data: bytes = DATA, base: int = BASE) -> list[Message]:
+    return [to_message(WHERE, record) for record in decode_records(data, base)]
+
+
+def raw(data: bytes, offset: int = BASE) -> Chunk:
+    return Chunk(offset, offset + len(data), data, None)
+
+
+def test_messages_are_those_of_the_reference() -> None:
+    out: list[Message] = []
+    assert decode_messages(DATA, BASE, WHERE, out) == BASE + len(DATA)
+    assert out == reference()
+    assert [message.content for message in out] == [
+        b"plain", b"tagged", b"", b"keyed", b"both", b"z" * 50, b"crc", b"",
+    ]  # fmt: skip
+    assert [message.tag for message in out] == [None, "x", "ü", None, "x", "y", None, None]
+    assert (out[4].key, out[4].headers) == ("k", {"a": "b"})
+    assert {(message.topic, message.partition) for message in out} == {WHERE}
+    ends = [message.next_offset for message in out]
+    assert [message.offset for message in out] == [
+        BASE + 88, *ends[:3], ends[3] + 88, *ends[4:-1],
+    ]  # fmt: skip
+
+
+def test_cut_anywhere_in_two_they_are_the_same() -> None:
+    expected = reference()
+    for cut in range(len(DATA) + 1):
+        decoder = Decoder(WHERE)
+        found = decoder.decode(raw(DATA[:cut])) + decoder.decode(raw(DATA[cut:], BASE + cut))
+        assert (found, decoder.error) == (expected, None), f"cut at {cut}"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 19, 20, 21, 64])
+def test_cut_into_small_pieces_they_are_the_same(size: int) -> None:
+    decoder = Decoder(WHERE)
+    found: list[Message] = []
+    for at in range(0, len(DATA), size):
+        found += decoder.decode(raw(DATA[at : at + size], BASE + at))
+    assert found == reference()
+
+
+def damage_of(data: bytes) -> int | None:
+    """Where the reference finds damage, if it does."""
+    try:
+        reference(data)
+    except CorruptData as error:
+        return int(error.details["offset"])
+    return None
+
+
+def test_a_flipped_bit_is_found_or_does_no_harm() -> None:
+    """Messages before the damage are delivered as they are, nothing from it on.
+
+    Bits of a control record, and of an id, are under no checksum of the record.
+    """
+    expected = reference()
+    for at in range(len(DATA)):
+        damaged = bytearray(DATA)
+        damaged[at] ^= 0x40
+        decoder = Decoder(WHERE)
+        found = decoder.decode(raw(bytes(damaged)))
+        where = damage_of(bytes(damaged))
+        if where is None:
+            assert (decoder.error, found) == (None, reference(bytes(damaged))), f"flipped at {at}"
+            continue
+        assert decoder.error is not None, f"flipped at {at}"
+        assert decoder.error.details["offset"] == where
+        assert found == [message for message in expected if message.next_offset <= where]
+        assert decoder.decode(raw(DATA, BASE + len(DATA))) == [], "it stands still from here on"
+
+
+def test_a_tag_longer_than_its_record_is_damage_though_the_checksum_fits() -> None:
+    body = (50).to_bytes(4, "big") + b"short"
+    bad = RECORD_HEADER.pack(len(body), md5(body).digest(), 9, FLAG_TAG) + body
+    good = encode_record(1, b"before")
+    decoder = Decoder(WHERE)
+    assert [m.content for m in decoder.decode(raw(good + bad + good))] == [b"before"]
+    assert decoder.error is not None
+    with pytest.raises(CorruptData):
+        decode_records(bad, 0)
+
+
+def test_a_tag_that_is_no_text_is_damage() -> None:
+    decoder = Decoder(WHERE)
+    assert decoder.decode(raw(encode_record(1, b"x", b"\xff"))) == []
+    assert decoder.error is not None
+
+
+# Filtered answers ---------------------------------------------------------------------------------
+def filtered(*tags: bytes, data: bytes = DATA) -> Chunk:
+    slices, offsets, end = filter_by_tag(memoryview(data), BASE, set(tags))
+    return Chunk(BASE, end, b"".join(slices), offsets)
+
+
+@pytest.mark.parametrize("tags", [(b"x",), (b"x", b"y"), ("ü".encode(),), (b"nobody",)])
+def test_picked_records_keep_their_places(tags: tuple[bytes, ...]) -> None:
+    wanted = {tag.decode() for tag in tags}
+    expected = [message for message in reference() if message.tag in wanted]
+    assert Decoder(WHERE).decode(filtered(*tags)) == expected
+
+
+def test_damage_among_picked_records_is_found_with_its_offset() -> None:
+    chunk = filtered(b"x", b"y")
+    offsets = list(chunk.offsets or ())
+    expected = Decoder(WHERE).decode(chunk)
+    for at in range(len(chunk.body)):
+        body = bytearray(chunk.body)
+        body[at] ^= 0x40
+        decoder = Decoder(WHERE)
+        found = decoder.decode(Chunk(chunk.offset, chunk.next_offset, bytes(body), offsets))
+        assert [m.content for m in found] == [m.content for m in expected[: len(found)]]
+        if len(found) < len(expected):
+            assert decoder.error is not None, f"flipped at {at}"
+            assert decoder.error.details["offset"] in {chunk.offset, *offsets}
+
+
+@pytest.mark.parametrize("change", [-1, 1])
+def test_an_answer_with_too_few_or_too_many_offsets_is_damage(change: int) -> None:
+    chunk = filtered(b"x", b"y")
+    offsets = [*(chunk.offsets or ()), 5_000][: len(chunk.offsets or ()) + change]
+    decoder = Decoder(WHERE)
+    found = decoder.decode(Chunk(chunk.offset, chunk.next_offset, chunk.body, offsets))
+    assert found == Decoder(WHERE).decode(chunk)[: len(offsets)]
+    assert decoder.error is not None
+
+
+def test_a_picked_record_cut_off_at_the_end_is_damage() -> None:
+    """The broker picks whole records."""
+    chunk = filtered(b"x")
+    decoder = Decoder(WHERE)
+    decoder.decode(Chunk(chunk.offset, chunk.next_offset, chunk.body[:-1], chunk.offsets))
+    assert decoder.error is not None
+
+
+def test_raw_and_filtered_answers_may_follow_one_another() -> None:
+    decoder = Decoder(WHERE)
+    found = [
+        decoder.decode(chunk) for chunk in (raw(DATA), filtered(b"x"), raw(DATA, BASE + len(DATA)))
+    ]
+    assert [len(each) for each in found] == [8, 2, 8]
+    assert list(itertools.chain(*found))[-1].offset > BASE + len(DATA)

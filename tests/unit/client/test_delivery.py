@@ -1,0 +1,364 @@
+"""Listeners: called in order, by one thread a partition, and by whom after an error."""
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from vq.client import delivery as deliveries
+from vq.client.config import ConsumerConfig, OnListenerError
+from vq.client.delivery import ThreadDelivery, Workers
+from vq.client.fetcher import Chunk
+from vq.model import Message, TopicPartition
+from vq.store.record import encode_record
+
+WAIT_S = 10.0
+
+
+def until(check: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not check():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+class Partition:
+    """A line of chunks of one partition; message contents are numbers from 0."""
+
+    def __init__(
+        self, workers: Workers, listener: Callable[[Message], Any], number: int = 0, **settings: Any
+    ) -> None:
+        self.offset = 0
+        self.count = 0
+        self.consumed = 0
+        self.stopped = threading.Event()
+        config = ConsumerConfig(
+            **{"group": "g", "listener_backoff_s": 0.001, "listener_retries": 2, **settings}
+        )
+        self.delivery = ThreadDelivery(
+            TopicPartition("t", number),
+            0,
+            listener,
+            config,
+            on_consumed=self._consumed,
+            workers=workers,
+        )
+
+    def _consumed(self, size: int) -> None:
+        self.consumed += size
+
+    def chunk(self, count: int, *, picked: bool = False, gap: int = 0) -> Chunk:
+        """The next ``count`` messages; with ``picked`` as a filtered answer, ``gap`` bytes long."""
+        begin, offsets, body = self.offset, [], b""
+        for _ in range(count):
+            record = encode_record(self.count + 1, b"%d" % self.count)
+            offsets.append(self.offset)
+            self.offset += len(record)
+            self.count += 1
+            body += record
+        self.offset += gap
+        return Chunk(begin, self.offset, body, offsets if picked else None)
+
+    def add(self, count: int, **how: Any) -> Chunk:
+        chunk = self.chunk(count, **how)
+        self.delivery.add(chunk)
+        return chunk
+
+    def stop(self) -> None:
+        self.delivery.stop(self.stopped.set)
+
+
+@pytest.fixture
+def workers() -> Iterator[Workers]:
+    workers = Workers(1, name="test")
+    yield workers
+    assert workers.close(WAIT_S)
+
+
+class Listener:
+    """Notes what it was called with, and by which thread; raises what it is told to."""
+
+    def __init__(self) -> None:
+        self.calls: list[int] = []
+        self.threads: dict[int, set[int]] = defaultdict(set)
+        self.fail: Callable[[int, int], BaseException | None] = lambda content, nth: None
+
+    def __call__(self, message: Message) -> None:
+        content = int(message.content)
+        self.calls.append(content)
+        self.threads[message.partition].add(threading.get_ident())
+        error = self.fail(content, self.calls.count(content))
+        if error is not None:
+            raise error
+
+
+def test_messages_come_in_order_over_many_chunks(workers: Workers) -> None:
+    listener = Listener()
+    partition = Partition(workers, listener)
+    chunks = [partition.add(count) for count in (1, 5, 0, 20, 1)]
+    until(lambda: partition.delivery.delivered == 27)
+    assert listener.calls == list(range(27))
+    until(lambda: partition.consumed == sum(chunk.size for chunk in chunks))
+    assert partition.delivery.position == partition.offset
+
+
+def test_the_position_passes_what_a_filter_left_out(workers: Workers) -> None:
+    partition = Partition(workers, Listener())
+    partition.add(2, picked=True, gap=1_000)
+    until(lambda: partition.delivery.position == partition.offset)
+    partition.add(0, picked=True, gap=500)
+    until(lambda: partition.delivery.position == partition.offset)
+    assert partition.delivery.delivered == 2
+
+
+def test_a_partition_is_in_one_thread_at_a_time() -> None:
+    workers = Workers(4, name="test")
+    inside: set[int] = set()
+    overlaps = []
+    order: dict[int, list[int]] = defaultdict(list)
+
+    def listener(message: Message) -> None:
+        if message.partition in inside:
+            overlaps.append(message)
+        inside.add(message.partition)
+        time.sleep(0)
+        order[message.partition].append(int(message.content))
+        inside.discard(message.partition)
+
+    partitions = [Partition(workers, listener, number) for number in range(6)]
+    for _ in range(20):
+        for partition in partitions:
+            partition.add(10)
+    until(lambda: all(each.delivery.delivered == 200 for each in partitions))
+    assert not overlaps
+    assert all(order[number] == list(range(200)) for number in range(6))
+    assert workers.close(WAIT_S)
+
+
+def test_different_partitions_may_be_side_by_side() -> None:
+    workers = Workers(2, name="test")
+    both = threading.Barrier(2)
+    partitions = [Partition(workers, lambda _: both.wait(WAIT_S), number) for number in range(2)]
+    for partition in partitions:
+        partition.add(1)
+    until(lambda: all(each.delivery.delivered == 1 for each in partitions))
+    assert workers.close(WAIT_S)
+
+
+def test_a_long_backlog_does_not_keep_the_others_waiting(workers: Workers) -> None:
+    """After each chunk the others have their turn, though the next one is there already."""
+    order: list[int] = []
+    begin = threading.Event()
+
+    def listener(message: Message) -> None:
+        begin.wait(WAIT_S)
+        order.append(message.partition)
+
+    first, second = (Partition(workers, listener, number) for number in range(2))
+    for _ in range(5):
+        first.add(2)
+    second.add(2)
+    begin.set()
+    until(lambda: len(order) == 12)
+    assert order == [0, 0, 1, 1, *[0] * 8]
+
+
+# Errors -------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("error", [ValueError("mine"), SystemExit(1)])
+def test_retry_calls_again_until_it_succeeds(
+    workers: Workers, error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    listener = Listener()
+    listener.fail = lambda content, nth: error if content == 1 and nth <= 5 else None
+    partition = Partition(workers, listener)
+    partition.add(3)
+    until(lambda: partition.delivery.delivered == 3)
+    assert listener.calls == [0, 1, 1, 1, 1, 1, 1, 2]
+    assert "try 5" in caplog.text
+    assert partition.delivery.position == partition.offset
+
+
+def test_pauses_double_up_to_their_bound(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deliveries, "_BACKOFF_MAX_S", 0.005)
+    pauses: list[float] = []
+    later = workers.submit_later
+
+    def submit_later(delivery: ThreadDelivery, pause_s: float) -> None:
+        pauses.append(pause_s)
+        later(delivery, pause_s)
+
+    monkeypatch.setattr(workers, "submit_later", submit_later)
+    listener = Listener()
+    listener.fail = lambda content, nth: ValueError() if nth <= 5 else None
+    partition = Partition(workers, listener)
+    partition.add(2)
+    until(lambda: partition.delivery.delivered == 2)
+    assert pauses == [0.001, 0.002, 0.004, 0.005, 0.005] * 2
+
+
+def test_skip_goes_on_after_so_many_tries(
+    workers: Workers, caplog: pytest.LogCaptureFixture
+) -> None:
+    listener = Listener()
+    listener.fail = lambda content, nth: ValueError("poison") if content in {1, 2} else None
+    partition = Partition(workers, listener, on_listener_error=OnListenerError.SKIP)
+    partition.add(4)
+    until(lambda: partition.delivery.delivered == 4)
+    assert listener.calls == [0, 1, 1, 1, 2, 2, 2, 3]
+    assert "skipped after 3 tries" in caplog.text
+    assert partition.delivery.position == partition.offset
+
+
+def test_skip_without_retries_skips_at_once(workers: Workers) -> None:
+    listener = Listener()
+    listener.fail = lambda content, nth: ValueError()
+    partition = Partition(
+        workers, listener, on_listener_error=OnListenerError.SKIP, listener_retries=0
+    )
+    partition.add(3)
+    until(lambda: partition.delivery.delivered == 3)
+    assert listener.calls == [0, 1, 2]
+
+
+def test_a_message_that_always_fails_holds_up_its_partition_alone(workers: Workers) -> None:
+    """Even with a single thread for all."""
+    poisoned, healthy = Listener(), Listener()
+    poisoned.fail = lambda content, nth: ValueError("poison")
+    first = Partition(workers, poisoned, 0, listener_backoff_s=60.0)
+    second = Partition(workers, healthy, 1)
+    first.add(2)
+    until(lambda: poisoned.calls == [0])
+    second.add(3)
+    until(lambda: second.delivery.delivered == 3)
+    assert poisoned.calls == [0]
+    assert first.delivery.position == 0
+    first.stop()
+    assert first.stopped.is_set(), "it waits for its next try: nobody is in the listener"
+
+
+def test_a_bug_of_ours_stops_the_partition_and_not_the_thread(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = Partition(workers, Listener(), 0), Partition(workers, Listener(), 1)
+
+    def stumble(_: Chunk) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(first.delivery._decoder, "decode", stumble)
+    first.add(1)
+    second.add(1)
+    until(lambda: second.delivery.delivered == 1)
+    assert "a bug" in str(first.delivery.error)
+    first.stop()
+    assert first.stopped.wait(WAIT_S)
+
+
+def test_damage_stops_the_partition_behind_the_good_messages(workers: Workers) -> None:
+    listener = Listener()
+    partition = Partition(workers, listener)
+    good, bad = partition.chunk(2), partition.chunk(2)
+    body = bytearray(good.body + bad.body)
+    body[-25] ^= 1  # in the first record of ``bad``
+    partition.delivery.add(Chunk(0, len(body), bytes(body), None))
+    until(lambda: partition.delivery.error is not None)
+    assert listener.calls == [0, 1]
+    assert partition.delivery.position == bad.offset
+    assert partition.consumed == 0, "so that nothing more than the bound is fetched"
+    partition.add(1)
+    partition.stop()
+    assert partition.stopped.wait(WAIT_S)
+    assert listener.calls == [0, 1]
+
+
+# Stopping -----------------------------------------------------------------------------------------
+def test_stopping_an_idle_partition_is_done_at_once(workers: Workers) -> None:
+    partition = Partition(workers, Listener())
+    partition.stop()
+    assert partition.stopped.is_set()
+    partition.add(1)
+    assert partition.delivery.delivered == 0
+
+
+def test_stopping_waits_for_the_listener_and_delivers_nothing_further(workers: Workers) -> None:
+    inside, leave = threading.Event(), threading.Event()
+    calls = []
+
+    def listener(message: Message) -> None:
+        calls.append(message)
+        inside.set()
+        leave.wait(WAIT_S)
+
+    partition = Partition(workers, listener)
+    partition.add(5)
+    partition.add(5)
+    assert inside.wait(WAIT_S)
+    partition.stop()
+    assert not partition.stopped.is_set()
+    leave.set()
+    assert partition.stopped.wait(WAIT_S)
+    assert len(calls) == 1
+    assert partition.delivery.position == calls[0].next_offset, "the one in hand counts"
+
+
+def test_stopping_between_two_tries_leaves_the_message_for_the_next_owner(
+    workers: Workers,
+) -> None:
+    listener = Listener()
+    listener.fail = lambda content, nth: ValueError() if content == 1 else None
+    partition = Partition(workers, listener, listener_backoff_s=0.001)
+    partition.add(3)
+    until(lambda: listener.calls.count(1) >= 3)
+    partition.stop()
+    assert partition.stopped.wait(WAIT_S)
+    calls = len(listener.calls)
+    assert partition.delivery.delivered == 1
+    assert partition.delivery.position == len(encode_record(1, b"0"))
+    other = Partition(workers, Listener(), 1)
+    other.add(1)
+    until(lambda: other.delivery.delivered == 1)
+    assert len(listener.calls) == calls
+
+
+def test_stops_that_race_with_deliveries_are_always_told() -> None:
+    workers = Workers(3, name="test")
+    listener = Listener()
+    listener.fail = lambda content, nth: ValueError() if content % 3 == 0 and nth == 1 else None
+    for round_ in range(200):
+        listener.calls.clear()
+        partition = Partition(workers, listener, listener_backoff_s=0.0001)
+        partition.add(4)
+        if round_ % 2:
+            partition.add(2)
+        partition.stop()
+        assert partition.stopped.wait(WAIT_S)
+        count = partition.delivery.delivered
+        ends = [0]
+        for number in range(6):
+            ends.append(ends[-1] + len(encode_record(1, b"%d" % number)))
+        assert partition.delivery.position == ends[count]
+    assert workers.close(WAIT_S)
+
+
+def test_closing_tells_when_a_listener_does_not_return() -> None:
+    workers = Workers(1, name="test")
+    inside, leave = threading.Event(), threading.Event()
+
+    def listener(_: Message) -> None:
+        inside.set()
+        leave.wait(WAIT_S)
+
+    Partition(workers, listener).add(1)
+    assert inside.wait(WAIT_S)
+    assert not workers.close(0.01)
+    leave.set()
+    assert workers.close(WAIT_S)
+
+
+def test_workers_know_their_own_threads(workers: Workers) -> None:
+    seen: list[bool] = []
+    Partition(workers, lambda _: seen.append(workers.is_current)).add(1)
+    until(lambda: seen)
+    assert (seen, workers.is_current) == ([True], False)

@@ -1,0 +1,187 @@
+"""Messages for ``async for``: consumed when the next one is asked for, partitions in turns."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from vq.client.fetcher import Chunk
+from vq.client.inbox import Inbox, InboxDelivery
+from vq.errors import CorruptData
+from vq.model import TopicPartition
+from vq.store.record import encode_record
+
+
+class Partition:
+    """A held partition; message contents are its number and a count from 0."""
+
+    def __init__(self, inbox: Inbox, number: int = 0) -> None:
+        self.number, self.offset, self.count, self.consumed = number, 0, 0, 0
+        self.stopped = False
+        self.delivery = InboxDelivery(TopicPartition("t", number), 0, inbox, self._consumed)
+
+    def _consumed(self, size: int) -> None:
+        self.consumed += size
+
+    def add(self, count: int, *, picked: bool = False, gap: int = 0, damage: bool = False) -> Chunk:
+        begin, offsets, body = self.offset, [], b""
+        for _ in range(count):
+            record = encode_record(self.count + 1, b"%d.%d" % (self.number, self.count))
+            offsets.append(self.offset)
+            self.offset += len(record)
+            self.count += 1
+            body += record
+        if damage:
+            body = body[:-1] + bytes([body[-1] ^ 1])
+        self.offset += gap
+        chunk = Chunk(begin, self.offset, body, offsets if picked else None)
+        self.delivery.add(chunk)
+        return chunk
+
+    def stop(self) -> None:
+        self.delivery.stop(lambda: setattr(self, "stopped", True))
+
+
+async def take(inbox: Inbox, count: int) -> list[bytes]:
+    found = []
+    for _ in range(count):
+        async with asyncio.timeout(5):
+            message = await inbox.next()
+        assert message is not None
+        found.append(message.content)
+    return found
+
+
+async def nothing_comes(inbox: Inbox) -> bool:
+    waiting = asyncio.ensure_future(inbox.next())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    done = waiting.done()
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    return not done
+
+
+async def test_a_message_is_consumed_when_the_next_one_is_asked_for() -> None:
+    inbox = Inbox()
+    partition = Partition(inbox)
+    chunk = partition.add(2)
+    assert await take(inbox, 1) == [b"0.0"]
+    assert (partition.delivery.position, partition.delivery.delivered) == (0, 0)
+    await take(inbox, 1)
+    assert (partition.delivery.position, partition.delivery.delivered) == (
+        chunk.next_offset // 2,
+        1,
+    )
+    assert await nothing_comes(inbox)
+    assert (partition.delivery.position, partition.delivery.delivered) == (chunk.next_offset, 2)
+    assert partition.consumed == chunk.size
+
+
+async def test_the_position_passes_what_a_filter_left_out() -> None:
+    inbox = Inbox()
+    partition = Partition(inbox)
+    partition.add(1, picked=True, gap=100)
+    partition.add(0, picked=True, gap=50)
+    await take(inbox, 1)
+    assert partition.delivery.position == 0
+    assert await nothing_comes(inbox)
+    assert partition.delivery.position == partition.offset
+
+
+async def test_partitions_take_turns_chunk_by_chunk() -> None:
+    """One with a long backlog does not keep the others waiting."""
+    inbox = Inbox()
+    first, second = Partition(inbox, 0), Partition(inbox, 1)
+    for _ in range(3):
+        first.add(2)
+    second.add(1)
+    second.add(1)
+    assert await take(inbox, 8) == [
+        b"0.0", b"0.1", b"1.0", b"0.2", b"0.3", b"1.1", b"0.4", b"0.5",
+    ]  # fmt: skip
+    assert await nothing_comes(inbox)
+    first.add(1)
+    assert await take(inbox, 1) == [b"0.6"]
+
+
+async def test_a_waiting_reader_is_woken() -> None:
+    inbox = Inbox()
+    partition = Partition(inbox)
+    waiting = asyncio.create_task(take(inbox, 1))
+    await asyncio.sleep(0)
+    partition.add(1)
+    assert await waiting == [b"0.0"]
+
+
+async def test_close_ends_a_waiting_reader_and_counts_the_message_in_hand() -> None:
+    inbox = Inbox()
+    partition = Partition(inbox)
+    partition.add(1)
+    await take(inbox, 1)
+    inbox.close()
+    assert partition.delivery.position == partition.offset
+    assert await inbox.next() is None
+    other = Inbox()
+    waiting = asyncio.create_task(other.next())
+    await asyncio.sleep(0)
+    other.close()
+    assert await waiting is None
+
+
+async def test_a_message_in_hand_at_a_failure_is_not_consumed() -> None:
+    inbox = Inbox()
+    partition = Partition(inbox)
+    partition.add(1)
+    await take(inbox, 1)
+    partition.stop()
+    assert not partition.stopped
+    inbox.close(consumed=False)
+    assert (partition.delivery.position, partition.stopped) == (0, True)
+
+
+async def test_only_the_message_in_hand_can_be_finished() -> None:
+    """The end of an earlier iteration comes late; it must not count a message of a later one."""
+    inbox = Inbox()
+    partition = Partition(inbox)
+    partition.add(2)
+    first: Any = await inbox.next()
+    second: Any = await inbox.next()
+    inbox.finish(first)
+    assert partition.delivery.delivered == 1
+    inbox.finish(second)
+    inbox.finish(second)
+    assert partition.delivery.delivered == 2
+
+
+async def test_stopping_waits_for_the_message_in_hand() -> None:
+    inbox = Inbox()
+    held, idle = Partition(inbox, 0), Partition(inbox, 1)
+    held.add(3)
+    idle.add(1)
+    await take(inbox, 1)
+    idle.stop()
+    held.stop()
+    assert (idle.stopped, held.stopped) == (True, False)
+    assert await nothing_comes(inbox), "neither delivers anything further"
+    assert held.stopped
+    assert held.delivery.delivered == 1
+    assert idle.delivery.delivered == 0
+
+
+async def test_damage_is_raised_once_behind_the_good_messages_and_others_go_on() -> None:
+    inbox = Inbox()
+    bad, good = Partition(inbox, 0), Partition(inbox, 1)
+    bad.add(2, damage=True)
+    bad.add(1)
+    good.add(1)
+    assert await take(inbox, 1) == [b"0.0"]
+    with pytest.raises(CorruptData):
+        await inbox.next()
+    bad.add(1)
+    assert await take(inbox, 1) == [b"1.0"]
+    assert await nothing_comes(inbox)
+    assert bad.delivery.delivered == 1
+    assert bad.consumed == 0, "so that nothing more than the bound is fetched"
+    bad.stop()
+    assert bad.stopped
