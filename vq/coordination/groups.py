@@ -304,7 +304,10 @@ async def claim(
         operations = [Set(path, value, version), *release, Create(owner_path, owning, True)]
         try:
             await coordinator.multi(operations)
-        except (BadVersion, NodeExists, NoNode):
+        except (BadVersion, NodeExists):
+            continue
+        except NoNode:
+            await _make_parents(coordinator, group, topic)  # gone with a topic of that name
             continue
         except ConnectionLost:
             continue  # if it was applied, the owner node is ours and is replaced in the next round
@@ -335,6 +338,12 @@ async def _assignment_version(
     with contextlib.suppress(NodeExists):
         return (await coordinator.create(path, Assignment().encode())).version
     return None
+
+
+async def _make_parents(coordinator: Coordinator, group: str, topic: str) -> None:
+    for parent in (Owner.parent(group, topic), CommittedOffset.parent(group, topic)):
+        with contextlib.suppress(NodeExists):
+            await coordinator.create(parent, parents=True)
 
 
 async def _with_progress(coordinator: Coordinator, claimed: Claim) -> Claim:
@@ -541,10 +550,10 @@ async def _read_offset(coordinator: Coordinator, path: str) -> CommittedOffset |
 
 
 async def group_topics(coordinator: Coordinator, group: str) -> list[str]:
-    """Return the topics that the group has progress or claims on, sorted."""
+    """Return the topics that the group has progress or members on, sorted."""
     offsets = await children_or_none(coordinator, join(ConsumerGroup.path(group), "offsets"))
-    claims = await children_or_none(coordinator, join(ConsumerGroup.path(group), "assignment"))
-    return sorted({*offsets, *claims})
+    owners = await children_or_none(coordinator, join(ConsumerGroup.path(group), "owners"))
+    return sorted({*offsets, *owners})
 
 
 async def reset_offset(
@@ -575,12 +584,29 @@ async def reset_offset(
         try:
             await coordinator.multi([fence, write])
             return
-        except (BadVersion, NodeExists, NoNode):
+        except (BadVersion, NodeExists):
+            continue
+        except NoNode:
+            await _make_parents(coordinator, group, topic)
             continue
         except ConnectionLost:
             if await _read_offset(coordinator, path) == offset:
                 return
     raise CoordinationError(f"the offset of {partition} changed {TRIES_MAX} times meanwhile")
+
+
+async def fence_claims(coordinator: Coordinator, group: str, topic: str) -> None:
+    """Raise the generation of every partition: no claim made so far commits anything any more."""
+    for partition in await _numbers(coordinator, Assignment.parent(group, topic), topic):
+        path = Assignment.path(group, *partition)
+        for _ in range(TRIES_MAX):
+            stat = await coordinator.exists(path)
+            if stat is None:
+                break
+            fence = Assignment(member="", generation=stat.version + 1).encode()
+            with contextlib.suppress(BadVersion, NoNode):
+                await coordinator.set(path, fence, version=stat.version)
+                break
 
 
 async def delete_group(coordinator: Coordinator, group: str) -> None:

@@ -25,13 +25,13 @@ from vq.coordination.coordinator import (
     Operation,
     Set,
 )
+from vq.coordination.groups import fence_claims
 from vq.coordination.paths import (
     CONSUMERS,
     CREATING,
     DELETING,
     READY,
     TOPICS,
-    Assignment,
     CommittedOffset,
     Owner,
     Partition,
@@ -127,7 +127,9 @@ async def create_topic(
 async def delete_topic(coordinator: Coordinator, name: str) -> None:
     """Delete a topic, its placement and every group's progress on it.
 
-    Brokers delete the data when they see it gone. May be repeated after any failure.
+    Brokers delete the data when they see it gone. May be repeated after any failure. The groups'
+    generations stay and are raised: if they began again at 0, a member that slept through could
+    commit the old topic's progress into its namesake's.
 
     Raises:
         UnknownTopic: There is none of this name.
@@ -144,8 +146,9 @@ async def delete_topic(coordinator: Coordinator, name: str) -> None:
     else:
         raise _too_busy(name)
     for group in await children_or_none(coordinator, CONSUMERS):
-        for parent in (Owner.parent, CommittedOffset.parent, Assignment.parent):
+        for parent in (Owner.parent, CommittedOffset.parent):
             await _delete_tree(coordinator, parent(group, name))
+        await fence_claims(coordinator, group, name)
     await _delete_tree(coordinator, path)
 
 

@@ -253,3 +253,31 @@ async def test_a_deletion_survives_a_fault_at_every_call(fault: str) -> None:
             break
         skip += 1
     assert skip > 10
+
+
+async def test_a_claim_on_a_deleted_topic_commits_nothing_into_its_namesake(client) -> None:
+    """A member slept through the deletion; its generation must not come round again."""
+    where = TopicPartition("t", 0)
+    await topics.create_topic(client, "t")
+    slept = await groups.claim(client, "g", "m1", where)
+    done = await groups.commit(client, [(slept, CommittedOffset(offset=500, member="m1"))])
+    await topics.delete_topic(client, "t")
+    await topics.create_topic(client, "t")
+    fresh = await groups.claim(client, "g", "m2", where)
+    assert fresh.committed is None
+    progress = CommittedOffset(offset=10, member="m2")
+    (await groups.commit(client, [(fresh, progress)])).raise_if_stale()
+    late = await groups.commit(client, [(done.done[where], CommittedOffset(offset=600))])
+    assert late.stale == (where,)
+    assert await groups.read_offsets(client, "g", ["t"]) == {where: progress}
+
+
+async def test_progress_is_reset_on_a_topic_made_anew(client) -> None:
+    """Also when the group has not claimed anything of it since."""
+    where = TopicPartition("t", 0)
+    await topics.create_topic(client, "t")
+    await groups.claim(client, "g", "m1", where)
+    await topics.delete_topic(client, "t")
+    await topics.create_topic(client, "t")
+    await groups.reset_offset(client, "g", where, CommittedOffset(offset=7))
+    assert (await groups.claim(client, "g", "m1", where)).committed == CommittedOffset(offset=7)
