@@ -73,7 +73,8 @@ class ProducerConfig:
         window: Batches in flight per partition, at most what a broker remembers for recognising
             resends.
         buffer_bytes: Memory of messages that have no outcome yet, each counted with its payload and
-            512 bytes for everything around it; at the bound ``send_async`` waits.
+            512 bytes for everything around it; at the bound ``send_async`` waits. More than 16 MiB
+            of small messages costs more (garbage collections look at each) than it gains.
         retry_backoff_s: First pause before a resend; doubles up to ``retry_backoff_max_s``.
         retry_backoff_max_s: Longest pause before a resend.
     """
@@ -82,7 +83,7 @@ class ProducerConfig:
     batch_bytes: int = 512 * limits.KIB
     batch_records: int = 2_000
     window: int = limits.PRODUCER_BATCHES_REMEMBERED
-    buffer_bytes: int = 64 * limits.MIB
+    buffer_bytes: int = 16 * limits.MIB
     retry_backoff_s: float = 0.02
     retry_backoff_max_s: float = 1.0
 
