@@ -1,8 +1,9 @@
 """kill -9 of a broker, again and again, while messages flow.
 
-    sender ──▶ broker ──✗ kill -9, start again on the same directory ──▶ …
+    sender ──▶ broker ──✗ kill -9, start again on the same directory ──▶ member of a group
 
-Goal: whatever was acknowledged is there at the end, once and in order; each message has an outcome.
+Goal: whatever was acknowledged is there at the end, once and in order; each message has an outcome;
+who reads meanwhile gets every message once, and none that is not there afterwards.
 """
 
 import signal
@@ -14,13 +15,15 @@ from support.faults import (
     Sender,
     client_of,
     make_rng,
+    member_of,
     read_back,
     read_files,
     settle,
     times,
     until,
+    wait_drained,
 )
-from support.judge import Fault
+from support.judge import Claim, Fault
 
 import vq
 
@@ -35,10 +38,11 @@ def test_no_acknowledged_message_is_lost_or_doubled_by_kills(
     kills = times(5, 100)
     broker = processes.add("b1")
     processes.vq_json("topic", "create", "t", "--partitions", "3")
-    with client_of(processes) as factory:
+    histories = tmp_path / "h"
+    with client_of(processes) as factory, member_of(processes, histories, "m0") as seen:
         with (
-            Sender(factory, "t", tmp_path / "h" / "s0.jsonl", rate=2000) as first,
-            Sender(factory, "t", tmp_path / "h" / "s1.jsonl", rate=200, size=5000) as second,
+            Sender(factory, "t", histories / "s0.jsonl", rate=2000) as first,
+            Sender(factory, "t", histories / "s1.jsonl", rate=200, size=5000) as second,
         ):
             for _ in range(kills):
                 first.wait_sent(50 + rng.randrange(1500))
@@ -49,9 +53,18 @@ def test_no_acknowledged_message_is_lost_or_doubled_by_kills(
             first.finish()
             second.finish()
         log = read_back(factory, "t")
+        wait_drained(log, seen)
     assert broker.stop() == 0
     assert read_files(processes, "t", 3) == log
-    settle(tmp_path / "h", log, Fault("kill -9", kills), acknowledged_min=50 * kills)
+    settle(
+        histories,
+        log,
+        Fault("kill -9", kills),
+        acknowledged_min=50 * kills,
+        drained=True,
+        group=True,
+        claims=[Claim(0, partition, "m0") for partition in range(3)],
+    )
 
 
 def test_sends_that_outlive_their_deadline_are_unknown_and_never_doubled(

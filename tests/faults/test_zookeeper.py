@@ -9,7 +9,7 @@ finds its way back by itself and leaves no node behind that belongs to nobody.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -21,18 +21,18 @@ from support.faults import (
     broker_settings,
     client_of,
     make_rng,
+    member_of,
     owners,
     read_back,
     settle,
     times,
     until,
+    wait_drained,
 )
-from support.history import History
 from support.judge import Fault
 from support.zookeeper import admin
 from support.zookeeper_log import group_evidence
 
-import vq
 from vq.coordination.embedded import EmbeddedZooKeeper
 from vq.model import Address
 
@@ -64,32 +64,6 @@ def start_broker(
     cluster.vq_json("topic", "create", "t", "--partitions", str(PARTITIONS))
 
 
-@contextmanager
-def member_of(
-    cluster: ProcessCluster,
-    histories: Path,
-    name: str,
-    *,
-    zookeeper: str | None = None,
-    session_timeout_s: float = SESSION_S,
-) -> Iterator[tuple[vq.MessageConsumer, set[tuple[int, int]]]]:
-    """Run a member of the group with a session of its own; yields it and what it received."""
-    seen: set[tuple[int, int]] = set()
-    with (
-        History(histories / f"{name}.jsonl") as history,
-        client_of(cluster, zookeeper=zookeeper, session_timeout_s=session_timeout_s) as factory,
-    ):
-
-        def take(message: vq.Message) -> None:
-            history.received(message)
-            seen.add((message.partition, message.offset))
-
-        consumer = factory.create_consumer(
-            vq.ConsumerConfig(group=GROUP, member=name, commit_interval_s=0.2, max_wait_s=1.0)
-        )
-        yield consumer.subscribe("t", 64 * 1024, take).start(), seen
-
-
 def owned(cluster: ProcessCluster) -> dict[int, tuple[str, int]]:
     """Return member and session of every partition of the group that is owned now."""
     return owners(cluster, GROUP, "t")
@@ -111,12 +85,6 @@ def slots(cluster: ProcessCluster) -> set[int]:
         }
 
 
-def drain(log: dict[int, list[tuple[int, str]]], *seen: set[tuple[int, int]]) -> None:
-    """Wait until the group has received everything."""
-    every = {(p, offset) for p, messages in log.items() for offset, _ in messages}
-    until(lambda: not every - set().union(*seen), "the group receives everything")
-
-
 def test_messages_flow_while_zookeeper_is_stopped(own, tmp_path: Path) -> None:
     """Stopped for longer than a session: acknowledgements go on, no session ends, no repeats."""
     zookeeper, cluster = own
@@ -127,8 +95,8 @@ def test_messages_flow_while_zookeeper_is_stopped(own, tmp_path: Path) -> None:
     more = {"session_timeout_s": session_s}
     with (
         client_of(cluster, **more) as factory,
-        member_of(cluster, histories, "m0", **more) as (_, seen0),
-        member_of(cluster, histories, "m1", **more) as (_, seen1),
+        member_of(cluster, histories, "m0", **more) as seen0,
+        member_of(cluster, histories, "m1", **more) as seen1,
         Sender(factory, "t", histories / "s0.jsonl") as sender,
     ):
         until(lambda: {name for name, _ in owned(cluster).values()} == {"m0", "m1"}, "both own")
@@ -144,7 +112,7 @@ def test_messages_flow_while_zookeeper_is_stopped(own, tmp_path: Path) -> None:
         sender.wait_sent(50)
         sender.finish()
         log = read_back(factory, "t")
-        drain(log, seen0, seen1)
+        wait_drained(log, seen0, seen1)
         assert owned(cluster) == before, "nobody lost a partition or a session"
     claims, commits = group_evidence(zookeeper.directory / "server-1", cluster.name, GROUP, "t")
     settle(
@@ -174,10 +142,18 @@ def test_sessions_that_end_under_everybody_are_replaced(own, tmp_path: Path) -> 
             client_of(cluster, zookeeper=str(to_producer.address), session_timeout_s=SESSION_S)
         )
         sender = stack.enter_context(Sender(factory, "t", histories / "s0.jsonl"))
-        _, seen0 = stack.enter_context(
-            member_of(cluster, histories, "m0", zookeeper=str(to_member.address))
+        seen0 = stack.enter_context(
+            member_of(
+                cluster,
+                histories,
+                "m0",
+                zookeeper=str(to_member.address),
+                session_timeout_s=SESSION_S,
+            )
         )
-        _, seen1 = stack.enter_context(member_of(cluster, histories, "m1"))
+        seen1 = stack.enter_context(
+            member_of(cluster, histories, "m1", session_timeout_s=SESSION_S)
+        )
         until(lambda: len(owned(cluster)) == PARTITIONS, "every partition is owned")
         sender.wait_sent(50)
 
@@ -218,7 +194,7 @@ def test_sessions_that_end_under_everybody_are_replaced(own, tmp_path: Path) -> 
             )
         sender.finish()
         log = read_back(factory, "t")
-        drain(log, seen0, seen1)
+        wait_drained(log, seen0, seen1)
     claims, commits = group_evidence(zookeeper.directory / "server-1", cluster.name, GROUP, "t")
     settle(
         histories,
@@ -254,7 +230,7 @@ def test_requests_to_zookeeper_are_cut_at_any_byte(own, tmp_path: Path) -> None:
                     zookeeper=str(links[1].address),
                     session_timeout_s=4.0,
                 )
-            )[1]
+            )
             for number in range(2)
         ]
         for _ in range(cuts):
@@ -267,7 +243,7 @@ def test_requests_to_zookeeper_are_cut_at_any_byte(own, tmp_path: Path) -> None:
         sender.wait_sent(50)
         sender.finish()
         log = read_back(factory, "t")
-        drain(log, *seen)
+        wait_drained(log, *seen)
         until(lambda: len(owned(cluster)) == PARTITIONS, "every partition is owned")
         with admin(cluster.zookeeper) as client:
             root = f"/vq/{cluster.name}"
@@ -300,7 +276,7 @@ def test_the_death_of_a_leader_is_not_noticed_by_messages(
         cluster = stack.enter_context(process_cluster(tmp_path / "brokers", zookeeper.hosts))
         start_broker(cluster, tmp_path, session_timeout_s=4.0)
         factory = stack.enter_context(client_of(cluster))
-        _, seen = stack.enter_context(member_of(cluster, histories, "m0", session_timeout_s=4.0))
+        seen = stack.enter_context(member_of(cluster, histories, "m0", session_timeout_s=4.0))
         sender = stack.enter_context(Sender(factory, "t", histories / "s0.jsonl"))
         until(lambda: len(owned(cluster)) == PARTITIONS, "every partition is owned")
         before = owned(cluster)
@@ -318,6 +294,6 @@ def test_the_death_of_a_leader_is_not_noticed_by_messages(
         assert sender.longest_gap_s < 2.0, "acknowledgements stood still"
         sender.finish()
         log = read_back(factory, "t")
-        drain(log, seen)
+        wait_drained(log, seen)
         assert owned(cluster) == before, "no session ended"
     settle(histories, log, Fault("leader killed", kills), acknowledged_min=50, drained=True)

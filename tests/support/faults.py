@@ -190,6 +190,44 @@ def client_of(
         yield factory
 
 
+Places = set[tuple[int, int]]
+
+
+@contextmanager
+def member_of(
+    cluster: ProcessCluster,
+    histories: Path,
+    name: str,
+    *,
+    zookeeper: str | None = None,
+    session_timeout_s: float = 10.0,
+    group: str = "g",
+    topic: str = "t",
+) -> Iterator[Places]:
+    """Run a member of a group with a session of its own; yields where what it received lies."""
+    seen: Places = set()
+    with (
+        History(histories / f"{name}.jsonl") as history,
+        client_of(cluster, zookeeper=zookeeper, session_timeout_s=session_timeout_s) as factory,
+    ):
+
+        def take(message: vq.Message) -> None:
+            history.received(message)
+            seen.add((message.partition, message.offset))
+
+        consumer = factory.create_consumer(
+            vq.ConsumerConfig(group=group, member=name, commit_interval_s=0.2, max_wait_s=1.0)
+        )
+        consumer.subscribe(topic, 64 * 1024, take).start()
+        yield seen
+
+
+def wait_drained(log: Mapping[int, Sequence[tuple[int, str]]], *seen: Places) -> None:
+    """Wait until a group has received everything."""
+    every = {(p, offset) for p, messages in log.items() for offset, _ in messages}
+    until(lambda: not every - set().union(*seen), "the group receives everything")
+
+
 def owners(cluster: ProcessCluster, group: str, topic: str) -> dict[int, tuple[str, int]]:
     """Return member and session of every partition that a group owns now, as ZooKeeper has it."""
     root = f"/vq/{cluster.name}/consumers/{group}/owners/{topic}"
