@@ -10,7 +10,6 @@ The short form runs ``SEEDS`` seeds, ``VQ_LONG=1`` runs 3 000. A failure names i
 trace of all that happened. ``VQ_LINES=vq.broker`` adds the log lines of a package.
 """
 
-import asyncio
 import logging
 import os
 import subprocess
@@ -19,13 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.simulation import mutants, run, workload
+from support.simulation import mutants, run
 from support.simulation.nemesis import FAULTS
 from support.simulation.world import Size
-
-from vq.coordination import groups
-from vq.coordination.paths import CommittedOffset
-from vq.model import TopicPartition
 
 LONG = os.environ.get("VQ_LONG") == "1"
 SEEDS = 3_000 if LONG else 60
@@ -90,52 +85,6 @@ def test_the_simulation_kills(mutant: mutants.Mutant, monkeypatch: pytest.Monkey
         if run.simulate(seed, kinds=mutant.kinds).violations:
             return
     pytest.fail(f"{mutant} survived {MUTANT_SEEDS_MAX} seeds")
-
-
-class ProgressBeyondTheEnd(run.Simulation):
-    """A group is told to go on far behind the end of its only partition."""
-
-    async def main(self) -> None:
-        """See ``Simulation.main``."""
-        operator = await self.start()
-        await self.create_topic(operator)
-        producers = self.clients("p", 1, workload.produce)
-        members = self.clients("c", 1, workload.consume)
-        await asyncio.sleep(3)
-        await self.end(producers)
-        await self.until("the member to catch up", self.everything_is_read)
-        await self.end(members)
-        before = len(self.world.history.events)
-        where = TopicPartition(workload.TOPIC, 0)
-        await groups.reset_offset(
-            operator.coordinator, "shop", where, CommittedOffset(offset=10**9)
-        )
-        members[0].wanted = True
-        await asyncio.sleep(20)
-        self.violations += [
-            f"read: {event}" for event in self.world.history.events[before:] if event[1] == "read"
-        ]
-
-
-def beyond_the_end() -> run.Report:
-    """Run that story."""
-    size = Size(brokers=1, partitions=1, producers=1, members=1)
-    return run.execute(
-        lambda loop: ProgressBeyondTheEnd(loop, 1, seconds=0, size=size, kinds=(), tell=None)
-    )
-
-
-def test_progress_beyond_the_end_is_no_reason_to_begin_anew() -> None:
-    """Nothing is delivered again: the error is told, and an operator decides."""
-    report = beyond_the_end()
-    assert report.delivered >= 10
-    assert report.violations == []
-
-
-def test_beginning_anew_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mutant that resets to 0 is killed by the story above."""
-    mutants.OUT_OF_RANGE_BEGINS_ANEW.patch(monkeypatch)
-    assert beyond_the_end().violations
 
 
 @pytest.mark.skipif("VQ_SEED" not in os.environ, reason="replays the one seed that VQ_SEED names")

@@ -88,6 +88,7 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             producer_epoch=2,
             sequence=300,
             epoch=3,
+            topic_id="5f0c",
         ),
         RECORD,
     ),
@@ -103,6 +104,7 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             epoch=3,
             tags=["t", "ü"],
             validate=True,
+            topic_id="5f0c",
         )
     ),
     (Command.GET, "response"): Sample(
@@ -127,6 +129,7 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             from_offset=88,
             to_offset=5000,
             epoch=3,
+            topic_id="5f0c",
         )
     ),
     (Command.OFFSETS, "response"): Sample(
@@ -141,7 +144,7 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
         )
     ),
     (Command.SEAL, "request"): Sample(
-        wire.SealRequest(topic="orders", partition=3, placement_version=9)
+        wire.SealRequest(topic="orders", partition=3, placement_version=9, topic_id="5f0c")
     ),
     (Command.SEAL, "response"): Sample(wire.SealResponse(end_offset=5000, producers=b"\x01\x02")),
     (Command.ADOPT, "request"): Sample(

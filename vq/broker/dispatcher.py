@@ -14,7 +14,7 @@ from vq.broker import reading
 from vq.broker.channel import Channel
 from vq.broker.context import Context
 from vq.broker.session import Handler, Session
-from vq.errors import NotMaster, VqError
+from vq.errors import NotMaster, UnknownTopic, VqError
 from vq.model import TopicPartition
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import Ticket
@@ -86,7 +86,7 @@ class Dispatcher:
             session.refuse(ticket, self.put_refusal or _lease_ended(context))
             return
         channel = self._channels.get((header.topic, header.partition))
-        if channel is None:
+        if channel is None or header.topic_id not in (channel.topic_id, ""):
             self._resolve(self.put, session, ticket, header, body)
         elif channel.log is None and channel.takes_puts:
             self._directory.open(channel, partial(channel.put, session, ticket, header, body))
@@ -96,7 +96,7 @@ class Dispatcher:
     def get(self, session: Session, ticket: Ticket, header: wire.GetRequest, body: bytes) -> None:
         """GET: read bytes, now or when there are some."""
         channel = self._channels.get((header.topic, header.partition))
-        if channel is None:
+        if channel is None or header.topic_id not in (channel.topic_id, ""):
             self._resolve(self.get, session, ticket, header, body)
         else:
             reading.get(channel, session, ticket, header)
@@ -106,7 +106,7 @@ class Dispatcher:
     ) -> None:
         """OFFSETS: tell the range of a partition."""
         channel = self._channels.get((header.topic, header.partition))
-        if channel is None:
+        if channel is None or header.topic_id not in (channel.topic_id, ""):
             self._resolve(self.offsets, session, ticket, header, body)
         else:
             reading.offsets(channel, session, ticket, header)
@@ -124,7 +124,7 @@ class Dispatcher:
     def seal(self, session: Session, ticket: Ticket, header: wire.SealRequest, body: bytes) -> None:
         """SEAL: end the span that this group holds."""
         channel = self._channels.get((header.topic, header.partition))
-        if channel is None:
+        if channel is None or header.topic_id not in (channel.topic_id, ""):
             self._resolve(self.seal, session, ticket, header, body)
         else:
             self._moves.seal(session, ticket, channel, header.placement_version)
@@ -141,15 +141,25 @@ class Dispatcher:
     def _resolve(
         self, handler: Handler, session: Session, ticket: Ticket, header: Any, body: bytes
     ) -> None:
-        """Look for the partition in ZooKeeper: the watch that tells of it may be on its way."""
+        """Look for the partition in ZooKeeper: the watch that tells of it may be on its way.
+
+        Or of another topic of that name. What is sent to it must not end in its namesake, which is
+        about to be deleted here.
+        """
 
         def then(found: Channel | VqError) -> None:
             if isinstance(found, VqError):
                 session.refuse(ticket, found)
+            elif header.topic_id not in (found.topic_id, ""):
+                session.refuse(ticket, _made_anew(header.topic))
             else:
                 handler(session, ticket, header, body)
 
         self._directory.resolve(TopicPartition(header.topic, header.partition), then)
+
+
+def _made_anew(topic: str) -> UnknownTopic:
+    return UnknownTopic(f"topic {topic!r} was deleted and made anew; publish or subscribe it again")
 
 
 def _lease_ended(context: Context) -> NotMaster:

@@ -222,7 +222,10 @@ async def _carry_out(cluster: ClusterClient, planned: Move) -> int:
     placement, view = planned.placement, planned.view
     name, number = placement.topic, placement.partition
     seal = SealRequest(
-        topic=name, partition=number, placement_version=view.partition_versions[number]
+        topic=name,
+        partition=number,
+        placement_version=view.partition_versions[number],
+        topic_id=view.id,
     )
     sealed, _ = await cluster.request(planned.source.address, Command.SEAL, seal)
     assert isinstance(sealed, SealResponse)

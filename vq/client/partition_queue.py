@@ -44,6 +44,7 @@ class PartitionQueue:
         in_flight: Unresolved batches, oldest first; at most ``config.window``.
         retry_at: Nothing is sent before this monotonic time.
         closed: Why nothing is sent any more; under the producer's lock.
+        topic_id: Which topic of that name it belongs to.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class PartitionQueue:
         self.busy = False
         self.held = False
         self.closed: errors.VqError | None = None
+        self.topic_id = ""
         self._config = config
         self._producer_id = producer_id
         self._on_ended = on_ended  # (messages, payload bytes) that have their outcome now

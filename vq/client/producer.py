@@ -407,7 +407,7 @@ class ProducerCore:
                 self._on_answer(queue, batch, frame)
 
         try:
-            connection.send(Command.PUT, put_header(queue.where, batch), batch.body, on_reply)
+            connection.send(Command.PUT, put_header(queue, batch), batch.body, on_reply)
         except VqError as error:
             timer.cancel()
             if isinstance(error, ConnectionCut):

@@ -3,15 +3,14 @@
 from vq.client.batch import Batch
 from vq.client.partition_queue import PartitionQueue
 from vq.errors import OutcomeUnknown, ProtocolError, VqError
-from vq.model import TopicPartition
 from vq.remoting import messages
 from vq.remoting.frames import Frame
 from vq.remoting.wire_pb2 import PutRequest, PutResponse
 
 
-def put_header(where: TopicPartition, batch: Batch) -> bytes:
+def put_header(queue: PartitionQueue, batch: Batch) -> bytes:
     """Return the header of the PUT that carries ``batch``; its body is ``batch.body``."""
-    stamp = batch.stamp
+    stamp, where = batch.stamp, queue.where
     return PutRequest(
         topic=where.topic,
         partition=where.partition,
@@ -20,6 +19,7 @@ def put_header(where: TopicPartition, batch: Batch) -> bytes:
         producer_id=stamp.producer_id,
         producer_epoch=stamp.producer_epoch,
         sequence=stamp.sequence,
+        topic_id=queue.topic_id,
     ).SerializeToString()
 
 

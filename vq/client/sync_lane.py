@@ -312,7 +312,7 @@ class SyncLane:
     def _exchange(self, batches: list[tuple[PartitionQueue, Batch]]) -> None:
         if not batches:
             return
-        requests = [(put_header(queue.where, batch), batch.body) for queue, batch in batches]
+        requests = [(put_header(queue, batch), batch.body) for queue, batch in batches]
         left = min(batch.deadline for _, batch in batches) - self._hooks.now()
         answers: Sequence[Frame | VqError | None]
         try:

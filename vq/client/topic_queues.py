@@ -44,7 +44,9 @@ class TopicQueues:
         if len(self.queues) == partitions and self._writable == writable:
             return
         for number in range(len(self.queues), partitions):
-            self.queues.append(self._make_queue(TopicPartition(self.topic, number)))
+            queue = self._make_queue(TopicPartition(self.topic, number))
+            queue.topic_id = self.topic_id
+            self.queues.append(queue)
         self._writable = writable
         if self._refusal is not None:
             return

@@ -76,6 +76,7 @@ class Simulation:
         self.faults: dict[str, int] = {}
         self.violations: list[str] = []
         self._supervisors: list[asyncio.Task[None]] = []
+        self._operator_rng = generator(seed, "operator")
         self._operator_process = Process(loop, "operator")
         self.world.processes.append(self._operator_process)
 
@@ -115,7 +116,7 @@ class Simulation:
 
     async def create_topic(self, operator: ClusterClient) -> None:
         """Make the topic; it is flushed before acknowledgements wherever that is needed."""
-        rng = generator(self.world.seed, "operator")
+        rng = self._operator_rng
         settings = TopicSettings(
             partitions=self.world.size.partitions,
             flush=FlushMode.SYNC if TAKE_UNFLUSHED & set(self.kinds) else rng.choice(FLUSH_MODES),

@@ -239,6 +239,24 @@ async def test_data_of_a_deleted_topic_never_meet_its_namesake(served):
     assert [r.payload for r in decode_records(body, 0)] == [b"new"]
 
 
+async def test_a_request_for_a_topic_never_reaches_its_namesake(served):
+    """Whoever names the topic's id is refused by another one: broker or client is behind."""
+    channel = served.node._partitions.channels["t", 0]
+    known = {"topic_id": channel.topic_id}
+    await served.client.put("t", 0, [message(b"x")], **known)
+    assert (await served.client.get("t", 0, 0, **known))[1]
+    assert (await served.client.offsets("t", 0, **known)).latest > 0
+    other = {"topic_id": "another"}
+    for call in (
+        served.client.put("t", 0, [message(b"y")], **other),
+        served.client.get("t", 0, 0, **other),
+        served.client.offsets("t", 0, **other),
+    ):
+        with pytest.raises(UnknownTopic, match="made anew"):
+            await call
+    assert channel.log.messages == 1
+
+
 async def test_who_waits_on_a_deleted_topic_is_told(served):
     """A parked GET ends with UnknownTopic."""
     waiting = served.client.send_get("t", 0, 0, max_wait_ms=20_000)

@@ -1,0 +1,99 @@
+"""Stories on the simulated cluster: one sequence of events each, told as it must not end.
+
+The random runs (``test_simulation``) find what nobody thought of; these pin what was found, or what
+chance would hardly ever arrange.
+"""
+
+import asyncio
+
+import pytest
+from support.simulation import mutants, run, workload
+from support.simulation.world import Size
+
+from vq.coordination import groups
+from vq.coordination.paths import CommittedOffset
+from vq.coordination.topics import delete_topic
+from vq.model import TopicPartition
+
+SMALL = Size(brokers=1, partitions=1, producers=1, members=1)
+
+
+def play(story: type[run.Simulation], size: Size = SMALL) -> run.Report:
+    """Run a story to its end."""
+    return run.execute(lambda loop: story(loop, 1, seconds=0, size=size, kinds=(), tell=None))
+
+
+class ProgressBeyondTheEnd(run.Simulation):
+    """A group is told to go on far behind the end of its only partition."""
+
+    async def main(self) -> None:
+        """See ``Simulation.main``."""
+        operator = await self.start()
+        await self.create_topic(operator)
+        producers = self.clients("p", 1, workload.produce)
+        members = self.clients("c", 1, workload.consume)
+        await asyncio.sleep(3)
+        await self.end(producers)
+        await self.until("the member to catch up", self.everything_is_read)
+        await self.end(members)
+        before = len(self.world.history.events)
+        where = TopicPartition(workload.TOPIC, 0)
+        far = CommittedOffset(offset=10**9)
+        await groups.reset_offset(operator.coordinator, "shop", where, far)
+        members[0].wanted = True
+        await asyncio.sleep(20)
+        self.violations += [
+            f"read: {event}" for event in self.world.history.events[before:] if event[1] == "read"
+        ]
+
+
+def test_progress_beyond_the_end_is_no_reason_to_begin_anew() -> None:
+    """Nothing is delivered again: the error is told, and an operator decides."""
+    report = play(ProgressBeyondTheEnd)
+    assert report.delivered >= 10
+    assert report.violations == []
+
+
+def test_beginning_anew_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant that resets to 0 is killed by the story above."""
+    mutants.OUT_OF_RANGE_BEGINS_ANEW.patch(monkeypatch)
+    assert play(ProgressBeyondTheEnd).violations
+
+
+class TopicMadeAnew(run.Simulation):
+    """A topic is deleted and made anew while its broker hears nothing from ZooKeeper."""
+
+    async def main(self) -> None:
+        """See ``Simulation.main``."""
+        world, history = self.world, self.world.history
+        operator = await self.start()
+        await self.create_topic(operator)
+        producers = self.clients("p", 1, workload.produce)
+        await asyncio.sleep(3)
+        deaf = world.brokers[0].coordinator
+        assert deaf is not None
+        world.ensemble.disconnect(deaf)
+        await delete_topic(operator.coordinator, workload.TOPIC)
+        await self.create_topic(operator)
+        history.add("note", "operator", "made anew")
+        made = len(history.events)
+        await asyncio.sleep(2)
+        world.ensemble.reconnect(deaf)
+        await asyncio.sleep(3)
+        await self.end(producers)
+        log, _, _ = await self._operator_process.spawn(self._read_end(operator))
+        stored = {each.value for messages in log.values() for each in messages}
+        since = history.events[made:]
+        sent = {event[3] for event in since if event[1] == "send"}
+        acknowledged = {event[3] for event in since if event[1] == "ok"} & sent
+        history.add("note", "operator", len(acknowledged))
+        if not acknowledged:
+            self.violations.append("nothing was acknowledged any more")
+        self.violations += [f"lost: {value}" for value in sorted(acknowledged - stored)]
+        self.violations += [f"of the old topic: {value}" for value in sorted(stored - sent)]
+
+
+def test_what_is_sent_to_a_topic_made_anew_does_not_end_in_its_namesake() -> None:
+    """A broker that has not heard of the change must not acknowledge into what will be deleted."""
+    report = play(TopicMadeAnew)
+    assert report.violations == []
