@@ -13,7 +13,7 @@ from vq.errors import InvalidState, NotPublished
 from vq.model import Message, OffsetBounds, SendResult, TopicPartition
 
 _SEND_SYNC_S = 3.0
-_GET_S = 5.0
+_GET_S = 30.0  # beside what the core itself bounds: connecting, moving, ZooKeeper
 _WORKERS_S = 5.0
 
 

@@ -20,7 +20,15 @@ from vq.coordination.coordinator import Coordinator
 from vq.coordination.routes import Routes, RouteWatcher
 from vq.coordination.slots import SlotLease
 from vq.coordination.zk import ZooKeeperCoordinator
-from vq.errors import NotMaster, OffsetOutOfRange, UnknownPartition, VqError
+from vq.errors import (
+    ConnectionCut,
+    InvalidState,
+    NotMaster,
+    OffsetOutOfRange,
+    UnknownPartition,
+    Unreachable,
+    VqError,
+)
 from vq.model import Address, TopicPartition, check_name
 from vq.remoting.frames import Buffer
 from vq.remoting.transport import Network, TcpNetwork
@@ -77,6 +85,8 @@ class ClusterClient:
             return
         self._closed = True
         tasks: list[asyncio.Task[Any]] = [*self._connecting.values(), *self._refreshing.values()]
+        if self._slot_task is not None and not self._slot_task.done():
+            tasks.append(self._slot_task)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -148,7 +158,10 @@ class ClusterClient:
 
     def _changed(self, *_: Any) -> None:
         for listener in list(self._listeners):
-            listener()
+            try:
+                listener()
+            except Exception:  # the others want to know as well
+                logger.exception("following a change of the cluster stumbled, and goes on")
 
     # Message ids ------------------------------------------------------------------------------
     async def lease_slot(self) -> None:
@@ -188,8 +201,11 @@ class ClusterClient:
         """Return an open connection to ``address``.
 
         Raises:
+            InvalidState: This client is closed.
             ConnectionCut, TimedOut, VqError: See ``connection.connect``.
         """
+        if self._closed:
+            raise InvalidState("the factory is shut down")
         connection = self._connections.get(address)
         if connection is not None:
             return connection
@@ -216,6 +232,8 @@ class ClusterClient:
             timeout=self.config.connect_timeout_s,
             on_close=self._connection_closed,
         )
+        if connection.closed:
+            raise ConnectionCut(f"{address} closed the connection at once")
         self._connections[address] = connection
         return connection
 
@@ -245,10 +263,22 @@ class ClusterClient:
         *,
         timeout: float | None = None,
     ) -> tuple[Any, bytes]:
-        """Send one request to one broker; see ``BrokerConnection.request``."""
+        """Send one request to one broker; see ``BrokerConnection.request``.
+
+        ``timeout`` holds for connecting and answering together.
+
+        Raises:
+            Unreachable: No connection came about in time; nothing was sent.
+        """
         bound = self.config.request_timeout_s if timeout is None else timeout
-        connection = await self.connection(address)
-        return await connection.request(command, message, body, timeout=bound)
+        begin = self.clock.monotonic()
+        try:
+            async with asyncio.timeout(bound):
+                connection = await self.connection(address)
+        except TimeoutError:
+            raise Unreachable(f"no connection to {address} within {bound:g} s") from None
+        left = bound - (self.clock.monotonic() - begin)
+        return await connection.request(command, message, body, timeout=max(0.0, left))
 
 
 async def open_cluster(config: MessageFactoryConfig) -> ClusterClient:

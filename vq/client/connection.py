@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, cast
 
-from vq.errors import ConnectionCut, TimedOut, VqError
+from vq.errors import ConnectionCut, TimedOut, Unreachable, VqError
 from vq.model import Address
 from vq.remoting import messages
 from vq.remoting.connection import ClientConnection, Closing, Opened, Reply
@@ -169,9 +169,8 @@ async def connect(
     """Connect and say HELLO, all within ``timeout`` seconds.
 
     Raises:
-        Unreachable: Nobody listens there.
+        Unreachable: Nobody listens there, or nobody answers in time.
         ConnectionCut: The connection ended.
-        TimedOut: No answer in time.
         VqError: The broker refused.
     """
     connection: BrokerConnection | None = None
@@ -188,6 +187,6 @@ async def connect(
         if connection is not None:
             connection.close()
         if isinstance(error, TimeoutError):
-            raise TimedOut(f"{address} did not answer HELLO within {timeout:g} s") from None
+            raise Unreachable(f"{address} did not answer HELLO within {timeout:g} s") from None
         raise
     return connection

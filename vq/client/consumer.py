@@ -24,7 +24,7 @@ from vq.client.fetcher import Chunk, PartitionFetcher
 from vq.client.membership import Membership, MembershipHooks
 from vq.coordination import groups
 from vq.errors import (
-    CoordinationError,
+    ConnectionCut,
     GenerationStale,
     InvalidArgument,
     InvalidState,
@@ -77,6 +77,8 @@ class ConsumerCore:
         self._loop = asyncio.get_running_loop()
         self._subscriptions: dict[str, Subscription] = {}
         self._membership: Membership | None = None
+        self._starting = False
+        self._closing: asyncio.Task[None] | None = None
         self._held: dict[TopicPartition, _Held] = {}
         self._commit_task: asyncio.Task[None] | None = None
         self._commit_lock = asyncio.Lock()
@@ -91,9 +93,10 @@ class ConsumerCore:
             raise InvalidArgument(f"length {length} is outside [1, {limits.FETCH_BYTES_MAX}] bytes")
         where = TopicPartition(topic, partition)
         await self._cluster.track(topic)
-        wait_s = min(timeout or 0.0, limits.LONG_POLL_S_MAX)
         deadline = self._cluster.clock.monotonic() + (timeout or 0.0)
         while True:
+            left = max(0.0, deadline - self._cluster.clock.monotonic())
+            wait_s = min(left, limits.LONG_POLL_S_MAX)
             chunk = await self._fetch(where, offset, length, wait_s)
             decoder = Decoder(where)
             messages = decoder.decode(chunk)
@@ -144,7 +147,8 @@ class ConsumerCore:
                 )
             except VqError as error:
                 late = self._cluster.clock.monotonic() + pause >= deadline
-                if late or not (error.retriable or error.refresh_routes):
+                cut = isinstance(error, ConnectionCut)  # asking twice does no harm
+                if late or not (cut or error.retriable or error.refresh_routes):
                     raise
                 self._cluster.refresh(where.topic)
             await asyncio.sleep(pause)
@@ -185,7 +189,7 @@ class ConsumerCore:
         self, topic: str, length: int, listener: Listener, message_filter: str | None
     ) -> None:
         """See ``MessageConsumer.subscribe``."""
-        if self._membership is not None or self.closed:
+        if self._membership is not None or self._starting or self.closed:
             raise InvalidState("subscribe comes before start")
         if topic in self._subscriptions:
             raise InvalidArgument(f"topic {topic!r} is subscribed already")
@@ -202,18 +206,25 @@ class ConsumerCore:
             raise InvalidState("nothing is subscribed: call subscribe(topic, length, listener)")
         if not self.config.group:
             raise InvalidState("start needs ConsumerConfig(group=...)")
-        if self._membership is not None or self.closed:
+        if self._membership is not None or self._starting or self.closed:
             raise InvalidState("this consumer was started or closed before")
-        for topic in self._subscriptions:
-            await self._cluster.track(topic)
-        self._membership = Membership(
-            self._cluster,
-            self.config,
-            member=self.member,
-            filters={each.topic: "||".join(each.tags) for each in self._subscriptions.values()},
-            hooks=MembershipHooks(self._claimed, self._revoke, self._suspend, self._resume),
-        )
-        await self._membership.start()
+        self._starting = True
+        try:
+            for topic in self._subscriptions:
+                await self._cluster.track(topic)
+            membership = self._membership = Membership(
+                self._cluster,
+                self.config,
+                member=self.member,
+                filters={each.topic: "||".join(each.tags) for each in self._subscriptions.values()},
+                hooks=MembershipHooks(self._claimed, self._revoke, self._suspend, self._resume),
+            )
+            await membership.start()
+        except BaseException:
+            self._membership = None  # ``start`` may be tried again
+            raise
+        finally:
+            self._starting = False
         self._commit_task = asyncio.create_task(self._commit_regularly())
 
     def held(self) -> list[TopicPartition]:
@@ -232,7 +243,9 @@ class ConsumerCore:
         latest = self._membership.contract.start == "latest"
         position = offsets.latest if latest else offsets.earliest
         # Kept at once: what arrives from now on must not be skipped after a crash.
-        await self._membership.commit({where: position})
+        error = (await self._membership.commit({where: position}))[where]
+        if error is not None:
+            raise error
         self._begin(where, position, committed=position)
 
     def _begin(self, where: TopicPartition, position: int, *, committed: int) -> None:
@@ -289,7 +302,7 @@ class ConsumerCore:
         if commit:
             try:
                 await self._commit([held])
-            except CoordinationError as error:
+            except VqError as error:
                 logger.warning("%s: the last commit before release failed: %s", where, error)
         self._held.pop(where, None)
 
@@ -315,6 +328,8 @@ class ConsumerCore:
                 logger.warning(
                     "group %s: commit failed, tried again later: %s", self.config.group, error
                 )
+            except Exception:
+                logger.exception("group %s: a commit stumbled, and goes on", self.config.group)
 
     async def commit(self) -> None:
         """Commit the position of every partition that has moved.
@@ -354,19 +369,21 @@ class ConsumerCore:
 
     async def close(self) -> None:
         """Finish the messages in hand, commit, leave the group. May be called again."""
-        if self.closed:
-            return
         self.closed = True
+        if self._closing is None:
+            self._closing = self._loop.create_task(self._finish())
+        await asyncio.shield(self._closing)
+
+    async def _finish(self) -> None:
         if self._commit_task is not None:
             self._commit_task.cancel()
-        if self._membership is not None:
-            try:
-                async with asyncio.timeout(_CLOSE_S):
-                    await self._membership.close()
-            except TimeoutError:
-                logger.exception("group %s: left without a clean hand-over", self.config.group)
-        for held in self._held.values():
-            held.fetcher.stop()
+            await asyncio.wait([self._commit_task])
+        try:
+            if self._membership is not None:
+                await self._membership.close(_CLOSE_S)
+        finally:
+            for held in self._held.values():
+                held.fetcher.stop()
 
 
 def _settle(future: "asyncio.Future[None]") -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from vq import limits
 from vq.client.cluster import ClusterClient
-from vq.errors import Busy, ConnectionCut, OutcomeUnknown, VqError
+from vq.errors import OutcomeUnknown, ProtocolError, VqError
 from vq.model import TopicPartition
 from vq.remoting import messages
 from vq.remoting.format import Command
@@ -137,7 +137,7 @@ class PartitionFetcher:
 
         try:
             connection.send(Command.GET, header, b"", on_reply)
-        except (ConnectionCut, Busy):
+        except VqError:  # it has just ended, or takes no more for now
             timer.cancel()
             self._request = 0
             self._retry_later()
@@ -151,10 +151,17 @@ class PartitionFetcher:
         if frame is None:
             self._retry_later()
             return
-        if frame.status:
-            self._failed(messages.decode_error(frame.status, frame.header, frame.flags))
+        try:
+            response = messages.decode_reply(frame)
+            assert isinstance(response, GetResponse)
+            if response.offset != self.position:
+                raise ProtocolError(
+                    f"{self.where}: asked for offset {self.position}, the answer is for "
+                    f"{response.offset}"
+                )
+        except VqError as error:
+            self._failed(error)
             return
-        response = GetResponse.FromString(frame.header)
         self._backoff_s = _BACKOFF_S
         self._validate = False
         self.high_watermark = response.high_watermark

@@ -4,7 +4,9 @@ Every member computes the same sharing from what it reads (``coordination.rebala
 its own part only: first it gives up what should be another's, then it claims what should be its own
 and is free. Only partitions that move stop; a partition that is still owned is waited for.
 
-One task does all of it. Watches, sessions and timers only wake it; the truth is read each time.
+One task does all of it. Watches, sessions and timers only wake it; the truth is read each time. It
+may be interrupted anywhere: a claim whose answer did not come, and a release that did not get
+through, are *owed*, and released in the next round or at the end.
 
     SUSPENDED  nothing is given up; past the session time-out delivery pauses, since somebody else
                may own the partitions by then
@@ -15,7 +17,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from vq.client.cluster import ClusterClient
@@ -24,7 +26,7 @@ from vq.coordination import groups
 from vq.coordination.coordinator import SessionState, WatchEvent
 from vq.coordination.paths import CommittedOffset, ConsumerGroup, Member
 from vq.coordination.rebalance import assign
-from vq.errors import CoordinationError, GenerationStale, UnknownTopic, VqError
+from vq.errors import GenerationStale, InvalidArgument, UnknownTopic, VqError
 from vq.model import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -32,6 +34,10 @@ _BACKOFF_S = 0.1
 _BACKOFF_MAX_S = 5.0
 #: Members that join together are seen together: one round instead of several.
 _DEBOUNCE_S = 0.02
+#: At the end: how long ZooKeeper may take for what is left to release once everything is drained.
+_LEAVE_S = 5.0
+#: Claims, releases and looks that are under way at once.
+_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +78,13 @@ class Membership:
         self._filters = dict(filters)
         self._hooks = hooks
         self._claims: dict[TopicPartition, groups.Claim] = {}
+        self._owed: dict[TopicPartition, groups.Claim] = {}  # perhaps ours in the tree, not held
         self._nonce = f"{cluster.rng.getrandbits(64):016x}"
+        self._leaving: set[TopicPartition] = set()  # of the claims: began to be given up
         self._wake = asyncio.Event()
-        self._session = 0  # the session that the member node belongs to
-        self._suspended = False
+        self._session = 0  # the session that the member node belongs to, 0: never joined
+        self._suspending: asyncio.Task[None] | None = None  # until delivery goes on
+        self._suspend_timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._removers: list[Callable[[], None]] = []
 
@@ -89,28 +98,59 @@ class Membership:
         """
         wanted = ConsumerGroup(start=self._config.start_position.value, topics=self._filters)
         self.contract = await groups.ensure_group(self._coordinator, self._group, wanted)
-        await self._join()
+        try:
+            await self._join()
+        except BaseException:
+            await self._undo_join()
+            raise
         self._removers = [
             self._coordinator.add_listener(self._on_session),
             self._cluster.on_change(self.wake),
         ]
-        self._wake.set()
+        self._on_session(self._coordinator.state)
         self._task = asyncio.create_task(self._run())
 
-    async def close(self) -> None:
-        """Give everything up in order, leave the group."""
+    async def close(self, timeout_s: float) -> None:
+        """Give everything up in order and leave the group.
+
+        What is not drained within ``timeout_s`` is given up all the same: whoever has it next gets
+        the message in hand once more.
+        """
         for remove in self._removers:
             remove()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        for where in sorted(self._claims):
-            await self._give_up(where, commit=True)
-        if self._coordinator.state is SessionState.CONNECTED:
-            try:
+        self._removers = []
+        self._cancel_timer()
+        tasks = [task for task in (self._task, self._suspending) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._give_up(self._claims)
+        except TimeoutError:
+            logger.warning(
+                "group %s, member %s: listeners did not return within %g s; leaving without "
+                "a clean hand-over",
+                self._group,
+                self._member,
+                timeout_s,
+            )
+        except VqError as error:
+            logger.warning("group %s, member %s: %s", self._group, self._member, error)
+        await self._leave()
+
+    async def _leave(self) -> None:
+        """Delete what is this member's in the tree; it goes with the session otherwise."""
+        self._owed.update(self._claims)
+        self._claims.clear()
+        if self._session == 0 or self._coordinator.state is not SessionState.CONNECTED:
+            return
+        try:
+            async with asyncio.timeout(_LEAVE_S):
+                await self._release_owed()
                 await groups.leave_group(self._coordinator, self._group, self._member)
-            except CoordinationError as error:
-                logger.warning("group %s: leaving failed: %s", self._group, error)
+        except (TimeoutError, VqError) as error:
+            logger.warning("group %s: leaving failed: %r", self._group, error)
 
     def wake(self) -> None:
         """Look at the group again soon."""
@@ -119,8 +159,39 @@ class Membership:
     def _hint(self, _event: WatchEvent) -> None:
         self._wake.set()
 
-    def _on_session(self, _state: SessionState) -> None:
+    def _on_session(self, state: SessionState) -> None:
         self._wake.set()
+        self._cancel_timer()
+        if state is SessionState.SUSPENDED:
+            self._suspend_when_due()
+
+    def _cancel_timer(self) -> None:
+        if self._suspend_timer is not None:
+            self._suspend_timer.cancel()
+            self._suspend_timer = None
+
+    def _suspend_when_due(self) -> None:
+        """Deliver on while the session surely lives. A timer of its own, not a step of the task:
+        that one may be waiting for ZooKeeper."""
+        left = (
+            self._coordinator.last_reply_monotonic
+            + self._coordinator.session_timeout_s
+            - self._cluster.clock.monotonic()
+        )
+        loop = asyncio.get_running_loop()
+        if left > 0:
+            self._suspend_timer = loop.call_later(left, self._suspend_when_due)
+        elif self._suspending is None:
+            logger.warning(
+                "group %s, member %s: ZooKeeper is away for longer than the session time-out; "
+                "delivery pauses until ownership can be proved",
+                self._group,
+                self._member,
+            )
+            self._suspending = loop.create_task(self._suspend())
+
+    async def _suspend(self) -> None:
+        await self._hooks.suspend()
 
     async def _join(self) -> None:
         value = Member(
@@ -132,6 +203,16 @@ class Membership:
         )
         await groups.join_group(self._coordinator, self._group, self._member, value)
         self._session = self._coordinator.session_id
+
+    async def _undo_join(self) -> None:
+        """Delete the member node if it came about: others would wait for this member's share."""
+        try:
+            async with asyncio.timeout(_LEAVE_S):
+                present = await groups.members(self._coordinator, self._group)
+                if self._member in present and present[self._member].value.nonce == self._nonce:
+                    await groups.leave_group(self._coordinator, self._group, self._member)
+        except (TimeoutError, VqError) as error:
+            logger.warning("group %s: leaving failed: %r", self._group, error)
 
     # The one task ---------------------------------------------------------------------------------
     async def _run(self) -> None:
@@ -164,48 +245,38 @@ class Membership:
         ):
             await self._drop_everything()
         if state is not SessionState.CONNECTED:
-            return await self._wait_for_connection()
+            return self._config.audit_interval_s  # the session's next state wakes us
         if self._session != self._coordinator.session_id:
+            self._owed.clear()  # gone with the session
             await self._join()
         present = await groups.members(self._coordinator, self._group, watch=self._hint)
         if self._member not in present:
             await self._join()
             self._wake.set()
             return self._config.audit_interval_s
+        await self._release_owed()
         await self._drop_lost()
-        if self._suspended:
-            self._suspended = False
-            self._hooks.resume()
+        if not await self._resume():
+            return self._config.audit_interval_s
         target = await self._target({name: view.value.topics for name, view in present.items()})
-        for where in sorted(set(self._claims) - target):
-            await self._give_up(where, commit=True)
-        waiting = False
-        for where in sorted(target - set(self._claims)):
-            waiting |= not await self._claim(where)
-        if waiting:
-            await groups.read_owners(
-                self._coordinator, self._group, sorted(self._filters), watch=self._hint
-            )
+        # Even where it is wanted again by now: what began to be drained stands still.
+        await self._give_up((set(self._claims) - target) | self._leaving)
+        await self._claim_all(target - set(self._claims))
         return self._config.audit_interval_s
 
-    async def _wait_for_connection(self) -> float:
-        """Deliver on while the session surely lives; return how long that will be."""
-        left = (
-            self._coordinator.last_reply_monotonic
-            + self._coordinator.session_timeout_s
-            - self._cluster.clock.monotonic()
-        )
-        if left > 0 or self._suspended:
-            return max(left, _BACKOFF_S)
-        self._suspended = True
-        logger.warning(
-            "group %s, member %s: ZooKeeper is away for longer than the session time-out; "
-            "delivery pauses until ownership can be proved",
-            self._group,
-            self._member,
-        )
-        await self._hooks.suspend()
-        return self._config.audit_interval_s
+    async def _resume(self) -> bool:
+        """Go on after a suspension, now that ownership is proved; False if it no longer is."""
+        if self._suspending is None:
+            return True
+        session = self._session
+        await asyncio.wait([self._suspending])  # for listeners, perhaps
+        if self._coordinator.state is not SessionState.CONNECTED or (
+            self._coordinator.session_id != session
+        ):
+            return False
+        self._suspending = None
+        self._hooks.resume()
+        return True
 
     async def _target(self, topics: Mapping[str, tuple[str, ...]]) -> set[TopicPartition]:
         """Return the partitions that should be this member's."""
@@ -214,7 +285,7 @@ class Membership:
         for topic in subscribed:
             try:
                 routes = await self._cluster.track(topic)
-            except UnknownTopic:
+            except (UnknownTopic, InvalidArgument):
                 continue
             partitions += [
                 TopicPartition(topic, each.partition) for each in routes.partitions(topic)
@@ -225,42 +296,92 @@ class Membership:
         shares = assign(members, partitions, current)
         return {where for where, member in shares.items() if member == self._member}
 
+    async def _claim_all(self, wanted: set[TopicPartition]) -> None:
+        """Claim what can be had; one that fails does not keep the others waiting.
+
+        Raises:
+            VqError: Of one that failed, after all were tried.
+        """
+        waiting: set[TopicPartition] = set()
+        failed: VqError | None = None
+
+        async def claim(where: TopicPartition) -> None:
+            if not await self._claim(where):
+                waiting.add(where)
+
+        try:
+            await _each(wanted, claim)
+        except VqError as error:
+            failed = error
+        if waiting:
+            await self._watch_owners(waiting)
+        if failed is not None:
+            raise failed
+
+    async def _watch_owners(self, waiting: set[TopicPartition]) -> None:
+        topics = sorted({where.topic for where in waiting})
+        owners = await groups.read_owners(self._coordinator, self._group, topics, watch=self._hint)
+        if not waiting <= set(owners):
+            self._wake.set()  # one became free before it was watched
+
     async def _claim(self, where: TopicPartition) -> bool:
+        """Return whether it is ours now; False while another member owns it."""
+        self._owed[where] = groups.Claim(self._group, self._member, where, generation=0)
         try:
             claim = await groups.claim(self._coordinator, self._group, self._member, where)
         except groups.StillOwned:
+            del self._owed[where]
             return False
         self._claims[where] = claim
+        del self._owed[where]
         logger.info("group %s, member %s: has %s now", self._group, self._member, where)
         try:
             await self._hooks.claimed(claim)
-        except VqError:
-            del self._claims[where]
-            await groups.release(self._coordinator, claim)
+        except Exception:
+            await self._give_up([where])
             raise
         return True
 
-    async def _give_up(self, where: TopicPartition, *, commit: bool) -> None:
-        await self._hooks.revoke(where, commit)
-        claim = self._claims.pop(where)
-        logger.info("group %s, member %s: gives up %s", self._group, self._member, where)
-        if self._coordinator.state is SessionState.CONNECTED:
-            await groups.release(self._coordinator, claim)
+    async def _give_up(self, partitions: Iterable[TopicPartition]) -> None:
+        """Drain, commit and release; each as soon as its listener lets it."""
+
+        async def give_up(where: TopicPartition) -> None:
+            self._leaving.add(where)
+            await self._hooks.revoke(where, True)
+            self._owed[where] = self._claims.pop(where)
+            self._leaving.discard(where)
+            logger.info("group %s, member %s: gives up %s", self._group, self._member, where)
+            if self._coordinator.state is SessionState.CONNECTED:
+                await self._release(where)
+
+        await _each(partitions, give_up)
+
+    async def _release_owed(self) -> None:
+        await _each(self._owed, self._release)
+
+    async def _release(self, where: TopicPartition) -> None:
+        await groups.release(self._coordinator, self._owed[where])
+        self._owed.pop(where, None)
 
     async def _drop_lost(self) -> None:
         """Compare what is held with what the tree says is owned."""
-        for where, claim in sorted(self._claims.items()):
-            if not await groups.still_ours(self._coordinator, claim):
+
+        async def look(where: TopicPartition) -> None:
+            if not await groups.still_ours(self._coordinator, self._claims[where]):
                 logger.warning("group %s, member %s: lost %s", self._group, self._member, where)
-                await self._hooks.revoke(where, False)
-                self._claims.pop(where, None)
+                await self._drop(where)
+
+        await _each(self._claims, look)
 
     async def _drop_everything(self) -> None:
         """The session ended, and with it every owner node."""
-        for where in sorted(self._claims):
-            await self._hooks.revoke(where, False)
-        self._claims.clear()
-        self._suspended = False
+        await _each(self._claims, self._drop)
+        self._suspending = None
+
+    async def _drop(self, where: TopicPartition) -> None:
+        await self._hooks.revoke(where, False)
+        self._claims.pop(where, None)
+        self._leaving.discard(where)
 
     # Offsets --------------------------------------------------------------------------------------
     async def commit(
@@ -288,3 +409,28 @@ class Membership:
         for where in result.stale:
             outcome[where] = GenerationStale(f"{where} belongs to another member now")
         return outcome
+
+
+async def _each(
+    partitions: Iterable[TopicPartition], work: Callable[[TopicPartition], Awaitable[None]]
+) -> None:
+    """Do ``work`` for each partition, some at once; all are tried before the first error is raised.
+
+    In order of their numbers, so that members do alike.
+    """
+    errors: list[BaseException] = []
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def do(where: TopicPartition) -> None:
+        async with gate:
+            try:
+                await work(where)
+            except Exception as error:  # noqa: BLE001 - raised below, when all were tried
+                errors.append(error)
+
+    await asyncio.gather(*(do(where) for where in sorted(partitions)))
+    for error in errors:
+        if not isinstance(error, VqError):
+            raise error
+    if errors:
+        raise errors[0]

@@ -173,9 +173,11 @@ def _owner_not_waited_for(patch: pytest.MonkeyPatch) -> None:
 def _released_before_drained(patch: pytest.MonkeyPatch) -> None:
     give_up = Membership._give_up
 
-    async def release_first(self: Membership, where: Any, *, commit: bool) -> None:
-        await groups.release(self._coordinator, self._claims[where])
-        await give_up(self, where, commit=commit)
+    async def release_first(self: Membership, partitions: Any) -> None:
+        leaving = list(partitions)
+        for where in leaving:
+            await groups.release(self._coordinator, self._claims[where])
+        await give_up(self, leaving)
 
     patch.setattr(Membership, "_give_up", release_first)
 

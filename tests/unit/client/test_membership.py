@@ -1,0 +1,587 @@
+"""One member's share of a group, over ZooKeeper's twin: nobody keeps what it does not consume."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from support.broker import MemoryCluster, memory_cluster, until
+from support.client import cluster_client
+
+from vq.client import membership as memberships
+from vq.client.cluster import ClusterClient
+from vq.client.config import ConsumerConfig
+from vq.client.membership import Membership, MembershipHooks
+from vq.coordination import groups, topics
+from vq.coordination.coordinator import NodeExists, SessionState
+from vq.coordination.memory import MemoryCoordinator
+from vq.errors import GenerationStale, InvalidArgument, NotMaster
+from vq.model import TopicPartition
+
+P0, P1, P2, P3 = (TopicPartition("t", number) for number in range(4))
+ALL = {P0, P1, P2, P3}
+
+
+class Consumer:
+    """What a member tells its consumer, and a consumer that may be slow or fail."""
+
+    def __init__(self, cluster: ClusterClient, name: str, *, tags: str = "") -> None:
+        self.cluster = cluster
+        self.name = name
+        self.held: set[TopicPartition] = set()
+        self.events: list[str] = []
+        self.on_claimed: Callable[[groups.Claim], Awaitable[None]] | None = None
+        self.on_revoke: Callable[[TopicPartition], Awaitable[None]] | None = None
+        self.on_suspend: Callable[[], Awaitable[None]] | None = None
+        self.member = Membership(
+            cluster,
+            ConsumerConfig(group="g", member=name),
+            member=name,
+            filters={"t": tags},
+            hooks=MembershipHooks(self._claimed, self._revoke, self._suspend, self._resume),
+        )
+
+    @property
+    def coordinator(self) -> MemoryCoordinator:
+        coordinator = self.cluster.coordinator
+        assert isinstance(coordinator, MemoryCoordinator)
+        return coordinator
+
+    async def _claimed(self, claim: groups.Claim) -> None:
+        if self.on_claimed is not None:
+            await self.on_claimed(claim)
+        assert claim.partition not in self.held
+        self.held.add(claim.partition)
+
+    async def _revoke(self, where: TopicPartition, commit: bool) -> None:
+        if self.on_revoke is not None:
+            await self.on_revoke(where)
+        self.events.append(f"{'give up' if commit else 'drop'} {where}")
+        self.held.discard(where)
+
+    async def _suspend(self) -> None:
+        self.events.append("suspend")
+        if self.on_suspend is not None:
+            await self.on_suspend()
+
+    def _resume(self) -> None:
+        self.events.append("resume")
+
+
+class Group:
+    """A cluster, a topic of four partitions, and the members made in it."""
+
+    def __init__(self, cluster: MemoryCluster, stack: AsyncExitStack) -> None:
+        self.cluster = cluster
+        self._stack = stack
+
+    async def client(self, **settings: Any) -> ClusterClient:
+        client = cluster_client(self.cluster, **{"session_timeout_s": 0.4, **settings})
+        await client.start()
+        self._stack.push_async_callback(client.close)
+        return client
+
+    async def join(self, name: str, client: ClusterClient | None = None) -> Consumer:
+        consumer = await self.member(name, client)
+        await consumer.member.start()
+        return consumer
+
+    async def member(self, name: str, client: ClusterClient | None = None) -> Consumer:
+        consumer = Consumer(client or await self.client(), name)
+        self._stack.push_async_callback(self._end, consumer)
+        return consumer
+
+    @staticmethod
+    async def _end(consumer: Consumer) -> None:
+        if consumer.coordinator.crashed:  # nobody says good-bye
+            task = consumer.member._task
+            assert task is not None
+            task.cancel()
+        else:
+            await consumer.member.close(1.0)
+
+    async def owners(self) -> dict[TopicPartition, str]:
+        async with self.cluster.admin() as coordinator:
+            return await groups.read_owners(coordinator, "g", ["t"])
+
+    async def members(self) -> list[str]:
+        async with self.cluster.admin() as coordinator:
+            return sorted(await groups.members(coordinator, "g"))
+
+
+@pytest.fixture
+async def group() -> AsyncIterator[Group]:
+    async with memory_cluster() as cluster:
+        await cluster.start()
+        await cluster.create_topic("t", partitions=4)
+        async with AsyncExitStack() as stack:
+            yield Group(cluster, stack)
+
+
+async def share(*consumers: Consumer) -> None:
+    """Wait until the partitions are shared out evenly, each to one member."""
+
+    def shared() -> bool:
+        sizes = [len(consumer.held) for consumer in consumers]
+        together = set().union(*(consumer.held for consumer in consumers))
+        return together == ALL and sum(sizes) == 4 and max(sizes) - min(sizes) <= 1
+
+    await until(shared)
+
+
+# Coming and going -------------------------------------------------------------------------------
+async def test_one_member_has_everything(group: Group) -> None:
+    consumer = await group.join("a")
+    await until(lambda: consumer.held == ALL)
+    assert await group.owners() == dict.fromkeys(ALL, "a")
+
+
+async def test_a_second_member_takes_its_half_and_gives_it_back(group: Group) -> None:
+    first = await group.join("a")
+    await until(lambda: first.held == ALL)
+    second = await group.join("b")
+    await share(first, second)
+    assert len(first.events) == 2, "only the partitions that move stop"
+    await second.member.close(1.0)
+    await until(lambda: first.held == ALL)
+    assert await group.members() == ["a"]
+
+
+async def test_many_members_join_and_leave_at_once(group: Group) -> None:
+    consumers = [await group.member(name) for name in "abcdef"]
+    await asyncio.gather(*(each.member.start() for each in consumers))
+    await share(*consumers)
+    await asyncio.gather(*(each.member.close(1.0) for each in consumers[:5]))
+    await until(lambda: consumers[5].held == ALL)
+    assert await group.owners() == dict.fromkeys(ALL, "f")
+
+
+async def test_members_of_one_session_are_told_apart(group: Group) -> None:
+    """Two consumers of one factory share its session."""
+    client = await group.client()
+    first, second = await group.join("a", client), await group.join("b", client)
+    await share(first, second)
+    await first.member.close(1.0)
+    await until(lambda: second.held == ALL)
+
+
+async def test_a_partition_is_waited_for_until_its_owner_has_drained_it(group: Group) -> None:
+    first = await group.join("a")
+    await until(lambda: first.held == ALL)
+    drained = asyncio.Event()
+
+    async def drain(_: TopicPartition) -> None:
+        await drained.wait()
+
+    first.on_revoke = drain
+    second = await group.join("b")
+    await asyncio.sleep(0.1)
+    assert second.held == set()
+    drained.set()
+    await share(first, second)
+
+
+async def test_a_listener_that_does_not_return_holds_up_its_own_partition_alone(
+    group: Group,
+) -> None:
+    first = await group.join("a")
+    await until(lambda: first.held == ALL)
+    stuck = asyncio.Event()
+
+    async def drain(where: TopicPartition) -> None:
+        if where == min(moving or [where]):
+            moving.append(where)
+            await stuck.wait()
+
+    moving: list[TopicPartition] = []
+    first.on_revoke = drain
+    second = await group.join("b")
+    await until(lambda: len(second.held) == 1)
+    stuck.set()
+    await share(first, second)
+
+
+async def test_an_owner_released_just_before_it_was_watched_is_seen(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the partition would lie idle until the next audit, half a minute later."""
+    first = await group.join("a")
+    await until(lambda: first.held == ALL)
+    read_owners = groups.read_owners
+    asked = asyncio.Event()
+
+    async def read_late(coordinator: Any, *arguments: Any, **options: Any) -> Any:
+        if coordinator is second.coordinator:
+            asked.set()
+            await first_gone.wait()
+        return await read_owners(coordinator, *arguments, **options)
+
+    first_gone = asyncio.Event()
+    drained = asyncio.Event()
+
+    async def drain(_: TopicPartition) -> None:
+        await drained.wait()
+
+    first.on_revoke = drain
+    second = await group.member("b")
+    monkeypatch.setattr(memberships.groups, "read_owners", read_late)
+    await second.member.start()
+    await asked.wait()  # it found them owned; now they are released, and only then it looks
+    drained.set()
+    await until(lambda: len(first.held) == 2)
+    while len(await group_owners_directly(group, read_owners)) > 2:
+        await asyncio.sleep(0.001)
+    first_gone.set()
+    await share(first, second)
+
+
+async def group_owners_directly(group: Group, read_owners: Any) -> dict[TopicPartition, str]:
+    async with group.cluster.admin() as coordinator:
+        found: dict[TopicPartition, str] = await read_owners(coordinator, "g", ["t"])
+    return found
+
+
+async def test_a_topic_that_is_deleted_is_given_up(group: Group) -> None:
+    consumer = await group.join("a")
+    await until(lambda: consumer.held == ALL)
+    async with group.cluster.admin() as coordinator:
+        await topics.delete_topic(coordinator, "t")
+    await until(lambda: not consumer.held)
+    await group.cluster.create_topic("t", partitions=4)
+    await until(lambda: consumer.held == ALL)
+
+
+async def test_partitions_that_are_added_are_taken(group: Group) -> None:
+    consumer = await group.join("a")
+    await until(lambda: consumer.held == ALL)
+    async with group.cluster.admin() as coordinator:
+        await topics.add_partitions(coordinator, "t", 1)
+    await until(lambda: TopicPartition("t", 4) in consumer.held)
+
+
+# Claims that fail -------------------------------------------------------------------------------
+async def test_a_partition_that_cannot_begin_does_not_keep_the_others_waiting(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its broker is down, say. It is tried again; what was claimed meanwhile was released."""
+    monkeypatch.setattr(memberships, "_BACKOFF_S", 0.01)
+    broken = True
+
+    async def begin(claim: groups.Claim) -> None:
+        if broken and claim.partition == P0:
+            raise NotMaster("its broker is down")
+
+    consumer = await group.member("a")
+    consumer.on_claimed = begin
+    await consumer.member.start()
+    await until(lambda: consumer.held == {P1, P2, P3})
+    broken = False
+    await until(lambda: consumer.held == ALL)
+
+
+async def test_a_bug_in_the_consumer_leaves_no_partition_owned_and_idle(
+    group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(memberships, "_BACKOFF_MAX_S", 0.01)
+    tries = 0
+
+    async def begin(claim: groups.Claim) -> None:
+        nonlocal tries
+        if claim.partition == P2 and (tries := tries + 1) < 3:
+            raise RuntimeError("a bug")
+
+    consumer = await group.member("a")
+    consumer.on_claimed = begin
+    await consumer.member.start()
+    await until(lambda: consumer.held == ALL)
+    assert "a bug" in caplog.text
+
+
+@pytest.mark.parametrize("fault", ["request", "reply"])
+@pytest.mark.parametrize("skip", range(0, 24, 3))
+async def test_a_lost_answer_anywhere_while_giving_up_leaves_nothing_behind(
+    group: Group, fault: str, skip: int
+) -> None:
+    """Nobody waits for a partition whose owner does not know that it has it."""
+    first = await group.join("a")
+    await until(lambda: first.held == ALL)
+    ensemble = group.cluster.ensemble
+    lose = ensemble.lose_next_request if fault == "request" else ensemble.lose_next_reply
+    lose(first.coordinator, skip=skip)
+    second = await group.join("b")
+    await share(first, second)
+    first.coordinator.lose_request = first.coordinator.lose_reply = 0
+
+
+async def test_a_release_that_did_not_get_through_is_made_up_for(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memberships, "_BACKOFF_S", 0.01)
+    first = await group.join("a")
+    await until(lambda: first.held == ALL)
+    release = groups.release
+    failures = 3
+
+    async def fail(coordinator: Any, claim: groups.Claim) -> None:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise GenerationStale("any error of ZooKeeper")
+        await release(coordinator, claim)
+
+    monkeypatch.setattr(memberships.groups, "release", fail)
+    second = await group.join("b")
+    await share(first, second)
+    assert failures == 0
+
+
+# Ends -------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("after", [0.0, 0.001, 0.003, 0.006, 0.01, 0.02, 0.03])
+async def test_closing_in_the_middle_of_a_round_leaves_nothing_owned(
+    group: Group, after: float
+) -> None:
+    """Also when the answer to a claim was still on its way: the session lives on."""
+    group.cluster.ensemble.delay = lambda: 0.001
+    client = await group.client()
+    consumer = await group.join("a", client)
+    await asyncio.sleep(after)
+    await consumer.member.close(1.0)
+    assert await group.owners() == {}
+    assert await group.members() == []
+    assert client.coordinator.state is SessionState.CONNECTED
+
+
+async def test_closing_between_the_claim_and_its_consumer_gives_it_up(group: Group) -> None:
+    begun = asyncio.Event()
+
+    async def begin(_: groups.Claim) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    consumer = await group.member("a")
+    consumer.on_claimed = begin
+    await consumer.member.start()
+    await begun.wait()
+    await consumer.member.close(1.0)
+    assert await group.owners() == {}
+
+
+async def test_closing_does_not_wait_for_ever_for_a_listener(group: Group) -> None:
+    """What it had is given to others; the message in hand comes once more."""
+    first, second = await group.join("a"), await group.join("b")
+    await share(first, second)
+    stuck = asyncio.Event()
+
+    async def drain(_: TopicPartition) -> None:
+        await stuck.wait()
+
+    first.on_revoke = drain
+    async with asyncio.timeout(5):
+        await first.member.close(0.05)
+    await until(lambda: second.held == ALL)
+    assert await group.members() == ["b"]
+    stuck.set()
+
+
+async def test_closing_without_zookeeper_ends(group: Group) -> None:
+    consumer = await group.join("a")
+    await until(lambda: consumer.held == ALL)
+    group.cluster.ensemble.disconnect(consumer.coordinator)
+    async with asyncio.timeout(5):
+        await consumer.member.close(1.0)
+    assert consumer.held == set()
+    group.cluster.ensemble.reconnect(consumer.coordinator)
+
+
+async def test_closing_twice_and_before_the_start_is_fine(group: Group) -> None:
+    consumer = await group.member("a")
+    await consumer.member.close(1.0)
+    await consumer.member.start()
+    await consumer.member.close(1.0)
+    await consumer.member.close(1.0)
+    assert await group.members() == []
+
+
+async def test_a_name_that_is_taken_is_refused_and_the_other_one_stays(group: Group) -> None:
+    """Also within one session, where the node of the other one would count as our own."""
+    client = await group.client()
+    first = await group.join("a", client)
+    await until(lambda: first.held == ALL)
+    second = await group.member("a", client)
+    with pytest.raises(NodeExists):
+        await second.member.start()
+    await second.member.close(1.0)
+    assert await group.members() == ["a"]
+    assert await group.owners() == dict.fromkeys(ALL, "a")
+
+
+async def test_a_start_that_is_given_up_leaves_no_member_behind(group: Group) -> None:
+    """The others would wait for its share."""
+    group.cluster.ensemble.delay = lambda: 0.002
+    for after in range(0, 60, 4):
+        consumer = await group.member("a")
+        starting = asyncio.create_task(consumer.member.start())
+        await asyncio.sleep(after / 1_000)
+        starting.cancel()
+        ended = await asyncio.gather(starting, return_exceptions=True)
+        if isinstance(ended[0], asyncio.CancelledError):
+            assert await group.members() == []
+        await consumer.member.close(1.0)
+
+
+async def test_another_contract_is_refused(group: Group) -> None:
+    consumer = await group.join("a")
+    other = Consumer(await group.client(), "b", tags="red")
+    with pytest.raises(InvalidArgument, match="filter"):
+        await other.member.start()
+    await until(lambda: consumer.held == ALL)
+
+
+# Sessions ---------------------------------------------------------------------------------------
+async def test_a_lost_session_drops_everything_and_begins_anew(group: Group) -> None:
+    consumer = await group.join("a")
+    await until(lambda: consumer.held == ALL)
+    session = consumer.coordinator.session_id
+    group.cluster.ensemble.expire(consumer.coordinator)
+    await until(lambda: consumer.coordinator.session_id not in {0, session})
+    await until(lambda: consumer.events and consumer.held == ALL)
+    assert sorted(consumer.events) == [f"drop {where}" for where in sorted(ALL)]
+    assert await group.owners() == dict.fromkeys(ALL, "a")
+
+
+async def test_a_lost_session_lets_the_others_take_over(group: Group) -> None:
+    first, second = await group.join("a"), await group.join("b")
+    await share(first, second)
+    group.cluster.ensemble.crash(first.coordinator)
+    await until(lambda: second.held == ALL)
+
+
+async def test_a_short_absence_changes_nothing(group: Group) -> None:
+    consumer = await group.join("a")
+    await until(lambda: consumer.held == ALL)
+    for _ in range(3):
+        group.cluster.ensemble.blink(consumer.coordinator)
+        await until(lambda: consumer.coordinator.state is SessionState.CONNECTED)
+    await asyncio.sleep(0.05)
+    assert consumer.events == []
+
+
+async def test_delivery_pauses_when_ownership_can_no_longer_be_proved(group: Group) -> None:
+    """The ensemble is away for longer than the session lives; then the session is back."""
+    consumer = await group.join("a")
+    await until(lambda: consumer.held == ALL)
+    group.cluster.ensemble.stop()
+    await asyncio.sleep(0.2)
+    assert consumer.events == []
+    await until(lambda: consumer.events == ["suspend"])
+    group.cluster.ensemble.start()
+    await until(lambda: consumer.events == ["suspend", "resume"])
+    assert consumer.held == ALL
+    assert await group.owners() == dict.fromkeys(ALL, "a")
+
+
+async def test_delivery_pauses_also_while_a_round_waits_for_zookeeper(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task itself may be in the middle of a call that lasts until the connection is back."""
+    consumer = await group.join("a")
+    await until(lambda: consumer.held == ALL)
+    inside = asyncio.Event()
+    read = groups.members
+
+    async def members(*arguments: Any, **options: Any) -> Any:
+        inside.set()
+        await until(lambda: consumer.coordinator.state is SessionState.CONNECTED)
+        return await read(*arguments, **options)
+
+    monkeypatch.setattr(memberships.groups, "members", members)
+    group.cluster.ensemble.stop()
+    consumer.member.wake()
+    await until(lambda: consumer.events == ["suspend"])
+    group.cluster.ensemble.start()
+    await until(lambda: consumer.events == ["suspend", "resume"])
+    assert inside.is_set()
+
+
+async def test_delivery_goes_on_only_when_the_pause_was_reached(group: Group) -> None:
+    """A listener is still at its message when the connection is back."""
+    consumer = await group.join("a")
+    await until(lambda: consumer.held == ALL)
+    returns = asyncio.Event()
+    consumer.on_suspend = returns.wait  # type: ignore[assignment]
+    group.cluster.ensemble.stop()
+    await until(lambda: consumer.events == ["suspend"])
+    group.cluster.ensemble.start()
+    await until(lambda: consumer.coordinator.state is SessionState.CONNECTED)
+    await asyncio.sleep(0.05)
+    assert consumer.events == ["suspend"]
+    returns.set()
+    await until(lambda: consumer.events == ["suspend", "resume"])
+
+
+async def test_a_session_that_ended_during_the_pause_drops_everything(group: Group) -> None:
+    consumer = await group.join("a")
+    await until(lambda: consumer.held == ALL)
+    session = consumer.coordinator.session_id
+    group.cluster.ensemble.disconnect(consumer.coordinator)
+    await until(lambda: consumer.events == ["suspend"])
+    await until(lambda: not group.cluster.ensemble.is_live(session))
+    group.cluster.ensemble.reconnect(consumer.coordinator)
+    await until(lambda: len(consumer.events) == 5 and consumer.held == ALL)
+    assert "resume" not in consumer.events
+
+
+async def test_a_member_node_that_was_deleted_is_made_again(group: Group) -> None:
+    consumer = await group.join("a")
+    await until(lambda: consumer.held == ALL)
+    async with group.cluster.admin() as coordinator:
+        await coordinator.delete("consumers/g/members/a")
+    while await group.members() != ["a"]:
+        await asyncio.sleep(0.001)
+    assert consumer.held == ALL
+
+
+async def test_an_owner_node_taken_away_is_noticed(group: Group) -> None:
+    """By force, say: what is no longer ours is dropped without a commit, and claimed anew."""
+    consumer = await group.join("a")
+    await until(lambda: consumer.held == ALL)
+    async with group.cluster.admin() as coordinator:
+        await coordinator.delete("consumers/g/owners/t/1")
+    consumer.member.wake()
+    await until(lambda: consumer.events == [f"drop {P1}"] and consumer.held == ALL)
+
+
+# Commits ----------------------------------------------------------------------------------------
+async def test_commits_are_written_and_fenced(group: Group) -> None:
+    consumer = await group.join("a")
+    await until(lambda: consumer.held == ALL)
+    assert await consumer.member.commit({P0: 10, P1: 20}) == {P0: None, P1: None}
+    async with group.cluster.admin() as coordinator:
+        assignment = await coordinator.get("consumers/g/assignment/t/1")
+        await coordinator.set("consumers/g/assignment/t/1", assignment.data)
+    outcome = await consumer.member.commit({P0: 11, P1: 21})
+    assert outcome[P0] is None
+    assert isinstance(outcome[P1], GenerationStale)
+    async with group.cluster.admin() as coordinator:
+        found = await groups.read_offsets(coordinator, "g", ["t"])
+    assert {where: each.offset for where, each in found.items()} == {P0: 11, P1: 20}
+
+
+async def test_the_next_owner_goes_on_at_the_commit(group: Group) -> None:
+    claims: dict[TopicPartition, groups.Claim] = {}
+
+    async def begin(claim: groups.Claim) -> None:
+        claims[claim.partition] = claim
+
+    first = await group.join("a")
+    await until(lambda: first.held == ALL)
+    await first.member.commit({P2: 77})
+    await first.member.close(1.0)
+    second = await group.member("b")
+    second.on_claimed = begin
+    await second.member.start()
+    await until(lambda: second.held == ALL)
+    assert claims[P2].committed is not None
+    assert claims[P2].committed.offset == 77
+    assert claims[P0].committed is None
