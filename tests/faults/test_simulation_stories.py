@@ -97,3 +97,45 @@ def test_what_is_sent_to_a_topic_made_anew_does_not_end_in_its_namesake() -> Non
     """A broker that has not heard of the change must not acknowledge into what will be deleted."""
     report = play(TopicMadeAnew)
     assert report.violations == []
+
+
+class GroupOnTopicMadeAnew(run.Simulation):
+    """A topic is deleted and made anew, again and again, under a group that goes on consuming."""
+
+    async def main(self) -> None:
+        """See ``Simulation.main``."""
+        history = self.world.history
+        operator = await self.start()
+        await self.create_topic(operator)
+        producers = self.clients("p", 2, workload.produce)
+        members = self.clients("c", 2, workload.consume)
+        made = 0
+        for _ in range(4):
+            await asyncio.sleep(3)
+            await delete_topic(operator.coordinator, workload.TOPIC)
+            await asyncio.sleep(self.world.rng.choice((0, 0.001, 0.01, 1)))
+            await self.create_topic(operator)
+            history.add("note", "operator", "made anew")
+            made = len(history.events)
+        await asyncio.sleep(5)
+        await self.end(producers)
+        await asyncio.sleep(15)
+        await self.end(members)
+        since = history.events[made:]
+        sent = {event[3] for event in since if event[1] == "send"}
+        acknowledged = {event[3] for event in since if event[1] == "ok"} & sent
+        got = {event[6] for event in since if event[1] == "read"}
+        history.add("note", "operator", len(acknowledged))
+        if not acknowledged:
+            self.violations.append("nothing was acknowledged any more")
+        self.violations += [f"unseen: {value}" for value in sorted(acknowledged - got)]
+        self.violations += [str(event) for event in history.of("broken")]
+        self.violations += [
+            str(event) for event in history.of("note") if event[3:4] in {("ended",), ("crashed",)}
+        ]
+
+
+def test_a_group_gets_everything_of_a_topic_made_anew() -> None:
+    """No member goes on in the namesake where it stood in the old one, and none stumbles."""
+    report = play(GroupOnTopicMadeAnew, Size(brokers=2, partitions=3, producers=2, members=2))
+    assert report.violations == []
