@@ -26,11 +26,9 @@ def trace_order(processes: ProcessCluster, tmp_path: Path, *topic: str, partitio
     broker = processes.add("b1")
     processes.vq_json("topic", "create", "t", "--partitions", str(partitions), *topic)
     config = vq.ProducerConfig(batch_records=5)
-    with (
-        attached(broker.pid, tmp_path / "trace", *OPTIONS),
-        client_of(processes) as factory,
-    ):
+    with client_of(processes) as factory:
         with (
+            attached(broker.pid, tmp_path / "trace", *OPTIONS),
             Sender(factory, "t", tmp_path / "h" / "s0.jsonl", rate=600, config=config) as first,
             Sender(factory, "t", tmp_path / "h" / "s1.jsonl", rate=600, config=config) as second,
         ):

@@ -68,7 +68,7 @@ class _Reader:
         self._inbound: dict[str, bytearray] = defaultdict(bytearray)
         self._outbound: dict[str, bytearray] = defaultdict(bytearray)
         self._requests: dict[tuple[str, int], tuple[str, int]] = {}
-        self._batches: dict[str, dict[int, int]] = {}
+        self._batches: dict[tuple[str, int], dict[int, int]] = {}
         self._failed: set[str] = set()
 
     def begin(self, call: Call) -> None:
@@ -131,9 +131,10 @@ class _Reader:
     def _acknowledged(self, where: tuple[str, int], offset: int) -> None:
         topic, partition = where
         directory = self._data / topic / str(partition)
-        batches = self._batches.setdefault(str(directory), dict(read_partition(directory).batches))
+        if where not in self._batches:
+            self._batches[where] = dict(read_partition(directory).batches)
         start = offset - _CONTROL_BYTES
-        end = batches[start]
+        end = self._batches[where][start]
         block = max(path for path in directory.glob("*.block") if int(path.stem) <= start)
         durable = int(block.stem) + self._files[str(block)].durable
         self.order.acknowledged += 1
