@@ -132,7 +132,7 @@ class ConsumerCore:
         where: TopicPartition,
         offset: int,
         command: int,
-        message: object,
+        message: GetRequest | OffsetsRequest,
         extra_s: float = 0.0,
     ) -> tuple[object, bytes]:
         """Ask whoever holds ``offset``, following it once or twice when it moved."""
@@ -141,6 +141,7 @@ class ConsumerCore:
         while True:
             try:
                 address = self._cluster.address_at(where, offset)
+                message.topic_id = self._cluster.routes.topic(where.topic).id
                 left = max(0.01, deadline - self._cluster.clock.monotonic())
                 return await self._cluster.request(
                     address, command, message, timeout=left + extra_s

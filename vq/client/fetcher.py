@@ -71,6 +71,8 @@ class PartitionFetcher:
         self._prefetch_bytes = prefetch_bytes
         self._max_wait_s = max_wait_s
         self._tags = list(tags)
+        view = cluster.routes.topics.get(where.topic)
+        self._topic_id = view.id if view is not None else ""  # offsets mean nothing elsewhere
         self._on_chunk = on_chunk
         self._on_error = on_error
         self._buffered = 0
@@ -122,6 +124,7 @@ class PartitionFetcher:
             max_wait_ms=int(self._max_wait_s * 1000),
             tags=self._tags,
             validate=self._validate,
+            topic_id=self._topic_id,
         ).SerializeToString()
         self._requests += 1
         number = self._request = self._requests
