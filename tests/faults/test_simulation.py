@@ -25,7 +25,7 @@ from support.simulation.world import Size
 LONG = os.environ.get("VQ_LONG") == "1"
 SEEDS = 3_000 if LONG else 60
 BLOCK = 10
-MUTANT_SEEDS_MAX = 40
+MUTANT_SEEDS_MAX = 100
 #: Fewer acknowledged sends than this prove nothing.
 ACKNOWLEDGED_MIN = 50
 

@@ -221,7 +221,7 @@ MUTANTS = (
     Mutant("zeros are records", _zeros_are_records, ("power cut", "kill broker")),
     Mutant("producers forgotten", _producers_forgotten, ("kill broker", "slow disk")),
     Mutant("resends not recognised", _resends_not_recognised, ("reset",)),
-    Mutant("gaps accepted", _gaps_accepted, ("full disk", "reset")),
+    Mutant("gaps accepted", _gaps_accepted, ("full disk", "slow disk")),
     Mutant("unflushed bytes readable", _unflushed_readable, ("power cut", "slow disk")),
     Mutant("unseal keeps the version", _unseal_keeps_version, ("move", "cut")),
     Mutant("seal not durable", _seal_not_durable, ("move", "kill broker")),
