@@ -13,6 +13,7 @@ Everything lives on the running loop of whoever calls it; there are no threads. 
 """
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Self
@@ -27,7 +28,7 @@ from vq.client.inbox import Inbox, InboxDelivery
 from vq.client.partitioner import Partitioner
 from vq.client.producer import ProducerCore
 from vq.client.queries import broker_status, cluster_status, partitions_of
-from vq.errors import InvalidState, NotPublished
+from vq.errors import InvalidState, NotPublished, NotSent
 from vq.model import (
     Address,
     Message,
@@ -40,6 +41,8 @@ from vq.model import (
 
 __all__ = ["MessageConsumer", "MessageFactory", "MessageProducer"]
 
+_TIMEOUT_MAX_S = 1e6  # timers take no endless time-out; this is as good as one
+
 
 class MessageProducer:
     """Sends messages from one loop. Made by ``MessageFactory.create_producer``."""
@@ -51,6 +54,11 @@ class MessageProducer:
     def config(self) -> ProducerConfig:
         """How this producer batches, waits and tries again."""
         return self._core.config
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._core.closed
 
     async def publish(self, topic: str) -> None:
         """Declare a topic; sending does it when it was not done. See ``vq.MessageProducer``."""
@@ -81,13 +89,28 @@ class MessageProducer:
     ) -> SendFuture:
         """Take one message; returns as soon as there is room for it. See ``vq.MessageProducer``."""
         core = self._core
-        if core.is_full:
-            await core.wait_for_room(timeout)
+        if not core.is_full:
+            try:
+                return core.enqueue(message, callback, timeout, block=False)
+            except NotPublished:
+                pass
+        return await self._send_after_waiting(message, callback, timeout)
+
+    async def _send_after_waiting(
+        self, message: Message, callback: SendCallback | None, timeout: float | None
+    ) -> SendFuture:
+        """Take one message once its topic is known and there is room, all within its time-out."""
+        core = self._core
+        loop = asyncio.get_running_loop()
+        bound = self.config.send_timeout_s if timeout is None else timeout
+        deadline = loop.time() + min(bound, _TIMEOUT_MAX_S)
         try:
-            return core.enqueue(message, callback, timeout, block=False)
-        except NotPublished:
-            await core.publish(message.topic)
-            return core.enqueue(message, callback, timeout, block=False)
+            async with asyncio.timeout_at(deadline):
+                await core.publish(message.topic)
+        except TimeoutError:
+            raise NotSent(f"where {message.topic} lives could not be read in time") from None
+        await core.wait_for_room(deadline - loop.time())
+        return core.enqueue(message, callback, deadline - loop.time(), block=False)
 
     async def flush(self) -> None:
         """Wait until every message taken so far has its outcome."""
@@ -121,6 +144,11 @@ class MessageConsumer:
     def config(self) -> ConsumerConfig:
         """How this consumer fetches and commits."""
         return self._core.config
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._core.closed
 
     @property
     def member(self) -> str:
@@ -230,8 +258,9 @@ class MessageFactory:
         cluster = self._opened()
         await cluster.lease_slot()
         core = ProducerCore(cluster, config or ProducerConfig(), partitioner=partitioner)
-        self._producers.append(MessageProducer(core))
-        return self._producers[-1]
+        producer = MessageProducer(core)
+        self._producers = [*(each for each in self._producers if not each.closed), producer]
+        return producer
 
     async def create_consumer(self, config: ConsumerConfig | None = None) -> MessageConsumer:
         """Return a new consumer; it is closed with the factory at the latest."""
@@ -243,8 +272,9 @@ class MessageFactory:
                 where, position, inbox, on_consumed
             ),
         )
-        self._consumers.append(MessageConsumer(core, inbox))
-        return self._consumers[-1]
+        consumer = MessageConsumer(core, inbox)
+        self._consumers = [*(each for each in self._consumers if not each.closed), consumer]
+        return consumer
 
     async def get_partitions_for_topic(self, topic: str) -> list[PartitionPlacement]:
         """Return where the partitions of a topic live, in rising order."""
@@ -265,15 +295,19 @@ class MessageFactory:
         return self._cluster
 
     async def shutdown(self) -> None:
-        """Close every consumer and producer, then the session. May be called again."""
+        """Close every consumer and producer, then the session. May be called again.
+
+        All of it is done whatever fails on the way; the error is raised afterwards.
+        """
         cluster, self._cluster = self._cluster, None
         if cluster is None:
             return
-        for consumer in self._consumers:
-            await consumer.close()
-        for producer in self._producers:
-            await producer.close()
-        await cluster.close()
+        async with contextlib.AsyncExitStack() as last_first:
+            last_first.push_async_callback(cluster.close)
+            for producer in self._producers:
+                last_first.push_async_callback(producer.close)
+            for consumer in self._consumers:
+                last_first.push_async_callback(consumer.close)
 
     async def __aenter__(self) -> Self:
         return self if self._cluster is not None else await self.open()

@@ -1,5 +1,6 @@
 """The blocking producer and consumer: thin faces over the cores that live on the loop."""
 
+import time
 from types import TracebackType
 from typing import Self
 
@@ -9,7 +10,7 @@ from vq.client.delivery import Listener, Workers
 from vq.client.future import SendCallback, SendFuture
 from vq.client.producer import ProducerCore
 from vq.client.runtime import LoopThread
-from vq.errors import InvalidState, NotPublished
+from vq.errors import InvalidState, NotPublished, NotSent, TimedOut
 from vq.model import Message, OffsetBounds, SendResult, TopicPartition
 
 _SEND_SYNC_S = 3.0
@@ -33,6 +34,11 @@ class MessageProducer:
         """How this producer batches, waits and tries again."""
         return self._core.config
 
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._core.closed
+
     def publish(self, topic: str) -> None:
         """Declare a topic: fetch its routes and watch them. Sending does it when it was not done.
 
@@ -54,8 +60,8 @@ class MessageProducer:
         try:
             future = self._core.enqueue(message, None, timeout, direct=True)
         except NotPublished:
-            self.publish(message.topic)
-            future = self._core.enqueue(message, None, timeout, direct=True)
+            left = self._publish_within(message.topic, timeout)
+            future = self._core.enqueue(message, None, left, direct=True)
         return future.result(0)
 
     def send_async(
@@ -77,8 +83,20 @@ class MessageProducer:
         try:
             return self._core.enqueue(message, callback, timeout)
         except NotPublished:
-            self.publish(message.topic)
-            return self._core.enqueue(message, callback, timeout)
+            bound = self.config.send_timeout_s if timeout is None else timeout
+            left = self._publish_within(message.topic, bound)
+            return self._core.enqueue(message, callback, left)
+
+    def _publish_within(self, topic: str, timeout: float) -> float:
+        """Publish as part of a send with this time-out; return what is left of it."""
+        begin = time.monotonic()
+        try:
+            self._runtime.run(self._core.publish(topic), max(0.0, timeout))
+        except TimedOut:
+            raise NotSent(
+                f"where {topic} lives could not be read within {timeout:g} s; nothing was sent"
+            ) from None
+        return timeout - (time.monotonic() - begin)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every message taken so far has its outcome.
@@ -91,8 +109,10 @@ class MessageProducer:
     def close(self) -> None:
         """Wait for what was taken (each has a deadline), then stop. May be called again."""
         if not self._runtime.gone:
-            self._runtime.run(self._core.close())
-            self._forget()
+            try:
+                self._runtime.run(self._core.close())
+            finally:
+                self._forget()
 
     def __enter__(self) -> Self:
         return self
@@ -118,6 +138,11 @@ class MessageConsumer:
     def config(self) -> ConsumerConfig:
         """How this consumer fetches and commits."""
         return self._core.config
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._core.closed
 
     @property
     def member(self) -> str:

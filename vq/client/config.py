@@ -1,6 +1,7 @@
 """What an application may set for a factory, a producer and a consumer; checked when made."""
 
 import enum
+import math
 from dataclasses import dataclass
 
 from vq import limits
@@ -90,6 +91,7 @@ class ProducerConfig:
     def __post_init__(self) -> None:
         _positive("send_timeout_s", self.send_timeout_s)
         _positive("retry_backoff_s", self.retry_backoff_s)
+        _positive("retry_backoff_max_s", self.retry_backoff_max_s)
         _between("batch_bytes", self.batch_bytes, 1, limits.BATCH_BYTES_MAX)
         _between("batch_records", self.batch_records, 1, limits.BATCH_RECORDS_MAX)
         _between("window", self.window, 1, limits.PRODUCER_BATCHES_REMEMBERED)
@@ -152,8 +154,8 @@ class ConsumerConfig:
 
 
 def _positive(name: str, value: float) -> None:
-    if not value > 0:
-        raise InvalidArgument(f"{name} = {value} must be above 0")
+    if not 0 < value < math.inf:
+        raise InvalidArgument(f"{name} = {value} must be above 0, and finite")
 
 
 def _between(name: str, value: int, least: int, most: int) -> None:

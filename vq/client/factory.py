@@ -4,7 +4,6 @@ A factory owns one session with ZooKeeper, one connection per broker and one loo
 producers and consumers share them. All its methods may be called from any thread.
 """
 
-import asyncio
 import contextlib
 import threading
 from types import TracebackType
@@ -42,6 +41,7 @@ class MessageFactory:
         self._runtime: LoopThread | None = None
         self._cluster: ClusterClient | None = None
         self._lock = threading.Lock()
+        self._opening = threading.Lock()  # one ``open`` or ``shutdown`` at a time
         self._producers: list[MessageProducer] = []
         self._consumers: list[MessageConsumer] = []
 
@@ -52,17 +52,18 @@ class MessageFactory:
             CoordinationError: ZooKeeper does not answer in time.
             InvalidState: It is open already.
         """
-        if self._runtime is not None:
-            raise InvalidState("this factory is open already")
-        if config is not None:
-            self.config = config
-        runtime = LoopThread(f"vq-{self.config.client_id}")
-        try:
-            self._cluster = runtime.run(open_cluster(self.config))
-        except BaseException:
-            runtime.stop()
-            raise
-        self._runtime = runtime
+        with self._opening:
+            if self._runtime is not None:
+                raise InvalidState("this factory is open already")
+            if config is not None:
+                self.config = config
+            runtime = LoopThread(f"vq-{self.config.client_id}")
+            try:
+                self._cluster = runtime.run(open_cluster(self.config))
+            except BaseException:
+                runtime.stop()
+                raise
+            self._runtime = runtime
         return self
 
     def create_producer(
@@ -77,6 +78,7 @@ class MessageFactory:
 
         producer = MessageProducer(runtime.run(make()), runtime)
         with self._lock:
+            self._producers = [each for each in self._producers if not each.closed]
             self._producers.append(producer)
         return producer
 
@@ -96,8 +98,13 @@ class MessageFactory:
                 ),
             )
 
-        consumer = MessageConsumer(runtime.run(make()), runtime, workers)
+        try:
+            consumer = MessageConsumer(runtime.run(make()), runtime, workers)
+        except BaseException:
+            workers.close(0.0)
+            raise
         with self._lock:
+            self._consumers = [each for each in self._consumers if not each.closed]
             self._consumers.append(consumer)
         return consumer
 
@@ -130,21 +137,34 @@ class MessageFactory:
         return self._runtime, self._cluster
 
     def shutdown(self) -> None:
-        """Close every consumer and producer, then the session. May be called again."""
+        """Close every consumer and producer, then the session. May be called again.
+
+        All of it is done whatever fails on the way; the error is raised afterwards.
+
+        Raises:
+            InvalidState: This is a listener or a callback: its own end would be waited for.
+        """
         runtime, cluster = self._runtime, self._cluster
         if runtime is None or cluster is None:
             return
         if runtime.forked:
             self._runtime = None
             return
+        if not runtime.gone:
+            runtime.check()
         for consumer in self._consumers:
-            consumer.close()
-        for producer in self._producers:
-            producer.close()
-        with contextlib.suppress(asyncio.CancelledError):
-            runtime.run(cluster.close(), _STOP_S)
-        runtime.stop()
-        self._runtime = None
+            consumer.check_outside()
+        with self._opening:
+            if self._runtime is not runtime:
+                return  # another thread has just done it
+            with contextlib.ExitStack() as last_first:
+                last_first.callback(setattr, self, "_runtime", None)
+                last_first.callback(runtime.stop)
+                last_first.callback(lambda: runtime.run(cluster.close(), _STOP_S))
+                for producer in self._producers:
+                    last_first.callback(producer.close)
+                for consumer in self._consumers:
+                    last_first.callback(consumer.close)
 
     def __enter__(self) -> Self:
         return self if self._runtime is not None else self.open()

@@ -49,6 +49,7 @@ _TICK_S = 0.1
 #: keeps what it stored meanwhile from being stored twice.
 _SILENCE_S = 10.0
 _TAGS_REMEMBERED = 1_024
+_WAIT_MAX_S = 1e6  # locks and timers take no endless time-out; this is as good as one
 
 
 class ProducerCore:
@@ -311,7 +312,7 @@ class ProducerCore:
         try:
             while self._room < self.config.buffer_bytes // 2:
                 left = deadline - self._clock()
-                if not block or left <= 0 or not self._more_room.wait(left):
+                if not block or left <= 0 or not self._more_room.wait(min(left, _WAIT_MAX_S)):
                     raise BufferFull(
                         f"messages of {self.config.buffer_bytes - self._room} bytes wait already, "
                         f"buffer_bytes is {self.config.buffer_bytes}"
@@ -333,7 +334,7 @@ class ProducerCore:
         """
         bound = self.config.send_timeout_s if timeout is None else timeout
         try:
-            async with asyncio.timeout(bound):
+            async with asyncio.timeout(min(bound, _WAIT_MAX_S)):
                 while self.is_full:
                     await self._something_ended()
         except TimeoutError:

@@ -1,0 +1,95 @@
+"""Settings are checked when they are made; the message shows value and bound."""
+
+import math
+from typing import Any
+
+import pytest
+
+from vq import limits
+from vq.client.config import (
+    ConsumerConfig,
+    MessageFactoryConfig,
+    OnListenerError,
+    ProducerConfig,
+    StartPosition,
+)
+from vq.errors import InvalidArgument
+
+TIMES = {
+    MessageFactoryConfig: (
+        "session_timeout_s",
+        "start_timeout_s",
+        "connect_timeout_s",
+        "request_timeout_s",
+    ),
+    ProducerConfig: ("send_timeout_s", "retry_backoff_s", "retry_backoff_max_s"),
+    ConsumerConfig: (
+        "commit_interval_s",
+        "audit_interval_s",
+        "listener_backoff_s",
+        "max_wait_s",
+    ),
+}
+BOUNDS = [
+    (ProducerConfig, "batch_bytes", 1, limits.BATCH_BYTES_MAX),
+    (ProducerConfig, "batch_records", 1, limits.BATCH_RECORDS_MAX),
+    (ProducerConfig, "window", 1, limits.PRODUCER_BATCHES_REMEMBERED),
+    (ProducerConfig, "buffer_bytes", limits.MESSAGE_BYTES_MAX + 512, 16 * limits.GIB),
+    (ConsumerConfig, "prefetch_bytes", 64 * limits.KIB, limits.GIB),
+    (ConsumerConfig, "listener_threads", 1, 256),
+    (ConsumerConfig, "listener_retries", 0, 1_000),
+]
+
+
+@pytest.mark.parametrize("cls", TIMES)
+def test_the_defaults_are_within_the_bounds(cls: type[Any]) -> None:
+    cls()
+
+
+@pytest.mark.parametrize("value", [0, -1, -0.001, math.nan, math.inf])
+@pytest.mark.parametrize(
+    ("cls", "name"), [(cls, name) for cls, names in TIMES.items() for name in names]
+)
+def test_times_are_positive_and_finite(cls: type[Any], name: str, value: float) -> None:
+    with pytest.raises(InvalidArgument, match=name):
+        cls(**{name: value})
+
+
+@pytest.mark.parametrize(("cls", "name", "least", "most"), BOUNDS)
+def test_numbers_have_bounds(cls: type[Any], name: str, least: int, most: int) -> None:
+    for inside in (least, most):
+        assert getattr(cls(**{name: inside}), name) == inside
+    for outside in (least - 1, most + 1):
+        with pytest.raises(InvalidArgument, match=rf"{name} = {outside} .*\[{least}, {most}\]"):
+            cls(**{name: outside})
+
+
+@pytest.mark.parametrize("bad", ["a/b", "x" * 201, "..", "ü", " "])
+def test_names_are_names(bad: str) -> None:
+    for cls, field in (
+        (MessageFactoryConfig, "cluster"),
+        (MessageFactoryConfig, "client_id"),
+        (ConsumerConfig, "group"),
+        (ConsumerConfig, "member"),
+    ):
+        with pytest.raises(InvalidArgument):
+            cls(**{field: bad})  # type: ignore[arg-type]
+
+
+def test_rules_between_settings() -> None:
+    with pytest.raises(InvalidArgument, match="retry_backoff_max_s"):
+        ProducerConfig(retry_backoff_s=2.0, retry_backoff_max_s=1.0)
+    with pytest.raises(InvalidArgument, match="max_wait_s"):
+        ConsumerConfig(max_wait_s=limits.LONG_POLL_S_MAX + 1)
+    assert ConsumerConfig(max_wait_s=limits.LONG_POLL_S_MAX).max_wait_s == limits.LONG_POLL_S_MAX
+
+
+def test_settings_cannot_be_changed_afterwards() -> None:
+    for cls, names in TIMES.items():
+        with pytest.raises(AttributeError):
+            setattr(cls(), names[0], 1.0)
+
+
+def test_words_are_those_of_the_tree_and_the_command_line() -> None:
+    assert [str(each) for each in StartPosition] == ["earliest", "latest"]
+    assert [str(each) for each in OnListenerError] == ["retry", "skip"]

@@ -1,0 +1,119 @@
+"""Message ids: time-ordered, and never two the same, whatever the clock and the lease do."""
+
+import random
+
+import pytest
+
+from vq import limits
+from vq.client.ids import EPOCH_MS, IdGenerator, time_ms_of
+from vq.clock import ManualClock
+from vq.errors import InvalidArgument
+
+PER_MS = 1 << limits.ID_SEQUENCE_BITS
+
+
+def generator(slot: int = 5, *, since_epoch_ms: int = 0) -> tuple[IdGenerator, ManualClock]:
+    clock = ManualClock(wall_ms=EPOCH_MS + since_epoch_ms)
+    return IdGenerator(slot, clock), clock
+
+
+def parts(message_id: int) -> tuple[int, int, int]:
+    """Milliseconds since the epoch, slot, sequence."""
+    sequence = message_id % PER_MS
+    slot = (message_id >> limits.ID_SEQUENCE_BITS) % limits.SLOTS_MAX
+    return time_ms_of(message_id) - EPOCH_MS, slot, sequence
+
+
+def test_the_first_id_is_the_documented_one() -> None:
+    ids, _ = generator()
+    assert ids.take(1) == [5120]
+    assert ids.take(2) == [5121, 5122]
+
+
+def test_an_id_tells_its_time_its_slot_and_its_number() -> None:
+    ids, clock = generator(8_191, since_epoch_ms=123_456_789)
+    assert [parts(each) for each in ids.take(2)] == [
+        (123_456_789, 8_191, 0),
+        (123_456_789, 8_191, 1),
+    ]
+    clock.advance(0.002)
+    assert parts(ids.take(1)[0]) == (123_456_791, 8_191, 0)
+
+
+def test_ids_fit_into_63_bits_up_to_the_last_millisecond() -> None:
+    ids, _ = generator(limits.SLOTS_MAX - 1, since_epoch_ms=(1 << limits.ID_TIME_BITS) - 1)
+    last = ids.take(PER_MS)
+    assert last[-1] == 2**63 - 1
+
+
+def test_a_burst_borrows_from_the_following_milliseconds() -> None:
+    ids, clock = generator()
+    burst = ids.take(3 * PER_MS + 1)
+    assert [parts(burst[number * PER_MS]) for number in range(4)] == [
+        (number, 5, 0) for number in range(4)
+    ]
+    clock.advance(0.002)
+    assert parts(ids.take(1)[0]) == (3, 5, 1), "what was borrowed is not used again"
+
+
+def test_a_clock_set_back_is_outwaited() -> None:
+    ids, clock = generator(since_epoch_ms=10_000)
+    before = ids.take(10)
+    clock.step_wall_ms(-5_000)
+    after = ids.take(2 * PER_MS)
+    assert after[0] == before[-1] + 1
+    assert after == sorted(set(after))
+    clock.step_wall_ms(20_000)
+    assert parts(ids.take(1)[0]) == (25_000, 5, 0)
+
+
+def test_another_slot_makes_other_ids() -> None:
+    ids, _ = generator(5)
+    first = ids.take(3)
+    ids.use_slot(6)
+    second = ids.take(3)
+    ids.use_slot(5)
+    third = ids.take(3)
+    assert [parts(each)[1] for each in first + second + third] == [5] * 3 + [6] * 3 + [5] * 3
+    assert len(set(first + second + third)) == 9
+
+
+@pytest.mark.parametrize("slot", [-1, limits.SLOTS_MAX])
+def test_a_slot_that_does_not_fit_is_refused(slot: int) -> None:
+    with pytest.raises(InvalidArgument, match=str(slot)):
+        generator(slot)
+
+
+@pytest.mark.parametrize("since_epoch_ms", [-1, 1 << limits.ID_TIME_BITS])
+def test_a_clock_outside_the_range_is_refused_and_costs_nothing(since_epoch_ms: int) -> None:
+    ids, clock = generator()
+    clock.step_wall_ms(since_epoch_ms)
+    with pytest.raises(InvalidArgument, match="2025 to 2059"):
+        ids.take(1)
+    clock.step_wall_ms(-since_epoch_ms)
+    assert ids.take(1) == [5120]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_never_two_the_same_and_always_rising_within_a_slot(seed: int) -> None:
+    """Clocks that jump both ways, bursts, and leases that come and go."""
+    rng = random.Random(seed)
+    ids, clock = generator(1, since_epoch_ms=1_000_000)
+    slot, seen, last = 1, set(), -1
+    for _ in range(300):
+        act = rng.random()
+        if act < 0.2:
+            clock.step_wall_ms(rng.randint(-50_000, 50_000))
+        elif act < 0.5:
+            clock.advance(rng.choice([0.0, 0.001, 0.5]))
+        elif act < 0.6:
+            slot, last = rng.randrange(4), -1
+            ids.use_slot(slot)
+        else:
+            taken = ids.take(rng.choice([1, 2, 7, 1_023, 1_024, 1_025, 3_000]))
+            assert taken == sorted(taken)
+            assert taken[0] > last
+            assert not seen & set(taken)
+            assert {parts(each)[1] for each in taken} == {slot}
+            seen.update(taken)
+            last = taken[-1]
