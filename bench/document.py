@@ -1,0 +1,153 @@
+"""Writes measured figures into docs/performance.md, between its markers.
+
+    python -m bench.run --json RESULT.json
+    python -m bench.document RESULT.json [MORE.json ...]
+
+Of several results each scenario is taken from the last one that has it. Prose stays as it is; only
+what stands between ``<!-- begin NAME -->`` and ``<!-- end NAME -->`` is written anew.
+"""
+
+import json
+import re
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from bench import compare
+from bench.figures import COLUMNS, Row, Verdict, cells, markdown_table, shown
+from bench.scenarios import PARTITION_COUNTS, SCENARIOS
+
+PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
+PEERS: Final = "peers"
+Result = Mapping[str, Any]
+
+
+def merged(results: Sequence[Result]) -> dict[str, Result]:
+    """Return, per scenario, the last result that measured it without failing."""
+    found: dict[str, Result] = {}
+    for result in results:
+        for row in result["rows"]:
+            if row["scenario"] not in result["failures"]:
+                found[row["scenario"]] = result
+    return found
+
+
+def rows(by_scenario: Mapping[str, Result], scenario: str) -> list[Row]:
+    """Return the rows of one scenario."""
+    given = by_scenario[scenario]["rows"] if scenario in by_scenario else ()
+    own = [Row(**row) for row in given if row["scenario"] == scenario]
+    for row in own:
+        row.verdict = Verdict(row.verdict)
+    return own
+
+
+def machine(by_scenario: Mapping[str, Result]) -> str:
+    """Return what was measured on, and how busy it was with other things."""
+    about = next(iter(by_scenario.values()))["machine"]
+    busy = [
+        f"{name} {result['busy_before'][name]:.0%}"
+        for name, result in by_scenario.items()
+        if name in result["busy_before"]
+    ]
+    return (
+        f"{about['processor']}, {about['cores']} cores, {about['memory_gb']:.0f} GB, "
+        f"Linux {about['kernel']}, {about['file_system']}, Python {about['python']}. Share of the "
+        f"cores that other programs used just before each scenario: {', '.join(busy)}."
+    )
+
+
+def room(by_scenario: Mapping[str, Result]) -> str:
+    """Return the room as measured once at the start of each result, medians."""
+    results = {id(result): result for result in by_scenario.values()}.values()
+
+    def median(name: str) -> float:
+        return float(statistics.median(result["room"][name] for result in results))
+
+    lines = [
+        ("one at a time, placed by the kernel", f"{shown(median('one_at_a_time'))} requests/s"),
+        ("one at a time, a core each", f"{shown(median('apart'))} requests/s"),
+        ("pipelined, 128 bytes", f"{shown(median('pipelined'))} frames/s"),
+        ("frames of 16 KiB", f"{shown(median('large_bytes') / 1e6)} MB/s"),
+        ("fdatasync after 128 bytes", f"{shown(median('fdatasync_s') * 1e6)} µs"),
+        ("200 bytes into a mapped file", f"{shown(median('mapped_store_s') * 1e6)} µs"),
+    ]
+    return markdown_table(("the bare machine", "median"), lines)
+
+
+def figures(by_scenario: Mapping[str, Result]) -> str:
+    """Return a table per scenario."""
+    tables = []
+    for scenario in SCENARIOS:
+        own = rows(by_scenario, scenario.name)
+        if own:
+            table = markdown_table(COLUMNS, [cells(row) for row in own])
+            tables.append(f"**{scenario.about}** (`--only {scenario.name}`)\n\n{table}")
+    return "\n\n".join(tables)
+
+
+def peers(by_scenario: Mapping[str, Result]) -> str:
+    """Return the comparison, and what was not found."""
+    own = rows(by_scenario, PEERS)
+    if not own:
+        return "Not measured."
+    missing = [
+        f"{peer['name']}: {peer['missing']}."
+        for peer in by_scenario[PEERS]["peers"]
+        if peer["missing"]
+    ]
+    table = markdown_table(compare.COLUMNS, compare.lines(own))
+    return table + ("\n\nNot found here: " + " ".join(missing) if missing else "")
+
+
+def flush(by_scenario: Mapping[str, Result]) -> str:
+    """Return the bare flush cycles that the partitions scenario measured."""
+    lines = []
+    for count, row in zip(PARTITION_COUNTS, rows(by_scenario, "partitions"), strict=False):
+        cycle = [
+            statistics.median(each[way] * 1e3 for each in row.details)
+            for way in ("fdatasync_s", "syncfs_s")
+        ]
+        lines.append((str(count), *map(shown, cycle)))
+    return markdown_table(("k", "fdatasync in turn", "syncfs"), lines)
+
+
+def profiles(by_scenario: Mapping[str, Result]) -> str:
+    """Return the profiles of missed targets."""
+    results = {id(result): result for result in by_scenario.values()}.values()
+    texts = {work: text for result in results for work, text in result["profiles"].items()}
+    return "\n\n".join(f"```text\n{text}\n```" for text in texts.values()) or "None."
+
+
+BLOCKS: Final = {
+    block.__name__: block for block in (machine, room, figures, peers, flush, profiles)
+}
+
+
+def updated(page: str, by_scenario: Mapping[str, Result]) -> str:
+    """Return the page with every block written anew.
+
+    Raises:
+        KeyError: The page has a block that nobody writes.
+    """
+
+    def block(match: re.Match[str]) -> str:
+        name = match[1]
+        return f"<!-- begin {name} -->\n\n{BLOCKS[name](by_scenario)}\n\n<!-- end {name} -->"
+
+    return re.sub(r"<!-- begin (\w+) -->.*?<!-- end \1 -->", block, page, flags=re.DOTALL)
+
+
+def main() -> int:
+    """Update the page from the results named on the command line."""
+    results = [json.loads(Path(name).read_text()) for name in sys.argv[1:]]
+    if not results:
+        print(__doc__, file=sys.stderr)
+        return 2
+    PAGE.write_text(updated(PAGE.read_text(), merged(results)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

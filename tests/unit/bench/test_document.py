@@ -1,0 +1,51 @@
+"""Figures written into the page: only between its markers, the latest of each scenario."""
+
+import pytest
+
+from bench.document import BLOCKS, PAGE, merged, updated
+from bench.figures import Figure, Target, rows_of
+
+
+def result(name: str, value: float) -> dict[str, object]:
+    """A result file with one scenario of one figure."""
+    (row,) = rows_of(name, [Figure("f", value, "s")], {"f": Target(value_max=2)})
+    return {
+        "rows": [row.as_json()],
+        "failures": {},
+        "busy_before": {name: 0.5},
+        "machine": dict.fromkeys(
+            ("processor", "cores", "memory_gb", "kernel", "file_system", "python"), 1
+        ),
+    }
+
+
+def test_the_latest_result_of_a_scenario_counts() -> None:
+    found = merged([result("small", 1), result("sync", 2), result("small", 3)])
+    assert found["small"]["rows"][0]["value"] == 3
+    assert found["sync"]["rows"][0]["value"] == 2
+
+
+def test_a_failed_scenario_does_not_replace_a_good_one() -> None:
+    failed = {**result("small", 3), "failures": {"small": "lost a message"}}
+    assert merged([result("small", 1), failed])["small"]["rows"][0]["value"] == 1
+
+
+def test_only_what_is_between_the_markers_changes() -> None:
+    page = "before\n<!-- begin figures -->\nold\n<!-- end figures -->\nafter\n"
+    once = updated(page, merged([result("small", 1)]))
+    assert once.startswith("before\n<!-- begin figures -->\n")
+    assert once.endswith("<!-- end figures -->\nafter\n")
+    assert "old" not in once
+    assert "| f | 1.00 s |" in once
+    assert updated(once, merged([result("small", 1)])) == once
+
+
+def test_a_block_that_nobody_writes_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        updated("<!-- begin nothing --><!-- end nothing -->", {})
+
+
+def test_the_page_has_every_block_once() -> None:
+    page = PAGE.read_text()
+    for name in BLOCKS:
+        assert page.count(f"<!-- begin {name} -->") == page.count(f"<!-- end {name} -->") == 1
