@@ -454,9 +454,10 @@ class ClientConnection(_Connection):
         waiting = self._waiting
         try:
             for frame in parser.feed(data):
-                known = waiting.pop(frame.correlation_id, None)
+                known = waiting.get(frame.correlation_id)
                 if known is None or known[0] != frame.command:
                     raise _unsolicited(frame)
+                del waiting[frame.correlation_id]  # not before: ``abandon`` tells who still waits
                 if frame.command == Command.HELLO:
                     event: Opened | Reply = self._open(decode_reply(frame))
                 else:
