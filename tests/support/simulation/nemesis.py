@@ -8,6 +8,7 @@ Every fault is noted in the history with its target and its duration, for the ju
 import asyncio
 import errno
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 from support.simulation.loop import generator
@@ -19,6 +20,7 @@ from vq.coordination import topics
 from vq.coordination.coordinator import SessionState
 from vq.coordination.memory import MemoryCoordinator
 from vq.errors import VqError
+from vq.model import FlushMode
 
 Fault = Callable[["Nemesis"], Coroutine[Any, Any, None]]
 PAUSES_BETWEEN_S = (0.6, 2.0, 4.0)
@@ -441,6 +443,22 @@ async def add_partition(nemesis: Nemesis) -> None:
         world.history.add("note", "operator", f"growing orders: {type(error).__name__}")
 
 
+async def change_settings(nemesis: Nemesis) -> None:
+    """An operator has the topic flushed before acknowledgements, or no longer."""
+    world = nemesis.world
+    if TAKE_UNFLUSHED & set(nemesis.kinds):
+        flush = FlushMode.SYNC
+    else:
+        flush = nemesis.rng.choice((FlushMode.SYNC, FlushMode.ASYNC))
+    nemesis.note("settings", "orders", 0)
+    try:
+        view = await topics.describe_topic(nemesis.operator.coordinator, "orders")
+        settings = replace(view.settings, flush=flush)
+        await topics.change_settings(nemesis.operator.coordinator, "orders", settings)
+    except VqError as error:
+        world.history.add("note", "operator", f"settings of orders: {type(error).__name__}")
+
+
 FAULTS: dict[str, Fault] = {
     "kill broker": kill_broker,
     "power cut": cut_power,
@@ -466,4 +484,5 @@ FAULTS: dict[str, Fault] = {
     "ensemble away": ensemble_away,
     "move": move_partition,
     "grow": add_partition,
+    "settings": change_settings,
 }
