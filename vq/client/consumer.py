@@ -31,7 +31,7 @@ from vq.errors import (
     TimedOut,
     VqError,
 )
-from vq.model import Message, OffsetBounds, TopicPartition
+from vq.model import Message, OffsetBounds, TopicPartition, check_name
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import GetRequest, GetResponse, OffsetsRequest, OffsetsResponse
 from vq.store.record import bytes_needed
@@ -40,6 +40,8 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 _DRAIN_WARNING_S = 10.0
 _CLOSE_S = 30.0
+#: A partition still unknown after pauses up to this one, and fresh routes, is taken to be none.
+_LOOK_AGAIN_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +153,16 @@ class ConsumerCore:
                 cut = isinstance(error, ConnectionCut)  # asking twice does no harm
                 if late or not (cut or error.retriable or error.refresh_routes):
                     raise
+                if pause > _LOOK_AGAIN_S and self._is_beyond(where):
+                    raise
                 self._cluster.refresh(where.topic)
             await asyncio.sleep(pause)
             pause = min(0.5, pause * 2)
+
+    def _is_beyond(self, where: TopicPartition) -> bool:
+        """Whether the topic has no such partition, as far as is known here."""
+        view = self._cluster.routes.topics.get(where.topic)
+        return view is not None and where.partition >= len(view.partitions)
 
     async def offsets(
         self, where: TopicPartition, *, time_ms: int | None = None
@@ -196,6 +205,7 @@ class ConsumerCore:
             raise InvalidArgument(f"topic {topic!r} is subscribed already")
         if not 1 <= length <= limits.FETCH_BYTES_MAX:
             raise InvalidArgument(f"length {length} is outside [1, {limits.FETCH_BYTES_MAX}] bytes")
+        check_name("topic", topic)
         tags = tuple(tag.strip() for tag in (message_filter or "").split("||") if tag.strip())
         if message_filter is not None and not tags:
             raise InvalidArgument(f"message_filter {message_filter!r} names no tag")
@@ -221,6 +231,9 @@ class ConsumerCore:
                 hooks=MembershipHooks(self._claimed, self._revoke, self._suspend, self._resume),
             )
             await membership.start()
+            if self._closing is not None:
+                await membership.close(_CLOSE_S)
+                raise InvalidState("this consumer was closed while it started")
         except BaseException:
             self._membership = None  # ``start`` may be tried again
             raise

@@ -1,0 +1,245 @@
+"""What producers and consumers share: routes, connections, message ids; nothing of it is left."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from support.broker import MemoryCluster, memory_cluster, until
+from support.client import HOST, cluster_client, started
+
+from vq.client.cluster import ClusterClient
+from vq.client.queries import broker_status, cluster_status, partitions_of
+from vq.coordination.memory import MemoryCoordinator
+from vq.errors import (
+    CoordinationError,
+    InvalidArgument,
+    InvalidState,
+    NotMaster,
+    OffsetOutOfRange,
+    TimedOut,
+    UnknownPartition,
+    UnknownTopic,
+    Unreachable,
+)
+from vq.model import Address, TopicPartition
+from vq.remoting.format import Command
+from vq.remoting.wire_pb2 import PingRequest
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[MemoryCluster]:
+    async with memory_cluster() as cluster:
+        await cluster.start()
+        await cluster.create_topic("t", partitions=2)
+        yield cluster
+
+
+@pytest.fixture
+async def client(cluster: MemoryCluster) -> AsyncIterator[ClusterClient]:
+    async with started(cluster) as client:
+        yield client
+
+
+async def master(client: ClusterClient) -> Address:
+    await client.track("t")
+    await until(lambda: client.routes.master("b1"))
+    return client.address_at(TopicPartition("t", 0), 0)
+
+
+async def test_where_the_bytes_of_an_offset_lie(client: ClusterClient) -> None:
+    assert await master(client) == client.address_at(TopicPartition("t", 1), 10**12)
+    with pytest.raises(UnknownTopic):
+        client.address_at(TopicPartition("other", 0), 0)
+    with pytest.raises(UnknownPartition, match="0 to 1, not 2"):
+        client.address_at(TopicPartition("t", 2), 0)
+    with pytest.raises(OffsetOutOfRange):
+        client.address_at(TopicPartition("t", 0), -1)
+
+
+async def test_topics_that_cannot_be(client: ClusterClient) -> None:
+    with pytest.raises(UnknownTopic):
+        await client.track("missing")
+    for name in ("", "a/b", "t/partitions", "..", "x" * 201):
+        with pytest.raises(InvalidArgument):
+            await client.track(name)
+
+
+async def test_a_broker_that_is_gone_has_no_master(
+    cluster: MemoryCluster, client: ClusterClient
+) -> None:
+    await master(client)
+    cluster.ensemble.expire(cluster.coordinators["b1"])
+    await until(lambda: client.routes.master("b1") is None)
+    with pytest.raises(NotMaster):
+        client.address_at(TopicPartition("t", 0), 0)
+
+
+# Connections ------------------------------------------------------------------------------------
+async def test_one_connection_to_one_broker(cluster: MemoryCluster, client: ClusterClient) -> None:
+    address = await master(client)
+    made = await asyncio.gather(*(client.connection(address) for _ in range(10)))
+    assert len(set(made)) == 1
+    assert client.live_connection(address) is made[0]
+    assert cluster.network.connections == 1
+
+
+async def test_a_connection_that_ended_is_made_again(
+    cluster: MemoryCluster, client: ClusterClient
+) -> None:
+    address = await master(client)
+    first = await client.connection(address)
+    changes = []
+    remove = client.on_change(lambda: changes.append(len(changes)))
+    cluster.network.reset_connections(HOST)
+    await until(lambda: changes)
+    second = await client.connection(address)
+    assert second is not first
+    remove()
+    remove()
+
+
+async def test_attempts_come_at_growing_intervals_and_one_at_a_time(
+    client: ClusterClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nowhere = Address("nowhere", 1)
+    for _ in range(3):
+        with pytest.raises(Unreachable):
+            await client.connection(nowhere)
+    assert client._failures[nowhere] == 3
+    for _ in range(5):
+        assert client.live_connection(nowhere) is None
+    assert len(client._connecting) == 1
+
+
+async def test_a_request_has_one_deadline_for_connecting_and_answering(
+    cluster: MemoryCluster, client: ClusterClient
+) -> None:
+    address = await master(client)
+    cluster.network.cut(HOST, "b1")
+    with pytest.raises(Unreachable, match=r"0\.03 s"):
+        await client.request(address, Command.PING, PingRequest(), timeout=0.03)
+    cluster.network.heal()
+    await client.connection(address)
+    cluster.network.cut(HOST, "b1")
+    with pytest.raises(TimedOut):
+        await client.request(address, Command.PING, PingRequest(), timeout=0.03)
+    cluster.network.heal()
+
+
+async def test_a_listener_that_raises_takes_no_other_with_it(
+    cluster: MemoryCluster, client: ClusterClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = []
+
+    def fail() -> None:
+        raise RuntimeError("a bug")
+
+    removers = [client.on_change(fail), client.on_change(lambda: told.append(1))]
+    await client.connection(await master(client))
+    cluster.network.reset_connections(HOST)
+    await until(lambda: told)
+    assert "a bug" in caplog.text
+    for remove in removers:
+        remove()
+
+
+# Message ids ------------------------------------------------------------------------------------
+async def test_ids_of_two_clients_never_meet(cluster: MemoryCluster) -> None:
+    async with started(cluster) as first, started(cluster, host="other") as second:
+        await asyncio.gather(first.lease_slot(), second.lease_slot(), first.lease_slot())
+        ids = [first.take_ids(3_000), second.take_ids(3_000), first.take_ids(3_000)]
+        assert len({each for some in ids for each in some}) == 9_000
+
+
+async def test_without_a_session_no_ids_are_made(
+    cluster: MemoryCluster, client: ClusterClient
+) -> None:
+    await client.lease_slot()
+    assert client.ids_ready
+    slot = client._slot.slot
+    coordinator = client.coordinator
+    assert isinstance(coordinator, MemoryCoordinator)
+    seen = []
+    client.on_change(lambda: seen.append(client.ids_ready))
+    cluster.ensemble.expire(coordinator)
+    await until(lambda: False in seen and client.ids_ready)
+    assert client._slot.slot != slot
+
+
+async def test_a_slot_that_could_not_be_leased_is_tried_again(
+    client: ClusterClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = client._slot._lease
+
+    async def fail() -> int:
+        raise CoordinationError("not now")
+
+    monkeypatch.setattr(client._slot, "_lease", fail)
+    for _ in range(2):
+        with pytest.raises(CoordinationError, match="not now"):
+            await client.lease_slot()
+    monkeypatch.setattr(client._slot, "_lease", lease)
+    await client.lease_slot()
+    assert client.ids_ready
+
+
+# Ends -------------------------------------------------------------------------------------------
+async def test_after_the_end_nothing_is_left(cluster: MemoryCluster) -> None:
+    before = asyncio.all_tasks()
+    client = cluster_client(cluster)
+    await client.start()
+    address = await master(client)
+    await client.lease_slot()
+    await client.connection(address)
+    client.live_connection(Address("nowhere", 1))
+    client.refresh("t")
+    await client.close()
+    await client.close()
+    await until(lambda: cluster.network.connections == 0)
+    await until(lambda: asyncio.all_tasks() == before)
+    with pytest.raises(InvalidState, match="shut down"):
+        await client.connection(address)
+    assert client.live_connection(address) is None
+    client.refresh("t")
+    async with cluster.admin() as coordinator:
+        names = await coordinator.children("slots")
+    assert names == []
+
+
+async def test_closing_while_a_slot_is_leased_ends_the_lease(cluster: MemoryCluster) -> None:
+    cluster.ensemble.delay = lambda: 0.002
+    before = asyncio.all_tasks()
+    client = cluster_client(cluster)
+    await client.start()
+    leasing = asyncio.create_task(client.lease_slot())
+    await asyncio.sleep(0.003)
+    await client.close()
+    ended = await asyncio.gather(leasing, return_exceptions=True)
+    assert isinstance(ended[0], asyncio.CancelledError | Exception)
+    await until(lambda: asyncio.all_tasks() == before)
+
+
+# Queries ----------------------------------------------------------------------------------------
+async def test_status_of_one_and_of_all(cluster: MemoryCluster, client: ClusterClient) -> None:
+    address = await master(client)
+    while (one := await broker_status(client, address)).partitions < 2:
+        await asyncio.sleep(0.001)  # the broker has not heard of the topic yet
+    assert (one.address, one.group, one.node, one.partitions) == (address, "b1", "n1", 2)
+    assert len(one.raw["partitions"]) == 2
+    await cluster.start("b2")
+    assert {each.group for each in (await cluster_status(client)).values()} == {"b1", "b2"}
+    with pytest.raises(Unreachable):
+        await broker_status(client, Address("nowhere", 1))
+
+
+async def test_brokers_that_do_not_answer_are_left_out(
+    cluster: MemoryCluster, client: ClusterClient
+) -> None:
+    await cluster.start("b2")
+    cluster.network.kill("b2")
+    assert [each.group for each in (await cluster_status(client)).values()] == ["b1"]
+
+
+async def test_partitions_of_a_topic(client: ClusterClient) -> None:
+    found = await partitions_of(client, "t")
+    assert [(each.partition, each.writer_group) for each in found] == [(0, "b1"), (1, "b1")]

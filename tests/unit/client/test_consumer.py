@@ -1,0 +1,498 @@
+"""The consumer's core through the asynchronous API, against brokers in memory."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from support.broker import MemoryCluster, memory_cluster, until
+from support.client import HOST, factory_of
+
+from vq import aio
+from vq.client import membership as memberships
+from vq.client.config import ConsumerConfig, ProducerConfig, StartPosition
+from vq.coordination import groups, topics
+from vq.coordination.coordinator import NodeExists
+from vq.coordination.memory import MemoryCoordinator
+from vq.errors import (
+    ConnectionCut,
+    CorruptData,
+    InvalidArgument,
+    InvalidState,
+    OffsetNotBoundary,
+    OffsetOutOfRange,
+    UnknownPartition,
+    UnknownTopic,
+    VqError,
+)
+from vq.limits import FETCH_BYTES_MAX
+from vq.model import Message, TopicPartition
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[MemoryCluster]:
+    """One broker, topic ``t`` with a single partition and ``wide`` with four."""
+    async with memory_cluster() as cluster:
+        await cluster.start()
+        await cluster.create_topic("t", partitions=1)
+        await cluster.create_topic("wide", partitions=4)
+        yield cluster
+
+
+@pytest.fixture
+async def factory(cluster: MemoryCluster) -> AsyncIterator[aio.MessageFactory]:
+    async with factory_of(cluster, session_timeout_s=2.0) as factory:
+        yield factory
+
+
+async def send(factory: aio.MessageFactory, *messages: Message) -> list[Any]:
+    """Store messages, one batch each."""
+    async with await factory.create_producer(ProducerConfig(batch_records=1)) as producer:
+        return [await producer.send(message) for message in messages]
+
+
+async def consumer_of(
+    factory: aio.MessageFactory, group: str = "g", topic: str = "t", **settings: Any
+) -> aio.MessageConsumer:
+    consumer = await factory.create_consumer(
+        ConsumerConfig(**{"group": group, "max_wait_s": 0.5, **settings})
+    )
+    return consumer.subscribe(topic)
+
+
+async def take(consumer: aio.MessageConsumer, count: int) -> list[bytes]:
+    """Consume ``count`` messages; the last one stays in hand."""
+    found: list[bytes] = []
+    async with asyncio.timeout(10):
+        async for message in consumer:
+            found.append(message.content)
+            if len(found) == count:
+                break
+    return found
+
+
+def texts(*numbers: int) -> list[Message]:
+    return [Message("t", b"%d" % number) for number in numbers]
+
+
+# Reading by position ------------------------------------------------------------------------------
+async def test_get_returns_messages_with_all_they_were_sent_with(
+    factory: aio.MessageFactory,
+) -> None:
+    sent = Message("t", b"content", "tag", "key", {"a": "b"})
+    (result,) = await send(factory, sent)
+    consumer = await factory.create_consumer()
+    (found,) = await consumer.get("t", 0, 0, 1 << 20)
+    assert found[:5] == sent[:5]
+    assert (found.partition, found.offset, found.id) == result
+    assert await consumer.get("t", 0, found.next_offset, 1 << 20) == []
+
+
+async def test_get_at_every_boundary_and_between_them(factory: aio.MessageFactory) -> None:
+    results = await send(factory, *texts(1, 2, 3))
+    consumer = await factory.create_consumer()
+    bounds = await consumer.get_bounds("t", 0)
+    starts = [result.offset for result in results]
+    valid = {0, bounds.latest, *starts, *(start + 21 for start in starts)}
+    for offset in range(bounds.latest + 1):
+        expected = [start for start in starts if start >= offset]
+        if offset in valid:
+            found = await consumer.get("t", 0, offset, 1 << 20)
+            assert [message.offset for message in found] == expected
+        else:
+            with pytest.raises(OffsetNotBoundary) as refused:
+                await consumer.get("t", 0, offset, 1 << 20)
+            assert refused.value.details["next"] in valid
+
+
+async def test_get_of_less_than_a_record_returns_the_whole_record(
+    factory: aio.MessageFactory,
+) -> None:
+    await send(factory, Message("t", b"x" * 5_000), Message("t", b"y"))
+    consumer = await factory.create_consumer()
+    for length in (1, 19, 20, 87, 88, 89, 107, 108, 109, 500, 5_000):
+        found = await consumer.get("t", 0, 0, length)
+        assert [len(message.content) for message in found] == [5_000], f"length {length}"
+
+
+async def test_get_waits_for_a_first_message(factory: aio.MessageFactory) -> None:
+    consumer = await factory.create_consumer()
+    waiting = asyncio.create_task(consumer.get("t", 0, 0, 1_000, 5.0))
+    await asyncio.sleep(0.02)
+    assert not waiting.done()
+    await send(factory, *texts(1))
+    assert [message.content for message in await waiting] == [b"1"]
+
+
+async def test_get_waits_no_longer_than_it_was_told(factory: aio.MessageFactory) -> None:
+    consumer = await factory.create_consumer()
+    begin = asyncio.get_running_loop().time()
+    assert await consumer.get("t", 0, 0, 1_000, 0.1) == []
+    assert 0.08 < asyncio.get_running_loop().time() - begin < 0.6
+
+
+async def test_get_past_the_end_and_where_there_is_nothing(factory: aio.MessageFactory) -> None:
+    consumer = await factory.create_consumer()
+    with pytest.raises(OffsetOutOfRange) as refused:
+        await consumer.get("t", 0, 10_000, 1_000)
+    assert refused.value.details == {"earliest": 0, "latest": 0}
+    with pytest.raises(UnknownPartition):
+        await consumer.get("t", 7, 0, 1_000)
+    with pytest.raises(UnknownTopic):
+        await consumer.get("missing", 0, 0, 1_000)
+    for length in (0, FETCH_BYTES_MAX + 1):
+        with pytest.raises(InvalidArgument, match=str(length)):
+            await consumer.get("t", 0, 0, length)
+
+
+async def test_get_goes_on_after_a_cut(cluster: MemoryCluster, factory: aio.MessageFactory) -> None:
+    """Asking twice does no harm, so the caller need not see it."""
+    await send(factory, *texts(1))
+    consumer = await factory.create_consumer()
+    await consumer.get("t", 0, 0, 1_000)
+    waiting = asyncio.create_task(consumer.get("t", 0, 0, 1_000))
+    await asyncio.sleep(0)
+    cluster.network.reset_connections(HOST)
+    assert len(await waiting) == 1
+    assert issubclass(ConnectionCut, VqError)
+
+
+async def test_get_reads_up_to_a_damaged_record_and_then_says_so(
+    cluster: MemoryCluster, factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = await send(factory, *texts(1, 2))
+    consumer = await factory.create_consumer()
+    request = consumer._core._request
+
+    async def damaged(*arguments: Any) -> Any:
+        response, body = await request(*arguments)
+        at = results[1].offset + 20 - response.offset
+        return response, body[:at] + b"?" + body[at + 1 :]
+
+    monkeypatch.setattr(consumer._core, "_request", damaged)
+    (good,) = await consumer.get("t", 0, 0, 1_000)
+    assert good.content == b"1"
+    with pytest.raises(CorruptData) as refused:
+        await consumer.get("t", 0, good.next_offset, 1_000)
+    assert refused.value.details["offset"] == results[1].offset
+
+
+async def test_bounds_follow_what_is_stored(factory: aio.MessageFactory) -> None:
+    consumer = await factory.create_consumer()
+    assert await consumer.get_bounds("t", 0) == (0, 0)
+    (result,) = await send(factory, *texts(1))
+    assert await consumer.get_bounds("t", 0) == (0, result.offset + 21)
+
+
+# Groups -------------------------------------------------------------------------------------------
+async def test_a_group_begins_where_it_is_told(factory: aio.MessageFactory) -> None:
+    await send(factory, *texts(1, 2))
+    earliest = await consumer_of(factory, "early")
+    latest = await consumer_of(factory, "late", start_position=StartPosition.LATEST)
+    await earliest.start()
+    await latest.start()
+    await until(lambda: earliest.assignment() and latest.assignment())
+    await send(factory, *texts(3))
+    assert await take(earliest, 3) == [b"1", b"2", b"3"]
+    assert await take(latest, 1) == [b"3"]
+
+
+async def test_where_it_begins_is_kept_at_once(factory: aio.MessageFactory) -> None:
+    """A crash before the first commit must not skip what came in between."""
+    await send(factory, *texts(1))
+    latest = await consumer_of(factory, start_position=StartPosition.LATEST)
+    await latest.start()
+    await until(latest.assignment)
+    offsets = await latest.get_offset("t")
+    assert offsets == {TopicPartition("t", 0): (await latest.get_bounds("t", 0)).latest}
+
+
+async def test_consumed_messages_are_committed_and_the_next_member_goes_on(
+    factory: aio.MessageFactory,
+) -> None:
+    await send(factory, *texts(1, 2, 3))
+    first = await consumer_of(factory)
+    assert await take(first, 2) == [b"1", b"2"]
+    await first.close()
+    second = await consumer_of(factory)
+    assert await take(second, 1) == [b"3"]
+
+
+async def test_commit_writes_what_was_consumed_so_far(factory: aio.MessageFactory) -> None:
+    results = await send(factory, *texts(1, 2))
+    consumer = await consumer_of(factory)
+    seen = []
+    async with asyncio.timeout(10):
+        async for message in consumer:
+            seen.append(message)
+            if len(seen) == 2:
+                await consumer.commit()
+                break
+    where = TopicPartition("t", 0)
+    assert (await consumer.get_offset("t"))[where] == results[0].offset + 21
+    await consumer.commit()
+
+
+async def test_offsets_are_committed_regularly(factory: aio.MessageFactory) -> None:
+    results = await send(factory, *texts(1, 2))
+    consumer = await consumer_of(factory, commit_interval_s=0.02)
+    await take(consumer, 2)
+    where = TopicPartition("t", 0)
+    while (await consumer.get_offset("t"))[where] != results[1].offset + 21:
+        await asyncio.sleep(0.005)
+
+
+async def test_a_commit_that_fails_is_tried_again(
+    factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    results = await send(factory, *texts(1, 2))
+    consumer = await consumer_of(factory, commit_interval_s=0.01)
+    commit = groups.commit
+    errors: list[Exception] = [RuntimeError("a bug"), UnknownTopic("any error")]
+
+    async def fail(*arguments: Any) -> Any:
+        if errors and consumer._core._held:
+            raise errors.pop()
+        return await commit(*arguments)
+
+    await consumer.start()
+    await until(consumer.assignment)
+    monkeypatch.setattr(memberships.groups, "commit", fail)
+    await take(consumer, 2)
+    where = TopicPartition("t", 0)
+    while (await consumer.get_offset("t"))[where] != results[1].offset + 21:
+        await asyncio.sleep(0.005)
+    assert not errors
+    assert "a bug" in caplog.text
+
+
+async def test_only_messages_with_a_wanted_tag_come(factory: aio.MessageFactory) -> None:
+    await send(factory, *(Message("t", b"%d" % n, "abc"[n % 3]) for n in range(9)))
+    await send(factory, *texts(100))
+    consumer = await factory.create_consumer(ConsumerConfig(group="g", max_wait_s=0.2))
+    consumer.subscribe("t", message_filter=" a || c")
+    assert await take(consumer, 6) == [b"0", b"2", b"3", b"5", b"6", b"8"]
+    await consumer.close()
+    where = TopicPartition("t", 0)
+    bounds = await consumer.get_bounds("t", 0)
+    assert (await consumer.get_offset("t"))[where] <= bounds.latest
+
+
+async def test_a_message_that_failed_comes_again(factory: aio.MessageFactory) -> None:
+    """``async with`` is left by the exception of the loop's body."""
+    await send(factory, *texts(1, 2))
+
+    async def fail_at_the_second() -> None:
+        async with await consumer_of(factory) as consumer:
+            async for message in consumer:
+                if message.content == b"2":
+                    raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail_at_the_second()
+    assert await take(await consumer_of(factory), 1) == [b"2"]
+
+
+async def test_two_iterations_of_one_consumer_follow_one_another(
+    factory: aio.MessageFactory,
+) -> None:
+    await send(factory, *texts(1, 2, 3))
+    consumer = await consumer_of(factory)
+    assert await take(consumer, 1) == [b"1"]
+    assert await take(consumer, 2) == [b"2", b"3"]
+
+
+async def test_two_members_share_and_hand_over_without_a_repetition(
+    factory: aio.MessageFactory,
+) -> None:
+    await send(factory, *(Message("wide", b"%d" % n, key=str(n)) for n in range(200)))
+    seen: list[bytes] = []
+
+    async def consume(consumer: aio.MessageConsumer) -> None:
+        async for message in consumer:
+            seen.append(message.content)
+            await asyncio.sleep(0)
+
+    first = await consumer_of(factory, topic="wide")
+    tasks = [asyncio.create_task(consume(first))]
+    await until(lambda: len(seen) >= 20)
+    second = await consumer_of(factory, topic="wide")
+    tasks.append(asyncio.create_task(consume(second)))
+    await until(lambda: len(first.assignment()) == len(second.assignment()) == 2)
+    await first.close()
+    await until(lambda: len(seen) >= 200)
+    await second.close()
+    await asyncio.gather(*tasks)
+    assert sorted(map(int, seen)) == list(range(200))
+
+
+# A consumer's life --------------------------------------------------------------------------------
+async def test_what_a_consumer_cannot_do_yet_or_any_more(factory: aio.MessageFactory) -> None:
+    alone = await factory.create_consumer()
+    with pytest.raises(InvalidState, match="nothing is subscribed"):
+        await alone.start()
+    alone.subscribe("t")
+    with pytest.raises(InvalidState, match="group"):
+        await alone.start()
+    with pytest.raises(InvalidState, match="group"):
+        await alone.get_offset("t")
+    with pytest.raises(InvalidArgument, match="subscribed already"):
+        alone.subscribe("t")
+    with pytest.raises(InvalidArgument, match="names no tag"):
+        alone.subscribe("wide", message_filter=" || ")
+    with pytest.raises(InvalidArgument):
+        alone.subscribe("a/b")
+    consumer = await consumer_of(factory)
+    await consumer.start()
+    with pytest.raises(InvalidState):
+        await consumer.start()
+    with pytest.raises(InvalidState):
+        consumer.subscribe("wide")
+    await consumer.close()
+    await consumer.close()
+    with pytest.raises(InvalidState):
+        await consumer.start()
+
+
+async def test_a_start_that_failed_may_be_tried_again(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    consumer = await consumer_of(factory, topic="later")
+    with pytest.raises(UnknownTopic):
+        await consumer.start()
+    await cluster.create_topic("later")
+    await consumer.start()
+    await until(consumer.assignment)
+
+
+async def test_a_member_name_that_is_taken_leaves_the_other_one_alone(
+    factory: aio.MessageFactory,
+) -> None:
+    first = await consumer_of(factory, member="same")
+    await first.start()
+    await until(first.assignment)
+    second = await consumer_of(factory, member="same")
+    with pytest.raises(NodeExists):
+        await second.start()
+    await second.close()
+    await send(factory, *texts(1))
+    assert await take(first, 1) == [b"1"]
+
+
+async def test_closing_ends_a_waiting_iteration(factory: aio.MessageFactory) -> None:
+    consumer = await consumer_of(factory)
+    waiting = asyncio.create_task(take(consumer, 1))
+    await until(consumer.assignment)
+    await consumer.close()
+    assert await waiting == []
+    assert consumer.assignment() == []
+
+
+async def test_two_that_close_at_once_both_wait_for_the_end(factory: aio.MessageFactory) -> None:
+    consumer = await consumer_of(factory)
+    await consumer.start()
+    await until(consumer.assignment)
+    await asyncio.gather(consumer.close(), consumer.close())
+    assert consumer.assignment() == []
+
+
+async def test_a_factory_that_shuts_down_closes_everything_whatever_fails(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = asyncio.all_tasks()
+    async with factory_of(cluster, host="other") as factory:
+        consumers = [await consumer_of(factory, member=name) for name in "ab"]
+        producer = await factory.create_producer()
+        for consumer in consumers:
+            await consumer.start()
+
+        async def fail() -> None:
+            raise RuntimeError("a bug")
+
+        monkeypatch.setattr(consumers[1]._core, "close", fail)
+        with pytest.raises(RuntimeError):
+            await factory.shutdown()
+        assert producer.closed
+        assert consumers[0].closed
+        await factory.shutdown()
+        monkeypatch.undo()
+        await consumers[1].close()
+    await until(lambda: asyncio.all_tasks() <= before)
+    assert cluster.network.connections == 0
+
+
+async def test_closed_ones_are_forgotten(factory: aio.MessageFactory) -> None:
+    for _ in range(10):
+        await (await factory.create_producer()).close()
+        await (await factory.create_consumer()).close()
+    assert len(factory._producers) == len(factory._consumers) == 1
+
+
+# Faults -------------------------------------------------------------------------------------------
+async def test_it_goes_on_after_a_lost_session(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    await send(factory, *texts(1))
+    consumer = await consumer_of(factory)
+    assert await take(consumer, 1) == [b"1"]
+    await take_nothing(consumer)
+    coordinator = factory._cluster.coordinator  # type: ignore[union-attr]
+    assert isinstance(coordinator, MemoryCoordinator)
+    cluster.ensemble.expire(coordinator)
+    await send(factory, *texts(2))
+    assert b"2" in await take(consumer, 1) + await take(consumer, 1)
+
+
+async def take_nothing(consumer: aio.MessageConsumer) -> None:
+    """Let the message in hand be consumed and committed."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+    await consumer.commit()
+
+
+async def test_it_goes_on_after_a_broker_restart(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    await send(factory, *texts(1, 2))
+    consumer = await consumer_of(factory)
+    assert await take(consumer, 1) == [b"1"]
+    await cluster.nodes["b1"].stop()
+    await cluster.start("b1")
+    assert await take(consumer, 1) == [b"2"]
+    await send(factory, *texts(3))
+    assert await take(consumer, 1) == [b"3"]
+
+
+async def test_after_too_long_without_zookeeper_delivery_pauses_and_goes_on(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    consumer = await consumer_of(factory)
+    await send(factory, *texts(1))
+    assert await take(consumer, 1) == [b"1"]
+    membership = consumer._core._membership
+    assert membership is not None
+    coordinator = factory._cluster.coordinator  # type: ignore[union-attr]
+    assert isinstance(coordinator, MemoryCoordinator)
+    await take_nothing(consumer)
+    cluster.ensemble.disconnect(coordinator)
+    coordinator._last_reply = -1e9  # as if that long had passed
+    membership._on_session(coordinator.state)
+    await until(lambda: membership._suspending is not None and membership._suspending.done())
+    cluster.ensemble.reconnect(coordinator)
+    await until(lambda: membership._suspending is None)
+    await send(factory, *texts(2))
+    assert await take(consumer, 1) == [b"2"]
+
+
+async def test_a_deleted_topic_ends_nothing_but_itself(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    consumer = await consumer_of(factory)
+    consumer.subscribe("wide")
+    await consumer.start()
+    await until(lambda: len(consumer.assignment()) == 5)
+    async with cluster.admin() as coordinator:
+        await topics.delete_topic(coordinator, "wide")
+    await until(lambda: len(consumer.assignment()) == 1)
+    await send(factory, *texts(1))
+    assert await take(consumer, 1) == [b"1"]

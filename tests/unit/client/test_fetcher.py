@@ -1,0 +1,312 @@
+"""Reading ahead of one partition: one request at a time, bounded, from wherever the bytes lie."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.broker import until
+
+from vq import limits
+from vq.client import fetcher as fetchers
+from vq.client.fetcher import Chunk, PartitionFetcher
+from vq.errors import (
+    Busy,
+    ConnectionCut,
+    NotMaster,
+    OffsetOutOfRange,
+    ProtocolError,
+    UnknownTopic,
+    VqError,
+)
+from vq.model import Address, TopicPartition
+from vq.remoting.format import Command
+from vq.remoting.frames import Frame
+from vq.remoting.messages import encode_error
+from vq.remoting.wire_pb2 import GetRequest, GetResponse
+
+WHERE = TopicPartition("t", 0)
+HERE = Address("b1", 1)
+
+
+class Connection:
+    """Notes requests; the test answers them."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[GetRequest, Callable[[Frame | None], None]]] = []
+        self.closed = 0
+        self.refuse: VqError | None = None
+
+    def send(self, command: int, header: bytes, body: bytes, on_reply: Any) -> int:
+        assert command == Command.GET
+        if self.refuse is not None:
+            raise self.refuse
+        self.asked.append((GetRequest.FromString(header), on_reply))
+        return len(self.asked)
+
+    def close(self) -> None:
+        self.closed += 1
+        for _, on_reply in self.asked:
+            on_reply(None)
+
+
+class Cluster:
+    """What a fetcher needs of a client of the cluster."""
+
+    def __init__(self) -> None:
+        self.rng = random.Random(5)
+        self.connection: Connection | None = Connection()
+        self.listeners: list[Callable[[], None]] = []
+        self.refreshed: list[str] = []
+        self.missing: VqError | None = None
+        self.routes = SimpleNamespace(topics={"t": SimpleNamespace(id="id-1")})
+
+    def address_at(self, where: TopicPartition, offset: int) -> Address:
+        if self.missing is not None:
+            raise self.missing
+        return HERE
+
+    def live_connection(self, address: Address) -> Connection | None:
+        return self.connection
+
+    def refresh(self, topic: str) -> None:
+        self.refreshed.append(topic)
+
+    def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
+        self.listeners.append(listener)
+        return lambda: self.listeners.remove(listener)
+
+
+class Reader:
+    """A fetcher and what came out of it."""
+
+    def __init__(self, *, offset: int = 100, tags: tuple[str, ...] = (), **settings: Any) -> None:
+        self.cluster = Cluster()
+        self.chunks: list[Chunk] = []
+        self.errors: list[VqError] = []
+        cluster: Any = self.cluster
+        bounds = {"length": 1_000, "prefetch_bytes": 2_000, "max_wait_s": 5.0, **settings}
+        self.fetcher = PartitionFetcher(
+            cluster,
+            WHERE,
+            offset,
+            tags=tags,
+            on_chunk=self.chunks.append,
+            on_error=self.errors.append,
+            **bounds,
+        )
+        self.fetcher.start()
+
+    @property
+    def connection(self) -> Connection:
+        assert self.cluster.connection is not None
+        return self.cluster.connection
+
+    @property
+    def asked(self) -> list[int]:
+        """The offsets that were asked for."""
+        return [request.offset for request, _ in self.connection.asked]
+
+    def answer(self, body: bytes = b"", *, number: int = -1, **fields: Any) -> None:
+        request, on_reply = self.connection.asked[number]
+        response = GetResponse(**{"offset": request.offset, "high_watermark": 5_000, **fields})
+        on_reply(Frame(Command.GET, 0, 1, 0, response.SerializeToString(), body))
+
+    def refuse(self, error: VqError) -> None:
+        status, header = encode_error(error)
+        self.connection.asked[-1][1](Frame(Command.GET, status, 1, 0, header, b""))
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetchers, "_BACKOFF_S", 0.002)
+    monkeypatch.setattr(fetchers, "_BACKOFF_MAX_S", 0.004)
+
+
+async def test_bytes_are_asked_for_one_request_after_the_other() -> None:
+    reader = Reader()
+    assert reader.asked == [100]
+    reader.answer(b"x" * 300)
+    assert reader.asked == [100, 400]
+    reader.answer(b"y" * 200)
+    assert reader.asked == [100, 400, 600]
+    assert [(c.offset, c.next_offset, c.offsets) for c in reader.chunks] == [
+        (100, 400, None),
+        (400, 600, None),
+    ]
+    assert reader.fetcher.high_watermark == 5_000
+    reader.fetcher.stop()
+
+
+async def test_the_request_says_what_is_wanted() -> None:
+    reader = Reader(length=99_999_999, tags=("a", "b"))
+    (request, _), *_ = reader.connection.asked
+    assert (request.topic, request.partition, request.topic_id) == ("t", 0, "id-1")
+    assert request.max_bytes == limits.FETCH_BYTES_MAX
+    assert (request.max_wait_ms, list(request.tags)) == (5_000, ["a", "b"])
+    assert request.validate, "where it begins must be a boundary"
+    reader.answer(b"x" * 300)
+    assert not reader.connection.asked[1][0].validate, "a reply may end inside a record"
+    reader.fetcher.stop()
+
+
+async def test_an_empty_answer_asks_again_from_the_same_place() -> None:
+    reader = Reader()
+    reader.answer()
+    assert reader.asked == [100, 100]
+    assert reader.chunks == []
+    reader.fetcher.stop()
+
+
+async def test_picked_records_move_on_by_what_was_looked_through() -> None:
+    reader = Reader(tags=("a",))
+    reader.answer(b"r" * 30, filtered=True, offsets=[150], next_offset=900)
+    reader.answer(filtered=True, next_offset=1_700)
+    assert reader.asked == [100, 900, 1_700]
+    assert [(c.offset, c.next_offset, c.offsets) for c in reader.chunks] == [
+        (100, 900, [150]),
+        (900, 1_700, []),
+    ]
+    reader.fetcher.stop()
+
+
+async def test_no_more_is_fetched_than_the_bound_until_something_is_consumed() -> None:
+    reader = Reader(prefetch_bytes=1_200)
+    for _ in range(3):
+        reader.answer(b"x" * 400)
+        if len(reader.asked) == len(reader.chunks):
+            break
+    assert len(reader.asked) == len(reader.chunks) == 2
+    reader.fetcher.consumed(reader.chunks[0].size)
+    assert len(reader.asked) == 3
+    reader.fetcher.stop()
+
+
+async def test_answers_without_a_record_count_against_the_bound_too() -> None:
+    """A filter that nothing matches must not fill the memory while the listener stands still."""
+    reader = Reader(tags=("a",), prefetch_bytes=64 * 1024)
+    for _ in range(10_000):
+        asked = len(reader.asked)
+        reader.answer(filtered=True, next_offset=reader.fetcher.position + 10)
+        if len(reader.asked) == asked:
+            break
+    assert len(reader.chunks) <= 200
+    reader.fetcher.stop()
+
+
+# Errors -------------------------------------------------------------------------------------------
+async def test_what_moved_is_looked_for_again() -> None:
+    reader = Reader()
+    reader.refuse(NotMaster("elsewhere"))
+    assert reader.cluster.refreshed == ["t"]
+    assert reader.asked == [100]
+    await until(lambda: reader.asked == [100, 100])
+    assert not reader.errors
+    reader.fetcher.stop()
+
+
+async def test_a_place_that_is_not_known_is_asked_for_until_it_is() -> None:
+    reader = Reader()
+    reader.cluster.missing = UnknownTopic("not yet")
+    reader.answer(b"x" * 10)
+    await until(lambda: len(reader.cluster.refreshed) >= 2)
+    reader.cluster.missing = None
+    await until(lambda: reader.asked == [100, 110])
+    reader.fetcher.stop()
+
+
+async def test_a_final_error_is_told_and_tried_again_slowly() -> None:
+    reader = Reader()
+    reader.refuse(OffsetOutOfRange("too old", details={"earliest": 500, "latest": 900}))
+    assert [type(error) for error in reader.errors] == [OffsetOutOfRange]
+    assert reader.errors[0].details == {"earliest": 500, "latest": 900}
+    await until(lambda: reader.asked == [100, 100])
+    reader.fetcher.stop()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda reader: reader.answer(b"x", offset=300),
+        lambda reader: reader.connection.asked[-1][1](
+            Frame(Command.GET, 0, 1, 0, b"\xff\xff", b"")
+        ),
+        lambda reader: reader.connection.asked[-1][1](
+            Frame(Command.GET, 9, 1, 0, b"\xff\xff", b"")
+        ),
+    ],
+)
+async def test_an_answer_that_is_none_is_told_and_tried_again(
+    damage: Callable[[Reader], None],
+) -> None:
+    """Bytes of another place must never be taken for those asked for."""
+    reader = Reader()
+    damage(reader)
+    assert [type(error) for error in reader.errors] == [ProtocolError]
+    assert (reader.chunks, reader.fetcher.position) == ([], 100)
+    await until(lambda: reader.asked == [100, 100])
+    reader.fetcher.stop()
+
+
+async def test_after_a_cut_it_goes_on_at_the_same_byte() -> None:
+    reader = Reader()
+    reader.answer(b"x" * 50)
+    reader.connection.asked[-1][1](None)
+    await until(lambda: reader.asked == [100, 150, 150])
+    reader.answer(b"y", number=1)
+    assert len(reader.chunks) == 1, "an answer to a request that was given up"
+    reader.fetcher.stop()
+
+
+@pytest.mark.parametrize("error", [Busy(), ConnectionCut()])
+async def test_a_request_that_cannot_be_sent_is_tried_again(error: VqError) -> None:
+    reader = Reader()
+    reader.connection.refuse = error
+    reader.answer(b"x" * 50)
+    await asyncio.sleep(0.005)
+    assert len(reader.asked) == 1
+    reader.connection.refuse = None
+    await until(lambda: reader.asked == [100, 150])
+    reader.fetcher.stop()
+
+
+async def test_without_a_connection_it_waits_for_one() -> None:
+    reader = Reader()
+    connection, reader.cluster.connection = reader.connection, None
+    connection.asked[-1][1](None)
+    await asyncio.sleep(0.01)
+    reader.cluster.connection = connection
+    for listener in list(reader.cluster.listeners):
+        listener()
+    assert reader.asked == [100, 100]
+    reader.fetcher.stop()
+
+
+async def test_a_broker_that_falls_silent_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetchers, "_GRACE_S", 0.01)
+    reader = Reader(max_wait_s=0.01)
+    await until(lambda: reader.connection.closed == 1)
+    await until(lambda: reader.asked == [100, 100])
+    reader.answer()
+    reader.fetcher.stop()
+
+
+# Stopping -----------------------------------------------------------------------------------------
+async def test_after_the_stop_nothing_is_delivered_and_nothing_is_left() -> None:
+    reader = Reader()
+    reader.fetcher.stop()
+    reader.answer(b"x" * 50)
+    assert (reader.chunks, reader.asked, reader.cluster.listeners) == ([], [100], [])
+    reader.fetcher.consumed(10)
+    reader.fetcher.start()
+    assert reader.asked == [100]
+
+
+async def test_a_stop_during_a_pause_ends_it() -> None:
+    reader = Reader()
+    reader.refuse(Busy())
+    reader.fetcher.stop()
+    await asyncio.sleep(0.01)
+    assert reader.asked == [100]
