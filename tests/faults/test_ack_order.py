@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 def trace_order(processes: ProcessCluster, tmp_path: Path, *topic: str, partitions: int) -> Order:
     """Send under strace; return what the trace says of every acknowledgement."""
-    need_strace()
+    need_strace(attaching=True)
     broker = processes.add("b1")
     processes.vq_json("topic", "create", "t", "--partitions", str(partitions), *topic)
     config = vq.ProducerConfig(batch_records=5)

@@ -60,7 +60,7 @@ def test_the_first_io_error_ends_a_partition_and_loses_nothing(
     processes: ProcessCluster, tmp_path: Path
 ) -> None:
     """A topic for each error, while another one goes on; all come back with the next start."""
-    need_strace()
+    need_strace(attaching=True)
     rng = make_rng()
     calls = list(CALLS)
     calls += rng.choices(calls, weights=[6, 6, 1, 1, 2], k=times(0, 150 - len(calls)))

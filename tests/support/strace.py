@@ -30,21 +30,31 @@ _UNFINISHED = " <unfinished ...>"
 _RESULT = re.compile(r"^(.*)\)\s+= (-?\d+|\?)(.*)$", re.DOTALL)
 
 
-def need_strace() -> None:
-    """Skip (fail on CI) where strace is missing or may not trace."""
-    reason = _why_not()
+def need_strace(*, attaching: bool = False) -> None:
+    """Skip (fail on CI) where strace is missing, or may not trace, or not a running process."""
+    reason = _why_not(attaching=attaching)
     if reason:
         unavailable(reason)
 
 
 @cache
-def _why_not() -> str:
+def _why_not(*, attaching: bool) -> str:
     if shutil.which("strace") is None:
         return "strace is not installed: apt-get install strace"
-    tried = subprocess.run(
-        ["strace", "-f", "-o", os.devnull, "true"], capture_output=True, timeout=30, check=False
-    )
-    return "" if tried.returncode == 0 else f"strace may not trace: {tried.stderr.decode()}"
+    with subprocess.Popen(["sleep", "60"]) as sleeper:
+        what = ["-p", str(sleeper.pid)] if attaching else ["true"]
+        with subprocess.Popen(
+            ["strace", "-f", "-o", os.devnull, *what],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+        ) as tracer:
+            until(lambda: tracer.poll() is not None or _all_traced(sleeper.pid), "strace traces")
+            sleeper.kill()
+            assert tracer.stderr is not None
+            said = tracer.stderr.read().decode()
+    if tracer.returncode == 0 or (attaching and "attached" in said):
+        return ""
+    return f"strace may not trace here: {said.strip()}; see /proc/sys/kernel/yama/ptrace_scope"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
