@@ -35,7 +35,8 @@ _EAGER_IN_FLIGHT = 2
 class PartitionQueue:
     """The state of one producer in one partition.
 
-    Used by the loop, except ``pending`` (appended to by callers) and while it is ``held``.
+    Used by the loop, except ``pending`` (appended to by callers), and while it is ``held`` by its
+    holder; the loop then only takes out of ``pending`` what is late.
 
     Attributes:
         busy: The loop is at it; under the producer's lock.
@@ -182,10 +183,20 @@ class PartitionQueue:
         for batch in self.in_flight:
             if batch.deadline <= now and not batch.done:
                 self._give_up_late(batch, now)
-        if len(self.pending) <= _SCAN_ALWAYS or self._scan_at <= now:
-            self._scan_at = now + _SCAN_S
-            self._drop_late(now)
+        self.drop_late(now)
         self._settle()
+
+    def drop_late(self, now: float) -> None:
+        """Report what waits past its deadline; also while the queue is held."""
+        if len(self.pending) > _SCAN_ALWAYS and now < self._scan_at:
+            return
+        self._scan_at = now + _SCAN_S
+        waiting = self.pending[:]
+        late = [item for item in waiting if item.deadline <= now]
+        if late:
+            # One step: callers append behind the slice at any time.
+            self.pending[: len(waiting)] = [item for item in waiting if item.deadline > now]
+            self._fail_items(late, self._not_sent())
 
     def refuse_pending(self, error: errors.VqError) -> None:
         """Give up what is in no batch yet."""
@@ -211,14 +222,6 @@ class PartitionQueue:
         self._fail(batch, error)
         if certain:
             batch.error = error  # it must not be stored any more: a hole
-
-    def _drop_late(self, now: float) -> None:
-        waiting = self.pending[:]
-        late = [item for item in waiting if item.deadline <= now]
-        if late:
-            # One step: callers append behind the slice at any time.
-            self.pending[: len(waiting)] = [item for item in waiting if item.deadline > now]
-            self._fail_items(late, self._not_sent())
 
     def _fail(self, batch: Batch, error: errors.VqError) -> None:
         batch.fail(error)

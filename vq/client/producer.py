@@ -469,11 +469,15 @@ class ProducerCore:
         now = self._clock()
         for queues in self._topics.values():
             for queue in queues.queues:
-                if (queue.in_flight or queue.pending) and self._enter(queue):
-                    try:
-                        queue.on_tick(now)
-                    finally:
-                        queue.busy = False
+                if not (queue.in_flight or queue.pending):
+                    continue
+                if not self._enter(queue):
+                    queue.drop_late(now)  # what waits behind a blocking sender
+                    continue
+                try:
+                    queue.on_tick(now)
+                finally:
+                    queue.busy = False
         self._pump()
 
     @property

@@ -34,6 +34,9 @@ from vq.remoting.format import Command
 from vq.remoting.frames import Buffer, Frame
 
 _RECEIVE_BYTES = 64 * limits.KIB
+#: A broker that has not answered for so long is left to the loop, which connects anew; a line is
+#: held no longer than that.
+_PATIENCE_S = 10.0
 _TIMEOUT_MAX_S = 1e6  # more than a socket's time-out may be is as good as this
 
 
@@ -314,6 +317,7 @@ class SyncLane:
             return
         requests = [(put_header(queue, batch), batch.body) for queue, batch in batches]
         left = min(batch.deadline for _, batch in batches) - self._hooks.now()
+        left = min(left, _PATIENCE_S)
         answers: Sequence[Frame | VqError | None]
         try:
             answers = self._connection.exchange(Command.PUT, requests, left)

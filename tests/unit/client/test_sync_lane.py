@@ -404,15 +404,15 @@ def test_a_late_message_in_hand_does_not_spoil_the_exchange_of_the_others(
     producer.connection.act = once(gate)
     with in_thread(producer.send):
         assert gate.reached.wait(5)
-        with in_thread(lambda: producer.send(0, within=40)) as late:
+        with in_thread(lambda: producer.send(0, within=4)) as late:
             producer.until_waiting(1)
-            with in_thread(lambda: producer.send(1, within=90)) as other:
+            with in_thread(lambda: producer.send(1, within=9)) as other:
                 producer.until_waiting(2)
-                producer.clock.advance(50)
+                producer.clock.advance(5)
                 gate.open()
                 assert isinstance(late.result(5).outcome, NotSent)
                 assert other.result(5).outcome == SendResult(1, 88, 2)
-    assert producer.connection.timeouts == [30, 40]
+    assert producer.connection.timeouts == [10, 4], "and none longer than the patience of a lane"
 
 
 def test_closing_interrupts_the_thread_that_leads(producer: Producer) -> None:
