@@ -5,15 +5,19 @@ chance would hardly ever arrange.
 """
 
 import asyncio
+import random
 
 import pytest
 from support.simulation import mutants, run, workload
-from support.simulation.world import Size
+from support.simulation.world import ClientHost, Size
 
+from vq import aio
 from vq.coordination import groups
-from vq.coordination.paths import CommittedOffset
+from vq.coordination.coordinator import Coordinator
+from vq.coordination.paths import CommittedOffset, Partition, Topic
 from vq.coordination.topics import delete_topic
-from vq.model import TopicPartition
+from vq.errors import VqError
+from vq.model import Message, TopicPartition
 
 SMALL = Size(brokers=1, partitions=1, producers=1, members=1)
 
@@ -138,4 +142,64 @@ class GroupOnTopicMadeAnew(run.Simulation):
 def test_a_group_gets_everything_of_a_topic_made_anew() -> None:
     """No member goes on in the namesake where it stood in the old one, and none stumbles."""
     report = play(GroupOnTopicMadeAnew, Size(brokers=2, partitions=3, producers=2, members=2))
+    assert report.violations == []
+
+
+class TopicVanishesAndReturns(run.Simulation):
+    """ZooKeeper loses a topic and gets the same one back; its broker hears of neither."""
+
+    async def main(self) -> None:
+        """See ``Simulation.main``."""
+        world = self.world
+        operator = await self.start()
+        await self.create_topic(operator)
+        producers = self.clients("p", 1, self._send_slowly)
+        await asyncio.sleep(3)
+        deaf = world.brokers[0].coordinator
+        assert deaf is not None
+        world.ensemble.disconnect(deaf)
+        await self._lose_and_restore(operator.coordinator)
+        world.ensemble.reconnect(deaf)
+        await asyncio.sleep(6)
+        await self.end(producers)
+        log, _, _ = await self._operator_process.spawn(self._read_end(operator))
+        stored = {(each.value, each.offset) for messages in log.values() for each in messages}
+        acknowledged = [event for event in world.history.events if event[1] == "ok"]
+        self.violations += [
+            f"lost: {event}" for event in acknowledged if (event[3], event[5]) not in stored
+        ]
+
+    async def _lose_and_restore(self, coordinator: Coordinator) -> None:
+        paths = [Topic.path("orders"), Partition.parent("orders"), Partition.path("orders", 0)]
+        data = [(await coordinator.get(path)).data for path in paths]
+        for path in reversed(paths):
+            await coordinator.delete(path)
+        await asyncio.sleep(1)
+        for path, value in zip(paths, data, strict=True):
+            await coordinator.create(path, value)
+
+    @staticmethod
+    async def _send_slowly(
+        host: ClientHost, name: str, factory: aio.MessageFactory, _rng: random.Random
+    ) -> None:
+        history = host.world.history
+        producer = await factory.create_producer()
+        number = 0
+        while not host.stopping:
+            value = f"{name}/{number}"
+            number += 1
+            history.add("send", name, value)
+            try:
+                done = await producer.send(Message("orders", value.encode()))
+            except VqError as error:
+                history.add("refused", name, value, type(error).__name__)
+            else:
+                history.add("ok", name, value, f"orders-{done.partition}", done.offset, done.id)
+            await asyncio.sleep(0.9)
+
+
+def test_a_topic_published_again_begins_under_a_producer_id_of_its_own() -> None:
+    """Its first batch is no resend of the first one ever: acknowledged, and not stored."""
+    report = play(TopicVanishesAndReturns)
+    assert report.acknowledged > 5
     assert report.violations == []

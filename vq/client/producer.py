@@ -133,7 +133,12 @@ class ProducerCore:
         queues.update(view.settings, len(view.partitions), writable)
 
     def _leave(self, queues: TopicQueues, error: VqError) -> None:
-        """Give up a topic and everything that waits for it."""
+        """Give up a topic and everything that waits for it.
+
+        If it is published again its batches are counted from 0 again, so they go under another
+        producer id: a log that remembers this one would take them for resends of its first ones.
+        """
+        self._producer_id = self._cluster.rng.getrandbits(63) | 1
         self._topics.pop(queues.topic, None)
         self._taking.pop(queues.topic, None)
         with self._lock:
