@@ -202,7 +202,12 @@ class MemoryEnsemble:
     def thaw(self, client: "MemoryCoordinator") -> None:
         """Let the process run again; it hears only now what happened to its session."""
         client.frozen = False
-        reachable = self.running and not client.cut and client.state is SessionState.CONNECTED
+        reachable = (
+            self.running
+            and client.state is SessionState.CONNECTED
+            and not (client.cut or client.cut_unheard)
+        )
+        client.cut_unheard = False
         if not (reachable and self.resume_session(client, client.session_id)):
             client.drop()
             client.reconnect_soon()
@@ -304,6 +309,7 @@ class MemoryCoordinator(SessionBase):
         self.cut = False
         self.crashed = False
         self.frozen = False
+        self.cut_unheard = False  # the connection ended while it was frozen
         self.lose_reply = 0  # countdowns: at 1 the fault strikes, 0 is none
         self.lose_request = 0
         self.expire_request = 0
@@ -364,7 +370,10 @@ class MemoryCoordinator(SessionBase):
 
     def drop(self) -> None:
         """Lose the connection: calls under way and watches are gone, the state is SUSPENDED."""
-        if self._state is not SessionState.CONNECTED or self.crashed or self.frozen:
+        if self._state is not SessionState.CONNECTED or self.crashed:
+            return
+        if self.frozen:
+            self.cut_unheard = True
             return
         self._lose_connection()
         self._ensemble.leave(self._session_id)
@@ -524,6 +533,8 @@ class MemoryCoordinator(SessionBase):
                     self._answered(sent, session_id)
 
     def _serve(self, action: Callable[[], Any], future: "asyncio.Future[Any]") -> None:
+        if self.cut_unheard:
+            return
         if not self._ensemble.is_live(self._session_id):
             self.drop()  # as a server does on the first word of a session it has ended
             self.reconnect_soon()

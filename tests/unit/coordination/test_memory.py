@@ -142,6 +142,24 @@ async def test_a_frozen_client_learns_of_its_sessions_end_when_it_thaws(
     assert await other.exists("zombie") is None
 
 
+async def test_a_connection_that_ends_while_its_client_is_frozen_is_missed_later(
+    ensemble, client
+) -> None:
+    """No call waits for ever for an answer that was lost meanwhile."""
+    ensemble.freeze(client)
+    ensemble.lose_next_reply(client)
+    calls = [asyncio.create_task(client.create(name)) for name in ("a", "b")]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    ensemble.thaw(client)
+    assert all(
+        isinstance(outcome, ConnectionLost)
+        for outcome in await asyncio.gather(*calls, return_exceptions=True)
+    )
+    assert await client.exists("a") is not None
+    assert await client.exists("b") is None
+
+
 async def test_a_frozen_client_that_thaws_in_time_keeps_its_session(ensemble, client) -> None:
     """It notices nothing."""
     session, states = client.session_id, []
