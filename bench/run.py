@@ -116,6 +116,16 @@ class Report:
             table.add_row(*cells(row))
         self.console.print(table)
 
+    def as_json(self) -> dict[str, Any]:
+        """Return everything measured so far."""
+        return {
+            "load_average_after": [round(each, 2) for each in os.getloadavg()],
+            "rows": [row.as_json() for row in self.rows],
+            "busy_before": self.busy,
+            "failures": self.failures,
+            "profiles": self.profiles,
+        }
+
     def missed(self) -> list[Row]:
         """Return the rows that missed their target."""
         return [row for row in self.rows if row.verdict is Verdict.MISSED]
@@ -216,6 +226,18 @@ def main() -> int:
     space = room.measure(str(context.directory), seconds=context.room_s)
     console.print(f"the room: {asdict(space)}", highlight=False)
     report = Report(console)
+    about = {
+        "machine": before,
+        "quick": arguments.quick,
+        "rounds": context.rounds,
+        "room": asdict(space),
+        "peers": [asdict(found) for _, found in compare.look_for_peers()],
+    }
+
+    def keep() -> None:
+        if arguments.json:
+            arguments.json.write_text(json.dumps({**about, **report.as_json()}, indent=1))
+
     wanted = arguments.only or NAMES
     for scenario in SCENARIOS:
         if scenario.name in wanted:
@@ -227,28 +249,11 @@ def main() -> int:
                     run_scenario, scenario, context, report, profiles=not arguments.no_profile
                 ),
             )
+            keep()  # after each scenario: a run that is broken off is not lost
     if PEERS in wanted:
         _guarded(PEERS, context, report, lambda: run_peers(context, report))
-    after = machine(context.directory)
+        keep()
     _finish(console, report, arguments.quick)
-    if arguments.json:
-        arguments.json.write_text(
-            json.dumps(
-                {
-                    "machine": before,
-                    "load_average_after": after["load_average"],
-                    "quick": arguments.quick,
-                    "rounds": context.rounds,
-                    "room": asdict(space),
-                    "rows": [row.as_json() for row in report.rows],
-                    "busy_before": report.busy,
-                    "failures": report.failures,
-                    "profiles": report.profiles,
-                    "peers": [asdict(found) for _, found in compare.look_for_peers()],
-                },
-                indent=1,
-            )
-        )
     if arguments.markdown:
         own = [row for row in report.rows if row.scenario != PEERS]
         peers = [row for row in report.rows if row.scenario == PEERS]
