@@ -9,7 +9,7 @@ import logging
 import random
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from vq.client import connection as connections
 from vq.client.config import MessageFactoryConfig
@@ -34,6 +34,8 @@ from vq.remoting.frames import Buffer
 from vq.remoting.transport import Network, TcpNetwork
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
+_SHUT_DOWN = "the factory is shut down"
 _RECONNECT_S = 0.05
 _RECONNECT_MAX_S = 1.0
 
@@ -67,6 +69,7 @@ class ClusterClient:
         self._connecting: dict[Address, asyncio.Task[BrokerConnection]] = {}
         self._failures: dict[Address, int] = {}
         self._listeners: list[Callable[[], None]] = []
+        self._tracking: dict[str, asyncio.Task[None]] = {}
         self._refreshing: dict[str, asyncio.Task[None]] = {}
         self._closed = False
 
@@ -84,7 +87,11 @@ class ClusterClient:
         if self._closed:
             return
         self._closed = True
-        tasks: list[asyncio.Task[Any]] = [*self._connecting.values(), *self._refreshing.values()]
+        tasks: list[asyncio.Task[Any]] = [
+            *self._connecting.values(),
+            *self._tracking.values(),
+            *self._refreshing.values(),
+        ]
         if self._slot_task is not None and not self._slot_task.done():
             tasks.append(self._slot_task)
         for task in tasks:
@@ -111,8 +118,18 @@ class ClusterClient:
             UnknownTopic: There is none of that name.
         """
         check_name("topic", topic)
-        await self._watcher.track(topic)
+        task = self._tracking.get(topic)
+        if task is None:
+            # One reading for all who ask meanwhile: a thousand first sends are one look.
+            task = self._tracking[topic] = asyncio.create_task(self._track(topic))
+        await _shared(task)
         return self._watcher.snapshot
+
+    async def _track(self, topic: str) -> None:
+        try:
+            await self._watcher.track(topic)
+        finally:
+            del self._tracking[topic]
 
     def refresh(self, topic: str) -> None:
         """Read a topic's routes again soon; one reading at a time."""
@@ -168,7 +185,7 @@ class ClusterClient:
         """Lease a message-id slot, once; producers need one before their first message."""
         if self._slot_task is None or (self._slot_task.done() and self._ids is None):
             self._slot_task = asyncio.create_task(self._slot.start())
-        await asyncio.shield(self._slot_task)
+        await _shared(self._slot_task)
 
     def _slot_changed(self, slot: int | None) -> None:
         self.ids_ready = slot is not None
@@ -205,11 +222,11 @@ class ClusterClient:
             ConnectionCut, TimedOut, VqError: See ``connection.connect``.
         """
         if self._closed:
-            raise InvalidState("the factory is shut down")
+            raise InvalidState(_SHUT_DOWN)
         connection = self._connections.get(address)
         if connection is not None:
             return connection
-        return await asyncio.shield(self._begin_connect(address))
+        return await _shared(self._begin_connect(address))
 
     def _begin_connect(self, address: Address) -> asyncio.Task[BrokerConnection]:
         task = self._connecting.get(address)
@@ -279,6 +296,22 @@ class ClusterClient:
             raise Unreachable(f"no connection to {address} within {bound:g} s") from None
         left = bound - (self.clock.monotonic() - begin)
         return await connection.request(command, message, body, timeout=max(0.0, left))
+
+
+async def _shared(task: "asyncio.Task[T]") -> T:
+    """Return the result of a task that others may wait for too, and that ``close`` cancels.
+
+    Raises:
+        InvalidState: It was cancelled; the caller itself was not.
+    """
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if task.cancelled():
+            raise InvalidState(_SHUT_DOWN) from None
+        # We were: nobody may be left to hear of an error of the task.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        raise
 
 
 async def open_cluster(config: MessageFactoryConfig) -> ClusterClient:

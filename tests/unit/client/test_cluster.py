@@ -64,6 +64,28 @@ async def test_topics_that_cannot_be(client: ClusterClient) -> None:
             await client.track(name)
 
 
+async def test_many_that_ask_for_a_topic_at_once_are_one_look(
+    client: ClusterClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = []
+    track = client._watcher.track
+
+    async def note(topic: str) -> object:
+        looks.append(topic)
+        return await track(topic)
+
+    monkeypatch.setattr(client._watcher, "track", note)
+    await asyncio.gather(*(client.track("t") for _ in range(100)))
+    assert looks == ["t"]
+    missing = [client.track("missing") for _ in range(100)]
+    ended = await asyncio.gather(*missing, return_exceptions=True)
+    assert {type(each) for each in ended} == {UnknownTopic}
+    first, second = asyncio.create_task(client.track("t")), asyncio.create_task(client.track("t"))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert "t" in (await second).topics
+
+
 async def test_a_broker_that_is_gone_has_no_master(
     cluster: MemoryCluster, client: ClusterClient
 ) -> None:
@@ -214,9 +236,30 @@ async def test_closing_while_a_slot_is_leased_ends_the_lease(cluster: MemoryClus
     leasing = asyncio.create_task(client.lease_slot())
     await asyncio.sleep(0.003)
     await client.close()
-    ended = await asyncio.gather(leasing, return_exceptions=True)
-    assert isinstance(ended[0], asyncio.CancelledError | Exception)
+    with pytest.raises(InvalidState, match="shut down"):
+        await leasing
     await until(lambda: asyncio.all_tasks() == before)
+
+
+async def test_whoever_waits_at_the_end_is_told_that_it_is_the_end(
+    cluster: MemoryCluster,
+) -> None:
+    """Not that it was cancelled: it was not."""
+    cluster.ensemble.delay = lambda: 0.002
+    client = cluster_client(cluster)
+    await client.start()
+    waiting = [
+        asyncio.create_task(client.track("t")),
+        asyncio.create_task(client.connection(Address("nowhere", 1))),
+        asyncio.create_task(client.track("t")),
+    ]
+    cluster.network.cut(HOST, "nowhere")
+    await asyncio.sleep(0.001)
+    waiting.pop().cancel()
+    await client.close()
+    for each in waiting:
+        with pytest.raises(InvalidState, match="shut down"):
+            await each
 
 
 # Queries ----------------------------------------------------------------------------------------
