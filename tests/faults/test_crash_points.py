@@ -74,7 +74,9 @@ def test_a_broker_may_die_at_any_system_call(processes: ProcessCluster, tmp_path
     with client_of(processes) as factory:
         with (
             Sender(factory, "t", tmp_path / "h" / "s0.jsonl", rate=500) as small,
-            Sender(factory, "t", tmp_path / "h" / "s1.jsonl", rate=300, size=20_000) as large,
+            Sender(
+                factory, "t", tmp_path / "h" / "s1.jsonl", rate=times(300, 100), size=20_000
+            ) as large,
         ):
             small.wait_sent(10)
             broker.kill()
