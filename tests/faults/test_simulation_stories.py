@@ -38,7 +38,7 @@ class ProgressBeyondTheEnd(run.Simulation):
         members = self.clients("c", 1, workload.consume)
         await asyncio.sleep(3)
         await self.end(producers)
-        await self.until("the member to catch up", self.everything_is_read)
+        await self.until("the member to catch up", self.everything_is_done)
         await self.end(members)
         before = len(self.world.history.events)
         where = TopicPartition(workload.TOPIC, 0)

@@ -155,7 +155,7 @@ class Simulation:
         world = self.world
         await self.until("brokers to serve", lambda: all(b.serves for b in world.brokers))
         await self.end(producers)
-        await self.until("the members to catch up", self.everything_is_read)
+        await self.until("the members to catch up", self.everything_is_done)
         await self.end(auditors)
         for host in members:
             host.wanted = True
@@ -170,13 +170,19 @@ class Simulation:
         names = " ".join(host.name for host in hosts)
         await self.until(f"{names} to end", lambda: not any(host.alive for host in hosts))
 
-    def everything_is_read(self) -> bool:
-        """Whether every group got every acknowledged message that is for it."""
-        acknowledged = {event[3] for event in self.world.history.of("ok")}
+    def everything_is_done(self) -> bool:
+        """Whether every group got, and committed, every acknowledged message that is for it."""
+        history = self.world.history
+        committed: dict[tuple[str, str], int] = {}
+        for _, _, member, where, offset in history.of("commit"):
+            committed[member[0], where] = offset
+        acknowledged = [event[3:6] for event in history.of("ok")]
         for letter in workload.GROUPS if self.world.size.filtered else "c":
-            got = {event[6] for event in self.world.history.of("read") if event[2][0] == letter}
-            if not all(value in got for value in acknowledged if workload.is_for(letter, value)):
-                return False
+            got = {event[6] for event in history.of("read") if event[2][0] == letter}
+            for value, where, offset in acknowledged:
+                done = value in got and committed.get((letter, where), 0) > offset
+                if not done and workload.is_for(letter, value):
+                    return False
         return True
 
     async def until(self, what: str, check: Callable[[], bool]) -> None:
