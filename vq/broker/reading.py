@@ -144,9 +144,9 @@ class WaitingGet:
         self._timer: Timer | None = None
 
     def begin(self) -> None:
-        """Park, or answer at once when the request does not want to wait."""
+        """Park; or, when there are data or it does not want to wait, answer once the peer can."""
         wait_s = min(self._header.max_wait_ms / 1000, limits.LONG_POLL_S_MAX)
-        if wait_s <= 0 and not self._session.congested:
+        if wait_s <= 0 or self._channel.read_limit >= self._needed:
             self._finish()
             return
         self._channel.parked[self] = None
