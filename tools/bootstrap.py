@@ -14,6 +14,7 @@ must reach the message that says so.
 """
 
 import contextlib
+import glob
 import hashlib
 import importlib.util
 import json
@@ -31,6 +32,14 @@ STATE = os.path.join(ROOT, ".cache", "bootstrap")
 LOG = os.path.join(STATE, "bootstrap.log")
 
 PYTHON_MIN = (3, 11)
+#: What decides how an installation turns out.
+INSTALLED_FROM = (
+    "pyproject.toml",
+    "constraints.txt",
+    os.path.join("tools", "bootstrap.py"),
+    os.path.join("tools", "build_codec.py"),
+    os.path.join("vq", "store", "_codec.c"),
+)
 #: What each profile needs beside the project itself: dependency groups of pyproject.toml.
 PROFILES = {"demo": (), "test": ("test",), "check": ("check",), "bench": ("bench",)}
 #: What the machine may have already: part -> (extra that brings it, what is said before).
@@ -144,7 +153,7 @@ def _last_log_line(start):
 def fingerprint():
     """Return a hash of all that decides what gets installed, and of where."""
     digest = hashlib.sha256(ROOT.encode() + python_version().encode())
-    for name in ("pyproject.toml", "constraints.txt", os.path.join("tools", "bootstrap.py")):
+    for name in INSTALLED_FROM:
         with open(os.path.join(ROOT, name), "rb") as file:
             digest.update(file.read())
     return digest.hexdigest()
@@ -263,6 +272,11 @@ def install_project(profiles, progress):
     if wanted:
         progress.begin(f"installing the project for: {', '.join(sorted(profiles - there))}")
         pip_install(wanted, progress)
+        if not glob.glob(os.path.join(ROOT, "vq", "store", "_codec.*.so")):
+            progress.say(
+                "the record codec was not compiled (no C compiler, or no Python headers): "
+                "vq runs in plain Python, with more time per message"
+            )
     return profiles | there
 
 

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vq.errors import CorruptData
-from vq.model import ProducerStamp
+from vq.model import Message, ProducerStamp
+from vq.store import codec
 from vq.store.checkpoint import Checkpoint
 from vq.store.format import (
     CHECKSUM_CRC32C,
@@ -186,3 +187,54 @@ def test_a_producer_table_agrees_with_a_full_history(steps: list[tuple[int, int,
         if back < len(sent):
             repeated = len(sent) - 1 - back
             assert table.check(ProducerStamp(producer, 0, repeated)) == sent[repeated]
+
+
+# Both codecs --------------------------------------------------------------------------------------
+def common_and_damaged() -> st.SearchStrategy[bytes]:
+    """Logs of common records, then hurt in a few places or not."""
+    record = st.builds(
+        encode_record,
+        st.integers(0, 2**63 - 1),
+        st.binary(max_size=300),
+        st.none() | st.binary(min_size=1, max_size=10),
+    )
+    logs = st.lists(record, max_size=40).map(b"".join)
+    hurts = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=2)
+
+    def hurt(data: bytes, places: list[tuple[int, int]]) -> bytes:
+        changed = bytearray(data)
+        for at, value in places:
+            if changed:
+                changed[at % len(changed)] = value
+        return bytes(changed)
+
+    return st.builds(hurt, logs, hurts)
+
+
+@pytest.mark.skipif(not codec.COMPILED, reason="the codec was not compiled here (no C compiler)")
+@given(common_and_damaged() | st.binary(max_size=400), st.integers(0, 2**40))
+def test_the_compiled_codec_reads_what_the_reference_reads(data: bytes, base: int) -> None:
+    results = []
+    for decode in (codec.python_decode_common, codec.decode_common):
+        out: list[Message] = []
+        tags: dict[bytes, str] = {}
+        results.append((decode(data, 0, base, "t", 1, tags, out), out, tags))
+    assert results[0] == results[1]
+
+
+@pytest.mark.skipif(not codec.COMPILED, reason="the codec was not compiled here (no C compiler)")
+@given(
+    st.lists(
+        st.tuples(
+            st.binary(max_size=300),
+            st.none() | st.tuples(st.integers(0, 2**32 - 1), st.binary(max_size=20)),
+            st.integers(0, 2**63 - 1),
+        ),
+        max_size=40,
+    )
+)
+def test_the_compiled_codec_writes_what_the_reference_writes(
+    records: list[tuple[bytes, tuple[int, bytes] | None, int]],
+) -> None:
+    contents, heads, ids = ([each[place] for each in records] for place in range(3))
+    assert codec.encode_records(contents, heads, ids) == codec.python_encode(contents, heads, ids)

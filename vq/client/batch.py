@@ -9,7 +9,8 @@ import google_crc32c
 from vq.client.future import SendFuture
 from vq.errors import VqError
 from vq.model import ProducerStamp, SendResult
-from vq.store.format import FLAG_PROPERTIES, FLAG_TAG, RECORD_HEADER, RECORD_HEADER_BYTES, md5
+from vq.store.codec import encode_records
+from vq.store.format import FLAG_PROPERTIES, FLAG_TAG
 
 logger = logging.getLogger(__name__)
 _content = attrgetter("content")
@@ -32,31 +33,9 @@ def encode_head(tag: bytes | None, properties: bytes | None) -> tuple[int, bytes
     return (flag, head) if flag else None
 
 
-def encode_records(items: list[SendFuture], ids: list[int]) -> tuple[bytes, list[int]]:
-    """Return the records of ``items`` back to back, and the size of each.
-
-    The one loop of a producer that runs per message: names are local, nothing is looked up twice.
-    ``ids`` has one message id per item.
-    """
-    parts: list[bytes] = []
-    sizes: list[int] = []
-    add = parts.append
-    add_size = sizes.append
-    pack = RECORD_HEADER.pack
-    digest = md5
-    for item, message_id in zip(items, ids, strict=True):
-        head = item.head
-        if head is None:
-            flag = 0
-            body = item.content
-        else:
-            flag, before = head
-            body = before + item.content
-        size = len(body)
-        add(pack(size, digest(body).digest(), message_id, flag))  # "4s" keeps the first four
-        add(body)
-        add_size(size + RECORD_HEADER_BYTES)
-    return b"".join(parts), sizes
+def _encode(items: list[SendFuture], ids: list[int]) -> tuple[bytes, list[int]]:
+    """Return the records of ``items`` back to back, and the size of each."""
+    return encode_records([item.content for item in items], [item.head for item in items], ids)
 
 
 class Batch:
@@ -98,7 +77,7 @@ class Batch:
         self.items = items
         self.ids = ids
         self.stamp = stamp
-        self.body, self.sizes = encode_records(items, ids)
+        self.body, self.sizes = _encode(items, ids)
         self.crc: int = google_crc32c.value(self.body)
         self.deadline: float = min(map(_deadline, items))
         self.count = len(items)
@@ -151,7 +130,7 @@ class Batch:
             ]
             self.items = [item for item, _ in kept]
             self.ids = [number for _, number in kept]
-            self.body, self.sizes = encode_records(self.items, self.ids)
+            self.body, self.sizes = _encode(self.items, self.ids)
             self.crc = google_crc32c.value(self.body)
         else:
             self.items = [item if item.deadline > now else _NOBODY for item in self.items]

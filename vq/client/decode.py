@@ -1,7 +1,7 @@
-"""From fetched bytes to messages: the loop that runs once per message on the consuming side.
+"""From fetched bytes to messages.
 
-``decode_messages`` handles the common kinds of records (plain, or with a tag) itself and leaves
-everything else, errors included, to ``store.record.decode_into``, which is the reference. A test
+The common kinds of records (plain, or with a tag) are read by the loop in ``store.codec``;
+everything else, errors included, by ``store.record.decode_into``, which is the reference. A test
 holds the two against each other.
 """
 
@@ -10,15 +10,8 @@ from collections.abc import Sequence
 from vq.client.fetcher import Chunk
 from vq.errors import CorruptData
 from vq.model import Message, TopicPartition
-from vq.store.format import (
-    CONTROL_PAYLOAD_BYTES,
-    FLAG_COMPRESSION_MASK,
-    FLAG_CONTROL,
-    FLAG_TAG,
-    RECORD_HEADER,
-    RECORD_HEADER_BYTES,
-    md5,
-)
+from vq.store.codec import decode_common
+from vq.store.format import FLAG_COMPRESSION_MASK, RECORD_HEADER, RECORD_HEADER_BYTES
 from vq.store.record import Record, decode_into, decode_properties, decompress
 
 
@@ -68,55 +61,16 @@ def decode_messages(data: bytes, base: int, where: TopicPartition, out: list[Mes
         CorruptData: A record is damaged; ``out`` holds every message before it.
     """
     topic, partition = where
-    unpack = RECORD_HEADER.unpack_from
-    digest = md5
-    append = out.append
-    new = tuple.__new__
-    message = Message
     tags: dict[bytes, str] = {}
     position = 0
-    last = len(data) - RECORD_HEADER_BYTES
-    size = len(data)
-    while position <= last:
-        length, checksum, message_id, flag = unpack(data, position)
-        start = position + RECORD_HEADER_BYTES
-        end = start + length
-        if flag <= FLAG_TAG and end <= size:
-            body = data[start:end]
-            if digest(body).digest()[:4] == checksum:
-                tag = None
-                if flag:
-                    at = 4 + int.from_bytes(body[:4], "big")
-                    if at > length:
-                        decode_into(data[position:end], base + position, [])  # raises
-                    encoded = body[4:at]
-                    tag = tags.get(encoded)
-                    if tag is None:
-                        tag = tags[encoded] = _text(encoded, base + position)
-                    body = body[at:]
-                append(
-                    new(
-                        message,
-                        (
-                            topic,
-                            body,
-                            tag,
-                            None,
-                            None,
-                            partition,
-                            base + position,
-                            base + end,
-                            message_id,
-                        ),
-                    )
-                )
-                position = end
-                continue
-        elif flag == FLAG_CONTROL and length == CONTROL_PAYLOAD_BYTES and end <= size:
-            position = end
-            continue
+    while True:
+        position = decode_common(data, position, base, topic, partition, tags, out)
+        if len(data) - position < RECORD_HEADER_BYTES:
+            break
+        length = RECORD_HEADER.unpack_from(data, position)[0]
+        end = position + RECORD_HEADER_BYTES + length
         records: list[Record] = []
-        read_to = decode_into(data[position : max(end, start)], base + position, records)
+        read_to = decode_into(data[position:end], base + position, records)
         out += [to_message(where, record) for record in records]
         if read_to == base + position:
             break  # the record goes on in the next chunk

@@ -3,7 +3,7 @@
 import google_crc32c
 import pytest
 
-from vq.client.batch import Batch, encode_head, encode_records
+from vq.client.batch import Batch, encode_head
 from vq.client.future import SendFuture
 from vq.errors import Busy, TimedOut
 from vq.model import ProducerStamp, SendResult
@@ -27,13 +27,13 @@ def future(content: bytes, tag: bytes | None = None, properties: bytes | None = 
 
 def test_records_are_those_of_the_reference() -> None:
     items = [future(*each) for each in MESSAGES]
-    body, sizes = encode_records(items, list(range(1, len(items) + 1)))
+    batch = Batch(items, list(range(1, len(items) + 1)), ProducerStamp(1, 0, 0))
     expected = [
         encode_record(number, content, tag, properties)
         for number, (content, tag, properties) in enumerate(MESSAGES, 1)
     ]
-    assert body == b"".join(expected)
-    assert sizes == [len(each) for each in expected]
+    assert batch.body == b"".join(expected)
+    assert batch.sizes == [len(each) for each in expected]
 
 
 def test_a_batch_knows_its_sum_its_sizes_and_its_earliest_deadline() -> None:

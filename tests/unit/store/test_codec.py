@@ -1,0 +1,221 @@
+"""Both codecs take and give the same: the Python one is the reference, the other its equal."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from vq.model import Message
+from vq.store import codec
+from vq.store.format import (
+    CHECKSUM_CRC32C,
+    CONTROL_PAYLOAD_BYTES,
+    FLAG_CONTROL,
+    BatchHeader,
+    encode_control,
+    md5,
+)
+from vq.store.record import decode_records, encode_record
+
+Head = tuple[int, bytes] | None
+BASE = 5_000
+needs_compiled = pytest.mark.skipif(
+    not codec.COMPILED, reason="the codec was not compiled here (no C compiler)"
+)
+
+
+def compiled_encode(contents: list[bytes], heads: list[Head], ids: list[int]):
+    from vq.store import _codec
+
+    return _codec.encode_records(contents, heads, ids)
+
+
+ENCODERS = [
+    pytest.param(codec.python_encode, id="python"),
+    pytest.param(compiled_encode, id="compiled", marks=needs_compiled),
+]
+DECODERS = [
+    pytest.param(codec.python_decode_common, id="python"),
+    pytest.param(codec.decode_common, id="compiled", marks=needs_compiled),
+]
+#: Around every place where MD5 needs a further block, and around the number of lanes.
+SIZES = [0, 1, 54, 55, 56, 57, 63, 64, 65, 119, 120, 127, 128, 1_000, 70_000]
+
+
+def tag_head(tag: bytes) -> Head:
+    return 1, len(tag).to_bytes(4, "big") + tag
+
+
+def control() -> bytes:
+    values = dict.fromkeys(BatchHeader._fields, 0)
+    return encode_control(BatchHeader(**values), 0)
+
+
+@pytest.mark.parametrize("encode", ENCODERS)
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 16, 31])
+@pytest.mark.parametrize("size", SIZES)
+def test_records_are_those_of_the_reference_encoder(
+    encode: Callable[..., tuple[bytes, list[int]]], size: int, count: int
+) -> None:
+    rng = random.Random(size * 100 + count)
+    contents = [rng.randbytes(size) for _ in range(count)]
+    tags = [None if number % 3 else rng.randbytes(number % 20 + 1) for number in range(count)]
+    heads = [None if tag is None else tag_head(tag) for tag in tags]
+    ids = [rng.getrandbits(63) for _ in range(count)]
+    expected = [encode_record(*each) for each in zip(ids, contents, tags, strict=True)]
+    body, sizes = encode(contents, heads, ids)
+    assert body == b"".join(expected)
+    assert sizes == [len(each) for each in expected]
+
+
+@pytest.mark.parametrize("encode", ENCODERS)
+def test_a_long_one_among_short_ones_changes_nothing(
+    encode: Callable[..., tuple[bytes, list[int]]],
+) -> None:
+    contents = [bytes([number]) * (100_000 if number == 3 else number) for number in range(40)]
+    body, _ = encode(contents, [None] * 40, list(range(40)))
+    assert [record.payload for record in decode_records(body, 0)] == contents
+
+
+@pytest.mark.parametrize("encode", ENCODERS)
+def test_lists_of_different_lengths_are_refused(
+    encode: Callable[..., tuple[bytes, list[int]]],
+) -> None:
+    for contents, heads, ids in (
+        ([b"a"], [None], []),
+        ([b"a"], [], [1]),
+        ([], [None], [1]),
+        ([b"a"], [None, None], [1, 2]),
+    ):
+        with pytest.raises(ValueError, match=r"differ|argument"):
+            encode(contents, heads, ids)
+
+
+@needs_compiled
+@pytest.mark.parametrize(
+    ("contents", "heads", "ids", "error"),
+    [
+        (("a",), [None], [1], TypeError),
+        (["text"], [None], [1], TypeError),
+        ([bytearray(b"a")], [None], [1], TypeError),
+        ([b"a"], [b"head"], [1], TypeError),
+        ([b"a"], [(1, "x")], [1], TypeError),
+        ([b"a"], [(1,)], [1], TypeError),
+        ([b"a"], [(-1, b"")], [1], OverflowError),
+        ([b"a"], [(1 << 32, b"")], [1], OverflowError),
+        ([b"a"], [None], ["1"], TypeError),
+        ([b"a"], [None], [-1], OverflowError),
+        ([b"a"], [None], [1 << 64], OverflowError),
+    ],
+)
+def test_what_is_no_record_is_refused(contents, heads, ids, error) -> None:
+    with pytest.raises(error):
+        compiled_encode(contents, heads, ids)
+
+
+def log(count: int = 50) -> tuple[bytes, list[Message]]:
+    """A log of batches of one to five common records, and its messages."""
+    rng = random.Random(count)
+    data = b""
+    messages = []
+    for number in range(count):
+        if number % 5 in (0, 3):
+            data += control()
+        tag = None if number % 2 else f"tag ü {number % 3}"
+        content = rng.randbytes(rng.randrange(200))
+        start = len(data)
+        data += encode_record(number, content, None if tag is None else tag.encode())
+        messages.append(
+            Message("t", content, tag, None, None, 3, BASE + start, BASE + len(data), number)
+        )
+    return data, messages
+
+
+DATA, MESSAGES = log()
+
+
+def decoded(
+    decode: Callable[..., int], data: bytes, position: int = 0
+) -> tuple[int, list[Message], dict[bytes, str]]:
+    out: list[Message] = []
+    tags: dict[bytes, str] = {}
+    return decode(data, position, BASE, "t", 3, tags, out), out, tags
+
+
+@pytest.mark.parametrize("decode", DECODERS)
+def test_common_records_are_read(decode: Callable[..., int]) -> None:
+    end, out, tags = decoded(decode, DATA)
+    assert (end, out) == (len(DATA), MESSAGES)
+    assert {type(message) for message in out} == {Message}
+    assert tags == {f"tag ü {number}".encode(): f"tag ü {number}" for number in range(3)}
+    assert [hash(message) for message in out] == [hash(message) for message in MESSAGES]
+
+
+@pytest.mark.parametrize("decode", DECODERS)
+def test_reading_starts_at_any_record(decode: Callable[..., int]) -> None:
+    for number, message in enumerate(MESSAGES):
+        _, out, _ = decoded(decode, DATA, message.offset - BASE)
+        assert out == MESSAGES[number:]
+
+
+@pytest.mark.parametrize("decode", DECODERS)
+def test_reading_stops_at_the_last_whole_record(decode: Callable[..., int]) -> None:
+    for cut in range(len(DATA) + 1):
+        end, out, _ = decoded(decode, DATA[:cut])
+        whole = [message for message in MESSAGES if message.next_offset <= BASE + cut]
+        assert out == whole
+        assert end >= (whole[-1].next_offset - BASE if whole else 0)
+        assert end <= cut
+
+
+def uncommon() -> dict[str, bytes]:
+    plain = encode_record(1, b"payload")
+    bad_tag = b"\0\0\0\2\xff\xfepayload"
+    long_tag = b"\0\0\1\0payload"
+    no_tag = b"\0\0\0"
+    head = (len(plain) - 20).to_bytes(4, "big")
+    return {
+        "payload damaged": plain[:-1] + b"!",
+        "checksum damaged": head + b"\0\0\0\0" + plain[8:],
+        "properties": encode_record(1, b"payload", None, b"\x0a\x01k"),
+        "compressed": encode_record(1, b"payload", None, None, 1),
+        "CRC-32C": encode_record(1, b"payload", checksum=CHECKSUM_CRC32C),
+        "unknown flag": plain[:16] + b"\x80\0\0\0" + plain[20:],
+        "control of another size": plain[:16] + FLAG_CONTROL.to_bytes(4, "big") + plain[20:],
+        "tag no UTF-8": tagged(bad_tag),
+        "tag longer than the record": tagged(long_tag),
+        "no room for a tag's length": tagged(no_tag),
+        "length without end": b"\xff\xff\xff\xff" + plain[4:],
+    }
+
+
+def tagged(body: bytes) -> bytes:
+    head = len(body).to_bytes(4, "big") + md5(body).digest()[:4] + (7).to_bytes(8, "big")
+    return head + (1).to_bytes(4, "big") + body
+
+
+@pytest.mark.parametrize("decode", DECODERS)
+@pytest.mark.parametrize("before", [0, 1, 7, 8, 13])
+@pytest.mark.parametrize("kind", uncommon())
+def test_reading_stops_at_what_is_not_common(
+    decode: Callable[..., int], kind: str, before: int
+) -> None:
+    start = MESSAGES[before].offset - BASE
+    data = DATA[:start] + uncommon()[kind] + DATA[start:]
+    end, out, _ = decoded(decode, data)
+    assert (end, out) == (start, MESSAGES[:before])
+
+
+@needs_compiled
+def test_wrong_types_are_refused() -> None:
+    from vq.store import _codec
+
+    good = (DATA, 0, 0, "t", 3, Message, {}, [], FLAG_CONTROL, CONTROL_PAYLOAD_BYTES)
+    assert _codec.decode_common(*good) == len(DATA)
+    for place, wrong in ((0, "text"), (3, b"t"), (4, "3"), (5, dict), (5, 5), (6, []), (7, ())):
+        values = [*good[:place], wrong, *good[place + 1 :]]
+        with pytest.raises(TypeError):
+            _codec.decode_common(*values)
+    for position in (-1, len(DATA) + 1):
+        with pytest.raises(ValueError, match="position"):
+            _codec.decode_common(DATA, position, *good[2:])

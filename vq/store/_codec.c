@@ -1,0 +1,504 @@
+/* The two loops of a client that run once per message, compiled.
+ *
+ * vq/store/codec.py has the same two functions in Python: they are the reference and what runs where
+ * this could not be built; one suite of tests holds both against each other. Nothing else belongs in
+ * here. Layout of a record (see vq/store/format.py), all numbers big-endian:
+ *
+ *   length u32 | checksum 4 bytes | id u64 | flag u32 | [tag length u32 | tag] | payload
+ *
+ * The checksum is the first four bytes of the MD5 (RFC 1321) of everything behind the header. MD5 of
+ * one message is a chain in which every step waits for the one before it; eight messages side by side
+ * in vector registers take little more time than one.
+ *
+ * The interpreter's lock is held throughout: a call takes well under a millisecond, and getting the
+ * lock back from a busy thread would take longer.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+
+#if !defined(__BYTE_ORDER__) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "written for little-endian machines; elsewhere the Python functions do the work"
+#endif
+
+enum { HEADER_BYTES = 20, CHECKSUM_AT = 4, ID_AT = 8, FLAG_AT = 16, TAG = 1, MESSAGE_FIELDS = 9 };
+
+/* MD5 ------------------------------------------------------------------------------------------ */
+
+enum { LANES = 8, BLOCK = 64 };
+
+typedef uint32_t lanes_t __attribute__((vector_size(4 * LANES)));
+
+typedef struct {
+    const uint8_t *data;
+    size_t size;
+} text_t;
+
+#define ROTATE(x, n) (((x) << (n)) | ((x) >> (32 - (n))))
+#define F(x, y, z) ((z) ^ ((x) & ((y) ^ (z))))
+#define G(x, y, z) ((y) ^ ((z) & ((x) ^ (y))))
+#define H(x, y, z) ((x) ^ (y) ^ (z))
+#define I(x, y, z) ((y) ^ ((x) | ~(z)))
+#define STEP(f, a, b, c, d, word, shift, sine)                                                         \
+    a += f(b, c, d) + (word) + UINT32_C(sine);                                                         \
+    a = ROTATE(a, shift) + b
+#define FOUR(f, i, j, k, l, s1, s2, s3, s4, t1, t2, t3, t4)                                            \
+    STEP(f, a, b, c, d, x[i], s1, t1);                                                                 \
+    STEP(f, d, a, b, c, x[j], s2, t2);                                                                 \
+    STEP(f, c, d, a, b, x[k], s3, t3);                                                                 \
+    STEP(f, b, c, d, a, x[l], s4, t4)
+
+/* The 64 steps of RFC 1321, section 3.4, for one message or for several in lanes. */
+#define COMPRESS(name, word_t)                                                                         \
+    static inline void name(word_t state[4], const word_t x[16])                                       \
+    {                                                                                                  \
+        word_t a = state[0], b = state[1], c = state[2], d = state[3];                                 \
+        FOUR(F, 0, 1, 2, 3, 7, 12, 17, 22, 0xd76aa478, 0xe8c7b756, 0x242070db, 0xc1bdceee);            \
+        FOUR(F, 4, 5, 6, 7, 7, 12, 17, 22, 0xf57c0faf, 0x4787c62a, 0xa8304613, 0xfd469501);            \
+        FOUR(F, 8, 9, 10, 11, 7, 12, 17, 22, 0x698098d8, 0x8b44f7af, 0xffff5bb1, 0x895cd7be);          \
+        FOUR(F, 12, 13, 14, 15, 7, 12, 17, 22, 0x6b901122, 0xfd987193, 0xa679438e, 0x49b40821);        \
+        FOUR(G, 1, 6, 11, 0, 5, 9, 14, 20, 0xf61e2562, 0xc040b340, 0x265e5a51, 0xe9b6c7aa);            \
+        FOUR(G, 5, 10, 15, 4, 5, 9, 14, 20, 0xd62f105d, 0x02441453, 0xd8a1e681, 0xe7d3fbc8);           \
+        FOUR(G, 9, 14, 3, 8, 5, 9, 14, 20, 0x21e1cde6, 0xc33707d6, 0xf4d50d87, 0x455a14ed);            \
+        FOUR(G, 13, 2, 7, 12, 5, 9, 14, 20, 0xa9e3e905, 0xfcefa3f8, 0x676f02d9, 0x8d2a4c8a);           \
+        FOUR(H, 5, 8, 11, 14, 4, 11, 16, 23, 0xfffa3942, 0x8771f681, 0x6d9d6122, 0xfde5380c);          \
+        FOUR(H, 1, 4, 7, 10, 4, 11, 16, 23, 0xa4beea44, 0x4bdecfa9, 0xf6bb4b60, 0xbebfbc70);           \
+        FOUR(H, 13, 0, 3, 6, 4, 11, 16, 23, 0x289b7ec6, 0xeaa127fa, 0xd4ef3085, 0x04881d05);           \
+        FOUR(H, 9, 12, 15, 2, 4, 11, 16, 23, 0xd9d4d039, 0xe6db99e5, 0x1fa27cf8, 0xc4ac5665);          \
+        FOUR(I, 0, 7, 14, 5, 6, 10, 15, 21, 0xf4292244, 0x432aff97, 0xab9423a7, 0xfc93a039);           \
+        FOUR(I, 12, 3, 10, 1, 6, 10, 15, 21, 0x655b59c3, 0x8f0ccc92, 0xffeff47d, 0x85845dd1);          \
+        FOUR(I, 8, 15, 6, 13, 6, 10, 15, 21, 0x6fa87e4f, 0xfe2ce6e0, 0xa3014314, 0x4e0811a1);          \
+        FOUR(I, 4, 11, 2, 9, 6, 10, 15, 21, 0xf7537e82, 0xbd3af235, 0x2ad7d2bb, 0xeb86d391);           \
+        state[0] += a;                                                                                 \
+        state[1] += b;                                                                                 \
+        state[2] += c;                                                                                 \
+        state[3] += d;                                                                                 \
+    }
+
+COMPRESS(compress_one, uint32_t)
+COMPRESS(compress_lanes, lanes_t)
+
+static const uint32_t START[4] = {0x67452301, 0xefcdab89, 0x98badcfe, 0x10325476};
+
+static inline size_t blocks_of(size_t size) { return (size + 8) / BLOCK + 1; }
+
+/* Write the last one or two blocks of a text: its end, the bit 1, zeros, its length in bits. */
+static void pad(const text_t *text, uint8_t tail[2 * BLOCK])
+{
+    size_t rest = text->size % BLOCK;
+    size_t end = rest + 9 <= BLOCK ? BLOCK : 2 * BLOCK;
+    uint64_t bits = (uint64_t)text->size * 8;
+    memcpy(tail, text->data + text->size - rest, rest);
+    memset(tail + rest, 0, end - rest);
+    tail[rest] = 0x80;
+    memcpy(tail + end - 8, &bits, 8);
+}
+
+static inline const uint8_t *block_at(const text_t *text, const uint8_t *tail, size_t number)
+{
+    size_t whole = text->size / BLOCK;
+    return number < whole ? text->data + number * BLOCK : tail + (number - whole) * BLOCK;
+}
+
+/* Return the first four bytes of the MD5 of one text, as they stand in memory. */
+static uint32_t digest_one(const text_t *text)
+{
+    uint8_t tail[2 * BLOCK];
+    uint32_t state[4] = {START[0], START[1], START[2], START[3]}, x[16];
+    pad(text, tail);
+    for (size_t number = 0, count = blocks_of(text->size); number < count; number++) {
+        memcpy(x, block_at(text, tail, number), BLOCK);
+        compress_one(state, x);
+    }
+    return state[0];
+}
+
+/* The same for LANES texts of similar size, side by side. A lane that has ended goes on over its last
+ * block; what it gave was kept. */
+static void digest_lanes(const text_t texts[LANES], size_t blocks_max, uint32_t digests[LANES])
+{
+    uint8_t tails[LANES][2 * BLOCK];
+    size_t counts[LANES];
+    lanes_t state[4], x[16];
+    for (int lane = 0; lane < LANES; lane++) {
+        pad(&texts[lane], tails[lane]);
+        counts[lane] = blocks_of(texts[lane].size);
+    }
+    for (int i = 0; i < 4; i++)
+        for (int lane = 0; lane < LANES; lane++)
+            state[i][lane] = START[i];
+    for (size_t number = 0; number < blocks_max; number++) {
+        for (int lane = 0; lane < LANES; lane++) {
+            size_t own = number < counts[lane] ? number : counts[lane] - 1;
+            uint32_t words[16];
+            memcpy(words, block_at(&texts[lane], tails[lane], own), BLOCK);
+            for (int i = 0; i < 16; i++)
+                x[i][lane] = words[i];
+        }
+        compress_lanes(state, x);
+        for (int lane = 0; lane < LANES; lane++)
+            if (number + 1 == counts[lane])
+                digests[lane] = state[0][lane];
+    }
+}
+
+/* Fill digests with the first four bytes of each text's MD5. */
+static void digest_all(const text_t *texts, Py_ssize_t count, uint32_t *digests)
+{
+    while (count >= LANES) {
+        size_t most = 0, sum = 0;
+        for (int lane = 0; lane < LANES; lane++) {
+            size_t blocks = blocks_of(texts[lane].size);
+            most = blocks > most ? blocks : most;
+            sum += blocks;
+        }
+        if (most * LANES <= 3 * sum) {
+            digest_lanes(texts, most, digests);
+        } else { /* one long text among short ones: most lanes would idle */
+            for (int lane = 0; lane < LANES; lane++)
+                digests[lane] = digest_one(&texts[lane]);
+        }
+        texts += LANES;
+        digests += LANES;
+        count -= LANES;
+    }
+    for (Py_ssize_t i = 0; i < count; i++)
+        digests[i] = digest_one(&texts[i]);
+}
+
+/* Numbers -------------------------------------------------------------------------------------- */
+
+static inline uint32_t load_u32(const uint8_t *at)
+{
+    uint32_t value;
+    memcpy(&value, at, 4);
+    return __builtin_bswap32(value);
+}
+
+static inline uint64_t load_u64(const uint8_t *at)
+{
+    uint64_t value;
+    memcpy(&value, at, 8);
+    return __builtin_bswap64(value);
+}
+
+static inline void store_u32(uint8_t *at, uint32_t value)
+{
+    value = __builtin_bswap32(value);
+    memcpy(at, &value, 4);
+}
+
+static inline void store_u64(uint8_t *at, uint64_t value)
+{
+    value = __builtin_bswap64(value);
+    memcpy(at, &value, 8);
+}
+
+/* Encoding ------------------------------------------------------------------------------------- */
+
+/* Take a head apart: None, or (flag, bytes). The bytes stay the tuple's. */
+static int read_head(PyObject *head, uint32_t *flag, PyObject **before)
+{
+    *flag = 0;
+    *before = NULL;
+    if (head == Py_None)
+        return 0;
+    if (!PyTuple_CheckExact(head) || PyTuple_GET_SIZE(head) != 2 ||
+        !PyLong_CheckExact(PyTuple_GET_ITEM(head, 0)) || !PyBytes_CheckExact(PyTuple_GET_ITEM(head, 1))) {
+        PyErr_SetString(PyExc_TypeError, "a head is None or a tuple of flag and bytes");
+        return -1;
+    }
+    unsigned long value = PyLong_AsUnsignedLong(PyTuple_GET_ITEM(head, 0));
+    if (value == (unsigned long)-1 && PyErr_Occurred())
+        return -1;
+    if (value > UINT32_MAX) {
+        PyErr_SetString(PyExc_OverflowError, "a flag has 32 bits");
+        return -1;
+    }
+    *flag = (uint32_t)value;
+    *before = PyTuple_GET_ITEM(head, 1);
+    return 0;
+}
+
+/* Check everything and sum the sizes; no Python code runs in here. Returns -1 with an exception. */
+static Py_ssize_t measure(PyObject *contents, PyObject *heads, PyObject *ids, PyObject *sizes)
+{
+    Py_ssize_t count = PyList_GET_SIZE(contents), total = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *content = PyList_GET_ITEM(contents, i), *before;
+        uint32_t flag;
+        if (!PyBytes_CheckExact(content) || !PyLong_CheckExact(PyList_GET_ITEM(ids, i))) {
+            PyErr_SetString(PyExc_TypeError, "contents are bytes, ids are int");
+            return -1;
+        }
+        if (read_head(PyList_GET_ITEM(heads, i), &flag, &before) < 0)
+            return -1;
+        Py_ssize_t size = PyBytes_GET_SIZE(content) + (before ? PyBytes_GET_SIZE(before) : 0);
+        if (size > (Py_ssize_t)INT32_MAX || total > PY_SSIZE_T_MAX - size - HEADER_BYTES) {
+            PyErr_SetString(PyExc_OverflowError, "a record is longer than a length can say");
+            return -1;
+        }
+        PyObject *number = PyLong_FromSsize_t(size + HEADER_BYTES);
+        if (!number)
+            return -1;
+        PyList_SET_ITEM(sizes, i, number);
+        total += size + HEADER_BYTES;
+    }
+    return total;
+}
+
+static int write_records(PyObject *contents, PyObject *heads, PyObject *ids, uint8_t *to, text_t *texts)
+{
+    Py_ssize_t count = PyList_GET_SIZE(contents);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *content = PyList_GET_ITEM(contents, i), *before;
+        uint32_t flag;
+        uint8_t *body = to + HEADER_BYTES;
+        size_t size = 0;
+        unsigned long long id = PyLong_AsUnsignedLongLong(PyList_GET_ITEM(ids, i));
+        if (id == (unsigned long long)-1 && PyErr_Occurred())
+            return -1;
+        if (read_head(PyList_GET_ITEM(heads, i), &flag, &before) < 0)
+            return -1;
+        if (before) {
+            size = (size_t)PyBytes_GET_SIZE(before);
+            memcpy(body, PyBytes_AS_STRING(before), size);
+        }
+        memcpy(body + size, PyBytes_AS_STRING(content), (size_t)PyBytes_GET_SIZE(content));
+        size += (size_t)PyBytes_GET_SIZE(content);
+        store_u32(to, (uint32_t)size);
+        store_u64(to + ID_AT, id);
+        store_u32(to + FLAG_AT, flag);
+        texts[i] = (text_t){body, size};
+        to = body + size;
+    }
+    return 0;
+}
+
+PyDoc_STRVAR(encode_records_doc, "encode_records(contents, heads, ids, /)\n--\n\nSee vq.store.codec.");
+
+static PyObject *encode_records(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    (void)module;
+    if (nargs != 3 || !PyList_CheckExact(args[0]) || !PyList_CheckExact(args[1]) ||
+        !PyList_CheckExact(args[2])) {
+        PyErr_SetString(PyExc_TypeError, "encode_records takes three lists");
+        return NULL;
+    }
+    PyObject *contents = args[0], *heads = args[1], *ids = args[2];
+    /* Made first: making a list may run a garbage collection, and that any code. */
+    PyObject *sizes = PyList_New(PyList_GET_SIZE(contents));
+    if (!sizes)
+        return NULL;
+    PyObject *data = NULL, *result = NULL;
+    Py_ssize_t count = PyList_GET_SIZE(contents);
+    text_t *texts = PyMem_New(text_t, count + 1);
+    uint32_t *digests = PyMem_New(uint32_t, count + 1);
+    if (!texts || !digests) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    if (PyList_GET_SIZE(heads) != count || PyList_GET_SIZE(ids) != count ||
+        PyList_GET_SIZE(sizes) != count) {
+        PyErr_SetString(PyExc_ValueError, "contents, heads and ids differ in length");
+        goto done;
+    }
+    Py_ssize_t total = measure(contents, heads, ids, sizes);
+    if (total < 0)
+        goto done;
+    data = PyBytes_FromStringAndSize(NULL, total);
+    if (!data || write_records(contents, heads, ids, (uint8_t *)PyBytes_AS_STRING(data), texts) < 0)
+        goto done;
+    digest_all(texts, count, digests);
+    for (Py_ssize_t i = 0; i < count; i++)
+        memcpy((uint8_t *)texts[i].data - HEADER_BYTES + CHECKSUM_AT, &digests[i], 4);
+    result = PyTuple_Pack(2, data, sizes);
+done:
+    PyMem_Free(texts);
+    PyMem_Free(digests);
+    Py_XDECREF(data);
+    Py_DECREF(sizes);
+    return result;
+}
+
+/* Decoding ------------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject *topic, *partition, *tags, *out;
+    PyTypeObject *type;
+    const uint8_t *data;
+    long long base;
+} reader_t;
+
+/* Return the tag of a body as text (borrowed from the tags seen so far), or NULL: with an exception,
+ * or without one when it is no UTF-8. */
+static PyObject *tag_of(const reader_t *reader, const uint8_t *tag, Py_ssize_t size)
+{
+    PyObject *key = PyBytes_FromStringAndSize((const char *)tag, size);
+    if (!key)
+        return NULL;
+    PyObject *text = PyDict_GetItemWithError(reader->tags, key);
+    if (!text && !PyErr_Occurred()) {
+        text = PyUnicode_DecodeUTF8((const char *)tag, size, NULL);
+        if (text) {
+            int failed = PyDict_SetItem(reader->tags, key, text);
+            Py_DECREF(text); /* the dictionary has it, or nobody wants it */
+            if (failed)
+                text = NULL;
+        } else if (PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) {
+            PyErr_Clear();
+        }
+    }
+    Py_DECREF(key);
+    return text;
+}
+
+/* Append one verified record as a message. Returns 1, 0 if it is none of the common kinds after all,
+ * -1 with an exception. */
+static int append_message(const reader_t *reader, const text_t *body)
+{
+    const uint8_t *head = body->data - HEADER_BYTES;
+    const uint8_t *payload = body->data;
+    Py_ssize_t size = (Py_ssize_t)body->size;
+    PyObject *tag = Py_None;
+    if (load_u32(head + FLAG_AT) == TAG) {
+        if (size < 4 || load_u32(payload) > (uint32_t)size - 4)
+            return 0;
+        Py_ssize_t tag_size = (Py_ssize_t)load_u32(payload);
+        tag = tag_of(reader, payload + 4, tag_size);
+        if (!tag)
+            return PyErr_Occurred() ? -1 : 0;
+        payload += 4 + tag_size;
+        size -= 4 + tag_size;
+    }
+    long long offset = reader->base + (head - reader->data);
+    PyObject *fields[MESSAGE_FIELDS] = {
+        Py_NewRef(reader->topic),
+        PyBytes_FromStringAndSize((const char *)payload, size),
+        Py_NewRef(tag),
+        Py_NewRef(Py_None),
+        Py_NewRef(Py_None),
+        Py_NewRef(reader->partition),
+        PyLong_FromLongLong(offset),
+        PyLong_FromLongLong(offset + HEADER_BYTES + (long long)body->size),
+        PyLong_FromUnsignedLongLong(load_u64(head + ID_AT)),
+    };
+    PyObject *message = NULL;
+    if (fields[1] && fields[6] && fields[7] && fields[8])
+        message = reader->type->tp_alloc(reader->type, MESSAGE_FIELDS);
+    if (!message) {
+        for (int i = 0; i < MESSAGE_FIELDS; i++)
+            Py_XDECREF(fields[i]);
+        return -1;
+    }
+    for (int i = 0; i < MESSAGE_FIELDS; i++)
+        PyTuple_SET_ITEM(message, i, fields[i]);
+#if PY_VERSION_HEX >= 0x030E0000
+    ((PyTupleObject *)message)->ob_hash = -1; /* not computed yet */
+#endif
+    /* Nothing in it can refer back to it, so the collector need not look at it. */
+    PyObject_GC_UnTrack(message);
+    int failed = PyList_Append(reader->out, message);
+    Py_DECREF(message);
+    return failed ? -1 : 1;
+}
+
+/* Find the next common records from *position on, at most LANES; skip control records between them.
+ * *position comes to stand behind the last one, or at what is not common. */
+static int gather(const uint8_t *data, Py_ssize_t size, Py_ssize_t *position, uint32_t control_flag,
+                  uint32_t control_size, text_t texts[LANES])
+{
+    int count = 0;
+    while (count < LANES && *position <= size - HEADER_BYTES) {
+        const uint8_t *head = data + *position;
+        uint32_t length = load_u32(head), flag = load_u32(head + FLAG_AT);
+        if ((Py_ssize_t)length > size - *position - HEADER_BYTES)
+            break;
+        if (flag <= TAG)
+            texts[count++] = (text_t){head + HEADER_BYTES, length};
+        else if (flag != control_flag || length != control_size)
+            break;
+        *position += HEADER_BYTES + (Py_ssize_t)length;
+    }
+    return count;
+}
+
+static int check_reader(const reader_t *reader, PyObject *type)
+{
+    if (!PyType_Check(type) || !PyType_IsSubtype((PyTypeObject *)type, &PyTuple_Type) ||
+        ((PyTypeObject *)type)->tp_basicsize != PyTuple_Type.tp_basicsize) {
+        PyErr_SetString(PyExc_TypeError, "messages are named tuples");
+        return -1;
+    }
+    if (!PyUnicode_CheckExact(reader->topic) || !PyLong_CheckExact(reader->partition) ||
+        !PyDict_CheckExact(reader->tags) || !PyList_CheckExact(reader->out)) {
+        PyErr_SetString(PyExc_TypeError, "topic is str, partition int, tags a dict, out a list");
+        return -1;
+    }
+    return 0;
+}
+
+PyDoc_STRVAR(decode_common_doc,
+             "decode_common(data, position, base, topic, partition, message, tags, out, control_flag, "
+             "control_size, /)\n--\n\nSee vq.store.codec.");
+
+static PyObject *decode_common(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *data, *type;
+    Py_ssize_t position;
+    unsigned int control_flag, control_size;
+    reader_t reader;
+    if (!PyArg_ParseTuple(args, "SnLOOOOOII:decode_common", &data, &position, &reader.base,
+                          &reader.topic, &reader.partition, &type, &reader.tags, &reader.out,
+                          &control_flag, &control_size))
+        return NULL;
+    if (check_reader(&reader, type) < 0)
+        return NULL;
+    Py_ssize_t size = PyBytes_GET_SIZE(data);
+    if (position < 0 || position > size) {
+        PyErr_SetString(PyExc_ValueError, "position is outside the data");
+        return NULL;
+    }
+    reader.type = (PyTypeObject *)type;
+    reader.data = (const uint8_t *)PyBytes_AS_STRING(data);
+    for (;;) {
+        text_t texts[LANES];
+        uint32_t digests[LANES];
+        Py_ssize_t behind = position;
+        int count = gather(reader.data, size, &behind, control_flag, control_size, texts);
+        if (!count)
+            return PyLong_FromSsize_t(behind);
+        digest_all(texts, count, digests);
+        for (int i = 0; i < count; i++) {
+            const uint8_t *head = texts[i].data - HEADER_BYTES;
+            int taken = 0;
+            if (!memcmp(head + CHECKSUM_AT, &digests[i], 4))
+                taken = append_message(&reader, &texts[i]);
+            if (taken < 0)
+                return NULL;
+            if (!taken) /* damaged, or of another kind: the caller looks closer */
+                return PyLong_FromSsize_t(head - reader.data);
+        }
+        position = behind;
+    }
+}
+
+/* The module ----------------------------------------------------------------------------------- */
+
+static PyMethodDef methods[] = {
+    {"encode_records", (PyCFunction)(void (*)(void))encode_records, METH_FASTCALL, encode_records_doc},
+    {"decode_common", decode_common, METH_VARARGS, decode_common_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "vq.store._codec",
+    .m_doc = "The record codec's loops, compiled; see vq.store.codec.",
+    .m_size = 0,
+    .m_methods = methods,
+};
+
+PyMODINIT_FUNC PyInit__codec(void) { return PyModuleDef_Init(&definition); }
