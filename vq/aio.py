@@ -28,7 +28,7 @@ from vq.client.inbox import Inbox, InboxDelivery
 from vq.client.partitioner import Partitioner
 from vq.client.producer import ProducerCore
 from vq.client.queries import broker_status, cluster_status, partitions_of
-from vq.errors import InvalidState, NotPublished, NotSent
+from vq.errors import BufferFull, InvalidState, NotPublished, NotSent
 from vq.model import (
     Address,
     Message,
@@ -88,13 +88,10 @@ class MessageProducer:
         timeout: float | None = None,
     ) -> SendFuture:
         """Take one message; returns as soon as there is room for it. See ``vq.MessageProducer``."""
-        core = self._core
-        if not core.is_full:
-            try:
-                return core.enqueue(message, callback, timeout, block=False)
-            except NotPublished:
-                pass
-        return await self._send_after_waiting(message, callback, timeout)
+        try:
+            return self._core.enqueue(message, callback, timeout, block=False)
+        except (NotPublished, BufferFull):
+            return await self._send_after_waiting(message, callback, timeout)
 
     async def _send_after_waiting(
         self, message: Message, callback: SendCallback | None, timeout: float | None

@@ -1,10 +1,10 @@
 """The producer's core: takes messages from any thread, sends batches from the loop.
 
     caller's thread                         loop
-    choose partition, append ── wake ──▶ pump: queue decides ▶ connection ▶ broker
-                                          replies ▶ queue ▶ futures, callbacks
+    check, append ── wake ──▶ pump: spread over partitions ▶ queue decides ▶ connection ▶ broker
+                                                  replies ▶ queue ▶ futures, callbacks
 
-Per message there is one object (its future) and no task, timer or loop call; batches form by
+Per message there is one object (its future) and no task, timer, lock or loop call; batches form by
 themselves from what arrives while earlier ones are on their way.
 """
 
@@ -23,7 +23,7 @@ from vq.client.partition_queue import PartitionQueue
 from vq.client.partitioner import Partitioner
 from vq.client.puts import put_header, settle
 from vq.client.sync_lane import BlockingConnection, LaneHooks, SyncLane
-from vq.client.topic_queues import TopicQueues
+from vq.client.topic_queues import TAKEN_IN_BYTES_MAX, TopicQueues
 from vq.errors import (
     BufferFull,
     ConnectionCut,
@@ -82,7 +82,10 @@ class ProducerCore:
         self._leaving: list[PartitionQueue] = []  # given up, not yet closed
         self._loop_thread = threading.get_ident()
         self._closed = ""  # why nothing is taken any more
-        self._room = config.buffer_bytes  # under the lock; may go below 0 by one message
+        # Both under the lock. The room may go below 0 by one message, and by what was taken in.
+        self._room = 0
+        self._taken_in_max = 0  # so many small messages may wait in each topic's ``taken_in``
+        self._set_room(config.buffer_bytes)
         self._tag_heads: dict[str, tuple[int, bytes]] = {}  # of tags that were checked before
         self._waiters: list[asyncio.Future[None]] = []  # told when messages get their outcome
         self._retry_timer: asyncio.TimerHandle | None = None
@@ -143,6 +146,7 @@ class ProducerCore:
         self._taking.pop(queues.topic, None)
         with self._lock:
             queues.refuse(error)
+            self._take_in(queues)
             for queue in queues.queues:
                 queue.closed = error
             self._leaving += queues.queues
@@ -207,44 +211,71 @@ class ProducerCore:
             InvalidState: The producer is closed.
             BufferFull: No room until the deadline (at once, without ``block``).
         """
-        queues = self._taking.get(message.topic)
+        topic, content, tag, key, headers = message[:5]
+        queues = self._taking.get(topic)
         if queues is None:
-            raise self._not_published(message.topic)
-        content = message.content
+            raise self._not_published(message)
         if type(content) is not bytes:
             content = _as_bytes(content)
         size = len(content)
         if size > queues.message_bytes_max:
             raise MessageTooLarge(
-                f"message of {size} bytes; topic {queues.topic} takes at most "
-                f"{queues.message_bytes_max}"
+                f"message of {size} bytes; topic {topic} takes at most {queues.message_bytes_max}"
             )
-        tag, key = message.tag, message.key
         head = None
-        if key is not None or message.headers:
-            head = self._head(tag, key, message.headers or {})
+        if key is not None or headers:
+            head = self._head(tag, key, headers or {})
         elif tag is not None:
             head = self._tag_heads.get(tag) or self._tag_head(tag)
         deadline = self._clock() + (self._send_timeout_s if timeout is None else timeout)
         future = SendFuture(content, head, callback, deadline)
+        if key is None and size <= queues.taken_in_bytes_max and not direct:
+            taken_in = queues.taken_in
+            if len(taken_in) < self._taken_in_max:
+                # No lock. Whoever empties the list clears ``_awake`` before, and whoever refuses
+                # the topic empties it afterwards: neither can miss what was appended here.
+                taken_in.append(future)
+                if queues.refusal is not None:
+                    self._overtaken(queues, future)
+                if not self._awake:
+                    self._awake = True
+                    self._loop.call_soon_threadsafe(self._pump)
+                return future
         with self._lock:
+            self._take_in(queues)  # what was sent before comes before
             if self._room <= 0:
                 self._wait_for_room(deadline, block=block)
-            queue = next(queues.turns) if key is None else queues.for_key(key)
-            self._room -= size + MESSAGE_OVERHEAD_BYTES
+            queue = queues.next_turn() if key is None else queues.for_key(key)
+            self._set_room(self._room - size - MESSAGE_OVERHEAD_BYTES)
             lane = self._lane(queue) if direct else None
             if lane is not None:
                 entry = lane.join(queue, future)
             else:
                 queue.pending.append(future)
-                if not self._awake:
-                    self._awake = True
-                    self._loop.call_soon_threadsafe(self._pump)
+                self._wake_loop()
         if lane is not None:
             lane.run(entry)
         elif direct:
             future.exception()
         return future
+
+    def _take_in(self, queues: TopicQueues) -> None:
+        """Spread what a topic has taken in over its partitions; the lock is held."""
+        if queues.taken_in:
+            count, size = queues.spread()
+            self._set_room(self._room - size - count * MESSAGE_OVERHEAD_BYTES)
+
+    def _set_room(self, room: int) -> None:
+        """Note how much room there is in the buffer; the lock is held."""
+        self._room = room
+        self._taken_in_max = room // (TAKEN_IN_BYTES_MAX + MESSAGE_OVERHEAD_BYTES)
+
+    def _overtaken(self, queues: TopicQueues, future: SendFuture) -> None:
+        """A topic was given up while a message was taken in: say so, unless it was taken along."""
+        with self._lock:
+            if future in queues.taken_in:
+                queues.taken_in.remove(future)
+                raise queues.refused()
 
     def _lane(self, queue: PartitionQueue) -> SyncLane | None:
         """Return the lane that may carry a partition now, if any; the lock is held."""
@@ -291,10 +322,12 @@ class ProducerCore:
             self._awake = True
             self._loop.call_soon_threadsafe(self._pump)
 
-    def _not_published(self, topic: str) -> InvalidState:
+    def _not_published(self, message: object) -> VqError:
         if self._closed:
             return InvalidState(self._closed)
-        return NotPublished(f"topic {topic!r} was not published by this producer")
+        if not isinstance(message, Message):
+            return InvalidArgument(f"a message is a vq.Message, not {type(message).__name__}")
+        return NotPublished(f"topic {message.topic!r} was not published by this producer")
 
     def _tag_head(self, tag: str) -> tuple[int, bytes] | None:
         head = encode_head(_checked_tag(tag), None)
@@ -326,10 +359,12 @@ class ProducerCore:
         finally:
             self._waiting_for_room -= 1
 
-    @property
-    def is_full(self) -> bool:
-        """Whether ``enqueue`` would have to wait now."""
-        return self._room <= 0
+    def _is_full(self) -> bool:
+        """Return whether ``enqueue`` would have to wait now."""
+        with self._lock:
+            for queues in self._topics.values():
+                self._take_in(queues)
+            return self._room <= 0
 
     async def wait_for_room(self, timeout: float | None) -> None:
         """Return once ``enqueue`` need not wait; for callers on the loop.
@@ -340,7 +375,7 @@ class ProducerCore:
         bound = self.config.send_timeout_s if timeout is None else timeout
         try:
             async with asyncio.timeout(min(bound, _WAIT_MAX_S)):
-                while self.is_full:
+                while self._is_full():
                     await self._something_ended()
         except TimeoutError:
             raise BufferFull(f"no room for a message within {bound:g} s") from None
@@ -353,6 +388,9 @@ class ProducerCore:
     def _pump(self) -> None:
         """Send whatever can be sent now."""
         self._awake = False
+        with self._lock:
+            for queues in self._topics.values():
+                self._take_in(queues)
         now = self._clock()
         retry_at = 0.0
         busy = False
@@ -445,7 +483,7 @@ class ProducerCore:
     def _ended(self, count: int, size: int) -> None:
         """Some messages have their outcome; called by the queues."""
         with self._lock:
-            self._room += size + count * MESSAGE_OVERHEAD_BYTES
+            self._set_room(self._room + size + count * MESSAGE_OVERHEAD_BYTES)
             if self._waiting_for_room:
                 self._more_room.notify_all()
         if self._waiters:
@@ -502,11 +540,14 @@ class ProducerCore:
         """
         self.refuse(why)
         for queues in self._topics.values():
+            waiting = queues.taken_in[:]
             for queue in queues.queues:
-                waiting = [item for batch in queue.in_flight for item in batch.items]
-                for item in [*waiting, *queue.pending]:
-                    if item.outcome is None:
-                        item.outcome = InvalidState(why)
+                waiting += queue.pending
+                for batch in queue.in_flight:
+                    waiting += batch.items
+            for item in waiting:
+                if item.outcome is None:
+                    item.outcome = InvalidState(why)
 
     async def flush(self) -> None:
         """Wait until every message taken so far has its outcome (each has a deadline)."""
@@ -520,6 +561,8 @@ class ProducerCore:
     def _without_outcome(self) -> list[SendFuture]:
         """Return every message that may have no outcome yet."""
         with self._lock:
+            for queues in self._topics.values():
+                self._take_in(queues)
             taken = [future for lane in self._lanes.values() for future in lane.futures]
             for queue in self._queues():
                 taken += queue.pending
@@ -539,6 +582,7 @@ class ProducerCore:
             with self._lock:
                 for queues in self._topics.values():
                     queues.refuse(InvalidState(_CLOSED))
+                    self._take_in(queues)
                 self._more_room.notify_all()
             self._closing = self._loop.create_task(self._finish())
         if self._closing is not None:

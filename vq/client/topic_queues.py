@@ -1,21 +1,32 @@
-"""A topic as one producer sees it: a queue per partition, and whose turn it is."""
+"""A topic as one producer sees it: a queue per partition, and whose turn it is.
 
-import itertools
-from collections.abc import Callable, Iterator, Sequence
+Most messages have no key and are small. These are *taken in*: the caller appends them to one list
+without taking any lock (appending is one step of the interpreter), and whoever holds the producer's
+lock next, mostly the loop, spreads all of them over the partitions at once.
+"""
 
+from collections.abc import Callable, Sequence
+
+from vq.client.batch import payload_bytes
+from vq.client.future import SendFuture
 from vq.client.partition_queue import PartitionQueue
 from vq.client.partitioner import Partitioner, key_partition
 from vq.errors import InvalidArgument, VqError
 from vq.model import TopicPartition, TopicSettings
 
+#: Larger messages are not taken in: the buffer must know of each at once.
+TAKEN_IN_BYTES_MAX = 4_096
+
 
 class TopicQueues:
-    """A published topic. ``turns`` and ``for_key`` are used under the producer's lock.
+    """A published topic. Methods are called under the producer's lock, but for ``update``.
 
     Attributes:
         topic_id: Which topic of that name; another id is another topic, made after a deletion.
-        turns: Yields for ever the queue of the next message without a key.
         message_bytes_max: Largest payload the topic takes.
+        taken_in: Messages that wait to be spread; any thread appends.
+        taken_in_bytes_max: Largest payload that may be appended to it; -1: none may.
+        refusal: Why nothing is taken any more. Whoever appends looks at it afterwards.
     """
 
     def __init__(
@@ -31,12 +42,15 @@ class TopicQueues:
         self.topic_id = topic_id
         self.message_bytes_max = TopicSettings().max_message_bytes
         self.queues: list[PartitionQueue] = []
-        self.turns: Iterator[PartitionQueue] = iter(())
+        self.taken_in: list[SendFuture] = []
+        self.taken_in_bytes_max = TAKEN_IN_BYTES_MAX if partitioner is None else -1
+        self.refusal: VqError | None = None
         self._writable: Sequence[int] = ()
         self._make_queue = make_queue
         self._partitioner = partitioner
         self._first_turn = first_turn
-        self._refusal: VqError | None = None
+        self._chosen: list[PartitionQueue] = []  # those that take turns
+        self._turn = 0
 
     def update(self, settings: TopicSettings, partitions: int, writable: Sequence[int]) -> None:
         """Follow the routes: partitions are only ever added; turns skip those without a master."""
@@ -48,27 +62,48 @@ class TopicQueues:
             queue.topic_id = self.topic_id
             self.queues.append(queue)
         self._writable = writable
-        if self._refusal is not None:
-            return
-        if self._partitioner is None:
-            # itertools instead of a counter: a turn is taken for every message.
-            chosen = [self.queues[number] for number in writable] or self.queues
-            start = self._first_turn % len(chosen)
-            self.turns = itertools.cycle(chosen[start:] + chosen[:start])
-        else:
-            self.turns = iter(lambda: self.for_key(None), None)
+        self._chosen = [self.queues[number] for number in writable] or self.queues[:]
+        self._turn = self._first_turn % len(self._chosen)
 
     def refuse(self, error: VqError) -> None:
-        """Have ``turns`` and ``for_key`` raise from now on; the producer's lock is held.
+        """Take nothing from now on: ``next_turn`` and ``for_key`` raise ``error``.
 
         A caller that looked the topic up before can then not append to a queue nobody empties.
         """
-        self._refusal = error
-        self.turns = iter(self._refuse, None)
+        self.refusal = error
 
-    def _refuse(self) -> PartitionQueue:
-        assert self._refusal is not None
-        raise type(self._refusal)(str(self._refusal))
+    def refused(self) -> VqError:
+        """Return what a caller is told after ``refuse``: an error of its own."""
+        assert self.refusal is not None
+        return type(self.refusal)(str(self.refusal))
+
+    def next_turn(self) -> PartitionQueue:
+        """Return the queue for the next message without a key.
+
+        Raises:
+            InvalidArgument: The partitioner chose a partition that there is not.
+            VqError: See ``refuse``.
+        """
+        if self._partitioner is not None:
+            return self.for_key(None)
+        if self.refusal is not None:
+            raise self.refused()
+        chosen = self._chosen
+        queue = chosen[self._turn % len(chosen)]
+        self._turn += 1
+        return queue
+
+    def spread(self) -> tuple[int, int]:
+        """Hand out what was taken in, in turns; return how many messages and payload bytes."""
+        items = self.taken_in[:]
+        del self.taken_in[: len(items)]  # callers append behind the slice at any time
+        chosen = self._chosen
+        count, queues = len(items), len(chosen)
+        for number in range(min(count, queues)):
+            queue = chosen[(self._turn + number) % queues]
+            queue.pending += items[number::queues] if queues > 1 else items
+        self._turn += count
+        return count, payload_bytes(items)
 
     def for_key(self, key: str | None) -> PartitionQueue:
         """Return the queue for a message with this key.
@@ -77,8 +112,8 @@ class TopicQueues:
             InvalidArgument: The partitioner chose a partition that there is not.
             VqError: See ``refuse``.
         """
-        if self._refusal is not None:
-            self._refuse()
+        if self.refusal is not None:
+            raise self.refused()
         if self._partitioner is not None:
             number = self._partitioner.choose(key, len(self.queues), self._writable)
             if not 0 <= number < len(self.queues):

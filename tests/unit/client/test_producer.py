@@ -1,6 +1,7 @@
 """The producer's core against a broker in memory: every message gets its outcome, once."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from vq.client.config import MESSAGE_OVERHEAD_BYTES, ProducerConfig
 from vq.client.future import SendFuture
 from vq.client.partitioner import key_partition
 from vq.client.producer import ProducerCore
+from vq.client.topic_queues import TAKEN_IN_BYTES_MAX
 from vq.coordination import topics
 from vq.errors import (
     BufferFull,
@@ -68,13 +70,20 @@ async def ended(future: SendFuture) -> Any:
 
 async def stored(factory: aio.MessageFactory, topic: str = "t", partitions: int = 2) -> list[bytes]:
     """Every message of a topic, partition by partition."""
-    consumer = await factory.create_consumer()
     found: list[bytes] = []
     for partition in range(partitions):
-        offset = 0
-        while messages := await consumer.get(topic, partition, offset, 1 << 20):
-            found += [message.content for message in messages]
-            offset = messages[-1].next_offset
+        found += await stored_in(factory, partition, topic)
+    return found
+
+
+async def stored_in(factory: aio.MessageFactory, partition: int, topic: str = "t") -> list[bytes]:
+    """Every message of a partition."""
+    consumer = await factory.create_consumer()
+    found: list[bytes] = []
+    offset = 0
+    while messages := await consumer.get(topic, partition, offset, 1 << 20):
+        found += [message.content for message in messages]
+        offset = messages[-1].next_offset
     return found
 
 
@@ -342,6 +351,42 @@ async def test_a_full_buffer_makes_senders_wait_and_then_goes_on(
     await asyncio.gather(*waiting)
     await producer.close()
     assert core._room == core.config.buffer_bytes
+
+
+async def test_small_messages_fill_the_buffer_no_further_than_once_more(
+    factory: aio.MessageFactory,
+) -> None:
+    """They are taken in before they are counted; the loop has no turn in between here."""
+    core = await published(factory, buffer_bytes=SMALLEST_BUFFER)
+    core._cluster.ids_ready = False
+    taken = 0
+    with contextlib.suppress(BufferFull):
+        while taken < SMALLEST_BUFFER:
+            core.enqueue(Message("t", b"x" * 100))
+            taken += 1
+    most = SMALLEST_BUFFER // (100 + MESSAGE_OVERHEAD_BYTES)
+    assert most <= taken <= 2 * most
+    core._cluster.ids_ready = True
+    core._pump()
+    await core.close()
+    assert len(await stored(factory)) == taken
+
+
+async def test_order_is_kept_whatever_way_messages_are_taken(factory: aio.MessageFactory) -> None:
+    """Small ones are taken in without a lock, large and keyed ones under it."""
+    producer = await producer_of(factory)
+    await producer.publish("t")
+    core = producer._core
+    key = next(key for key in "abcdefgh" if key_partition(key, 2) == 0)
+    sizes = [10, TAKEN_IN_BYTES_MAX, TAKEN_IN_BYTES_MAX + 1, 20, 50_000, 30]
+    for number in range(60):
+        content = b"%04d" % number + bytes(sizes[number % 6])
+        core.enqueue(Message("t", content, key=key if number % 7 == 0 else None))
+    await producer.flush()
+    for partition in range(2):
+        found = [content[:4] for content in await stored_in(factory, partition)]
+        assert found == sorted(found)
+        assert len(found) > 20
 
 
 async def test_a_callback_that_meets_a_full_buffer_is_told_at_once(

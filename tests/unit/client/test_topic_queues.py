@@ -1,12 +1,13 @@
 """A published topic: whose turn it is, where keys go, and what happens when it is gone."""
 
+import math
 from collections.abc import Sequence
-from itertools import islice
 from typing import Any
 
 import pytest
 
 from vq.client.config import ProducerConfig
+from vq.client.future import SendFuture
 from vq.client.partition_queue import PartitionQueue
 from vq.client.partitioner import key_partition
 from vq.client.topic_queues import TopicQueues
@@ -38,7 +39,7 @@ def update(
 
 
 def turns(queues: TopicQueues, count: int) -> list[int]:
-    return [queue.where.partition for queue in islice(queues.turns, count)]
+    return [queues.next_turn().where.partition for _ in range(count)]
 
 
 def test_messages_without_a_key_take_turns() -> None:
@@ -97,7 +98,7 @@ def test_a_choice_that_is_no_partition_is_refused(number: int) -> None:
     with pytest.raises(InvalidArgument, match=f"partition {number} of t"):
         queues.for_key("k")
     with pytest.raises(InvalidArgument):
-        next(queues.turns)
+        queues.next_turn()
 
 
 @pytest.mark.parametrize("partitioner", [None, Partitioner(0)])
@@ -109,8 +110,39 @@ def test_what_is_gone_stays_gone(partitioner: Any, error: Exception) -> None:
     update(queues, 5)
     for _ in range(2):
         with pytest.raises(type(error), match=str(error)) as first:
-            next(queues.turns)
+            queues.next_turn()
         with pytest.raises(type(error), match=str(error)) as second:
             queues.for_key("k")
         assert first.value is not second.value
     assert len(queues.queues) == 5
+
+
+def future(number: int) -> SendFuture:
+    return SendFuture(b"x" * number, None, None, math.inf)
+
+
+@pytest.mark.parametrize("writable", [[0, 1, 2, 3], [1, 3], [2]])
+def test_what_was_taken_in_is_spread_as_turns_would(writable: list[int]) -> None:
+    """In one go or one by one: the same queue for each, in the same order."""
+    by_turns, spread = queues_of(writable=writable), queues_of(writable=writable)
+    futures = [future(number) for number in range(11)]
+    for each in futures:
+        by_turns.next_turn().pending.append(each)
+    for some in (futures[:1], futures[1:4], [], futures[4:]):
+        spread.taken_in += some
+        assert spread.spread() == (len(some), sum(len(each.content) for each in some))
+        assert spread.taken_in == []
+    assert [queue.pending for queue in spread.queues] == [q.pending for q in by_turns.queues]
+
+
+def test_spreading_goes_on_where_turns_stopped() -> None:
+    queues = queues_of()
+    assert turns(queues, 3) == [0, 1, 2]
+    queues.taken_in += [future(1), future(2)]
+    queues.spread()
+    assert [len(queue.pending) for queue in queues.queues] == [1, 0, 0, 1]
+    assert turns(queues, 1) == [1]
+
+
+def test_nothing_is_taken_in_past_a_partitioner_of_ones_own() -> None:
+    assert queues_of(partitioner=Partitioner(0)).taken_in_bytes_max < 0
