@@ -9,7 +9,7 @@ import google_crc32c
 from vq.client.future import SendFuture
 from vq.errors import VqError
 from vq.model import ProducerStamp, SendResult
-from vq.store.codec import encode_records
+from vq.store.codec import encode_records, places
 from vq.store.format import FLAG_PROPERTIES, FLAG_TAG
 
 logger = logging.getLogger(__name__)
@@ -93,19 +93,17 @@ class Batch:
     def resolve(self, partition: int, offset: int) -> None:
         """Give every future its offset, the first record being at ``offset``; run callbacks."""
         self.done = True
-        result = SendResult
-        new = tuple.__new__  # what SendResult(...) does, without its Python-level wrapper
-        for item, size, message_id in zip(self.items, self.sizes, self.ids, strict=True):
-            item.outcome = outcome = new(result, (partition, offset, message_id))
+        results = places(partition, offset, self.sizes, self.ids)
+        for item, result in zip(self.items, results, strict=True):
+            item.outcome = result
             callback = item.callback
             if callback is not None:
                 try:
-                    callback(outcome, None)
+                    callback(result, None)
                 except (Exception, SystemExit):
                     logger.exception("a send callback raised")
             if item.waiters is not None:
                 item.wake()
-            offset += size
 
     def fail(self, error: VqError) -> None:
         """Give every future ``error``."""

@@ -49,6 +49,7 @@ _TICK_S = 0.1
 #: keeps what it stored meanwhile from being stored twice.
 _SILENCE_S = 10.0
 _TAGS_REMEMBERED = 1_024
+_new = object.__new__
 _WAIT_MAX_S = 1e6  # locks and timers take no endless time-out; this is as good as one
 
 
@@ -228,7 +229,13 @@ class ProducerCore:
         elif tag is not None:
             head = self._tag_heads.get(tag) or self._tag_head(tag)
         deadline = self._clock() + (self._send_timeout_s if timeout is None else timeout)
-        future = SendFuture(content, head, callback, deadline)
+        future = _new(SendFuture)  # what SendFuture(...) does, without a call
+        future.content = content
+        future.head = head
+        future.callback = callback
+        future.deadline = deadline
+        future.outcome = None
+        future.waiters = None
         if key is None and size <= queues.taken_in_bytes_max and not direct:
             taken_in = queues.taken_in
             if len(taken_in) < self._taken_in_max:

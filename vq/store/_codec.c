@@ -1,6 +1,6 @@
-/* The two loops of a client that run once per message, compiled.
+/* The loops of a client that run once per message, compiled.
  *
- * vq/store/codec.py has the same two functions in Python: they are the reference and what runs where
+ * vq/store/codec.py has the same functions in Python: they are the reference and what runs where
  * this could not be built; one suite of tests holds both against each other. Nothing else belongs in
  * here. Layout of a record (see vq/store/format.py), all numbers big-endian:
  *
@@ -322,6 +322,92 @@ done:
     return result;
 }
 
+/* Places --------------------------------------------------------------------------------------- */
+
+enum { PLACE_FIELDS = 3 };
+
+/* Return a new instance of a named tuple. Takes over the fields, which may be NULL; they must be such
+ * that nothing in them can refer back to it: the collector need not look at it then. */
+static PyObject *named_tuple(PyTypeObject *type, PyObject **fields, int count)
+{
+    PyObject *made = NULL;
+    int whole = 1;
+    for (int i = 0; i < count; i++)
+        whole = whole && fields[i];
+    if (whole)
+        made = type->tp_alloc(type, count);
+    for (int i = 0; i < count; i++) {
+        if (made)
+            PyTuple_SET_ITEM(made, i, fields[i]);
+        else
+            Py_XDECREF(fields[i]);
+    }
+    if (made) {
+#if PY_VERSION_HEX >= 0x030E0000
+        ((PyTupleObject *)made)->ob_hash = -1; /* not computed yet */
+#endif
+        PyObject_GC_UnTrack(made);
+    }
+    return made;
+}
+
+static int check_type(PyObject *type)
+{
+    if (PyType_Check(type) && PyType_IsSubtype((PyTypeObject *)type, &PyTuple_Type) &&
+        ((PyTypeObject *)type)->tp_basicsize == PyTuple_Type.tp_basicsize)
+        return 0;
+    PyErr_SetString(PyExc_TypeError, "the type is no named tuple");
+    return -1;
+}
+
+PyDoc_STRVAR(places_doc, "places(type, partition, offset, sizes, ids, /)\n--\n\nSee vq.store.codec.");
+
+static PyObject *places(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *type, *partition, *sizes, *ids;
+    long long offset;
+    if (!PyArg_ParseTuple(args, "OO!LO!O!:places", &type, &PyLong_Type, &partition, &offset,
+                          &PyList_Type, &sizes, &PyList_Type, &ids))
+        return NULL;
+    if (check_type(type) < 0)
+        return NULL;
+    Py_ssize_t count = PyList_GET_SIZE(sizes);
+    PyObject *made = PyList_New(count);
+    if (!made)
+        return NULL;
+    /* Making a tuple may run a garbage collection and that any code: look again each time. */
+    for (Py_ssize_t i = 0;; i++) {
+        if (PyList_GET_SIZE(sizes) != count || PyList_GET_SIZE(ids) != count) {
+            PyErr_SetString(PyExc_ValueError, "sizes and ids differ in length");
+            goto failed;
+        }
+        if (i == count)
+            return made;
+        PyObject *size = PyList_GET_ITEM(sizes, i), *id = PyList_GET_ITEM(ids, i);
+        if (!PyLong_CheckExact(size) || !PyLong_CheckExact(id)) {
+            PyErr_SetString(PyExc_TypeError, "sizes and ids are int");
+            goto failed;
+        }
+        long long step = PyLong_AsLongLong(size);
+        if (step == -1 && PyErr_Occurred())
+            goto failed;
+        PyObject *fields[PLACE_FIELDS] = {Py_NewRef(partition), PyLong_FromLongLong(offset),
+                                          Py_NewRef(id)};
+        PyObject *place = named_tuple((PyTypeObject *)type, fields, PLACE_FIELDS);
+        if (!place)
+            goto failed;
+        PyList_SET_ITEM(made, i, place);
+        if (__builtin_add_overflow(offset, step, &offset)) {
+            PyErr_SetString(PyExc_OverflowError, "an offset has 63 bits");
+            goto failed;
+        }
+    }
+failed:
+    Py_DECREF(made);
+    return NULL;
+}
+
 /* Decoding ------------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -384,21 +470,9 @@ static int append_message(const reader_t *reader, const text_t *body)
         PyLong_FromLongLong(offset + HEADER_BYTES + (long long)body->size),
         PyLong_FromUnsignedLongLong(load_u64(head + ID_AT)),
     };
-    PyObject *message = NULL;
-    if (fields[1] && fields[6] && fields[7] && fields[8])
-        message = reader->type->tp_alloc(reader->type, MESSAGE_FIELDS);
-    if (!message) {
-        for (int i = 0; i < MESSAGE_FIELDS; i++)
-            Py_XDECREF(fields[i]);
+    PyObject *message = named_tuple(reader->type, fields, MESSAGE_FIELDS);
+    if (!message)
         return -1;
-    }
-    for (int i = 0; i < MESSAGE_FIELDS; i++)
-        PyTuple_SET_ITEM(message, i, fields[i]);
-#if PY_VERSION_HEX >= 0x030E0000
-    ((PyTupleObject *)message)->ob_hash = -1; /* not computed yet */
-#endif
-    /* Nothing in it can refer back to it, so the collector need not look at it. */
-    PyObject_GC_UnTrack(message);
     int failed = PyList_Append(reader->out, message);
     Py_DECREF(message);
     return failed ? -1 : 1;
@@ -426,11 +500,8 @@ static int gather(const uint8_t *data, Py_ssize_t size, Py_ssize_t *position, ui
 
 static int check_reader(const reader_t *reader, PyObject *type)
 {
-    if (!PyType_Check(type) || !PyType_IsSubtype((PyTypeObject *)type, &PyTuple_Type) ||
-        ((PyTypeObject *)type)->tp_basicsize != PyTuple_Type.tp_basicsize) {
-        PyErr_SetString(PyExc_TypeError, "messages are named tuples");
+    if (check_type(type) < 0)
         return -1;
-    }
     if (!PyUnicode_CheckExact(reader->topic) || !PyLong_CheckExact(reader->partition) ||
         !PyDict_CheckExact(reader->tags) || !PyList_CheckExact(reader->out)) {
         PyErr_SetString(PyExc_TypeError, "topic is str, partition int, tags a dict, out a list");
@@ -489,6 +560,7 @@ static PyObject *decode_common(PyObject *module, PyObject *args)
 
 static PyMethodDef methods[] = {
     {"encode_records", (PyCFunction)(void (*)(void))encode_records, METH_FASTCALL, encode_records_doc},
+    {"places", places, METH_VARARGS, places_doc},
     {"decode_common", decode_common, METH_VARARGS, decode_common_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -1,8 +1,11 @@
-from vq.model import Message
+from vq.model import Message, SendResult
 
 def encode_records(
     contents: list[bytes], heads: list[tuple[int, bytes] | None], ids: list[int], /
 ) -> tuple[bytes, list[int]]: ...
+def places(
+    type: type[SendResult], partition: int, offset: int, sizes: list[int], ids: list[int], /
+) -> list[SendResult]: ...
 def decode_common(
     data: bytes,
     position: int,

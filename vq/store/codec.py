@@ -1,4 +1,4 @@
-"""The two loops of a client that run once per message: records made, and common records read.
+"""The loops of a client that run once per message: records made, placed, and common ones read.
 
 Each is there twice: here in Python, the reference, and compiled in ``_codec.c``, which is built at
 install time where a C compiler is found and then takes its place. Both take and give the same; a
@@ -8,7 +8,7 @@ to ``record``.
 
 from collections.abc import Callable
 
-from vq.model import Message
+from vq.model import Message, SendResult
 from vq.store.format import (
     CONTROL_PAYLOAD_BYTES,
     FLAG_CONTROL,
@@ -23,7 +23,15 @@ try:
 except ImportError:  # nothing compiled it
     _codec = None  # type: ignore[assignment]
 
-__all__ = ["COMPILED", "decode_common", "encode_records", "python_decode_common", "python_encode"]
+__all__ = [
+    "COMPILED",
+    "decode_common",
+    "encode_records",
+    "places",
+    "python_decode_common",
+    "python_encode",
+    "python_places",
+]
 
 #: Whether the compiled loops are in use.
 COMPILED = _codec is not None
@@ -60,6 +68,26 @@ def python_encode(
         add(body)
         add_size(size + RECORD_HEADER_BYTES)
     return b"".join(parts), sizes
+
+
+def python_places(
+    partition: int, offset: int, sizes: list[int], ids: list[int]
+) -> list[SendResult]:
+    """Return where each record of a batch lies, the first one at ``offset``.
+
+    Example: at 88, sizes 30 and 40 lie at 88 and 118.
+
+    Raises:
+        ValueError: The lists differ in length.
+    """
+    result = SendResult
+    new = tuple.__new__  # what SendResult(...) does, without its Python-level wrapper
+    found: list[SendResult] = []
+    append = found.append
+    for size, message_id in zip(sizes, ids, strict=True):
+        append(new(result, (partition, offset, message_id)))
+        offset += size
+    return found
 
 
 def python_decode_common(
@@ -133,6 +161,12 @@ def python_decode_common(
     return position
 
 
+def _compiled_places(
+    partition: int, offset: int, sizes: list[int], ids: list[int]
+) -> list[SendResult]:
+    return _codec.places(SendResult, partition, offset, sizes, ids)
+
+
 def _compiled_decode_common(
     data: bytes,
     position: int,
@@ -159,6 +193,9 @@ def _compiled_decode_common(
 encode_records: Callable[
     [list[bytes], list[tuple[int, bytes] | None], list[int]], tuple[bytes, list[int]]
 ] = python_encode if _codec is None else _codec.encode_records
+places: Callable[[int, int, list[int], list[int]], list[SendResult]] = (
+    python_places if _codec is None else _compiled_places
+)
 decode_common: Callable[[bytes, int, int, str, int, dict[bytes, str], list[Message]], int] = (
     python_decode_common if _codec is None else _compiled_decode_common
 )

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from vq.model import Message
+from vq.model import Message, SendResult
 from vq.store import codec
 from vq.store.format import (
     CHECKSUM_CRC32C,
@@ -111,6 +111,41 @@ def test_lists_of_different_lengths_are_refused(
 def test_what_is_no_record_is_refused(contents, heads, ids, error) -> None:
     with pytest.raises(error):
         compiled_encode(contents, heads, ids)
+
+
+PLACES = [
+    pytest.param(codec.python_places, id="python"),
+    pytest.param(codec.places, id="compiled", marks=needs_compiled),
+]
+
+
+@pytest.mark.parametrize("places", PLACES)
+def test_records_lie_one_behind_the_other(places: Callable[..., list[SendResult]]) -> None:
+    found = places(3, 1 << 40, [30, 40, 5], [7, 1 << 62, 9])
+    assert found == [
+        SendResult(3, 1 << 40, 7),
+        SendResult(3, (1 << 40) + 30, 1 << 62),
+        SendResult(3, (1 << 40) + 70, 9),
+    ]
+    assert {type(each) for each in found} == {SendResult}
+    assert [hash(each) for each in found] == [hash(SendResult(*each)) for each in found]
+    assert places(0, 0, [], []) == []
+    for sizes, ids in (([1], []), ([], [1])):
+        with pytest.raises(ValueError, match=r"differ|argument"):
+            places(0, 0, sizes, ids)
+
+
+@needs_compiled
+def test_places_of_wrong_types_are_refused() -> None:
+    from vq.store import _codec
+
+    good = (SendResult, 0, 0, [1], [1])
+    assert _codec.places(*good) == [SendResult(0, 0, 1)]
+    for place, wrong in ((0, dict), (0, 1), (1, "1"), (3, (1,)), (3, ["1"]), (4, [None])):
+        with pytest.raises(TypeError):
+            _codec.places(*good[:place], wrong, *good[place + 1 :])
+    with pytest.raises(OverflowError):
+        _codec.places(SendResult, 0, 1 << 62, [1 << 62, 1 << 62], [1, 2])
 
 
 def log(count: int = 50) -> tuple[bytes, list[Message]]:
