@@ -391,8 +391,12 @@ class Log(LogReader):
             return Busy(f"no file descriptor left for {self.directory}: {error}")
         if error.errno in FULL_ERRNOS:
             try:
-                block.open().truncate(block.length)
+                file = block.open()
+                file.truncate(block.length)
                 block.allocated = block.length
+                # A power cut must not bring back what is refused here: its bytes may be whole
+                # already, where the missing ones are zeros like those of allocated space.
+                file.datasync()
             except OSError as second:
                 error = second
             else:

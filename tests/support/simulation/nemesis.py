@@ -193,11 +193,10 @@ async def failing_disk(nemesis: Nemesis) -> None:
     lasts_s = nemesis.seconds(0.5, 6)
     nemesis.note(f"failing {kind}", host.name, lasts_s)
     host.disk.fail(kind, error=errno.EIO, after=nemesis.rng.randrange(4))
-    host.disk_was_hurt = True
-    process = host.process
+    host.disk_was_hurt = host.disk_ever_failed = True
     await asyncio.sleep(lasts_s)
     host.disk.forget_faults()
-    if host.process is process and host.alive and not host.paused:
+    if host.alive and not host.paused:  # also one that was killed and met the fault at its start
         host.kill(power=nemesis.rng.random() < 0.5)
 
 

@@ -9,7 +9,7 @@ from support.simulation.world import ClientHost, World
 
 from vq import aio
 from vq.client.config import ConsumerConfig, ProducerConfig
-from vq.errors import OutcomeUnknown, Refused, VqError
+from vq.errors import OutcomeUnknown, PartitionFailed, Refused, VqError
 from vq.model import Message, SendResult
 
 TOPIC = "orders"
@@ -131,6 +131,10 @@ async def audit(
         offsets = known.setdefault(partition, [0])
         try:
             found = await consumer.get(TOPIC, partition, rng.choice(offsets), 4096, timeout=0.5)
+        except PartitionFailed as error:
+            if not any(broker.disk_ever_failed for broker in host.world.brokers):
+                history.add("broken", name, f"reading {TOPIC}-{partition}: {error!r}")
+            continue
         except VqError as error:
             if not (error.retriable or isinstance(error, OutcomeUnknown)):
                 history.add("broken", name, f"reading {TOPIC}-{partition}: {error!r}")

@@ -208,6 +208,7 @@ class BrokerHost(Host):
         self.flush_s = 0.000_5
         self.node: BrokerNode | None = None
         self.disk_was_hurt = False  # an I/O error struck since the last start
+        self.disk_ever_failed = False
         self.seconds = 0  # how often a second broker was tried
         self.starting: asyncio.Task[None] | None = None
 
@@ -267,6 +268,8 @@ class BrokerHost(Host):
             await node.start()
         except DirectoryRefused:
             self.world.history.add("note", host, "refused")
+        except OSError as error:  # a fault of the disk they share met this one
+            self.world.history.add("note", host, "did not start", type(error).__name__)
         else:
             self.world.history.add("broken", host, "started on a directory that is in use")
 

@@ -2,6 +2,7 @@
 
 import errno
 import itertools
+import random
 
 import pytest
 from support.store import (
@@ -36,7 +37,7 @@ from vq.store.block import BlockCache
 from vq.store.disk import RealDisk
 from vq.store.format import CONTROL_BYTES, decode_control
 from vq.store.log import LogConfig, LogState
-from vq.store.memory_disk import MemoryDisk, keep_all, keep_none
+from vq.store.memory_disk import MemoryDisk, RandomChance, keep_all, keep_none
 
 
 # Appending --------------------------------------------------------------------------------------
@@ -238,6 +239,19 @@ def test_a_full_disk_refuses_and_the_log_goes_on_when_there_is_space(kind: str) 
     append(log, b"after")
     flush(log)
     assert payloads(open_log(disk.crash(keep_none))) == [b"before", b"after"]
+
+
+def test_a_power_cut_does_not_bring_back_what_a_full_disk_refused() -> None:
+    """Half of it was written, and what is missing are zeros, as allocated space has them."""
+    disk = memory_disk()
+    log = open_log(disk)
+    append(log, b"before")
+    flush(log)
+    disk.fail("pwrite", error=errno.ENOSPC)
+    with pytest.raises(DiskFull):
+        append(log, bytes(500))
+    for seed in range(50):
+        assert payloads(open_log(disk.crash(RandomChance(random.Random(seed))))) == [b"before"]
 
 
 @pytest.mark.parametrize("kind", ["mkdir", "open", "allocate", "truncate"])
