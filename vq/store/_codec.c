@@ -7,8 +7,8 @@
  *   length u32 | checksum 4 bytes | id u64 | flag u32 | [tag length u32 | tag] | payload
  *
  * The checksum is the first four bytes of the MD5 (RFC 1321) of everything behind the header. MD5 of
- * one message is a chain in which every step waits for the one before it; eight messages side by side
- * in vector registers take little more time than one.
+ * one message is a chain in which every step waits for the one before it; sixteen messages side by
+ * side in vector registers take little more time than two.
  *
  * The interpreter's lock is held throughout: a call takes well under a millisecond, and getting the
  * lock back from a busy thread would take longer.
@@ -26,9 +26,16 @@ enum { HEADER_BYTES = 20, CHECKSUM_AT = 4, ID_AT = 8, FLAG_AT = 16, TAG = 1, MES
 
 /* MD5 ------------------------------------------------------------------------------------------ */
 
-enum { LANES = 8, BLOCK = 64 };
+enum { LANES = 16, LANES_WORTH_IT = 4, BLOCK = 64 };
 
 typedef uint32_t lanes_t __attribute__((vector_size(4 * LANES)));
+
+/* Wider registers where the processor has them, found out when the module is loaded. */
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
+#define FOR_THIS_PROCESSOR __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define FOR_THIS_PROCESSOR
+#endif
 
 typedef struct {
     const uint8_t *data;
@@ -51,7 +58,7 @@ typedef struct {
 
 /* The 64 steps of RFC 1321, section 3.4, for one message or for several in lanes. */
 #define COMPRESS(name, word_t)                                                                         \
-    static inline void name(word_t state[4], const word_t x[16])                                       \
+    static inline __attribute__((always_inline)) void name(word_t state[4], const word_t x[16])                                       \
     {                                                                                                  \
         word_t a = state[0], b = state[1], c = state[2], d = state[3];                                 \
         FOUR(F, 0, 1, 2, 3, 7, 12, 17, 22, 0xd76aa478, 0xe8c7b756, 0x242070db, 0xc1bdceee);            \
@@ -116,11 +123,12 @@ static uint32_t digest_one(const text_t *text)
 
 /* The same for LANES texts of similar size, side by side. A lane that has ended goes on over its last
  * block; what it gave was kept. */
+FOR_THIS_PROCESSOR
 static void digest_lanes(const text_t texts[LANES], size_t blocks_max, uint32_t digests[LANES])
 {
     uint8_t tails[LANES][2 * BLOCK];
     size_t counts[LANES];
-    lanes_t state[4], x[16];
+    lanes_t state[4], x[16] = {{0}};
     for (int lane = 0; lane < LANES; lane++) {
         pad(&texts[lane], tails[lane]);
         counts[lane] = blocks_of(texts[lane].size);
@@ -143,28 +151,34 @@ static void digest_lanes(const text_t texts[LANES], size_t blocks_max, uint32_t 
     }
 }
 
+/* The same for up to LANES texts of any size. */
+static void digest_some(const text_t *texts, Py_ssize_t count, uint32_t *digests)
+{
+    text_t group[LANES];
+    uint32_t found[LANES];
+    size_t most = 0, sum = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        size_t blocks = blocks_of(texts[i].size);
+        most = blocks > most ? blocks : most;
+        sum += blocks;
+    }
+    /* Few texts, or one long text among short ones: most lanes would idle. */
+    if (count < LANES_WORTH_IT || most * (size_t)LANES_WORTH_IT > sum) {
+        for (Py_ssize_t i = 0; i < count; i++)
+            digests[i] = digest_one(&texts[i]);
+        return;
+    }
+    for (Py_ssize_t i = 0; i < LANES; i++)
+        group[i] = texts[i < count ? i : count - 1];
+    digest_lanes(group, most, found);
+    memcpy(digests, found, (size_t)count * sizeof *found);
+}
+
 /* Fill digests with the first four bytes of each text's MD5. */
 static void digest_all(const text_t *texts, Py_ssize_t count, uint32_t *digests)
 {
-    while (count >= LANES) {
-        size_t most = 0, sum = 0;
-        for (int lane = 0; lane < LANES; lane++) {
-            size_t blocks = blocks_of(texts[lane].size);
-            most = blocks > most ? blocks : most;
-            sum += blocks;
-        }
-        if (most * LANES <= 3 * sum) {
-            digest_lanes(texts, most, digests);
-        } else { /* one long text among short ones: most lanes would idle */
-            for (int lane = 0; lane < LANES; lane++)
-                digests[lane] = digest_one(&texts[lane]);
-        }
-        texts += LANES;
-        digests += LANES;
-        count -= LANES;
-    }
-    for (Py_ssize_t i = 0; i < count; i++)
-        digests[i] = digest_one(&texts[i]);
+    for (Py_ssize_t i = 0; i < count; i += LANES)
+        digest_some(texts + i, count - i < LANES ? count - i : LANES, digests + i);
 }
 
 /* Numbers -------------------------------------------------------------------------------------- */
