@@ -20,6 +20,7 @@ from vq.model import FlushMode
 
 CLUSTER = "bench"
 WORKER = (sys.executable, "-m", "bench.worker")
+PYTHON_WORKER = (sys.executable, "-m", "bench.python_worker")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,17 +72,20 @@ class Cluster:
 
         asyncio.run(delete())
 
-    def worker(self, work: str, **values: Any) -> Worker:
-        """Start a client process for a work; under the sampler when the cluster is."""
-        command: tuple[str, ...] = WORKER
+    def worker(self, work: str, *, compiled: bool = True, **values: Any) -> Worker:
+        """Start a client process for a work; under the sampler when the cluster is.
+
+        Without ``compiled`` its record codec runs in Python, whatever is installed.
+        """
+        command: tuple[str, ...] = WORKER if compiled else PYTHON_WORKER
         if self.samples is not None:
             samples = self.samples / f"client-{work}.json"
             command = (sys.executable, "-m", "bench.sampled", str(samples), "bench.worker")
         return Worker(work, command=command, client=self.client, **values)
 
-    def run(self, work: str, **values: Any) -> dict[str, Any]:
-        """Run a work to its end and return what it measured."""
-        with self.worker(work, **values) as worker:
+    def run(self, work: str, *, compiled: bool = True, **values: Any) -> dict[str, Any]:
+        """Run a work to its end and return what it measured; see ``worker``."""
+        with self.worker(work, compiled=compiled, **values) as worker:
             return worker.wait_ready().go().result()
 
     def log_files(self) -> list[Path]:

@@ -53,8 +53,9 @@ def machine(by_scenario: Mapping[str, Result]) -> str:
     ]
     return (
         f"{about['processor']}, {about['cores']} cores, {about['memory_gb']:.0f} GB, "
-        f"Linux {about['kernel']}, {about['file_system']}, Python {about['python']}. Share of the "
-        f"cores that other programs used just before each scenario: {', '.join(busy)}."
+        f"Linux {about['kernel']}, {about['file_system']}, Python {about['python']}, record codec "
+        f"{about['record_codec']}. Share of the cores that other programs used just before each "
+        f"scenario: {', '.join(busy)}."
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 from bench import room
 from bench.cluster import Cluster, cluster
 from bench.figures import Figure, Target
+from vq.store import codec
 
 GB: Final = 1_000_000_000
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -74,22 +75,29 @@ class Scenario:
 
 # Throughput -----------------------------------------------------------------------------------
 def small_messages(context: Context) -> Rounds:
-    """128 bytes: sent with a callback each, read back, received by a listener."""
+    """128 bytes: sent with a callback each, read back, received by a listener.
+
+    With the record codec as it is installed, then with its Python loops.
+    """
     count = context.pick(1_000_000, 100_000)
+    kinds = ((True, ""), (False, ", codec in Python")) if codec.COMPILED else ((True, ""),)
     with context.cluster() as cluster:
         _warm_up(cluster, 128)
         for _ in range(context.rounds):
-            topic = cluster.topic()
-            space = room.pipelined(context.room, context.room_s)
-            sent = cluster.run("send_async", topic=topic, count=count, size=128)
-            cluster.run("verify", topic=topic, size=128, sent=sent["sent"])
-            space_out = room.pipelined(context.room, context.room_s)
-            received = cluster.run("consume", topic=topic, group=topic, count=count, size=128)
-            cluster.drop(topic)
-            yield [
-                Figure("send_async, callback per message", _rate(sent), "msg/s", space),
-                Figure("consume, listener per message", _rate(received), "msg/s", space_out),
-            ]
+            figures = []
+            for compiled, which in kinds:
+                topic = cluster.topic()
+                load = {"topic": topic, "size": 128, "compiled": compiled}
+                space = room.pipelined(context.room, context.room_s)
+                sent = cluster.run("send_async", count=count, **load)
+                cluster.run("verify", sent=sent["sent"], **load)
+                space_out = room.pipelined(context.room, context.room_s)
+                got = cluster.run("consume", group=topic, count=count, **load)
+                cluster.drop(topic)
+                name, name_out = "send_async, callback per message", "consume, listener per message"
+                figures.append(Figure(name + which, _rate(sent), "msg/s", space))
+                figures.append(Figure(name_out + which, _rate(got), "msg/s", space_out))
+            yield figures
 
 
 def one_by_one(context: Context) -> Rounds:

@@ -60,6 +60,17 @@ def part(check: str, found: str | None, why_not: str) -> Finding:
     return warn(check, why_not, "needed only to run ZooKeeper here (`vq standalone`, `make demo`)")
 
 
+def codec(*, compiled: bool) -> Finding:
+    """Judge which loops of the record codec a client on this machine runs."""
+    if compiled:
+        return ok("record codec", "compiled")
+    return warn(
+        "record codec",
+        "in Python, which takes clients more time per message",
+        "install a C compiler and Python's headers (Debian: gcc python3-dev), then vq anew",
+    )
+
+
 def open_files(soft: int, hard: int) -> Finding:
     """Judge the limit of open files: connections and block files each take one."""
     detail = f"limit {soft}, can be raised to {hard}"

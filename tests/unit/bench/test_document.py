@@ -14,7 +14,8 @@ def result(name: str, value: float) -> dict[str, object]:
         "failures": {},
         "busy_before": {name: 0.5},
         "machine": dict.fromkeys(
-            ("processor", "cores", "memory_gb", "kernel", "file_system", "python"), 1
+            ("processor", "cores", "memory_gb", "kernel", "file_system", "python", "record_codec"),
+            1,
         ),
     }
 
