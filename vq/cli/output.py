@@ -16,6 +16,8 @@ Value = str | int | float | bool | None
 Advance = Callable[[int], None]
 #: Characters that would break a line or a column of the plain form.
 _PLAIN = str.maketrans({"\t": " ", "\n": " ", "\r": " "})
+#: Wider than any table, to ask for the room that one needs.
+_ENDLESS = 100_000
 
 
 class Output:
@@ -31,7 +33,8 @@ class Output:
     def table(self, rows: Sequence[Mapping[str, Value]], *, columns: Sequence[str]) -> None:
         """Print rows that all have the keys ``columns``; JSON is a list of objects.
 
-        A row may have more keys than are shown as columns: JSON has them all.
+        A row may have more keys than are shown as columns: JSON has them all. Where a terminal is
+        too narrow for the columns, each row is a block of lines instead: nothing is left out.
         """
         if self.as_json:
             self.document(list(rows))
@@ -89,10 +92,11 @@ class Output:
     def _rich_table(self, rows: Sequence[Mapping[str, Value]], columns: Sequence[str]) -> None:
         from rich.box import SIMPLE_HEAD
         from rich.console import Console
+        from rich.measure import Measurement
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
         for column in columns:
             number = any(_is_number(row[column]) for row in rows)
             table.add_column(
@@ -103,7 +107,21 @@ class Output:
             )
         for row in rows:
             table.add_row(*(Text(_pretty(row[column])) for column in columns))
-        Console(file=self._stdout).print(table)
+        console = Console(file=self._stdout)
+        endless = console.options.update(width=_ENDLESS)
+        if Measurement.get(console, endless, table).minimum <= console.width:
+            console.print(table)
+        else:
+            self._blocks(rows, columns)
+
+    def _blocks(self, rows: Sequence[Mapping[str, Value]], columns: Sequence[str]) -> None:
+        """Print each row as lines of name and value, with an empty line between rows."""
+        width = max(map(len, columns))
+        for number, row in enumerate(rows):
+            if number:
+                self._line("")
+            for column in columns:
+                self._line(f"{column.replace('_', ' ').ljust(width)}  {_pretty(row[column])}")
 
     def _line(self, text: str) -> None:
         self._stdout.write(text + "\n")

@@ -3,6 +3,7 @@
 import io
 import json
 
+import click
 import pytest
 
 from vq.cli.output import Output, bytes_text
@@ -58,6 +59,32 @@ def test_a_narrow_terminal_breaks_the_last_column_and_shortens_nothing(
     shown = stdout.getvalue()
     assert "broker-17.example.com:8123" in shown
     assert shown.count("why") == 30
+
+
+@pytest.mark.parametrize("width", [30, 60, 75, 80, 200])
+def test_a_terminal_too_narrow_for_the_columns_loses_none_of_them(
+    monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    """The last column of `vq cluster status` says what is wrong with a broker."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    stdout = Terminal()
+    row = {
+        "group": "b9",
+        "node": None,
+        "address": "broker-17.example.com:8123",
+        "role": None,
+        "epoch": 1234,
+        "disk_free": None,
+        "answers": "Unreachable: no broker is registered",
+    }
+    Output(stdout=stdout).table([row, row], columns=tuple(row))
+    shown = " ".join(stdout.getvalue().split())
+    for text in ("b9", "broker-17.example.com:8123", "1 234", "disk free", "answers"):
+        assert text in shown
+    for word in ("Unreachable:", "broker", "registered"):
+        assert shown.count(word) >= 2
+    lines = click.unstyle(stdout.getvalue()).splitlines()
+    assert max(map(len, lines)) <= max(width, 47)  # a value is never cut
 
 
 def test_titles_and_progress_stay_out_of_json_and_pipes() -> None:
