@@ -46,6 +46,7 @@ def test_a_broker_stops_gracefully_and_comes_back_with_its_messages(
     down = processes.vq("cluster", "status")
     assert down.returncode == 1
     assert b"no broker is registered" in down.stdout
+    assert down.stdout.splitlines()[1].split(b"\t")[4] == b"1"  # its epoch is known all the same
     processes.restart("b1")
     processes.vq_json("produce", "kept", stdin=b"2\n")
     broker.kill()

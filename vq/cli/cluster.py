@@ -63,10 +63,10 @@ async def _group_rows(client: ClusterClient, view: GroupView) -> list[dict[str, 
         registry.nodes(client.coordinator, view.group),
         registry.read_state(client.coordinator, view.group),
     )
-    if not nodes:
-        return [_row(view, None, None, "no broker is registered", None)]
-    answers = await asyncio.gather(*(_ask(client, node) for node in nodes))
     epoch = None if state is None else state.epoch
+    if not nodes:
+        return [_row(view, None, None, "no broker is registered", epoch)]
+    answers = await asyncio.gather(*(_ask(client, node) for node in nodes))
     return [
         _row(view, node, answer if isinstance(answer, StatusResult) else None, _said(answer), epoch)
         for node, answer in zip(nodes, answers, strict=True)
