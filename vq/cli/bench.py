@@ -69,7 +69,7 @@ class Bench:
                 rows.append(_row(_name("send_sync", load), self._send_sync(topic), load.size))
         if "latency" in load.parts:
             with self._topic("latency") as topic:
-                name = f"end to end, {load.rate}/s on schedule"
+                name = f"end to end, {load.rate}/s"
                 rows.append(_row(name, self._latency(topic), load.size))
         return rows
 
@@ -108,15 +108,17 @@ class Bench:
         )
 
     def _consume(self, topic: str, sent: dict[str, Any]) -> dict[str, Any]:
-        self._remark(f"consume: {sent['messages']} messages")
-        return worker.run(
+        count = sent["messages"]
+        self._remark(f"consume: {count} messages")
+        measured = worker.run(
             "consume",
             client=self._client,
             topic=topic,
             group=self._group,
-            count=sent["messages"],
+            count=count,
             size=self._load.size,
         )
+        return {**measured, "received": count}
 
     def _latency(self, topic: str) -> dict[str, Any]:
         load = self._load
@@ -182,14 +184,15 @@ def _name(what: str, load: Load) -> str:
 
 
 def _row(name: str, measured: dict[str, Any], size: int) -> dict[str, Any]:
-    rate = measured["messages"] / measured["seconds"]
+    timed = measured["messages"]  # of those received, all but the one that starts the clock
+    rate = timed / measured["seconds"] if timed else None
     latency = measured.get("latency_ms", {})
     return {
         "benchmark": name,
-        "messages": measured["messages"],
+        "messages": measured.get("received", timed),
         "seconds": round(measured["seconds"], 3),
-        "per_second": round(rate),
-        "mb_per_s": round(rate * size / 1e6, 1),
+        "per_second": None if rate is None else round(rate),
+        "mb_per_s": None if rate is None else round(rate * size / 1e6, 1),
         **{f"{key}_ms": _ms(latency.get(key)) for key in ("p50", "p90", "p99", "p99.9", "max")},
     }
 
