@@ -17,6 +17,8 @@ GIB: Final = 1024 * MIB
 MESSAGE_BYTES_MAX: Final = 1 * MIB
 #: Largest tag, in UTF-8 bytes. Tags are compared on the broker, so they stay short.
 TAG_BYTES_MAX: Final = 255
+#: Most tags in the filter of one subscription.
+FILTER_TAGS_MAX: Final = 64
 #: Largest encoded properties (key, headers and the like) of one record.
 PROPERTIES_BYTES_MAX: Final = 32 * KIB
 #: Room a record needs beside its payload: fixed header, two length fields, tag, properties.

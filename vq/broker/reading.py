@@ -28,7 +28,6 @@ from vq.store.record import filter_by_tag
 #: What one step of a filtered GET looks at. Bounds both the time the loop is held (about 2 ms) and
 #: the offsets in one answer: their list must fit into a frame's header.
 FILTER_SCAN_BYTES: Final = 128 * limits.KIB
-TAGS_MAX: Final = 64
 
 assert FILTER_SCAN_BYTES // RECORD_HEADER_BYTES * 9 < limits.FRAME_HEADER_BYTES_MAX
 
@@ -85,8 +84,10 @@ def _fetch_bytes(header: wire.GetRequest) -> int:
 
 
 def _check_tags(header: wire.GetRequest) -> None:
-    if len(header.tags) > TAGS_MAX:
-        raise InvalidRequest(f"{len(header.tags)} tags in one filter; at most {TAGS_MAX} are taken")
+    if len(header.tags) > limits.FILTER_TAGS_MAX:
+        raise InvalidRequest(
+            f"{len(header.tags)} tags in one filter; at most {limits.FILTER_TAGS_MAX} are taken"
+        )
 
 
 def check_readable(channel: Channel, epoch: int) -> None:

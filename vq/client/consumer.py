@@ -28,6 +28,7 @@ from vq.errors import (
     GenerationStale,
     InvalidArgument,
     InvalidState,
+    OffsetOutOfRange,
     TimedOut,
     VqError,
 )
@@ -42,6 +43,8 @@ _DRAIN_WARNING_S = 10.0
 _CLOSE_S = 30.0
 #: A partition still unknown after pauses up to this one, and fresh routes, is taken to be none.
 _LOOK_AGAIN_S = 0.1
+#: What an offset on the wire can be.
+_OFFSET_MAX = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,15 @@ class ConsumerCore:
             raise InvalidArgument(f"length {length} is outside [1, {limits.FETCH_BYTES_MAX}] bytes")
         where = TopicPartition(topic, partition)
         await self._cluster.track(topic)
+        # What no field of a request holds needs no asking.
+        if not 0 <= partition < limits.PARTITIONS_PER_TOPIC_MAX:
+            self._cluster.routes.placement(where)  # says which partitions there are
+        if not 0 <= offset <= _OFFSET_MAX:
+            bounds = await self.bounds(topic, partition)
+            raise OffsetOutOfRange(
+                f"offset {offset} of {where} is outside [{bounds.earliest}, {bounds.latest}]",
+                details={"earliest": bounds.earliest, "latest": bounds.latest},
+            )
         deadline = self._cluster.clock.monotonic() + (timeout or 0.0)
         while True:
             left = max(0.0, deadline - self._cluster.clock.monotonic())
@@ -206,9 +218,7 @@ class ConsumerCore:
         if not 1 <= length <= limits.FETCH_BYTES_MAX:
             raise InvalidArgument(f"length {length} is outside [1, {limits.FETCH_BYTES_MAX}] bytes")
         check_name("topic", topic)
-        tags = tuple(tag.strip() for tag in (message_filter or "").split("||") if tag.strip())
-        if message_filter is not None and not tags:
-            raise InvalidArgument(f"message_filter {message_filter!r} names no tag")
+        tags = () if message_filter is None else _tags_of(message_filter)
         self._subscriptions[topic] = Subscription(topic, length, listener, tags)
 
     async def start(self) -> None:
@@ -403,6 +413,32 @@ class ConsumerCore:
 def _settle(future: "asyncio.Future[None]") -> None:
     if not future.done():
         future.set_result(None)
+
+
+def _tags_of(message_filter: str) -> tuple[str, ...]:
+    """Return the tags that a filter such as ``a || b`` names.
+
+    Raises:
+        InvalidArgument: It names none, too many, or one that no message can have.
+    """
+    tags = tuple(tag.strip() for tag in message_filter.split("||") if tag.strip())
+    if not tags:
+        raise InvalidArgument(f"message_filter {message_filter!r} names no tag")
+    if len(tags) > limits.FILTER_TAGS_MAX:
+        raise InvalidArgument(
+            f"message_filter names {len(tags)} tags; at most {limits.FILTER_TAGS_MAX} are taken"
+        )
+    for tag in tags:
+        try:
+            size = len(tag.encode())
+        except UnicodeEncodeError as error:
+            raise InvalidArgument(f"tag {tag!r} of message_filter is no text: {error}") from error
+        if size > limits.TAG_BYTES_MAX:
+            raise InvalidArgument(
+                f"tag {tag[:20]!r}... of message_filter has {size} bytes; no tag has more than "
+                f"{limits.TAG_BYTES_MAX}"
+            )
+    return tags
 
 
 def _further(chunk: Chunk, offset: int, length: int) -> tuple[int, int]:

@@ -136,8 +136,13 @@ async def test_get_past_the_end_and_where_there_is_nothing(factory: aio.MessageF
     with pytest.raises(OffsetOutOfRange) as refused:
         await consumer.get("t", 0, 10_000, 1_000)
     assert refused.value.details == {"earliest": 0, "latest": 0}
+    for offset in (-1, 1 << 63, 1 << 64, 10**30):  # more than a request can carry, too
+        with pytest.raises(OffsetOutOfRange, match=rf"{offset} .* is outside \[0, 0\]"):
+            await consumer.get("t", 0, offset, 1_000)
     with pytest.raises(UnknownPartition):
         await consumer.get("t", 7, 0, 1_000)
+    with pytest.raises(UnknownPartition):
+        await consumer.get("t", 1 << 80, 0, 1_000)
     with pytest.raises(UnknownTopic):
         await consumer.get("missing", 0, 0, 1_000)
     for length in (0, FETCH_BYTES_MAX + 1):
@@ -340,6 +345,13 @@ async def test_what_a_consumer_cannot_do_yet_or_any_more(factory: aio.MessageFac
         alone.subscribe("t")
     with pytest.raises(InvalidArgument, match="names no tag"):
         alone.subscribe("wide", message_filter=" || ")
+    for tags, said in (
+        ("ok || caf\udce9", "is no text"),  # how a shell's argument arrives that is not UTF-8
+        ("é" * 128, "256 bytes"),
+        ("||".join(f"t{number}" for number in range(65)), "65 tags; at most 64"),
+    ):
+        with pytest.raises(InvalidArgument, match=said):
+            alone.subscribe("wide", message_filter=tags)
     with pytest.raises(InvalidArgument):
         alone.subscribe("a/b")
     consumer = await consumer_of(factory)
