@@ -34,20 +34,26 @@ def outcome(error: VqError) -> str:
     return "refused" if isinstance(error, Refused) else "failed"
 
 
+def as_json_text(error: Exception, message: str, hint: str = "") -> str:
+    """Return an error as one JSON object; only those of vq itself know more than their message."""
+    known = error if isinstance(error, VqError) else None
+    return json.dumps(
+        {
+            "error": type(error).__name__,
+            "outcome": "failed" if known is None else outcome(known),
+            "message": message,
+            "hint": hint,
+            "retriable": known is not None and known.retriable,
+            "details": {} if known is None else known.details,
+        },
+        ensure_ascii=False,
+    )
+
+
 def describe(error: VqError, *, as_json: bool) -> str:
     """Return what standard error gets: message and hint, or one JSON object."""
     if as_json:
-        return json.dumps(
-            {
-                "error": type(error).__name__,
-                "outcome": outcome(error),
-                "message": str(error),
-                "hint": error.hint,
-                "retriable": error.retriable,
-                "details": error.details,
-            },
-            ensure_ascii=False,
-        )
+        return as_json_text(error, str(error), error.hint)
     label = "outcome unknown" if isinstance(error, OutcomeUnknown) else "error"
     lines = [f"{label}: {error}"]
     if error.hint and error.hint.partition(":")[0] not in str(
@@ -68,7 +74,10 @@ def run(
     try:
         code = command()
     except click.ClickException as error:
-        error.show(file=target)
+        if as_json:
+            print(as_json_text(error, error.format_message(), _help_of(error)), file=target)
+        else:
+            error.show(file=target)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         print("interrupted", file=target)
@@ -79,6 +88,11 @@ def run(
         print(describe(error, as_json=as_json), file=target)
         return EXIT_USAGE if isinstance(error, InvalidArgument) else EXIT_FAILED
     except OSError as error:
-        print(f"error: {error}", file=target)
+        print(as_json_text(error, str(error)) if as_json else f"error: {error}", file=target)
         return EXIT_FAILED
     return code if isinstance(code, int) else EXIT_OK
+
+
+def _help_of(error: click.ClickException) -> str:
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return "" if context is None else f"see `{context.command_path} --help`"

@@ -79,3 +79,20 @@ def test_json_errors_carry_outcome_and_details() -> None:
 def test_a_bug_is_not_dressed_up_as_a_refusal() -> None:
     with pytest.raises(ZeroDivisionError):
         ended_with(ZeroDivisionError())
+
+
+@pytest.mark.parametrize(
+    ("error", "name", "said"),
+    [
+        (click.BadParameter("0 is not in the range x>=1."), "BadParameter", "0 is not in"),
+        (click.NoSuchOption("--partitons"), "NoSuchOption", "--partitons"),
+        (FileNotFoundError(2, "No such file", "/proc/x"), "FileNotFoundError", "/proc/x"),
+    ],
+)
+def test_wrong_usage_and_the_machines_no_are_json_too(
+    error: Exception, name: str, said: str
+) -> None:
+    told = json.loads(ended_with(error, as_json=True)[1])
+    assert told["error"] == name
+    assert said in told["message"]
+    assert (told["outcome"], told["retriable"], told["details"]) == ("failed", False, {})
