@@ -17,7 +17,7 @@ import click
 
 from vq.cli import worker
 from vq.cli.connect import cluster_client
-from vq.cli.options import Invocation, command_options
+from vq.cli.options import Invocation, Seconds, WholeNumber, command_options
 from vq.cli.processes import BrokerChild, BrokerSpec
 from vq.client.config import MessageFactoryConfig
 from vq.coordination import groups, topics
@@ -244,7 +244,7 @@ def _parts(_context: click.Context, _option: click.Parameter, names: tuple[str, 
 )
 @click.option(
     "--messages",
-    type=click.IntRange(1, 50_000_000),
+    type=WholeNumber(1, 50_000_000),
     default=200_000,
     show_default=True,
     metavar="N",
@@ -252,7 +252,7 @@ def _parts(_context: click.Context, _option: click.Parameter, names: tuple[str, 
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(0.1, 3600),
+    type=Seconds(0.1, 3600),
     default=3.0,
     show_default=True,
     metavar="S",
@@ -260,7 +260,7 @@ def _parts(_context: click.Context, _option: click.Parameter, names: tuple[str, 
 )
 @click.option(
     "--size",
-    type=click.IntRange(8, 1 << 20),
+    type=WholeNumber(8, 1 << 20),
     default=128,
     show_default=True,
     metavar="BYTES",
@@ -268,7 +268,7 @@ def _parts(_context: click.Context, _option: click.Parameter, names: tuple[str, 
 )
 @click.option(
     "--partitions",
-    type=click.IntRange(1, 256),
+    type=WholeNumber(1, 256),
     default=1,
     show_default=True,
     metavar="N",
@@ -276,7 +276,7 @@ def _parts(_context: click.Context, _option: click.Parameter, names: tuple[str, 
 )
 @click.option(
     "--threads",
-    type=click.IntRange(1, 64),
+    type=WholeNumber(1, 64),
     default=1,
     show_default=True,
     metavar="N",
@@ -291,7 +291,7 @@ def _parts(_context: click.Context, _option: click.Parameter, names: tuple[str, 
 )
 @click.option(
     "--rate",
-    type=click.IntRange(1, 1_000_000),
+    type=WholeNumber(1, 1_000_000),
     default=5_000,
     show_default=True,
     metavar="N",

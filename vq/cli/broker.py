@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from vq.cli.options import Invocation, command_options
+from vq.cli.options import Invocation, WholeNumber, command_options
 from vq.cli.processes import die_with
 from vq.cli.settings import build
 from vq.model import Address
@@ -19,7 +19,7 @@ from vq.model import Address
 @click.option("--node", metavar="NAME", help="Name of this node inside its group.")
 @click.option("--host", metavar="ADDRESS", help="Address to listen on.  [127.0.0.1]")
 @click.option(
-    "--port", type=click.IntRange(0, 65535), metavar="N", help="Port to listen on; 0: any.  [8123]"
+    "--port", type=WholeNumber(0, 65535), metavar="N", help="Port to listen on; 0: any.  [8123]"
 )
 @click.option(
     "--advertised", metavar="HOST:PORT", help="What clients connect to.  [where it listens]"

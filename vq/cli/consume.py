@@ -11,7 +11,7 @@ import click
 
 from vq.cli import text
 from vq.cli.connect import log_to_stderr
-from vq.cli.options import Invocation, command_options
+from vq.cli.options import Invocation, Seconds, WholeNumber, command_options
 from vq.client.config import StartPosition
 from vq.client.factory import MessageFactory
 from vq.errors import InvalidArgument
@@ -93,11 +93,11 @@ def form_of(*, as_json: bool, verbose: bool) -> Callable[[Message], bytes]:
 )
 @click.option("--tag", metavar="EXPRESSION", help="Only messages of this tag, or of a || b.")
 @click.option(
-    "--max", "limit", type=click.IntRange(min=1), metavar="N", help="End after so many messages."
+    "--max", "limit", type=WholeNumber(min=1), metavar="N", help="End after so many messages."
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Seconds(min=0, min_open=True),
     metavar="SECONDS",
     help="End when no message came for so long; without it, run until ctrl-C.",
 )

@@ -6,7 +6,7 @@ import click
 
 from vq.cli import text
 from vq.cli.errors import CommandFailed
-from vq.cli.options import Invocation, command_options
+from vq.cli.options import Invocation, WholeNumber, command_options
 from vq.client.config import ConsumerConfig
 from vq.client.factory import MessageFactory
 from vq.errors import OffsetNotBoundary
@@ -23,11 +23,11 @@ def message() -> None:
 
 @message.command()
 @click.argument("topic")
-@click.argument("partition", type=click.IntRange(min=0))
-@click.argument("offset", type=click.IntRange(min=0))
+@click.argument("partition", type=WholeNumber(min=0))
+@click.argument("offset", type=WholeNumber(min=0))
 @click.option(
     "--count",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     default=1,
     show_default=True,
     metavar="N",

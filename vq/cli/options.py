@@ -7,6 +7,7 @@ client nor ZooKeeper's library, so that help stays fast.
 
 import asyncio
 import functools
+import math
 import os
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -22,6 +23,31 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class WholeNumber(click.IntRange):
+    """A whole number within bounds; click's own message would call it an integer range."""
+
+    name = "whole number"
+
+
+class Seconds(click.FloatRange):
+    """A number within bounds that is one: no wait is `nan` seconds long, and none need be `inf`."""
+
+    name = "number"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the number.
+
+        Raises:
+            click.BadParameter: It is none, out of bounds, or not finite.
+        """
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
+        return number
 
 
 @dataclass(frozen=True, slots=True)

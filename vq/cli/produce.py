@@ -9,7 +9,7 @@ from typing import BinaryIO
 import click
 
 from vq.cli.errors import CommandFailed
-from vq.cli.options import Invocation, command_options
+from vq.cli.options import Invocation, Seconds, WholeNumber, command_options
 from vq.cli.output import Advance
 from vq.client.blocking import MessageProducer
 from vq.client.factory import MessageFactory
@@ -120,16 +120,16 @@ def partitioner_of(partition_by: str, partition: int | None) -> Partitioner | No
     help="Hash of the key, where there is one; or turns, whatever the key.",
 )
 @click.option(
-    "--partition", type=click.IntRange(min=0), metavar="N", help="Send everything to partition N."
+    "--partition", type=WholeNumber(min=0), metavar="N", help="Send everything to partition N."
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Seconds(min=0, min_open=True),
     metavar="SECONDS",
     help="Deadline of each message, all tries included.  [30]",
 )
 @click.option(
-    "--max", "limit", type=click.IntRange(min=1), metavar="N", help="Stop after so many lines."
+    "--max", "limit", type=WholeNumber(min=1), metavar="N", help="Stop after so many lines."
 )
 @command_options
 def produce(

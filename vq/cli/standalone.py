@@ -16,7 +16,7 @@ from types import FrameType
 
 import click
 
-from vq.cli.options import Invocation, command_options
+from vq.cli.options import Invocation, WholeNumber, command_options
 from vq.cli.processes import BrokerChild, BrokerSpec
 from vq.coordination.embedded import EmbeddedZooKeeper, free_port
 from vq.errors import DirectoryRefused, InvalidArgument, VqError
@@ -64,7 +64,7 @@ class StandaloneCluster:
 @click.command()
 @click.option(
     "--brokers",
-    type=click.IntRange(1, BROKERS_MAX),
+    type=WholeNumber(1, BROKERS_MAX),
     default=1,
     show_default=True,
     metavar="N",
@@ -79,7 +79,7 @@ class StandaloneCluster:
 )
 @click.option(
     "--port",
-    type=click.IntRange(0, 65535),
+    type=WholeNumber(0, 65535),
     metavar="N",
     default=8123,
     show_default=True,
@@ -87,7 +87,7 @@ class StandaloneCluster:
 )
 @click.option(
     "--zookeeper-port",
-    type=click.IntRange(0, 65535),
+    type=WholeNumber(0, 65535),
     metavar="N",
     default=2181,
     show_default=True,

@@ -9,7 +9,7 @@ import click
 
 from vq.cli.connect import cluster_client
 from vq.cli.errors import CommandFailed
-from vq.cli.options import Invocation, command_options, yes_option
+from vq.cli.options import Invocation, WholeNumber, command_options, yes_option
 from vq.cli.output import Value
 from vq.client import admin
 from vq.client.admin import Inspector, Move
@@ -231,7 +231,7 @@ async def _partition_row(
 @click.option(
     "--partition",
     "partitions",
-    type=click.IntRange(min=0),
+    type=WholeNumber(min=0),
     multiple=True,
     required=True,
     metavar="N",

@@ -1,5 +1,6 @@
 """The command table: help without imports, the same texts as the commands themselves."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -83,3 +84,31 @@ def test_an_unusable_value_ends_with_2_before_anything_is_reached(
 ) -> None:
     assert main.run(["topic", "create", "t", "--partitions", "0"]) == 2
     assert "partitions = 0 is outside [1, 4096]" in capsys.readouterr().err
+
+
+def test_wrong_usage_with_json_is_one_object_that_names_the_help(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main.run(["message", "get", "t", "z", "0", "--json"]) == 2
+    told = json.loads(capsys.readouterr().err)
+    assert "'PARTITION': 'z' is not a valid whole number" in told["message"]
+    assert told["hint"] == "see `vq message get --help`"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["consume", "t", "--group", "g", "--timeout", "nan"],
+        ["consume", "t", "--group", "g", "--timeout", "inf"],
+        ["produce", "t", "--timeout", "nan"],
+        ["bench", "--seconds", "nan"],
+    ],
+)
+def test_a_time_that_never_ends_is_wrong_usage(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing ever is later than `nan`: `vq consume --timeout nan` ran for ever."""
+    assert main.run(arguments) == 2
+    said = capsys.readouterr().err
+    assert repr(arguments[-1]) in said
+    assert "is not a finite number" in said
