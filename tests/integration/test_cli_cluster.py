@@ -202,6 +202,29 @@ def test_a_consumer_that_is_interrupted_commits_what_it_printed(cluster: Process
     assert consumed(cluster, "interrupted", "i") == ["3"]
 
 
+def test_a_producer_that_is_interrupted_says_what_became_of_the_lines(
+    cluster: ProcessCluster,
+) -> None:
+    """ctrl-C while standard input is open: exit 130, and every line sent is accounted for."""
+    cluster.vq_json("topic", "create", "stopped")
+    with subprocess.Popen(
+        cluster.command("produce", "stopped", "--json"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=cluster.environ,
+    ) as running:
+        assert running.stdin is not None
+        assert running.stdout is not None
+        running.stdin.write(b"1\n2\n")
+        running.stdin.flush()
+        assert consumed(cluster, "stopped", "s", "--max", "2") == ["1", "2"]
+        running.send_signal(signal.SIGINT)
+        told = json.loads(running.stdout.read())
+        assert running.wait(30) == 130
+    assert (told["sent"], told["acknowledged"], told["unknown"]) == (2, 2, 0)
+
+
 def test_a_reader_that_goes_away_ends_the_consumer(cluster: ProcessCluster) -> None:
     """``vq consume | head -1`` ends by itself."""
     cluster.vq_json("topic", "create", "pipe")

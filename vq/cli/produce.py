@@ -1,6 +1,7 @@
 """``vq produce``: every line becomes a message; ends when each has its outcome."""
 
 import itertools
+import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -56,6 +57,11 @@ class Tally:
         self._advance = advance
         self._lock = threading.Lock()
 
+    @property
+    def count(self) -> int:
+        """How many lines have ended, one way or another."""
+        return self.acknowledged + self.refused + self.unknown
+
     def ended(self, line: int, result: SendResult | None, error: VqError | None) -> None:
         """Count the outcome of one line."""
         with self._lock:
@@ -81,7 +87,7 @@ def message_of(
 ) -> Message:
     """Return a line as a message; with ``separator`` the text before its first one is the key."""
     if separator is not None:
-        before, found, after = line.partition(separator.encode())
+        before, found, after = line.partition(os.fsencode(separator))  # the bytes that were typed
         if found:
             return Message(topic, after, tag=tag, key=before.decode(errors="replace"))
     return Message(topic, line, tag=tag, key=key)
@@ -151,9 +157,14 @@ def produce(
     """
     if key is not None and key_separator is not None:
         raise click.UsageError("--key and --key-separator exclude one another")
+    if key_separator == "":
+        raise click.UsageError(
+            "--key-separator is empty: give the text that ends the key of a line"
+        )
     config = invocation.producer_config(send_timeout_s=timeout)
     started = time.monotonic()
     sent = size = 0
+    interrupted: KeyboardInterrupt | None = None
     with (
         MessageFactory(invocation.client_config()) as factory,
         factory.create_producer(
@@ -169,13 +180,22 @@ def produce(
                 sent, size = number, size + len(message.content)
                 send(producer, message, number, tally)
             producer.flush()
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
+            interrupted = error
             invocation.output.remark(
                 f"interrupted after {sent} lines; waiting for the outcome of those sent "
                 f"(at most {config.send_timeout_s:g} s, ctrl-C again ends at once)"
             )
-            raise
+    if interrupted is not None:
+        sent = tally.count  # the last line may have been read and not sent
     _report(invocation, topic, sent, size, tally, time.monotonic() - started)
+    if interrupted is not None:
+        raise interrupted
+    if tally.acknowledged != sent:
+        raise CommandFailed(
+            f"of {sent} messages {tally.refused} were refused and certainly not stored, "
+            f"{tally.unknown} may or may not be stored"
+        )
 
 
 def _report(
@@ -194,8 +214,3 @@ def _report(
     output.record(values)
     for text in tally.errors:
         output.remark(text)
-    if tally.acknowledged != sent:
-        raise CommandFailed(
-            f"of {sent} messages {tally.refused} were refused and certainly not stored, "
-            f"{tally.unknown} may or may not be stored"
-        )

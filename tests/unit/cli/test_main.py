@@ -112,3 +112,8 @@ def test_a_time_that_never_ends_is_wrong_usage(
     said = capsys.readouterr().err
     assert repr(arguments[-1]) in said
     assert "is not a finite number" in said
+
+
+def test_an_empty_key_separator_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["produce", "t", "--key-separator", ""]) == 2
+    assert "--key-separator is empty" in capsys.readouterr().err

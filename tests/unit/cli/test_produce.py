@@ -30,6 +30,7 @@ def test_a_line_is_what_stands_before_a_newline(data: bytes, lines: list[bytes])
         (b"k:v:w", ":", b"v:w", "k"),
         (b"no key", ":", b"no key", None),
         (b":v", ":", b"v", ""),
+        (b"k\xffv", "\udcff", b"v", "k"),  # how an argument arrives that is not UTF-8
     ],
 )
 def test_the_key_is_the_text_before_the_first_separator(
