@@ -252,17 +252,14 @@ def move(
         async with cluster_client(invocation.client_config()) as cluster:
             moves = await admin.plan_moves(cluster, name, partitions, group)
             _show_plan(invocation, moves)
-            return await _carry_out(cluster, moves) if yes else []
+            if moves and not yes:
+                _need_yes()
+            return await _carry_out(cluster, moves)
 
     done = invocation.run(work())
-    output = invocation.output
-    if done:
-        output.table(done, columns=("topic", "partition", "from", "to", "at_offset"))
-    elif not yes:
-        _need_yes()
-    else:
-        output.remark(f"every named partition is on {group} already")
-        output.table([], columns=("topic", "partition", "from", "to", "at_offset"))
+    if not done:
+        invocation.output.remark(f"every named partition is on {group} already")
+    invocation.output.table(done, columns=("topic", "partition", "from", "to", "at_offset"))
 
 
 def _show_plan(invocation: Invocation, moves: Sequence[Move]) -> None:
