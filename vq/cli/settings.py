@@ -167,8 +167,7 @@ def _from_text(text: str, kind: Any, where: str) -> Any:
     plain = _plain(kind)
     try:
         if typing.get_origin(plain) in {Mapping, dict}:
-            pairs = (part.partition("=") for part in text.split(",") if part)
-            return {key.strip(): value.strip() for key, _, value in pairs}
+            return _pairs(text)
         if plain is bool:
             return _bool(text)
         if plain is Address:
@@ -176,6 +175,17 @@ def _from_text(text: str, kind: Any, where: str) -> Any:
         return plain(text)
     except ValueError as error:
         raise InvalidArgument(f"{where} = {text!r} is not {_expected(plain)}") from error
+
+
+def _pairs(text: str) -> dict[str, str]:
+    """Return ``key=value,...`` as a mapping; raises ValueError for anything else."""
+    values = {}
+    for part in filter(None, text.split(",")):
+        key, found, value = part.partition("=")
+        if not found or not key.strip():
+            raise ValueError(part)
+        values[key.strip()] = value.strip()
+    return values
 
 
 def _from_toml(value: Any, kind: Any, where: str) -> Any:
@@ -205,4 +215,6 @@ def _expected(kind: Any) -> str:
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return "one of " + ", ".join(str(member.value) for member in kind)
     words = {int: "a whole number", float: "a number", bool: "true or false", Address: "host:port"}
-    return words.get(kind, "a table of texts" if typing.get_origin(kind) else "a text")
+    return words.get(
+        kind, "a table of texts (key=value,...)" if typing.get_origin(kind) else "a text"
+    )

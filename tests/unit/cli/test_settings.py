@@ -114,6 +114,8 @@ def test_toml_values_become_the_type_of_the_field() -> None:
         ({"VQ_BROKER_PORT": "many"}, {}, "VQ_BROKER_PORT = 'many' is not a whole number"),
         ({"VQ_BROKER_VERIFY": "maybe"}, {}, "is not true or false"),
         ({"VQ_BROKER_FLUSH": "never"}, {}, "is not one of sync, async"),
+        ({"VQ_BROKER_LABELS": "r1"}, {}, "is not a table of texts (key=value,...)"),
+        ({"VQ_BROKER_LABELS": "rack=r1,=z"}, {}, "VQ_BROKER_LABELS = 'rack=r1,=z'"),
         ({}, {"port": "8123"}, "port in [broker] of the configuration file = '8123'"),
         ({}, {"port": True}, "is not a whole number"),
         ({}, {"verify": 1}, "is not true or false"),
