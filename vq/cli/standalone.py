@@ -106,6 +106,12 @@ def standalone(
         raise InvalidArgument("standalone starts its own ZooKeeper: give --zookeeper-port instead")
     cluster_name = invocation.client_config().cluster
     ports = _broker_ports(brokers, port)
+    if zookeeper_port in ports:
+        raise InvalidArgument(
+            f"--zookeeper-port {zookeeper_port} is also the port of broker "
+            f"b{ports.index(zookeeper_port) + 1}: the brokers take {ports[0]} to {ports[-1]}, "
+            "choose another for one of them with --zookeeper-port or --port"
+        )
     if zookeeper_port:
         _check_free(zookeeper_port, "ZooKeeper", "--zookeeper-port")
     with _stop_signals() as stop, _exclusive(data):
