@@ -74,7 +74,10 @@ class DirectoryRefused(VqError):
 class AddressUnavailable(VqError):
     """This process cannot listen on an address: taken, not this machine's, or not permitted."""
 
-    hint = "stop the process that listens there (`ss -ltnp`) or choose another port"
+    hint = (
+        "stop the process that listens there (`ss -ltnp`), choose another port, or name an address "
+        "of this machine"
+    )
 
 
 # Refused: certainly not done ------------------------------------------------------------------
