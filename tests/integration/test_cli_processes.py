@@ -81,6 +81,26 @@ def test_a_taken_port_is_named(processes: ProcessCluster) -> None:
             processes.add("b1", "--port", str(port))
 
 
+def test_an_address_of_another_machine_is_not_said_to_be_taken(processes: ProcessCluster) -> None:
+    with pytest.raises(ChildEnded, match=r"(?s)192\.0\.2\.1.*name an address of this machine"):
+        processes.add("b1", "--host", "192.0.2.1")
+
+
+def test_a_broker_without_zookeeper_says_what_it_waits_for(tmp_path: Path) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    with subprocess.Popen(
+        [
+            *ProcessCluster(tmp_path, address).command("broker", "--data", str(tmp_path / "b1")),
+            *("--group", "b1", "--node", "n1", "--port", "0", "--zookeeper", address),
+        ],
+        stderr=subprocess.PIPE,
+    ) as running:
+        assert running.stderr is not None
+        assert address in running.stderr.readline().decode()
+        running.send_signal(signal.SIGINT)
+        assert running.wait(30) == 0
+
+
 def test_the_doctor_says_what_to_do_without_zookeeper(tmp_path: Path) -> None:
     address = f"127.0.0.1:{free_port()}"
     ended = subprocess.run(
@@ -173,6 +193,17 @@ def test_standalone_names_a_port_that_is_taken_before_it_starts_anything(tmp_pat
             assert out == b""
             assert f"port {port}" in said.decode()
             assert flag in said.decode()
+    assert not (tmp_path / "data").exists()
+
+
+def test_standalone_refuses_one_port_for_two_before_it_starts_anything(tmp_path: Path) -> None:
+    first = free_port()
+    flags = ("--port", str(first), "--brokers", "2", "--zookeeper-port", str(first))
+    with start_standalone(tmp_path, *flags) as running:
+        out, said = running.communicate(timeout=30)
+    assert running.returncode == 2
+    assert out == b""
+    assert f"--zookeeper-port {first} is also the port of broker b1" in said.decode()
     assert not (tmp_path / "data").exists()
 
 

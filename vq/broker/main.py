@@ -48,6 +48,8 @@ async def serve(config: BrokerConfig) -> bool:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     node = build_node(config)
+    # Without it, a broker that waits for a ZooKeeper that is not there says nothing for long.
+    logger.info("begins a session with ZooKeeper at %s", config.zookeeper)
     starting = asyncio.ensure_future(node.start())
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
