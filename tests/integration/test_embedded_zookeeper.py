@@ -51,6 +51,23 @@ def test_a_restarted_server_has_its_data_and_its_port(make_zookeeper) -> None:
             assert client.get("/kept")[0] == b"x"
 
 
+def test_a_start_that_is_interrupted_leaves_no_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it writes on in a directory that whoever made it is deleting."""
+    started: list[int] = []
+
+    def interrupted(server: EmbeddedZooKeeper, _deadline: float) -> bool:
+        started.extend(server.pids)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(EmbeddedZooKeeper, "_wait_serving", interrupted)
+    with pytest.raises(KeyboardInterrupt), EmbeddedZooKeeper(tmp_path / "zookeeper"):
+        pass
+    assert len(started) == 1
+    assert not is_alive(started[0])
+
+
 def test_a_relative_directory_is_taken_from_where_the_caller_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

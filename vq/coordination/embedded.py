@@ -263,7 +263,11 @@ class EmbeddedZooKeeper:
             shutil.rmtree(server.directory / "data", ignore_errors=True)
 
     def __enter__(self) -> Self:
-        return self.start()
+        try:
+            return self.start()
+        except BaseException:  # ctrl-C, say: nobody will call __exit__, and the directory may go
+            self.stop()
+            raise
 
     def __exit__(
         self,
