@@ -141,13 +141,16 @@ def produce(factory: vq.MessageFactory, lines: Sequence[bytes], ledger: Ledger) 
         elif error is not None:
             ledger.failed.append(error)
 
-    with factory.create_producer() as producer:
-        for line in lines:
-            producer.send_async(
-                vq.Message(TOPIC, line),
-                lambda result, error, line=line: outcome(line, result, error),
-            )
-        producer.flush()
+    try:
+        with factory.create_producer() as producer:
+            for line in lines:
+                producer.send_async(
+                    vq.Message(TOPIC, line),
+                    lambda result, error, line=line: outcome(line, result, error),
+                )
+            producer.flush()
+    except vq.VqError as error:  # ctrl-C closes the factory under it: the other lines stay unsent
+        ledger.failed.append(error)
 
 
 def consume(config: vq.MessageFactoryConfig, ledger: Ledger, name: str) -> vq.MessageFactory:
@@ -307,5 +310,17 @@ def main() -> int:
     return 0 if whole else 1
 
 
+def run() -> int:
+    """Run the demo; whatever ends it early is told in a line, everything is stopped by then."""
+    try:
+        return main()
+    except KeyboardInterrupt:
+        print("interrupted; everything is stopped", file=sys.stderr)
+        return 130
+    except vq.VqError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run())
