@@ -8,7 +8,7 @@ import click
 
 from vq.cli.connect import cluster_client
 from vq.cli.errors import CommandFailed
-from vq.cli.options import Invocation, command_options
+from vq.cli.options import Commands, Invocation, command_options
 from vq.cli.output import bytes_text
 from vq.client.cluster import ClusterClient
 from vq.client.queries import broker_status
@@ -18,7 +18,7 @@ from vq.errors import VqError
 from vq.model import GroupView, NodeInfo, StatusResult
 
 
-@click.group()
+@click.group(cls=Commands)
 def cluster() -> None:
     """Look at the brokers of the cluster."""
 

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from vq.cli.connect import cluster_client
-from vq.cli.options import Invocation, command_options
+from vq.cli.options import Commands, Invocation, command_options
 from vq.client.admin import Inspector
 from vq.client.cluster import ClusterClient
 from vq.coordination import groups, topics
@@ -26,7 +26,7 @@ class UnknownGroup(CoordinationError):
     hint = "a group is made by its first consumer; `vq group list` shows those that there are"
 
 
-@click.group()
+@click.group(cls=Commands)
 def group() -> None:
     """List and describe consumer groups."""
 

@@ -6,7 +6,7 @@ import click
 
 from vq.cli import text
 from vq.cli.errors import CommandFailed
-from vq.cli.options import Invocation, WholeNumber, command_options
+from vq.cli.options import Commands, Invocation, WholeNumber, command_options
 from vq.client.config import ConsumerConfig
 from vq.client.factory import MessageFactory
 from vq.errors import OffsetNotBoundary
@@ -16,7 +16,7 @@ from vq.model import Message
 _LENGTH = 64 * KIB
 
 
-@click.group()
+@click.group(cls=Commands)
 def message() -> None:
     """Look at single messages."""
 

@@ -25,6 +25,18 @@ R = TypeVar("R")
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
+class Commands(click.Group):
+    """A group of commands whose list has their first sentences whole; click cuts them off."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the table of commands."""
+        names = self.list_commands(ctx)
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, self.commands[name].get_short_help_str(limit=1_000)) for name in names]
+            )
+
+
 class WholeNumber(click.IntRange):
     """A whole number within bounds; click's own message would call it an integer range."""
 

@@ -9,7 +9,7 @@ import click
 
 from vq.cli.connect import cluster_client
 from vq.cli.errors import CommandFailed
-from vq.cli.options import Invocation, WholeNumber, command_options, yes_option
+from vq.cli.options import Commands, Invocation, WholeNumber, command_options, yes_option
 from vq.cli.output import Value
 from vq.client import admin
 from vq.client.admin import Inspector, Move
@@ -21,7 +21,7 @@ from vq.errors import InvalidArgument, VqError
 from vq.model import FlushMode, PartitionPlacement, PartitionState, TopicSettings
 
 
-@click.group()
+@click.group(cls=Commands)
 def topic() -> None:
     """Create, list, describe, move and delete topics."""
 

@@ -45,6 +45,13 @@ def test_every_command_prints_json_and_says_where_the_cluster_is(
     assert command.help
 
 
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_help_cuts_no_sentence_off(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run([name, "--help"]) == 0
+    said = capsys.readouterr().out
+    assert "..." not in said.replace("[,...]", "").replace("[ARGS]...", "")
+
+
 @pytest.mark.parametrize("name", ["topic move", "topic delete"])
 def test_what_takes_something_away_needs_yes(name: str) -> None:
     command = dict(commands())[name]
