@@ -185,6 +185,16 @@ def test_cluster_status_and_doctor_find_the_brokers(cluster: ProcessCluster) -> 
     assert findings["broker b1/n1"]["level"] == "ok"
 
 
+def test_a_cluster_of_a_mistyped_name_is_named_where_nothing_is_found(
+    cluster: ProcessCluster,
+) -> None:
+    """ZooKeeper has room for any cluster, so a wrong name is only seen by what is missing."""
+    for command in (["cluster", "status"], ["topic", "list"], ["group", "list"], ["doctor"]):
+        ended = cluster.vq(*command, "--cluster", "prodd")
+        said = ended.stdout + ended.stderr
+        assert (b"--cluster" if command == ["doctor"] else b"'prodd'") in said
+
+
 def test_a_consumer_that_is_interrupted_commits_what_it_printed(cluster: ProcessCluster) -> None:
     """ctrl-C after some lines: exit 130, and the next member goes on behind them."""
     cluster.vq_json("topic", "create", "interrupted")

@@ -178,7 +178,8 @@ class BrokerAnswer:
 def brokers(groups: Mapping[str, bool], answers: Sequence[BrokerAnswer]) -> list[Finding]:
     """Judge the cluster: ``groups`` says of each whether it has a master."""
     if not groups:
-        return [fail("brokers", "none has ever registered", "start one: vq broker --config FILE")]
+        remedy = "start one: vq broker --config FILE; or name another --cluster or --zookeeper"
+        return [fail("brokers", "none has ever registered in this cluster", remedy)]
     findings = [
         fail(f"group {name}", "has no running master", "start its broker; look at the broker's log")
         for name, has_master in groups.items()

@@ -42,7 +42,11 @@ def status(invocation: Invocation) -> None:
     columns = ("group", "node", "address", "role", "epoch", "partitions", "disk_free", "answers")
     invocation.output.table(rows, columns=columns)  # as many as fit into 80 characters
     if not rows:
-        invocation.output.remark("no broker has ever registered here; start one: vq broker")
+        config = invocation.client_config()
+        invocation.output.remark(
+            f"no broker has ever registered in cluster {config.cluster!r} at {config.zookeeper}: "
+            "start one with `vq broker`, or name another --cluster or --zookeeper"
+        )
     broken = [
         f"{each['topic']}-{each['partition']} is {each['state']}: {each['reason']}"
         for row in rows

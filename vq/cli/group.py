@@ -42,8 +42,12 @@ def list_(invocation: Invocation) -> None:
             names = await groups.list_groups(cluster.coordinator)
             return await gather_all(_list_row(cluster.coordinator, name) for name in names)
 
+    rows = invocation.run(work())
     columns = ("group", "topics", "members", "model", "start")
-    invocation.output.table(invocation.run(work()), columns=columns)
+    invocation.output.table(rows, columns=columns)
+    if not rows:
+        config = invocation.client_config()
+        invocation.output.remark(f"cluster {config.cluster!r} has no consumer groups")
 
 
 async def _list_row(coordinator: Coordinator, name: str) -> dict[str, Any]:

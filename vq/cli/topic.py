@@ -132,6 +132,8 @@ def list_(invocation: Invocation) -> None:
     ]
     columns = ("topic", "partitions", "flush", "retention", "groups")
     invocation.output.table(rows, columns=columns)
+    if not rows:
+        invocation.output.remark(f"cluster {invocation.client_config().cluster!r} has no topics")
 
 
 def _retention(settings: TopicSettings) -> str:
