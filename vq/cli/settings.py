@@ -122,7 +122,13 @@ def _look_up(
     if sources.flags.get(name) is not None:
         return sources.flags[name]
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        return _build(kind, f"{section}.{name}", table.get(name, {}), sources)
+        inner = table.get(name, {})
+        if not isinstance(inner, Mapping):
+            raise InvalidArgument(
+                f"{name} in [{section}] of {sources.file_name} = {inner!r} is a value, not a "
+                f"table: write [{section}.{name}]"
+            )
+        return _build(kind, f"{section}.{name}", inner, sources)
     for variable in _variables(section, name):
         if variable in sources.environ:
             return _from_text(sources.environ[variable], kind, variable)

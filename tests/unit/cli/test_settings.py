@@ -121,6 +121,7 @@ def test_toml_values_become_the_type_of_the_field() -> None:
         ({}, {"verify": 1}, "is not true or false"),
         ({}, {"prot": 1}, "did you mean 'port'?"),
         ({}, {"inner": {"dept": 1}}, "did you mean 'depth'?"),
+        ({}, {"inner": 1}, "= 1 is a value, not a table: write [broker.inner]"),
     ],
 )
 def test_a_value_that_does_not_fit_is_named_with_its_place(
