@@ -91,6 +91,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def main() -> None:
     """Entry point of the installed ``vq`` command; ends the process."""
+    _open_closed_streams()
     code = run(sys.argv[1:])
     try:
         sys.stdout.flush()
@@ -100,6 +101,13 @@ def main() -> None:
         # The interpreter flushes once more on its way out; give it somewhere to flush to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
+
+
+def _open_closed_streams() -> None:
+    """Let closed standard streams be empty ones: no socket may get their numbers."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
 
 
 if __name__ == "__main__":

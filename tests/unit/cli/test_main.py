@@ -124,3 +124,13 @@ def test_a_time_that_never_ends_is_wrong_usage(
 def test_an_empty_key_separator_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["produce", "t", "--key-separator", ""]) == 2
     assert "--key-separator is empty" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_standard_stream_is_an_empty_one(closed: str) -> None:
+    command = f'"{sys.executable}" -m vq.cli.main produce t --zookeeper nowhere {closed}'
+    ended = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert ("ZooKeeper address 'nowhere'" in ended.stderr) == ("2>" not in closed)
+    assert "Traceback" not in ended.stderr
