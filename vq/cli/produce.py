@@ -5,20 +5,24 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import BinaryIO
 
 import click
 
+from vq import limits
 from vq.cli.errors import CommandFailed
 from vq.cli.options import Invocation, Seconds, WholeNumber, command_options
 from vq.cli.output import Advance
 from vq.client.blocking import MessageProducer
 from vq.client.factory import MessageFactory
 from vq.client.partitioner import Partitioner
-from vq.errors import InvalidArgument, OutcomeUnknown, Refused, VqError
+from vq.errors import InvalidArgument, MessageTooLarge, OutcomeUnknown, Refused, VqError
 from vq.model import Message, SendResult
 
 _SHOWN_ERRORS = 5
+#: Content, key and separator of any message fit into this.
+LINE_BYTES_MAX = 2 * limits.MESSAGE_BYTES_MAX
 
 
 class Turns:
@@ -76,10 +80,26 @@ class Tally:
         self._advance(1)
 
 
-def lines_of(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines without their newline; a last line without one counts too."""
-    for line in file:
-        yield line.removesuffix(b"\n")
+@dataclass(frozen=True, slots=True)
+class LongLine:
+    """A line that no message can hold; only its size is kept."""
+
+    size: int
+
+
+def lines_of(file: BinaryIO) -> Iterator[bytes | LongLine]:
+    """Yield the lines without their newline; a last line without one counts too.
+
+    Whatever comes without an end, such as /dev/zero, takes no more memory than a line may have.
+    """
+    while line := file.readline(LINE_BYTES_MAX + 1):
+        size = len(line)
+        if size <= LINE_BYTES_MAX or line.endswith(b"\n"):
+            yield line.removesuffix(b"\n")
+            continue
+        while not line.endswith(b"\n") and (line := file.readline(LINE_BYTES_MAX)):
+            size += len(line)
+        yield LongLine(size - line.endswith(b"\n"))
 
 
 def message_of(
@@ -99,6 +119,13 @@ def send(producer: MessageProducer, message: Message, number: int, tally: Tally)
         producer.send_async(message, lambda result, error: tally.ended(number, result, error))
     except Refused as error:
         tally.ended(number, None, error)
+
+
+def too_long(line: LongLine) -> MessageTooLarge:
+    """Return the refusal of a line that was not even read to its end."""
+    return MessageTooLarge(
+        f"line of {line.size} bytes; no message has more than {limits.MESSAGE_BYTES_MAX}"
+    )
 
 
 def partitioner_of(partition_by: str, partition: int | None) -> Partitioner | None:
@@ -176,8 +203,13 @@ def produce(
         tally = Tally(advance)
         try:
             for number, line in enumerate(itertools.islice(lines_of(file), limit), start=1):
+                sent = number
+                if isinstance(line, LongLine):
+                    size += line.size
+                    tally.ended(number, None, too_long(line))
+                    continue
                 message = message_of(topic, line, tag=tag, key=key, separator=key_separator)
-                sent, size = number, size + len(message.content)
+                size += len(message.content)
                 send(producer, message, number, tally)
             producer.flush()
         except KeyboardInterrupt as error:

@@ -4,7 +4,16 @@ import io
 
 import pytest
 
-from vq.cli.produce import OnePartition, Tally, Turns, lines_of, message_of, partitioner_of
+from vq.cli.produce import (
+    LINE_BYTES_MAX,
+    LongLine,
+    OnePartition,
+    Tally,
+    Turns,
+    lines_of,
+    message_of,
+    partitioner_of,
+)
 from vq.errors import DiskFull, InvalidArgument, TimedOut
 from vq.model import Message, SendResult
 
@@ -21,6 +30,16 @@ from vq.model import Message, SendResult
 )
 def test_a_line_is_what_stands_before_a_newline(data: bytes, lines: list[bytes]) -> None:
     assert list(lines_of(io.BytesIO(data))) == lines
+
+
+@pytest.mark.parametrize("end", [b"", b"\n", b"\nnext", b"\nnext\n"])
+@pytest.mark.parametrize("more", [0, 1, 2, LINE_BYTES_MAX, 3 * LINE_BYTES_MAX])
+def test_a_line_that_no_message_holds_is_counted_and_not_kept(end: bytes, more: int) -> None:
+    """/dev/zero has no newline: reading it as one line took all the memory there was."""
+    size = LINE_BYTES_MAX + more
+    first, *others = lines_of(io.BytesIO(b"x" * size + end))
+    assert first == (LongLine(size) if more else b"x" * size)
+    assert others == ([b"next"] if b"next" in end else [])
 
 
 @pytest.mark.parametrize(
