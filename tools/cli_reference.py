@@ -45,9 +45,10 @@ The sections take the fields of `BrokerConfig`, `MessageFactoryConfig`, `Produce
 `ConsumerConfig`; each field's meaning, unit, bounds and default stand at its class.
 
 **Output.** Results go to standard output; remarks, plans and progress go to standard error. On a
-terminal lists are aligned tables; in a pipe they are tab-separated lines under one line of column
-names; with `--json` they are one JSON document (for messages: one object a line). What is not
-known is `unknown` in tables and `null` in JSON, never 0.
+terminal lists are aligned tables, or a block of lines for each row where it is too narrow; in a
+pipe they are tab-separated lines under one line of column names; with `--json` they are one JSON
+document (for messages: one object a line). What is not known is `unknown` in tables and `null` in
+JSON, never 0.
 
 **Errors** go to standard error with what to do. With `--json` they are one JSON object with
 `error` (its class), `outcome` (`refused`: certainly not done; `unknown`: perhaps done; `failed`),
