@@ -192,7 +192,7 @@ def _row(name: str, measured: dict[str, Any], size: int) -> dict[str, Any]:
         "messages": measured.get("received", timed),
         "seconds": round(measured["seconds"], 3),
         "per_second": None if rate is None else round(rate),
-        "mb_per_s": None if rate is None else round(rate * size / 1e6, 1),
+        "mb_per_s": None if rate is None else round(rate * size / 1e6, 3),
         **{f"{key}_ms": _ms(latency.get(key)) for key in ("p50", "p90", "p99", "p99.9", "max")},
     }
 
