@@ -54,6 +54,8 @@ def get(
 
     Needs no group and moves none. An offset outside the partition is refused with the valid range.
     """
+    if raw and invocation.output.as_json:
+        raise click.UsageError("--raw and --json exclude one another")
     with MessageFactory(invocation.client_config()) as factory:
         found = _read(factory, topic, partition, offset, count, go_on=go_on)
     if not found:

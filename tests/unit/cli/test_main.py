@@ -121,6 +121,13 @@ def test_a_time_that_never_ends_is_wrong_usage(
     assert "is not a finite number" in said
 
 
+def test_content_alone_and_json_exclude_one_another(capsys: pytest.CaptureFixture[str]) -> None:
+    """A program that asked for JSON got bytes."""
+    assert main.run(["message", "get", "t", "0", "0", "--raw", "--json"]) == 2
+    told = json.loads(capsys.readouterr().err)
+    assert told["message"] == "--raw and --json exclude one another"
+
+
 def test_an_empty_key_separator_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["produce", "t", "--key-separator", ""]) == 2
     assert "--key-separator is empty" in capsys.readouterr().err
