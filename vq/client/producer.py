@@ -49,6 +49,7 @@ _TICK_S = 0.1
 #: keeps what it stored meanwhile from being stored twice.
 _SILENCE_S = 10.0
 _TAGS_REMEMBERED = 1_024
+_KEY_SHOWN = 40  # characters of a key in an error
 _new = object.__new__
 _WAIT_MAX_S = 1e6  # locks and timers take no endless time-out; this is as good as one
 
@@ -346,7 +347,11 @@ class ProducerCore:
     def _head(
         tag: str | None, key: str | None, headers: Mapping[str, str]
     ) -> tuple[int, bytes] | None:
-        properties = encode_properties(Properties(key=key, headers=headers))
+        try:
+            properties = encode_properties(Properties(key=key, headers=headers))
+        except (InvalidArgument, MessageTooLarge) as error:
+            shown = repr(key) if len(repr(key)) <= _KEY_SHOWN else repr(key)[:_KEY_SHOWN] + "…"
+            raise type(error)(f"key {shown} and {len(headers)} headers: {error}") from error
         return encode_head(None if tag is None else _checked_tag(tag), properties)
 
     def _wait_for_room(self, deadline: float, *, block: bool) -> None:

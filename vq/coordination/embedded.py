@@ -88,14 +88,23 @@ def find_java(environ: Mapping[str, str] | None = None) -> Path:
 def find_jars(environ: Mapping[str, str] | None = None) -> tuple[Path, ...]:
     """Return the jars of a ZooKeeper server.
 
-    Looked for in the directory VQ_ZOOKEEPER_JARS names, in the ``pyspark`` package and in
-    /usr/share/java.
+    Looked for in the directory VQ_ZOOKEEPER_JARS names; if it names none, in the ``pyspark``
+    package and in /usr/share/java.
 
     Raises:
         MissingPart: No place has them all.
     """
     env = os.environ if environ is None else environ
-    places = list(_jar_places(env))
+    named = env.get("VQ_ZOOKEEPER_JARS")
+    if named:
+        jars = _jars_in(Path(named))
+        if not jars:
+            raise MissingPart(
+                f"VQ_ZOOKEEPER_JARS is {named}, where not all of {', '.join(JAR_PATTERNS)} are; "
+                "correct it, or unset it and: pip install 'vq[standalone]'"
+            )
+        return jars
+    places = list(_jar_places())
     for place in places:
         jars = _jars_in(place)
         if jars:
@@ -492,9 +501,7 @@ def _java_version(java: Path) -> int | None:
     return int(match[1]) if match else None
 
 
-def _jar_places(env: Mapping[str, str]) -> Iterable[Path]:
-    if env.get("VQ_ZOOKEEPER_JARS"):
-        yield Path(env["VQ_ZOOKEEPER_JARS"])
+def _jar_places() -> Iterable[Path]:
     spec = util.find_spec("pyspark")
     if spec is not None and spec.origin is not None:
         yield Path(spec.origin).parent / "jars"

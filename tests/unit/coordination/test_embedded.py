@@ -64,7 +64,7 @@ def test_jars_come_from_the_place_that_has_all(tmp_path: Path) -> None:
         find_jars({})
     for name in JARS[:-1]:
         (tmp_path / name).touch()
-    with pytest.raises(MissingPart):
+    with pytest.raises(MissingPart, match=f"VQ_ZOOKEEPER_JARS is {tmp_path}, where not all"):
         find_jars({"VQ_ZOOKEEPER_JARS": str(tmp_path)})
     (tmp_path / JARS[-1]).touch()
     found = find_jars({"VQ_ZOOKEEPER_JARS": str(tmp_path)})
