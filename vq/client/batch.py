@@ -10,7 +10,6 @@ from vq.client.future import SendFuture
 from vq.errors import VqError
 from vq.model import ProducerStamp, SendResult
 from vq.store.codec import encode_records, places
-from vq.store.format import FLAG_PROPERTIES, FLAG_TAG
 
 logger = logging.getLogger(__name__)
 _content = attrgetter("content")
@@ -18,19 +17,6 @@ _deadline = attrgetter("deadline")
 #: Stands in a batch for messages that were given up while their records were on the wire.
 _NOBODY = SendFuture(b"", None, None, math.inf)
 _NOBODY.outcome = SendResult(-1, -1, 0)
-
-
-def encode_head(tag: bytes | None, properties: bytes | None) -> tuple[int, bytes] | None:
-    """Return a record's flag bits and what stands before its payload; None when nothing does."""
-    flag = 0
-    head = b""
-    if tag is not None:
-        flag = FLAG_TAG
-        head = len(tag).to_bytes(4, "big") + tag
-    if properties is not None:
-        flag |= FLAG_PROPERTIES
-        head += len(properties).to_bytes(4, "big") + properties
-    return (flag, head) if flag else None
 
 
 def _encode(items: list[SendFuture], ids: list[int]) -> tuple[bytes, list[int]]:

@@ -11,14 +11,13 @@ themselves from what arrives while earlier ones are on their way.
 import asyncio
 import logging
 import threading
-from collections.abc import Mapping
 
-from vq import limits
-from vq.client.batch import Batch, encode_head
+from vq.client.batch import Batch
 from vq.client.cluster import ClusterClient
 from vq.client.config import MESSAGE_OVERHEAD_BYTES, ProducerConfig
 from vq.client.connection import BrokerConnection
 from vq.client.future import SendCallback, SendFuture
+from vq.client.head import Heads
 from vq.client.partition_queue import PartitionQueue
 from vq.client.partitioner import Partitioner
 from vq.client.puts import put_header, settle
@@ -40,7 +39,6 @@ from vq.errors import (
 from vq.model import Address, Message, TopicPartition
 from vq.remoting.format import Command
 from vq.remoting.frames import Frame
-from vq.store.record import Properties, encode_properties
 
 logger = logging.getLogger(__name__)
 _CLOSED = "the producer is closed"
@@ -48,8 +46,6 @@ _TICK_S = 0.1
 #: A broker that has not answered a batch for so long is asked again on a new connection; the stamp
 #: keeps what it stored meanwhile from being stored twice.
 _SILENCE_S = 10.0
-_TAGS_REMEMBERED = 1_024
-_KEY_SHOWN = 40  # characters of a key in an error
 _new = object.__new__
 _WAIT_MAX_S = 1e6  # locks and timers take no endless time-out; this is as good as one
 
@@ -88,7 +84,7 @@ class ProducerCore:
         self._room = 0
         self._taken_in_max = 0  # so many small messages may wait in each topic's ``taken_in``
         self._set_room(config.buffer_bytes)
-        self._tag_heads: dict[str, tuple[int, bytes]] = {}  # of tags that were checked before
+        self._heads = Heads()
         self._waiters: list[asyncio.Future[None]] = []  # told when messages get their outcome
         self._retry_timer: asyncio.TimerHandle | None = None
         self._tick_timer: asyncio.TimerHandle | None = None
@@ -226,9 +222,9 @@ class ProducerCore:
             )
         head = None
         if key is not None or headers:
-            head = self._head(tag, key, headers or {})
+            head = self._heads.of(tag, key, headers or {})
         elif tag is not None:
-            head = self._tag_heads.get(tag) or self._tag_head(tag)
+            head = self._heads.of_tags.get(tag) or self._heads.of_tag(tag)
         deadline = self._clock() + (self._send_timeout_s if timeout is None else timeout)
         future = _new(SendFuture)  # what SendFuture(...) does, without a call
         future.content = content
@@ -336,23 +332,6 @@ class ProducerCore:
         if not isinstance(message, Message):
             return InvalidArgument(f"a message is a vq.Message, not {type(message).__name__}")
         return NotPublished(f"topic {message.topic!r} was not published by this producer")
-
-    def _tag_head(self, tag: str) -> tuple[int, bytes] | None:
-        head = encode_head(_checked_tag(tag), None)
-        if head is not None and len(self._tag_heads) < _TAGS_REMEMBERED:
-            self._tag_heads[tag] = head
-        return head
-
-    @staticmethod
-    def _head(
-        tag: str | None, key: str | None, headers: Mapping[str, str]
-    ) -> tuple[int, bytes] | None:
-        try:
-            properties = encode_properties(Properties(key=key, headers=headers))
-        except (InvalidArgument, MessageTooLarge) as error:
-            shown = repr(key) if len(repr(key)) <= _KEY_SHOWN else repr(key)[:_KEY_SHOWN] + "…"
-            raise type(error)(f"key {shown} and {len(headers)} headers: {error}") from error
-        return encode_head(None if tag is None else _checked_tag(tag), properties)
 
     def _wait_for_room(self, deadline: float, *, block: bool) -> None:
         """Return once there is room; the lock is held. Half the buffer must drain before that."""
@@ -616,13 +595,3 @@ def _as_bytes(content: object) -> bytes:
             f"content is {type(content).__name__}; give bytes (text: content.encode())"
         )
     return bytes(content)
-
-
-def _checked_tag(tag: str) -> bytes:
-    try:
-        encoded = tag.encode()
-    except (AttributeError, UnicodeEncodeError) as error:
-        raise InvalidArgument(f"tag {tag!r} is no text: {error}") from error
-    if not 1 <= len(encoded) <= limits.TAG_BYTES_MAX:
-        raise InvalidArgument(f"tag of {len(encoded)} bytes is outside [1, {limits.TAG_BYTES_MAX}]")
-    return encoded

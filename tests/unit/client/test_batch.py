@@ -3,8 +3,9 @@
 import google_crc32c
 import pytest
 
-from vq.client.batch import Batch, encode_head
+from vq.client.batch import Batch
 from vq.client.future import SendFuture
+from vq.client.head import encode_head
 from vq.errors import Busy, TimedOut
 from vq.model import ProducerStamp, SendResult
 from vq.store.record import Properties, decode_records, encode_properties, encode_record

@@ -147,14 +147,6 @@ async def test_what_cannot_be_sent_is_refused_before_anything_is_taken(
     await producer.close()
 
 
-async def test_a_key_that_cannot_be_sent_is_shown(factory: aio.MessageFactory) -> None:
-    core = await published(factory)
-    with pytest.raises(InvalidArgument, match=r"key 'a\\udc80' and 0 headers"):
-        core.enqueue(Message("t", b"x", key="a\udc80"))
-    with pytest.raises(MessageTooLarge, match=r"key 'k+… and 1 headers"):
-        core.enqueue(Message("t", b"x", key="k" * 40_000, headers={"a": "b"}))
-
-
 async def test_bytes_like_contents_are_copied(factory: aio.MessageFactory) -> None:
     producer = await producer_of(factory)
     content = bytearray(b"before")

@@ -1,0 +1,73 @@
+"""What stands before the payload in a record: flag bits, tag, properties. Checked here, once."""
+
+from collections.abc import Mapping
+
+from vq import limits
+from vq.errors import InvalidArgument, MessageTooLarge
+from vq.store.format import FLAG_PROPERTIES, FLAG_TAG
+from vq.store.record import Properties, encode_properties
+
+_TAGS_REMEMBERED = 1_024
+_KEY_SHOWN = 40  # characters of a key in an error
+
+Head = tuple[int, bytes]
+"""Flag bits, and the bytes before the payload."""
+
+
+def encode_head(tag: bytes | None, properties: bytes | None) -> Head | None:
+    """Return a record's head; None when nothing stands before the payload."""
+    flag = 0
+    head = b""
+    if tag is not None:
+        flag = FLAG_TAG
+        head = len(tag).to_bytes(4, "big") + tag
+    if properties is not None:
+        flag |= FLAG_PROPERTIES
+        head += len(properties).to_bytes(4, "big") + properties
+    return (flag, head) if flag else None
+
+
+class Heads:
+    """Makes heads for one producer. Any thread.
+
+    Attributes:
+        of_tags: Heads of tags that were checked before.
+    """
+
+    def __init__(self) -> None:
+        self.of_tags: dict[str, Head] = {}
+
+    def of_tag(self, tag: str) -> Head | None:
+        """Return the head of a message with nothing but a tag, and remember it.
+
+        Raises:
+            InvalidArgument: The tag is unusable.
+        """
+        head = encode_head(_checked_tag(tag), None)
+        if head is not None and len(self.of_tags) < _TAGS_REMEMBERED:
+            self.of_tags[tag] = head
+        return head
+
+    @staticmethod
+    def of(tag: str | None, key: str | None, headers: Mapping[str, str]) -> Head | None:
+        """Return the head of any message.
+
+        Raises:
+            InvalidArgument, MessageTooLarge: Tag, key or headers are unusable.
+        """
+        try:
+            properties = encode_properties(Properties(key=key, headers=headers))
+        except (InvalidArgument, MessageTooLarge) as error:
+            shown = repr(key) if len(repr(key)) <= _KEY_SHOWN else repr(key)[:_KEY_SHOWN] + "…"
+            raise type(error)(f"key {shown} and {len(headers)} headers: {error}") from error
+        return encode_head(None if tag is None else _checked_tag(tag), properties)
+
+
+def _checked_tag(tag: str) -> bytes:
+    try:
+        encoded = tag.encode()
+    except (AttributeError, UnicodeEncodeError) as error:
+        raise InvalidArgument(f"tag {tag!r} is no text: {error}") from error
+    if not 1 <= len(encoded) <= limits.TAG_BYTES_MAX:
+        raise InvalidArgument(f"tag of {len(encoded)} bytes is outside [1, {limits.TAG_BYTES_MAX}]")
+    return encoded
