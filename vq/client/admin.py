@@ -83,14 +83,17 @@ class Inspector:
         return PartitionEnds(oldest.earliest, newest.latest, newest.log_end_offset)
 
     async def count(self, placement: PartitionPlacement, start: int, end: int) -> int | None:
-        """Return how many messages lie in ``[start, end)``, None when a broker cannot tell."""
+        """Return how many messages lie in ``[start, end)``, None when a broker cannot tell.
+
+        Nor can one that answers with an estimate: damage or a failing medium hides what is there.
+        """
         total = 0
         for span in placement.spans:
             low, high = max(start, span.start), end if span.end is None else min(end, span.end)
             if low >= high:
                 continue
             answer = await self._offsets(placement, span, low, high)
-            if answer is None:
+            if answer is None or not answer.count_exact:
                 return None
             total += answer.count
         return total

@@ -49,6 +49,7 @@ class Brokers:
         self.clock = ManualClock()
         self.asked: list[tuple[Address, Any]] = []
         self.silent: set[Address] = set()
+        self.damaged: set[Address] = set()
         self.ends: Mapping[Address, tuple[int, int]] = {}
 
     async def request(self, address: Address, command: int, message: Any) -> tuple[Any, bytes]:
@@ -61,9 +62,13 @@ class Brokers:
             return AdoptResponse(), b""
         assert isinstance(message, OffsetsRequest)
         earliest, latest = self.ends[address]
-        count = (message.to_offset - message.from_offset) // 100
+        exact = address not in self.damaged
         answer = OffsetsResponse(
-            earliest=earliest, latest=latest, log_end_offset=latest, count=count
+            earliest=earliest,
+            latest=latest,
+            log_end_offset=latest,
+            count=(message.to_offset - message.from_offset) // 100 if exact else 0,
+            count_exact=exact,
         )
         return answer, b""
 
@@ -189,3 +194,12 @@ async def test_messages_are_counted_where_they_lie(
     brokers.ends = {ADDRESS["b1"]: (100, 500), ADDRESS["b2"]: (500, 900)}
     assert await Inspector(cluster_of(brokers)).count(PLACEMENT, start, end) == count
     assert [address for address, _ in brokers.asked] == [ADDRESS[name] for name in asked]
+
+
+@pytest.mark.parametrize("damaged", ["b1", "b2"])
+async def test_a_count_that_is_not_exact_is_unknown(brokers: Brokers, damaged: str) -> None:
+    """A broker that cannot read what it holds answers 0, and that it is not exact."""
+    brokers.ends = {ADDRESS["b1"]: (100, 500), ADDRESS["b2"]: (500, 900)}
+    brokers.damaged = {ADDRESS[damaged]}
+    assert await Inspector(cluster_of(brokers)).count(PLACEMENT, 100, 900) is None
+    assert await Inspector(cluster_of(brokers)).ends(PLACEMENT) == PartitionEnds(100, 900, 900)
