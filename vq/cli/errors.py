@@ -14,6 +14,7 @@ from typing import TextIO
 
 import click
 
+from vq.coordination.coordinator import ConnectionLost, NotConnected
 from vq.errors import InvalidArgument, OutcomeUnknown, Refused, VqError
 
 EXIT_OK = 0
@@ -29,7 +30,8 @@ class CommandFailed(VqError):
 
 def outcome(error: VqError) -> str:
     """Return which of the three outcomes an error stands for."""
-    if isinstance(error, OutcomeUnknown):
+    cut = isinstance(error, ConnectionLost) and not isinstance(error, NotConnected)
+    if cut or isinstance(error, OutcomeUnknown):
         return "unknown"
     return "refused" if isinstance(error, Refused) else "failed"
 
@@ -54,7 +56,7 @@ def describe(error: VqError, *, as_json: bool) -> str:
     """Return what standard error gets: message and hint, or one JSON object."""
     if as_json:
         return as_json_text(error, str(error), error.hint)
-    label = "outcome unknown" if isinstance(error, OutcomeUnknown) else "error"
+    label = "outcome unknown" if outcome(error) == "unknown" else "error"
     lines = [f"{label}: {error}"]
     if error.hint and error.hint.partition(":")[0] not in str(
         error

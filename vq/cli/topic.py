@@ -1,7 +1,8 @@
 """``vq topic``: create, list, describe, move, delete."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,9 +17,31 @@ from vq.client.admin import Inspector, Move
 from vq.client.cluster import ClusterClient
 from vq.client.queries import broker_status
 from vq.coordination import topics
+from vq.coordination.coordinator import ConnectionLost, SessionExpired
 from vq.coordination.reading import TopicView, gather_all
-from vq.errors import InvalidArgument, VqError
+from vq.errors import InvalidArgument, OutcomeUnknown, VqError
 from vq.model import FlushMode, PartitionPlacement, PartitionState, TopicSettings
+
+
+class ChangeUnknown(OutcomeUnknown):
+    """ZooKeeper went away in the middle of a change of several steps."""
+
+    hint = "`vq topic describe NAME` says how things stand; then run the command again if need be"
+
+
+@contextlib.contextmanager
+def _unknown_when_cut(what: str) -> Iterator[None]:
+    """Say of a change that ZooKeeper's silence ended: perhaps done.
+
+    Also where that silence says that nothing was sent: this holds for the last step alone.
+
+    Raises:
+        ChangeUnknown: It did.
+    """
+    try:
+        yield
+    except (ConnectionLost, SessionExpired) as error:
+        raise ChangeUnknown(f"{what} may or may not have been done: {error}") from error
 
 
 @click.group(cls=Commands)
@@ -79,7 +102,8 @@ def create(
 
     async def work() -> TopicView:
         async with cluster_client(invocation.client_config()) as cluster:
-            return await topics.create_topic(cluster.coordinator, name, settings)
+            with _unknown_when_cut(f"creating {name}"):
+                return await topics.create_topic(cluster.coordinator, name, settings)
 
     view = invocation.run(work())
     rows = [_placement_row(placement) for placement in view.partitions]
@@ -277,11 +301,13 @@ async def _carry_out(cluster: ClusterClient, moves: Sequence[Move]) -> list[dict
     """Move one after the other: an error leaves the rest as it was."""
     done = []
     for planned in moves:
-        offset = await admin.carry_out(cluster, planned)
+        name, number = planned.placement.topic, planned.placement.partition
+        with _unknown_when_cut(f"moving {name}-{number}"):
+            offset = await admin.carry_out(cluster, planned)
         done.append(
             {
-                "topic": planned.placement.topic,
-                "partition": planned.placement.partition,
+                "topic": name,
+                "partition": number,
                 "from": planned.source.group,
                 "to": planned.target.group,
                 "at_offset": offset,
@@ -306,7 +332,8 @@ def delete(invocation: Invocation, name: str, yes: bool) -> None:
         async with cluster_client(invocation.client_config()) as cluster:
             await _plan_delete(invocation, cluster, name)
             if yes:
-                await topics.delete_topic(cluster.coordinator, name)
+                with _unknown_when_cut(f"deleting {name}"):
+                    await topics.delete_topic(cluster.coordinator, name)
 
     invocation.run(work())
     if not yes:

@@ -7,7 +7,7 @@ import click
 import pytest
 
 from vq.cli import errors
-from vq.coordination.coordinator import ConnectionLost
+from vq.coordination.coordinator import ConnectionLost, NotConnected
 from vq.coordination.topics import TopicExists
 from vq.errors import CoordinationError, InvalidArgument, OffsetOutOfRange, TimedOut, UnknownTopic
 
@@ -65,6 +65,13 @@ def test_only_a_zookeeper_that_cannot_be_reached_is_to_be_checked() -> None:
 def test_an_unknown_outcome_is_never_called_an_error() -> None:
     _, said = ended_with(TimedOut("no answer within 3 s"))
     assert said.startswith("outcome unknown: no answer within 3 s\n")
+
+
+def test_a_cut_connection_to_zookeeper_is_an_unknown_outcome() -> None:
+    """A write may have been applied; only a call that never left was certainly not."""
+    assert ended_with(ConnectionLost("no reply"))[1].startswith("outcome unknown: no reply\n")
+    assert errors.outcome(ConnectionLost("no reply")) == "unknown"
+    assert errors.outcome(NotConnected("no connection for 6 s")) == "failed"
 
 
 def test_json_errors_carry_outcome_and_details() -> None:

@@ -1,0 +1,79 @@
+"""``vq topic``: what it says when ZooKeeper goes away in the middle of a change."""
+
+import io
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.coordination import client_of
+
+from vq.cli import errors, topic
+from vq.client import admin
+from vq.client.config import MessageFactoryConfig
+from vq.coordination import topics
+from vq.coordination.coordinator import ConnectionLost, NotConnected, SessionExpired
+from vq.coordination.memory import MemoryEnsemble
+from vq.model import PartitionPlacement, Span
+
+CUTS = [ConnectionLost("no reply"), NotConnected("away for 6 s"), SessionExpired("it ended")]
+
+
+@pytest.fixture
+def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands find a cluster without topics in memory."""
+
+    @asynccontextmanager
+    async def cluster_client(_config: MessageFactoryConfig) -> AsyncIterator[Any]:
+        async with client_of(MemoryEnsemble()) as coordinator:
+            yield SimpleNamespace(coordinator=coordinator)
+
+    async def plan(*_: object) -> None:
+        pass
+
+    monkeypatch.setattr(topic, "cluster_client", cluster_client)
+    monkeypatch.setattr(topic, "_plan_delete", plan)
+
+
+def said(*arguments: str) -> dict[str, Any]:
+    """Run ``vq topic ... --json`` and return the error that it ends with."""
+    stderr = io.StringIO()
+    code = errors.run(
+        lambda: topic.topic.main([*arguments, "--json"], standalone_mode=False),
+        as_json=True,
+        stderr=stderr,
+    )
+    assert code == 1
+    return json.loads(stderr.getvalue())  # type: ignore[no-any-return]
+
+
+def raising(error: Exception) -> Any:
+    async def call(*_: object, **__: object) -> None:
+        raise error
+
+    return call
+
+
+@pytest.mark.usefixtures("in_memory")
+@pytest.mark.parametrize("cut", CUTS, ids=lambda cut: type(cut).__name__)
+@pytest.mark.parametrize("verb", ["create", "delete"])
+def test_a_change_that_was_cut_is_perhaps_done(
+    monkeypatch: pytest.MonkeyPatch, verb: str, cut: Exception
+) -> None:
+    """Also when its last step never left: the ones before may have been applied."""
+    monkeypatch.setattr(topics, f"{verb}_topic", raising(cut))
+    error = said(verb, "orders", *(["--yes"] if verb == "delete" else []))
+    assert error["outcome"] == "unknown"
+    assert "orders may or may not" in error["message"]
+    assert "vq topic describe" in error["hint"]
+
+
+async def test_a_move_that_was_cut_is_perhaps_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin, "carry_out", raising(ConnectionLost("no reply")))
+    planned: Any = SimpleNamespace(
+        placement=PartitionPlacement("orders", 3, (Span("b1", 0),)),
+    )
+    with pytest.raises(topic.ChangeUnknown, match="moving orders-3 may or may not"):
+        await topic._carry_out(SimpleNamespace(), [planned])  # type: ignore[arg-type]
