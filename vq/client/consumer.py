@@ -25,6 +25,7 @@ from vq.client.membership import Membership, MembershipHooks
 from vq.coordination import groups
 from vq.errors import (
     ConnectionCut,
+    CoordinationError,
     GenerationStale,
     InvalidArgument,
     InvalidState,
@@ -318,7 +319,11 @@ class ConsumerCore:
                 )
 
     async def _revoke(self, where: TopicPartition, commit: bool) -> None:
-        """A partition is to be given up: drain it, commit what was done, forget it."""
+        """A partition is to be given up: drain it, commit what was done, forget it.
+
+        Raises:
+            CoordinationError: ZooKeeper did not take the commit now; to be called again.
+        """
         held = self._held.get(where)
         if held is None:
             return
@@ -327,7 +332,9 @@ class ConsumerCore:
             try:
                 await self._commit([held])
             except VqError as error:
-                logger.warning("%s: the last commit before release failed: %s", where, error)
+                if isinstance(error, CoordinationError) and error.retriable:
+                    raise
+                logger.warning("%s: the last commit before release was refused: %s", where, error)
         self._held.pop(where, None)
 
     async def _suspend(self) -> None:

@@ -26,7 +26,13 @@ from vq.coordination import groups
 from vq.coordination.coordinator import SessionState, WatchEvent
 from vq.coordination.paths import CommittedOffset, ConsumerGroup, Member
 from vq.coordination.rebalance import assign
-from vq.errors import GenerationStale, InvalidArgument, UnknownTopic, VqError
+from vq.errors import (
+    CoordinationError,
+    GenerationStale,
+    InvalidArgument,
+    UnknownTopic,
+    VqError,
+)
 from vq.model import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -36,6 +42,8 @@ _BACKOFF_MAX_S = 5.0
 _DEBOUNCE_S = 0.02
 #: At the end: how long ZooKeeper may take for what is left to release once everything is drained.
 _LEAVE_S = 5.0
+#: At the end: how often a partition whose last commit did not get through is given up anew.
+_LEAVE_TRIES = 3
 #: Claims, releases and looks that are under way at once.
 _AT_ONCE = 32
 
@@ -46,7 +54,8 @@ class MembershipHooks:
 
     Attributes:
         claimed: A partition is owned now; ``committed`` in the claim says where to go on.
-        revoke: Drain a partition, commit it if asked to, forget it.
+        revoke: Drain a partition, commit it if asked to, forget it. It is asked again when it
+            raises a ``CoordinationError``: the partition is not released before.
         suspend: Deliver nothing until ``resume`` (or until everything was revoked).
         resume: Ownership is proved again: go on.
     """
@@ -113,8 +122,8 @@ class Membership:
     async def close(self, timeout_s: float) -> None:
         """Give everything up in order and leave the group.
 
-        What is not drained within ``timeout_s`` is given up all the same: whoever has it next gets
-        the message in hand once more.
+        What is not drained and committed within ``timeout_s`` and a few tries is given up all the
+        same: whoever has it next gets once more what was not committed.
         """
         for remove in self._removers:
             remove()
@@ -126,7 +135,7 @@ class Membership:
         await asyncio.gather(*tasks, return_exceptions=True)
         try:
             async with asyncio.timeout(timeout_s):
-                await self._give_up(self._claims)
+                await self._give_up_for_good()
         except TimeoutError:
             logger.warning(
                 "group %s, member %s: listeners did not return within %g s; leaving without "
@@ -138,6 +147,18 @@ class Membership:
         except VqError as error:
             logger.warning("group %s, member %s: %s", self._group, self._member, error)
         await self._leave()
+
+    async def _give_up_for_good(self) -> None:
+        for number in range(1, _LEAVE_TRIES + 1):
+            try:
+                await self._give_up(self._claims)
+                return
+            except CoordinationError:
+                # Without a connection it has waited for longer than the session lives.
+                away = self._coordinator.state is not SessionState.CONNECTED
+                if away or number == _LEAVE_TRIES:
+                    raise
+            await asyncio.sleep(_BACKOFF_S * number * (0.5 + self._cluster.rng.random()))
 
     async def _leave(self) -> None:
         """Delete what is this member's in the tree; it goes with the session otherwise."""
@@ -259,9 +280,15 @@ class Membership:
         if not await self._resume():
             return self._config.audit_interval_s
         target = await self._target({name: view.value.topics for name, view in present.items()})
-        # Even where it is wanted again by now: what began to be drained stands still.
-        await self._give_up((set(self._claims) - target) | self._leaving)
+        failed: VqError | None = None
+        try:
+            # Even where it is wanted again by now: what began to be drained stands still.
+            await self._give_up((set(self._claims) - target) | self._leaving)
+        except VqError as error:
+            failed = error  # it does not keep what is to be claimed waiting
         await self._claim_all(target - set(self._claims))
+        if failed is not None:
+            raise failed
         return self._config.audit_interval_s
 
     async def _resume(self) -> bool:
@@ -343,7 +370,12 @@ class Membership:
         return True
 
     async def _give_up(self, partitions: Iterable[TopicPartition]) -> None:
-        """Drain, commit and release; each as soon as its listener lets it."""
+        """Drain, commit and release, in this order; each as soon as its listener lets it.
+
+        Raises:
+            CoordinationError: A last commit did not get through; that partition is still owned, or
+                the next owner would begin before what was handled here.
+        """
 
         async def give_up(where: TopicPartition) -> None:
             self._leaving.add(where)

@@ -1,18 +1,20 @@
 """The consumer's core through the asynchronous API, against brokers in memory."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
 from support.broker import MemoryCluster, memory_cluster, until
-from support.client import HOST, factory_of
+from support.client import HOST, factory_of, started
+from support.coordination import strike
 
 from vq import aio
 from vq.client import membership as memberships
+from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, ProducerConfig, StartPosition
 from vq.coordination import groups, topics
-from vq.coordination.coordinator import NodeExists
+from vq.coordination.coordinator import NodeExists, Operation, Stat
 from vq.coordination.memory import MemoryCoordinator
 from vq.errors import (
     ConnectionCut,
@@ -329,6 +331,62 @@ async def test_two_members_share_and_hand_over_without_a_repetition(
     await second.close()
     await asyncio.gather(*tasks)
     assert sorted(map(int, seen)) == list(range(200))
+
+
+def lose_commits(
+    cluster: MemoryCluster, client: ClusterClient, fault: str, count: int
+) -> list[int]:
+    """Strike the next ``count`` writes of an offset; return a list that holds how many are left."""
+    coordinator = client.coordinator
+    assert isinstance(coordinator, MemoryCoordinator)
+    multi, left = coordinator.multi, [count]
+
+    async def struck(operations: Sequence[Operation]) -> list[Stat | None]:
+        if left[0] and any("/offsets/" in each.path for each in operations):
+            left[0] -= 1
+            strike(cluster.ensemble, coordinator, fault, 0)
+        return await multi(operations)
+
+    coordinator.multi = struck  # type: ignore[method-assign]
+    return left
+
+
+@pytest.mark.parametrize("fault", ["request", "reply"])
+@pytest.mark.parametrize("closing", [False, True], ids=["rebalance", "close"])
+async def test_a_hand_over_waits_for_its_last_commit(
+    cluster: MemoryCluster, fault: str, closing: bool
+) -> None:
+    """Drain, commit, then release: a hiccup of ZooKeeper in between repeats nothing."""
+    seen: list[int] = []
+
+    async def consume(consumer: aio.MessageConsumer) -> None:
+        async for message in consumer:
+            number = int(message.content)
+            seen.append(number)
+
+    async with (
+        started(cluster, session_timeout_s=10.0) as client,
+        aio.MessageFactory.on_cluster(client) as one,
+        factory_of(cluster, session_timeout_s=10.0) as other,
+    ):
+        await send(one, *(Message("wide", b"%d" % n, key=str(n)) for n in range(40)))
+        first = await consumer_of(one, topic="wide", commit_interval_s=60.0)
+        tasks = [asyncio.create_task(consume(first))]
+        await until(lambda: len(seen) == 40)
+        left = lose_commits(cluster, client, fault, 4)
+        if closing:
+            await first.close()
+        second = await consumer_of(other, topic="wide", commit_interval_s=60.0)
+        tasks.append(asyncio.create_task(consume(second)))
+        share = 4 if closing else 2
+        await until(lambda: len(second.assignment()) == share)
+        await send(other, *(Message("wide", b"%d" % n, key=str(n)) for n in range(40, 80)))
+        await until(lambda: 79 in seen and len(seen) >= 80)
+        await first.close()
+        await second.close()
+        await asyncio.gather(*tasks)
+    assert left == [0], "the fault struck"
+    assert sorted(seen) == list(range(80))
 
 
 # A consumer's life --------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
 from vq.client.membership import Membership, MembershipHooks
 from vq.coordination import groups, topics
-from vq.coordination.coordinator import NodeExists, SessionState
+from vq.coordination.coordinator import ConnectionLost, NodeExists, SessionState
 from vq.coordination.memory import MemoryCoordinator
 from vq.errors import GenerationStale, InvalidArgument, NotMaster
 from vq.model import TopicPartition
@@ -334,6 +334,30 @@ async def test_a_release_that_did_not_get_through_is_made_up_for(
     second = await group.join("b")
     await share(first, second)
     assert failures == 0
+
+
+async def test_a_partition_whose_last_commit_fails_is_kept_as_long_as_the_session(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next owner would begin before what was handled; with the session the fence is over."""
+    monkeypatch.setattr(memberships, "_BACKOFF_S", 0.01)
+    first = await group.join("a")
+    await until(lambda: first.held == ALL)
+    session, tries = first.coordinator.session_id, 0
+
+    async def fail(_: TopicPartition) -> None:
+        nonlocal tries
+        if first.coordinator.session_id == session:
+            tries += 1
+            raise ConnectionLost("the last commit did not get through")
+
+    first.on_revoke = fail
+    second = await group.join("b")
+    await until(lambda: tries >= 6)
+    assert await group.owners() == dict.fromkeys(ALL, "a")
+    assert second.held == set()
+    group.cluster.ensemble.expire(first.coordinator)
+    await share(first, second)
 
 
 # Ends -------------------------------------------------------------------------------------------
