@@ -48,10 +48,16 @@ MOVE_TIMEOUT_S = 10.0
 # Masters and ends -----------------------------------------------------------------------------
 async def master_of(cluster: ClusterClient, group: str) -> NodeInfo | None:
     """Return the registered master of a group, None while it has none."""
+    found = await _master_and_epoch(cluster, group)
+    return None if found is None else found[0]
+
+
+async def _master_and_epoch(cluster: ClusterClient, group: str) -> tuple[NodeInfo, int] | None:
     state = await registry.read_state(cluster.coordinator, group)
     if state is None:
         return None
-    return await registry.read_node(cluster.coordinator, group, state.master)
+    node = await registry.read_node(cluster.coordinator, group, state.master)
+    return None if node is None else (node, state.epoch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +74,7 @@ class Inspector:
 
     def __init__(self, cluster: ClusterClient) -> None:
         self._cluster = cluster
-        self._masters: dict[str, asyncio.Task[NodeInfo | None]] = {}
+        self._masters: dict[str, asyncio.Task[tuple[NodeInfo, int] | None]] = {}
 
     async def ends(self, placement: PartitionPlacement) -> PartitionEnds | None:
         """Return the ends of a partition, None when a broker that knows one does not answer."""
@@ -101,10 +107,11 @@ class Inspector:
     async def _offsets(
         self, placement: PartitionPlacement, span: Span, low: int = 0, high: int = 0
     ) -> OffsetsResponse | None:
-        master = await self._master(span.group)
-        if master is None:
+        found = await self._master(span.group)
+        if found is None:
             return None
-        request = OffsetsRequest(topic=placement.topic, partition=placement.partition)
+        master, epoch = found
+        request = OffsetsRequest(topic=placement.topic, partition=placement.partition, epoch=epoch)
         if low < high:
             request.count, request.from_offset, request.to_offset = True, low, high
         try:
@@ -114,10 +121,10 @@ class Inspector:
         assert isinstance(answer, OffsetsResponse)
         return answer
 
-    async def _master(self, group: str) -> NodeInfo | None:
+    async def _master(self, group: str) -> tuple[NodeInfo, int] | None:
         task = self._masters.get(group)
         if task is None:
-            task = asyncio.create_task(master_of(self._cluster, group))
+            task = asyncio.create_task(_master_and_epoch(self._cluster, group))
             self._masters[group] = task
         return await task
 

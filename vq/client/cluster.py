@@ -144,8 +144,11 @@ class ClusterClient:
         finally:
             del self._refreshing[topic]
 
-    def address_at(self, where: TopicPartition, offset: int) -> Address:
-        """Return the broker to ask for bytes at ``offset``.
+    def master_at(self, where: TopicPartition, offset: int) -> tuple[Address, int]:
+        """Return the broker to ask for bytes at ``offset``, and its epoch as known here.
+
+        The epoch goes into the request: a broker that was master once and does not know yet that
+        it no longer is refuses instead of answering with what may have been cut off meanwhile.
 
         Raises:
             UnknownPartition: The topic has no such partition.
@@ -166,7 +169,7 @@ class ClusterClient:
         master = routes.master(span.group)
         if master is None:
             raise NotMaster(f"broker group {span.group} of {where} has no master now")
-        return master[0]
+        return master
 
     def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call ``listener`` on the loop when routes or connections changed; return a remover."""

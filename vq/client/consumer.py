@@ -155,7 +155,7 @@ class ConsumerCore:
         pause = 0.02
         while True:
             try:
-                address = self._cluster.address_at(where, offset)
+                address, message.epoch = self._cluster.master_at(where, offset)
                 message.topic_id = self._cluster.routes.topic(where.topic).id
                 left = max(0.01, deadline - self._cluster.clock.monotonic())
                 return await self._cluster.request(

@@ -109,7 +109,7 @@ class PartitionFetcher:
         ):
             return
         try:
-            address = self._cluster.address_at(self.where, self.position)
+            address, epoch = self._cluster.master_at(self.where, self.position)
         except VqError as error:
             self._failed(error)
             return
@@ -124,6 +124,7 @@ class PartitionFetcher:
             max_wait_ms=int(self._max_wait_s * 1000),
             tags=self._tags,
             validate=self._validate,
+            epoch=epoch,
             topic_id=self._topic_id,
         ).SerializeToString()
         self._requests += 1

@@ -38,6 +38,7 @@ from vq.remoting.wire_pb2 import (
     SealResponse,
 )
 
+EPOCH = 3
 ADDRESS = {name: Address("127.0.0.1", port) for port, name in enumerate(("b1", "b2", "b3"), 1)}
 
 
@@ -78,7 +79,7 @@ async def register(coordinator: Coordinator, group: str, *, pool: str | None = N
     await coordinator.create(BrokerGroup.path(group), BrokerGroup(pool=pool).encode(), parents=True)
     path = BrokerNode.path(group, "n1")
     stat = await coordinator.create(path, node.encode(), ephemeral=True, parents=True)
-    state = GroupState(epoch=1, master="n1", insync=("n1",), incarnations={"n1": stat.czxid})
+    state = GroupState(epoch=EPOCH, master="n1", insync=("n1",), incarnations={"n1": stat.czxid})
     await coordinator.create(GroupState.path(group), state.encode())
 
 
@@ -194,6 +195,7 @@ async def test_messages_are_counted_where_they_lie(
     brokers.ends = {ADDRESS["b1"]: (100, 500), ADDRESS["b2"]: (500, 900)}
     assert await Inspector(cluster_of(brokers)).count(PLACEMENT, start, end) == count
     assert [address for address, _ in brokers.asked] == [ADDRESS[name] for name in asked]
+    assert all(request.epoch == EPOCH for _, request in brokers.asked)
 
 
 @pytest.mark.parametrize("damaged", ["b1", "b2"])

@@ -43,17 +43,17 @@ async def client(cluster: MemoryCluster) -> AsyncIterator[ClusterClient]:
 async def master(client: ClusterClient) -> Address:
     await client.track("t")
     await until(lambda: client.routes.master("b1"))
-    return client.address_at(TopicPartition("t", 0), 0)
+    return client.master_at(TopicPartition("t", 0), 0)[0]
 
 
 async def test_where_the_bytes_of_an_offset_lie(client: ClusterClient) -> None:
-    assert await master(client) == client.address_at(TopicPartition("t", 1), 10**12)
+    assert await master(client) == client.master_at(TopicPartition("t", 1), 10**12)[0]
     with pytest.raises(UnknownTopic):
-        client.address_at(TopicPartition("other", 0), 0)
+        client.master_at(TopicPartition("other", 0), 0)
     with pytest.raises(UnknownPartition, match="0 to 1, not 2"):
-        client.address_at(TopicPartition("t", 2), 0)
+        client.master_at(TopicPartition("t", 2), 0)
     with pytest.raises(OffsetOutOfRange):
-        client.address_at(TopicPartition("t", 0), -1)
+        client.master_at(TopicPartition("t", 0), -1)
 
 
 async def test_topics_that_cannot_be(client: ClusterClient) -> None:
@@ -93,7 +93,7 @@ async def test_a_broker_that_is_gone_has_no_master(
     cluster.ensemble.expire(cluster.coordinators["b1"])
     await until(lambda: client.routes.master("b1") is None)
     with pytest.raises(NotMaster):
-        client.address_at(TopicPartition("t", 0), 0)
+        client.master_at(TopicPartition("t", 0), 0)
 
 
 # Connections ------------------------------------------------------------------------------------

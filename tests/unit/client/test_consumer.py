@@ -164,6 +164,28 @@ async def test_get_goes_on_after_a_cut(cluster: MemoryCluster, factory: aio.Mess
     assert issubclass(ConnectionCut, VqError)
 
 
+async def test_a_reader_believes_no_broker_that_is_behind_what_it_knows(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """By position, by offsets and as a member: refused meanwhile, and gone on with afterwards."""
+    await send(factory, *texts(1))
+    reader = await factory.create_consumer()
+    assert len(await reader.get("t", 0, 0, 1_000)) == 1
+    context = cluster.nodes["b1"]._context
+    context.epoch -= 1  # an earlier master that has not heard of the next one
+    member = await consumer_of(factory)
+    waiting = [
+        asyncio.create_task(reader.get("t", 0, 0, 1_000)),
+        asyncio.create_task(reader.get_bounds("t", 0)),
+        asyncio.create_task(take(member, 1)),
+    ]
+    done, _ = await asyncio.wait(waiting, timeout=0.2)
+    assert not done
+    context.epoch += 1
+    messages, bounds, taken = await asyncio.gather(*waiting)
+    assert (len(messages), bounds.latest > 0, taken) == (1, True, [b"1"])
+
+
 async def test_get_reads_up_to_a_damaged_record_and_then_says_so(
     cluster: MemoryCluster, factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

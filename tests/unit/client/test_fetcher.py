@@ -18,6 +18,7 @@ from vq.errors import (
     NotMaster,
     OffsetOutOfRange,
     ProtocolError,
+    StaleEpoch,
     UnknownTopic,
     VqError,
 )
@@ -61,12 +62,13 @@ class Cluster:
         self.listeners: list[Callable[[], None]] = []
         self.refreshed: list[str] = []
         self.missing: VqError | None = None
+        self.epoch = 3
         self.routes = SimpleNamespace(topics={"t": SimpleNamespace(id="id-1")})
 
-    def address_at(self, where: TopicPartition, offset: int) -> Address:
+    def master_at(self, where: TopicPartition, offset: int) -> tuple[Address, int]:
         if self.missing is not None:
             raise self.missing
-        return HERE
+        return HERE, self.epoch
 
     def live_connection(self, address: Address) -> Connection | None:
         return self.connection
@@ -144,6 +146,7 @@ async def test_the_request_says_what_is_wanted() -> None:
     reader = Reader(length=99_999_999, tags=("a", "b"))
     (request, _), *_ = reader.connection.asked
     assert (request.topic, request.partition, request.topic_id) == ("t", 0, "id-1")
+    assert request.epoch == 3
     assert request.max_bytes == limits.FETCH_BYTES_MAX
     assert (request.max_wait_ms, list(request.tags)) == (5_000, ["a", "b"])
     assert request.validate, "where it begins must be a boundary"
@@ -203,6 +206,18 @@ async def test_what_moved_is_looked_for_again() -> None:
     assert reader.cluster.refreshed == ["t"]
     assert reader.asked == [100]
     await until(lambda: reader.asked == [100, 100])
+    assert not reader.errors
+    reader.fetcher.stop()
+
+
+async def test_a_broker_that_does_not_know_of_its_successor_is_not_believed() -> None:
+    """It refuses whoever knows a newer master; the routes say soon who that is."""
+    reader = Reader()
+    reader.refuse(StaleEpoch("the request knows epoch 3"))
+    assert reader.cluster.refreshed == ["t"]
+    reader.cluster.epoch = 4
+    await until(lambda: reader.asked == [100, 100])
+    assert [request.epoch for request, _ in reader.connection.asked] == [3, 4]
     assert not reader.errors
     reader.fetcher.stop()
 
