@@ -19,7 +19,7 @@ from vq import limits
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
 from vq.client.decode import Decoder
-from vq.client.delivery import Delivery, DeliveryMaker, Listener
+from vq.client.delivery import Delivery, DeliveryMaker, Listener, Progress
 from vq.client.fetcher import Chunk, PartitionFetcher
 from vq.client.membership import Membership, MembershipHooks
 from vq.coordination import groups
@@ -66,7 +66,12 @@ class _Held:
     delivery: Delivery
     fetcher: PartitionFetcher
     committed: int
+    message_id: int | None  # of the last message handled before the delivery began, by anybody
     drained: "asyncio.Future[None] | None" = field(default=None)
+
+    def progress(self) -> Progress:
+        position, message_id = self.delivery.progress()
+        return Progress(position, self.message_id if message_id is None else message_id)
 
 
 class ConsumerCore:
@@ -261,20 +266,22 @@ class ConsumerCore:
         """A partition is ours: find where to begin, and begin."""
         where = claim.partition
         if claim.committed is not None:
-            self._begin(where, claim.committed.offset, committed=claim.committed.offset)
+            begin = Progress(claim.committed.offset, claim.committed.message_id)
+            self._begin(where, begin, committed=begin.position)
             return
         assert self._membership is not None
         offsets = await self.offsets(where)
         latest = self._membership.contract.start == "latest"
-        position = offsets.latest if latest else offsets.earliest
+        begin = Progress(offsets.latest if latest else offsets.earliest)
         # Kept at once: what arrives from now on must not be skipped after a crash.
-        error = (await self._membership.commit({where: position}))[where]
+        error = (await self._membership.commit({where: begin}))[where]
         if error is not None:
             raise error
-        self._begin(where, position, committed=position)
+        self._begin(where, begin, committed=begin.position)
 
-    def _begin(self, where: TopicPartition, position: int, *, committed: int) -> None:
+    def _begin(self, where: TopicPartition, begin: Progress, *, committed: int) -> None:
         subscription = self._subscriptions[where.topic]
+        position = begin.position
         delivery = self._make_delivery(
             where,
             position,
@@ -292,7 +299,7 @@ class ConsumerCore:
             on_chunk=delivery.add,
             on_error=self._fetch_failed,
         )
-        self._held[where] = _Held(where, delivery, fetcher, committed)
+        self._held[where] = _Held(where, delivery, fetcher, committed, begin.message_id)
         fetcher.start()
 
     def _soon(self, callback: Callable[[T], object], argument: T) -> None:
@@ -345,7 +352,7 @@ class ConsumerCore:
         """The same session is back and still owns what it held: go on where delivery stopped."""
         for held in list(self._held.values()):
             if held.drained is not None and held.drained.done():
-                self._begin(held.where, held.delivery.position, committed=held.committed)
+                self._begin(held.where, held.progress(), committed=held.committed)
 
     # Commits --------------------------------------------------------------------------------------
     async def _commit_regularly(self) -> None:
@@ -376,7 +383,7 @@ class ConsumerCore:
             return
         async with self._commit_lock:
             dirty = {
-                held.where: held.delivery.position
+                held.where: held.progress()
                 for held in partitions
                 if held.delivery.position != held.committed
             }
@@ -386,7 +393,7 @@ class ConsumerCore:
                 held = self._held.get(where)
                 if error is None:
                     if held is not None:
-                        held.committed = dirty[where]
+                        held.committed = dirty[where].position
                 elif isinstance(error, GenerationStale):
                     logger.warning("%s was taken over by another member: %s", where, error)
                     membership.wake()

@@ -14,9 +14,11 @@ import logging
 import queue
 import threading
 import time
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple, Protocol
 
 from vq.client.config import ConsumerConfig, OnListenerError
 from vq.client.decode import Decoder
@@ -32,6 +34,30 @@ Listener = Callable[[Message], Any]
 
 def ignore(message: Message) -> None:
     """Stand in for a listener where messages are iterated over instead."""
+
+
+class Progress(NamedTuple):
+    """How far a partition was handled.
+
+    ``message_id`` is the id of the last message that the user is done with; None: none since the
+    delivery began.
+    """
+
+    position: int
+    message_id: int | None = None
+
+
+_next_offset = attrgetter("next_offset")
+
+
+def id_at(position: int, messages: Sequence[Message], before: int | None) -> int | None:
+    """Return the id of the last message that ends at or before ``position``.
+
+    It is looked up when somebody asks, so that delivering a message need not note it. ``messages``
+    are those of the chunk at hand, ``before`` is the answer for the chunks before it.
+    """
+    count = bisect_right(messages, position, key=_next_offset)
+    return messages[count - 1].id if count else before
 
 
 class Delivery(Protocol):
@@ -50,6 +76,10 @@ class Delivery(Protocol):
 
     def add(self, chunk: Chunk) -> None:
         """Queue a chunk; the fetcher bounds how many bytes wait here."""
+        ...
+
+    def progress(self) -> Progress:
+        """Return ``position`` and the message that it stands behind; on the loop."""
         ...
 
     def stop(self, on_stopped: Callable[[], None]) -> None:
@@ -93,9 +123,10 @@ class ThreadDelivery:
         self._chunks: deque[Chunk] = deque()
         self._decoder = Decoder(where)
         self._open: Chunk | None = None  # the chunk at hand,
-        self._messages: list[Message] = []  # its messages,
+        self._messages: list[Message] = []  # its messages (emptied under the lock),
         self._handled = 0  # and how many of them the listener is done with
         self._tries = 0  # how often the next one failed
+        self._id_before: int | None = None  # the last one of the chunks before
         self._lock = threading.Lock()
         self._scheduled = False  # a worker is at it or will be
         self._paused = False  # not now: it waits for its next try
@@ -113,6 +144,12 @@ class ThreadDelivery:
                 return
             self._scheduled = True
         self._workers.submit(self)
+
+    def progress(self) -> Progress:
+        """See ``Delivery.progress``."""
+        with self._lock:  # no chunk ends meanwhile
+            position = self.position  # before the messages: it may go on into those of a new chunk
+            return Progress(position, id_at(position, self._messages, self._id_before))
 
     def stop(self, on_stopped: Callable[[], None]) -> None:
         """See ``Delivery.stop``; called from the worker's thread, or at once when none is at it."""
@@ -169,9 +206,11 @@ class ThreadDelivery:
         if self._decoder.error is not None:
             self._give_up(self._decoder.error)
             return None
-        if chunk.offsets is not None:
-            self.position = chunk.next_offset
-        self._open, self._messages = None, []
+        with self._lock:
+            if chunk.offsets is not None:
+                self.position = chunk.next_offset
+            self._id_before = id_at(self.position, self._messages, self._id_before)
+            self._open, self._messages = None, []
         self._on_consumed(chunk.size)
         return None
 

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 
 from vq.client.decode import Decoder
+from vq.client.delivery import Progress, id_at
 from vq.client.fetcher import Chunk
 from vq.errors import VqError
 from vq.model import Message, TopicPartition
@@ -94,6 +95,8 @@ class InboxDelivery:
         self._chunks: deque[Chunk] = deque()
         self._messages: deque[Message] = deque()
         self._open: Chunk | None = None  # the chunk that _messages came from
+        self._decoded: list[Message] = []  # all messages of that chunk
+        self._id_before: int | None = None  # the last one of the chunks before
         self._decoder = Decoder(where)
         self._in_line = False
         self._stopped = False
@@ -107,6 +110,10 @@ class InboxDelivery:
         if not self._in_line:
             self._in_line = True
             self._inbox.put(self)
+
+    def progress(self) -> Progress:
+        """See ``Delivery.progress``."""
+        return Progress(self.position, id_at(self.position, self._decoded, self._id_before))
 
     def stop(self, on_stopped: Callable[[], None]) -> None:
         """See ``Delivery.stop``."""
@@ -131,7 +138,8 @@ class InboxDelivery:
         """
         if self._open is None and self._chunks:
             self._open = self._chunks.popleft()
-            self._messages.extend(self._decoder.decode(self._open))
+            self._decoded = self._decoder.decode(self._open)
+            self._messages.extend(self._decoded)
         if self._messages:
             return self._messages.popleft()
         self._close_chunk()
@@ -145,6 +153,7 @@ class InboxDelivery:
         elif chunk is not None:
             if chunk.offsets is not None and not self._stopped:
                 self.position = chunk.next_offset
+            self._id_before, self._decoded = self.progress().message_id, []
             self._on_consumed(chunk.size)
 
     def finished(self, message: Message | None) -> None:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
+from vq.client.delivery import Progress
 from vq.coordination import groups
 from vq.coordination.coordinator import SessionState, WatchEvent
 from vq.coordination.paths import CommittedOffset, ConsumerGroup, Member
@@ -417,9 +418,9 @@ class Membership:
 
     # Offsets --------------------------------------------------------------------------------------
     async def commit(
-        self, positions: Mapping[TopicPartition, int]
+        self, progress: Mapping[TopicPartition, Progress]
     ) -> dict[TopicPartition, VqError | None]:
-        """Commit positions of held partitions; None for each that was written.
+        """Commit the progress of held partitions; None for each that was written.
 
         Raises:
             CoordinationError: Whether they were written is not known; commit them again.
@@ -428,9 +429,14 @@ class Membership:
         commits = [
             (
                 self._claims[where],
-                CommittedOffset(offset=position, time_ms=now, member=self._member),
+                CommittedOffset(
+                    offset=done.position,
+                    message_id=done.message_id,
+                    time_ms=now,
+                    member=self._member,
+                ),
             )
-            for where, position in positions.items()
+            for where, done in progress.items()
             if where in self._claims
         ]
         result = await groups.commit(self._coordinator, commits)

@@ -98,6 +98,7 @@ def _check_type(name: str, value: object, declared: str) -> None:
         "bool": (bool,),
         "float": (int, float),
         "str | None": (str, type(None)),
+        "int | None": (int, type(None)),
     }
     for annotation, types in allowed.items():
         if declared in {annotation, f"<class '{annotation}'>"}:
@@ -397,11 +398,15 @@ class Owner(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedOffset(Value):
-    """``consumers/<group>/offsets/<topic>/<n>``: everything before ``offset`` is done."""
+    """``consumers/<group>/offsets/<topic>/<n>``: everything before ``offset`` is done.
+
+    ``message_id`` is the id of the last message that was handled; None, and left out, while none
+    was, or nobody knows which.
+    """
 
     _what = "offset"
     offset: int
-    message_id: int = 0
+    message_id: int | None = None
     time_ms: int = 0
     member: str = ""
 
@@ -414,6 +419,17 @@ class CommittedOffset(Value):
     def path(cls, group: str, topic: str, partition: int) -> str:
         """Return the offset's path."""
         return join(cls.parent(group, topic), str(partition))
+
+    def _to_json(self) -> dict[str, Any]:
+        values = {"offset": self.offset, "message_id": self.message_id}
+        known = {name: value for name, value in values.items() if value is not None}
+        return {**known, "time_ms": self.time_ms, "member": self.member}
+
+    @classmethod
+    def _from_json(cls, document: Mapping[str, Any]) -> Self:
+        values = cls._plain_fields(document)
+        # No message has the id 0; it was written for an unknown one once.
+        return cls(**{**values, "message_id": values.get("message_id") or None})
 
 
 # Slots ----------------------------------------------------------------------------------------

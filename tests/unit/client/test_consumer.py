@@ -16,6 +16,7 @@ from vq.client.config import ConsumerConfig, ProducerConfig, StartPosition
 from vq.coordination import groups, topics
 from vq.coordination.coordinator import NodeExists, Operation, Stat
 from vq.coordination.memory import MemoryCoordinator
+from vq.coordination.paths import CommittedOffset
 from vq.errors import (
     ConnectionCut,
     CorruptData,
@@ -260,6 +261,45 @@ async def test_commit_writes_what_was_consumed_so_far(factory: aio.MessageFactor
     where = TopicPartition("t", 0)
     assert (await consumer.get_offset("t"))[where] == results[0].offset + 21
     await consumer.commit()
+
+
+async def test_the_last_handled_message_is_named_beside_the_offset(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """Also when only a filter moved on since then, and by a later owner."""
+    where = TopicPartition("t", 0)
+
+    async def committed() -> CommittedOffset:
+        async with cluster.admin() as coordinator:
+            return (await groups.read_offsets(coordinator, "g", ["t"]))[where]
+
+    async def consume(count: int) -> None:
+        consumer = await factory.create_consumer(ConsumerConfig(group="g", max_wait_s=0.1))
+        consumer.subscribe("t", message_filter="a")
+        assert len(await take(consumer, count)) == count
+        await consumer.close()
+
+    results = await send(factory, Message("t", b"1", "a"), Message("t", b"2", "a"))
+    consumer = await factory.create_consumer(ConsumerConfig(group="g", max_wait_s=0.1))
+    await consumer.subscribe("t", message_filter="a").start()
+    await until(consumer.assignment)
+    assert (await committed()).message_id is None, "nothing was handled yet"
+    await consumer.close()
+    await consume(2)
+    assert (await committed()).message_id == results[1].id
+    await send(factory, Message("t", b"3", "b"))
+    latest = (await consumer.get_bounds("t", 0)).latest
+    idle = await factory.create_consumer(
+        ConsumerConfig(group="g", max_wait_s=0.1, commit_interval_s=0.01)
+    )
+    await idle.subscribe("t", message_filter="a").start()
+    waiting = asyncio.create_task(take(idle, 1))
+    async with asyncio.timeout(10):
+        while (await committed()).offset != latest:
+            await asyncio.sleep(0.005)
+    assert (await committed()).message_id == results[1].id
+    await idle.close()
+    assert await waiting == []
 
 
 async def test_offsets_are_committed_regularly(factory: aio.MessageFactory) -> None:

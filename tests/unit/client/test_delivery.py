@@ -114,6 +114,21 @@ def test_the_position_passes_what_a_filter_left_out(workers: Workers) -> None:
     assert partition.delivery.delivered == 2
 
 
+def test_progress_names_the_last_message_that_was_handled(workers: Workers) -> None:
+    """Inside a chunk, behind it, and behind chunks without a message: ids count from 1 here."""
+    seen: list[tuple[int, int | None]] = []
+    partition = Partition(workers, lambda _: seen.append(partition.delivery.progress()))
+    assert partition.delivery.progress() == (0, None)
+    first, second = partition.add(2), partition.add(1)
+    until(lambda: partition.consumed == first.size + second.size)
+    half = first.next_offset // 2
+    assert seen == [(0, None), (half, 1), (first.next_offset, 2)]
+    assert partition.delivery.progress() == (second.next_offset, 3)
+    partition.add(0, picked=True, gap=100)
+    until(lambda: partition.delivery.position == partition.offset)
+    assert partition.delivery.progress() == (partition.offset, 3)
+
+
 def test_a_partition_is_in_one_thread_at_a_time() -> None:
     workers = Workers(4, name="test")
     inside: set[int] = set()

@@ -12,6 +12,7 @@ from support.client import cluster_client
 from vq.client import membership as memberships
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
+from vq.client.delivery import Progress
 from vq.client.membership import Membership, MembershipHooks
 from vq.coordination import groups, topics
 from vq.coordination.coordinator import ConnectionLost, NodeExists, SessionState
@@ -580,16 +581,20 @@ async def test_an_owner_node_taken_away_is_noticed(group: Group) -> None:
 async def test_commits_are_written_and_fenced(group: Group) -> None:
     consumer = await group.join("a")
     await until(lambda: consumer.held == ALL)
-    assert await consumer.member.commit({P0: 10, P1: 20}) == {P0: None, P1: None}
+    assert await consumer.member.commit({P0: Progress(10, 7), P1: Progress(20)}) == {
+        P0: None,
+        P1: None,
+    }
     async with group.cluster.admin() as coordinator:
         assignment = await coordinator.get("consumers/g/assignment/t/1")
         await coordinator.set("consumers/g/assignment/t/1", assignment.data)
-    outcome = await consumer.member.commit({P0: 11, P1: 21})
+    outcome = await consumer.member.commit({P0: Progress(11, 8), P1: Progress(21, 9)})
     assert outcome[P0] is None
     assert isinstance(outcome[P1], GenerationStale)
     async with group.cluster.admin() as coordinator:
         found = await groups.read_offsets(coordinator, "g", ["t"])
     assert {where: each.offset for where, each in found.items()} == {P0: 11, P1: 20}
+    assert {where: each.message_id for where, each in found.items()} == {P0: 8, P1: None}
 
 
 async def test_the_next_owner_goes_on_at_the_commit(group: Group) -> None:
@@ -600,7 +605,7 @@ async def test_the_next_owner_goes_on_at_the_commit(group: Group) -> None:
 
     first = await group.join("a")
     await until(lambda: first.held == ALL)
-    await first.member.commit({P2: 77})
+    await first.member.commit({P2: Progress(77)})
     await first.member.close(1.0)
     second = await group.member("b")
     second.on_claimed = begin
