@@ -1,4 +1,4 @@
-"""``make demo``: what it says of a file it cannot carry, and how it ends when interrupted."""
+"""``make demo``: a file carried, one that cannot be, and an end by ctrl-C."""
 
 import os
 import signal
@@ -11,6 +11,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 DEMO = Path(__file__).parents[2] / "tools" / "demo.py"
+LINES = 300
 
 
 def demo(file: Path, scratch: Path) -> "subprocess.Popen[str]":
@@ -21,6 +22,18 @@ def demo(file: Path, scratch: Path) -> "subprocess.Popen[str]":
         env={**os.environ, "TMPDIR": str(scratch), "PYTHONUNBUFFERED": "1"},
         text=True,
     )
+
+
+@pytest.mark.usefixtures("zookeeper")  # where there is none, the demo has none either
+def test_every_line_is_accounted_for(tmp_path: Path) -> None:
+    file = tmp_path / "lines.txt"
+    file.write_text("".join(f"line {number % 7}\n\n" for number in range(LINES // 2)))
+    with demo(file, tmp_path) as running:
+        out, err = running.communicate(timeout=120)
+    assert running.returncode == 0, out + err
+    assert out.splitlines()[-1] == "every line arrived exactly once"
+    assert f"{LINES} lines of" in out
+    assert "consumer-2 has its partitions" in out
 
 
 @pytest.mark.parametrize(("content", "said"), [(None, "No such file"), (b"", "has no lines")])
