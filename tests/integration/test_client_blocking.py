@@ -318,31 +318,37 @@ def test_a_killed_broker_costs_nothing_that_was_acknowledged(
     owner = factory.get_partitions_for_topic(name)[0].writer_group
     assert owner is not None
     stop = threading.Event()
+    acknowledged: list[list[bytes]] = [[] for _ in range(4)]
 
-    def work(thread: int) -> list[bytes]:
-        acknowledged = []
+    def work(thread: int) -> None:
+        mine = acknowledged[thread]
         for number in itertools.count():
             content = b"%d.%d" % (thread, number)
             if thread % 2:
                 producer.send_sync(vq.Message(name, content), WAIT_S)
-                acknowledged.append(content)
+                mine.append(content)
             else:
                 producer.send_async(
                     vq.Message(name, content),
-                    lambda result, _, content=content: result and acknowledged.append(content),
+                    lambda result, _, content=content: result and mine.append(content),
                 )
                 time.sleep(0.001)
             if stop.is_set():
-                return acknowledged
-        raise AssertionError
+                return
+
+    def more_are_acknowledged() -> None:
+        """Wait until every thread has had so many more: enough to lose some."""
+        counts = [len(each) for each in acknowledged]
+        until(lambda: all(len(e) >= n + 20 for e, n in zip(acknowledged, counts, strict=True)))
 
     threads = [spawn(lambda thread=n: work(thread)) for n in range(4)]
-    time.sleep(0.2)
+    more_are_acknowledged()
     cluster.brokers[owner].kill()
     cluster.restart(owner)
-    time.sleep(0.2)
+    more_are_acknowledged()
     stop.set()
-    acknowledged = [thread.result(WAIT_S) for thread in threads]
+    for thread in threads:
+        thread.result(WAIT_S)
     producer.flush(WAIT_S)
     stored = contents(read_all(factory, name)[0])
     assert len(stored) == len(set(stored)), "nothing is stored twice"
@@ -372,7 +378,7 @@ def test_closing_under_load_gives_every_message_its_outcome(
         raise AssertionError
 
     threads = [spawn(lambda direct=n % 2 == 0: work(direct)) for n in range(6)]
-    time.sleep(0.2)
+    until(lambda: len(futures) >= 200)
     closers = [spawn(factory.shutdown) for _ in range(2)]
     for closer in closers:
         closer.result(WAIT_S)

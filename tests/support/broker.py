@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +35,13 @@ async def until(check: Callable[[], object], *, timeout_s: float = WAIT_S) -> No
     """Let the loop run until ``check()`` is true."""
     async with asyncio.timeout(timeout_s):
         while not check():
+            await asyncio.sleep(0.001)
+
+
+async def until_true(check: Callable[[], Awaitable[object]], *, timeout_s: float = WAIT_S) -> None:
+    """Ask again until ``await check()`` is true."""
+    async with asyncio.timeout(timeout_s):
+        while not await check():
             await asyncio.sleep(0.001)
 
 

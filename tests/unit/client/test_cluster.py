@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from support.broker import MemoryCluster, memory_cluster, until
+from support.broker import MemoryCluster, memory_cluster, until, until_true
 from support.client import HOST, cluster_client, started
 
 from vq.client.cluster import ClusterClient
@@ -254,7 +254,7 @@ async def test_whoever_waits_at_the_end_is_told_that_it_is_the_end(
         asyncio.create_task(client.track("t")),
     ]
     cluster.network.cut(HOST, "nowhere")
-    await asyncio.sleep(0.001)
+    await until(lambda: client._tracking and client._connecting)
     waiting.pop().cancel()
     await client.close()
     for each in waiting:
@@ -265,8 +265,12 @@ async def test_whoever_waits_at_the_end_is_told_that_it_is_the_end(
 # Queries ----------------------------------------------------------------------------------------
 async def test_status_of_one_and_of_all(cluster: MemoryCluster, client: ClusterClient) -> None:
     address = await master(client)
-    while (one := await broker_status(client, address)).partitions < 2:
-        await asyncio.sleep(0.001)  # the broker has not heard of the topic yet
+
+    async def has_heard() -> bool:
+        return (await broker_status(client, address)).partitions == 2
+
+    await until_true(has_heard)  # the broker, of the topic
+    one = await broker_status(client, address)
     assert (one.address, one.group, one.node, one.partitions) == (address, "b1", "n1", 2)
     assert len(one.raw["partitions"]) == 2
     await cluster.start("b2")

@@ -5,11 +5,12 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
-from support.broker import MemoryCluster, memory_cluster, until
+from support.broker import MemoryCluster, memory_cluster, until, until_true
 from support.client import HOST, factory_of, started
 from support.coordination import strike
 
 from vq import aio
+from vq.broker.channel import Channel
 from vq.client import membership as memberships
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, ProducerConfig, StartPosition
@@ -24,6 +25,7 @@ from vq.errors import (
     InvalidState,
     OffsetNotBoundary,
     OffsetOutOfRange,
+    StaleEpoch,
     UnknownPartition,
     UnknownTopic,
     VqError,
@@ -74,6 +76,15 @@ async def take(consumer: aio.MessageConsumer, count: int) -> list[bytes]:
     return found
 
 
+async def until_committed(consumer: aio.MessageConsumer, offset: int) -> None:
+    """Wait until the group's progress in ``t-0`` is ``offset``."""
+
+    async def is_there() -> bool:
+        return (await consumer.get_offset("t")).get(TopicPartition("t", 0)) == offset
+
+    await until_true(is_there)
+
+
 def texts(*numbers: int) -> list[Message]:
     return [Message("t", b"%d" % number) for number in numbers]
 
@@ -118,10 +129,13 @@ async def test_get_of_less_than_a_record_returns_the_whole_record(
         assert [len(message.content) for message in found] == [5_000], f"length {length}"
 
 
-async def test_get_waits_for_a_first_message(factory: aio.MessageFactory) -> None:
+async def test_get_waits_for_a_first_message(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
     consumer = await factory.create_consumer()
     waiting = asyncio.create_task(consumer.get("t", 0, 0, 1_000, 5.0))
-    await asyncio.sleep(0.02)
+    server: Any = cluster.nodes["b1"]._server
+    await until(lambda: any(session.waiting for session in server.sessions))
     assert not waiting.done()
     await send(factory, *texts(1))
     assert [message.content for message in await waiting] == [b"1"]
@@ -166,9 +180,18 @@ async def test_get_goes_on_after_a_cut(cluster: MemoryCluster, factory: aio.Mess
 
 
 async def test_a_reader_believes_no_broker_that_is_behind_what_it_knows(
-    cluster: MemoryCluster, factory: aio.MessageFactory
+    cluster: MemoryCluster, factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By position, by offsets and as a member: refused meanwhile, and gone on with afterwards."""
+    refused = 0
+    stale_epoch = Channel.stale_epoch
+
+    def count(channel: Channel, epoch: int) -> StaleEpoch:
+        nonlocal refused
+        refused += 1
+        return stale_epoch(channel, epoch)
+
+    monkeypatch.setattr(Channel, "stale_epoch", count)
     await send(factory, *texts(1))
     reader = await factory.create_consumer()
     assert len(await reader.get("t", 0, 0, 1_000)) == 1
@@ -180,8 +203,8 @@ async def test_a_reader_believes_no_broker_that_is_behind_what_it_knows(
         asyncio.create_task(reader.get_bounds("t", 0)),
         asyncio.create_task(take(member, 1)),
     ]
-    done, _ = await asyncio.wait(waiting, timeout=0.2)
-    assert not done
+    await until(lambda: refused >= 12)
+    assert not any(each.done() for each in waiting)
     context.epoch += 1
     messages, bounds, taken = await asyncio.gather(*waiting)
     assert (len(messages), bounds.latest > 0, taken) == (1, True, [b"1"])
@@ -294,9 +317,7 @@ async def test_the_last_handled_message_is_named_beside_the_offset(
     )
     await idle.subscribe("t", message_filter="a").start()
     waiting = asyncio.create_task(take(idle, 1))
-    async with asyncio.timeout(10):
-        while (await committed()).offset != latest:
-            await asyncio.sleep(0.005)
+    await until_committed(idle, latest)
     assert (await committed()).message_id == results[1].id
     await idle.close()
     assert await waiting == []
@@ -306,9 +327,7 @@ async def test_offsets_are_committed_regularly(factory: aio.MessageFactory) -> N
     results = await send(factory, *texts(1, 2))
     consumer = await consumer_of(factory, commit_interval_s=0.02)
     await take(consumer, 2)
-    where = TopicPartition("t", 0)
-    while (await consumer.get_offset("t"))[where] != results[1].offset + 21:
-        await asyncio.sleep(0.005)
+    await until_committed(consumer, results[1].offset + 21)
 
 
 async def test_a_commit_that_fails_is_tried_again(
@@ -328,9 +347,7 @@ async def test_a_commit_that_fails_is_tried_again(
     await until(consumer.assignment)
     monkeypatch.setattr(memberships.groups, "commit", fail)
     await take(consumer, 2)
-    where = TopicPartition("t", 0)
-    while (await consumer.get_offset("t"))[where] != results[1].offset + 21:
-        await asyncio.sleep(0.005)
+    await until_committed(consumer, results[1].offset + 21)
     assert not errors
     assert "a bug" in caplog.text
 

@@ -1,6 +1,5 @@
 """Reading ahead of one partition: one request at a time, bounded, from wherever the bytes lie."""
 
-import asyncio
 import random
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -38,11 +37,13 @@ class Connection:
     def __init__(self) -> None:
         self.asked: list[tuple[GetRequest, Callable[[Frame | None], None]]] = []
         self.closed = 0
+        self.refused = 0
         self.refuse: VqError | None = None
 
     def send(self, command: int, header: bytes, body: bytes, on_reply: Any) -> int:
         assert command == Command.GET
         if self.refuse is not None:
+            self.refused += 1
             raise self.refuse
         self.asked.append((GetRequest.FromString(header), on_reply))
         return len(self.asked)
@@ -63,6 +64,7 @@ class Cluster:
         self.refreshed: list[str] = []
         self.missing: VqError | None = None
         self.epoch = 3
+        self.lookups = 0
         self.routes = SimpleNamespace(topics={"t": SimpleNamespace(id="id-1")})
 
     def master_at(self, where: TopicPartition, offset: int) -> tuple[Address, int]:
@@ -71,6 +73,7 @@ class Cluster:
         return HERE, self.epoch
 
     def live_connection(self, address: Address) -> Connection | None:
+        self.lookups += 1
         return self.connection
 
     def refresh(self, topic: str) -> None:
@@ -280,7 +283,7 @@ async def test_a_request_that_cannot_be_sent_is_tried_again(error: VqError) -> N
     reader = Reader()
     reader.connection.refuse = error
     reader.answer(b"x" * 50)
-    await asyncio.sleep(0.005)
+    await until(lambda: reader.connection.refused >= 3)
     assert len(reader.asked) == 1
     reader.connection.refuse = None
     await until(lambda: reader.asked == [100, 150])
@@ -290,8 +293,9 @@ async def test_a_request_that_cannot_be_sent_is_tried_again(error: VqError) -> N
 async def test_without_a_connection_it_waits_for_one() -> None:
     reader = Reader()
     connection, reader.cluster.connection = reader.connection, None
+    lookups = reader.cluster.lookups
     connection.asked[-1][1](None)
-    await asyncio.sleep(0.01)
+    await until(lambda: reader.cluster.lookups > lookups)
     reader.cluster.connection = connection
     for listener in list(reader.cluster.listeners):
         listener()
@@ -322,6 +326,8 @@ async def test_after_the_stop_nothing_is_delivered_and_nothing_is_left() -> None
 async def test_a_stop_during_a_pause_ends_it() -> None:
     reader = Reader()
     reader.refuse(Busy())
+    timer = reader.fetcher._timer
+    assert timer is not None
     reader.fetcher.stop()
-    await asyncio.sleep(0.01)
+    assert timer.cancelled()
     assert reader.asked == [100]

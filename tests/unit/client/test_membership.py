@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from support.broker import MemoryCluster, memory_cluster, until
+from support.broker import MemoryCluster, memory_cluster, until, until_true
 from support.client import cluster_client
 
 from vq.client import membership as memberships
@@ -167,7 +167,21 @@ async def test_members_of_one_session_are_told_apart(group: Group) -> None:
     await until(lambda: second.held == ALL)
 
 
-async def test_a_partition_is_waited_for_until_its_owner_has_drained_it(group: Group) -> None:
+async def test_a_partition_is_waited_for_until_its_owner_has_drained_it(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    still_owned = 0
+    claim = groups.claim
+
+    async def count(*arguments: Any) -> groups.Claim:
+        nonlocal still_owned
+        try:
+            return await claim(*arguments)
+        except groups.StillOwned:
+            still_owned += 1
+            raise
+
+    monkeypatch.setattr(memberships.groups, "claim", count)
     first = await group.join("a")
     await until(lambda: first.held == ALL)
     drained = asyncio.Event()
@@ -177,7 +191,9 @@ async def test_a_partition_is_waited_for_until_its_owner_has_drained_it(group: G
 
     first.on_revoke = drain
     second = await group.join("b")
-    await asyncio.sleep(0.1)
+    await until(lambda: still_owned >= 2)
+    second.member.wake()
+    await until(lambda: still_owned >= 4)
     assert second.held == set()
     drained.set()
     await share(first, second)
@@ -231,8 +247,11 @@ async def test_an_owner_released_just_before_it_was_watched_is_seen(
     await asked.wait()  # it found them owned; now they are released, and only then it looks
     drained.set()
     await until(lambda: len(first.held) == 2)
-    while len(await group_owners_directly(group, read_owners)) > 2:
-        await asyncio.sleep(0.001)
+
+    async def released() -> bool:
+        return len(await group_owners_directly(group, read_owners)) <= 2
+
+    await until_true(released)
     first_gone.set()
     await share(first, second)
 
@@ -482,13 +501,27 @@ async def test_a_lost_session_lets_the_others_take_over(group: Group) -> None:
     await until(lambda: second.held == ALL)
 
 
-async def test_a_short_absence_changes_nothing(group: Group) -> None:
+async def test_a_short_absence_changes_nothing(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
     consumer = await group.join("a")
     await until(lambda: consumer.held == ALL)
+    rounds = 0
+    one_round = consumer.member._round
+
+    async def count() -> float:
+        nonlocal rounds
+        pause_s = await one_round()
+        rounds += 1
+        return pause_s
+
+    monkeypatch.setattr(consumer.member, "_round", count)
     for _ in range(3):
         group.cluster.ensemble.blink(consumer.coordinator)
         await until(lambda: consumer.coordinator.state is SessionState.CONNECTED)
-    await asyncio.sleep(0.05)
+    before = rounds
+    consumer.member.wake()
+    await until(lambda: rounds > before)
     assert consumer.events == []
 
 
@@ -496,10 +529,16 @@ async def test_delivery_pauses_when_ownership_can_no_longer_be_proved(group: Gro
     """The ensemble is away for longer than the session lives; then the session is back."""
     consumer = await group.join("a")
     await until(lambda: consumer.held == ALL)
+    coordinator, silent_s = consumer.coordinator, 0.0
+
+    async def note() -> None:
+        nonlocal silent_s
+        silent_s = consumer.cluster.clock.monotonic() - coordinator.last_reply_monotonic
+
+    consumer.on_suspend = note
     group.cluster.ensemble.stop()
-    await asyncio.sleep(0.2)
-    assert consumer.events == []
     await until(lambda: consumer.events == ["suspend"])
+    assert silent_s >= coordinator.session_timeout_s, "as long as the session surely lives"
     group.cluster.ensemble.start()
     await until(lambda: consumer.events == ["suspend", "resume"])
     assert consumer.held == ALL
@@ -529,7 +568,9 @@ async def test_delivery_pauses_also_while_a_round_waits_for_zookeeper(
     assert inside.is_set()
 
 
-async def test_delivery_goes_on_only_when_the_pause_was_reached(group: Group) -> None:
+async def test_delivery_goes_on_only_when_the_pause_was_reached(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A listener is still at its message when the connection is back."""
     consumer = await group.join("a")
     await until(lambda: consumer.held == ALL)
@@ -538,8 +579,15 @@ async def test_delivery_goes_on_only_when_the_pause_was_reached(group: Group) ->
     group.cluster.ensemble.stop()
     await until(lambda: consumer.events == ["suspend"])
     group.cluster.ensemble.start()
-    await until(lambda: consumer.coordinator.state is SessionState.CONNECTED)
-    await asyncio.sleep(0.05)
+    proved = asyncio.Event()
+    resume = consumer.member._resume
+
+    async def noted() -> bool:
+        proved.set()
+        return await resume()
+
+    monkeypatch.setattr(consumer.member, "_resume", noted)
+    await proved.wait()
     assert consumer.events == ["suspend"]
     returns.set()
     await until(lambda: consumer.events == ["suspend", "resume"])
@@ -562,8 +610,11 @@ async def test_a_member_node_that_was_deleted_is_made_again(group: Group) -> Non
     await until(lambda: consumer.held == ALL)
     async with group.cluster.admin() as coordinator:
         await coordinator.delete("consumers/g/members/a")
-    while await group.members() != ["a"]:
-        await asyncio.sleep(0.001)
+
+    async def is_back() -> bool:
+        return await group.members() == ["a"]
+
+    await until_true(is_back)
     assert consumer.held == ALL
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.broker import MemoryCluster, memory_cluster, until
+from support.broker import MemoryCluster, memory_cluster, until, until_true
 from support.client import HOST, factory_of
 from support.threads import in_thread
 
@@ -268,8 +268,11 @@ async def test_a_topic_made_again_is_another_topic(
     old = core._topics["t"].topic_id
     await until(lambda: "t" not in core._topics or core._topics["t"].topic_id != old)
     consumer = await factory.create_consumer()
-    while (await consumer.get_bounds("t", 0)).latest:
-        await asyncio.sleep(0.001)  # the broker has not heard of it yet
+
+    async def has_heard() -> bool:
+        return not (await consumer.get_bounds("t", 0)).latest
+
+    await until_true(has_heard)  # the broker, of the new topic
     for number in range(4):
         async with asyncio.timeout(5):
             await producer.send(Message("t", b"new%d" % number, key=str(number)))
@@ -529,7 +532,9 @@ async def test_a_broker_that_falls_silent_is_asked_on_a_new_connection(
     await ended(core.enqueue(Message("t", b"0", key="k")))
     cluster.network.cut_one_way("b1", HOST)  # it still gets what is sent, its answers are lost
     future = core.enqueue(Message("t", b"1", key="k"))
-    await asyncio.sleep(0.2)
+    client = factory._cluster
+    assert client is not None
+    await until(lambda: not client._connections)  # given up
     assert not future.done()
     cluster.network.heal()
     assert (await ended(future)).id > 0

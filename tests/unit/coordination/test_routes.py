@@ -1,6 +1,5 @@
 """Routes: what a watcher shows, how it learns of changes, and what it keeps while cut off."""
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -8,6 +7,7 @@ from support.coordination import client_of, expire, until
 
 from vq.clock import SystemClock
 from vq.coordination import topics
+from vq.coordination.coordinator import SessionState
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.placement import close_span, move
 from vq.coordination.registry import BrokerRegistration
@@ -145,7 +145,7 @@ async def test_the_picture_stays_while_zookeeper_is_away(ensemble, admin, client
     await watcher.track("t")
     ensemble.disconnect(client)
     await topics.add_partitions(admin, "t", 1)
-    await asyncio.sleep(0.02)
+    await until(lambda: client.state is SessionState.SUSPENDED)
     assert len(watcher.snapshot.partitions("t")) == 1
     ensemble.reconnect(client)
     await until(lambda: len(watcher.snapshot.partitions("t")) == 2)

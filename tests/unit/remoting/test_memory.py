@@ -5,6 +5,7 @@ import random
 from typing import cast
 
 import pytest
+from support.broker import until
 
 from vq.errors import Unreachable
 from vq.model import Address
@@ -143,8 +144,7 @@ async def test_latency_delays_delivery() -> None:
     client.transport.write(b"x")
     await turns()
     assert not server.chunks
-    while len(server.chunks) < 1:
-        await asyncio.sleep(0.005)
+    await until(lambda: server.chunks)
     assert loop.time() - begun >= 0.05
 
 
