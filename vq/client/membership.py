@@ -287,6 +287,14 @@ class Membership:
             await self._give_up((set(self._claims) - target) | self._leaving)
         except VqError as error:
             failed = error  # it does not keep what is to be claimed waiting
+            if self._leaving:
+                logger.warning(
+                    "group %s, member %s: %s cannot be handed over before the last commit: %s",
+                    self._group,
+                    self._member,
+                    ", ".join(map(str, sorted(self._leaving))),
+                    error,
+                )
         await self._claim_all(target - set(self._claims))
         if failed is not None:
             raise failed

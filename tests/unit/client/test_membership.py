@@ -357,7 +357,7 @@ async def test_a_release_that_did_not_get_through_is_made_up_for(
 
 
 async def test_a_partition_whose_last_commit_fails_is_kept_as_long_as_the_session(
-    group: Group, monkeypatch: pytest.MonkeyPatch
+    group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The next owner would begin before what was handled; with the session the fence is over."""
     monkeypatch.setattr(memberships, "_BACKOFF_S", 0.01)
@@ -376,6 +376,7 @@ async def test_a_partition_whose_last_commit_fails_is_kept_as_long_as_the_sessio
     await until(lambda: tries >= 6)
     assert await group.owners() == dict.fromkeys(ALL, "a")
     assert second.held == set()
+    assert "cannot be handed over before the last commit" in caplog.text
     group.cluster.ensemble.expire(first.coordinator)
     await share(first, second)
 
