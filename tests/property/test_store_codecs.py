@@ -192,11 +192,13 @@ def test_a_producer_table_agrees_with_a_full_history(steps: list[tuple[int, int,
 # Both codecs --------------------------------------------------------------------------------------
 def common_and_damaged() -> st.SearchStrategy[bytes]:
     """Logs of common records, then hurt in a few places or not."""
+    keys = texts.map(lambda key: encode_properties(Properties(key=key)))
     record = st.builds(
         encode_record,
         st.integers(0, 2**63 - 1),
         st.binary(max_size=300),
         st.none() | st.binary(min_size=1, max_size=10),
+        st.none() | keys | st.binary(max_size=10),
     )
     logs = st.lists(record, max_size=40).map(b"".join)
     hurts = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=2)

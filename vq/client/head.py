@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from vq import limits
 from vq.errors import InvalidArgument, MessageTooLarge
 from vq.store.format import FLAG_PROPERTIES, FLAG_TAG
-from vq.store.record import Properties, encode_properties
+from vq.store.record import Properties, encode_key, encode_properties
 
 _TAGS_REMEMBERED = 1_024
 _KEY_SHOWN = 40  # characters of a key in an error
@@ -56,7 +56,13 @@ class Heads:
             InvalidArgument, MessageTooLarge: Tag, key or headers are unusable.
         """
         try:
-            properties = encode_properties(Properties(key=key, headers=headers))
+            properties = None
+            if type(key) is str and not headers:
+                properties = encode_key(key)
+            if properties is None:
+                properties = encode_properties(Properties(key=key, headers=headers))
+        except UnicodeEncodeError as error:
+            raise InvalidArgument(f"key {key!r} is no text: {error}") from error
         except (InvalidArgument, MessageTooLarge) as error:
             shown = repr(key) if len(repr(key)) <= _KEY_SHOWN else repr(key)[:_KEY_SHOWN] + "…"
             raise type(error)(f"key {shown} and {len(headers)} headers: {error}") from error

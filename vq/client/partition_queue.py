@@ -46,6 +46,7 @@ class PartitionQueue:
         retry_at: Nothing is sent before this monotonic time.
         closed: Why nothing is sent any more; under the producer's lock.
         topic_id: Which topic of that name it belongs to.
+        epoch: Of the master that was last looked up for it, 0: none was.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class PartitionQueue:
         self.held = False
         self.closed: errors.VqError | None = None
         self.topic_id = ""
+        self.epoch = 0
         self._config = config
         self._producer_id = producer_id
         self._on_ended = on_ended  # (messages, payload bytes) that have their outcome now

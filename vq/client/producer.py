@@ -430,7 +430,10 @@ class ProducerCore:
             return None
         group = view.partitions[queue.where.partition].writer_group
         master = None if group is None else routes.master(group)
-        return None if master is None else master[0]
+        if master is None:
+            return None
+        address, queue.epoch = master
+        return address
 
     def _send(self, queue: PartitionQueue, batch: Batch, connection: BrokerConnection) -> None:
         attempt = batch.attempts

@@ -20,6 +20,7 @@ def put_header(queue: PartitionQueue, batch: Batch) -> bytes:
         producer_epoch=stamp.producer_epoch,
         sequence=stamp.sequence,
         topic_id=queue.topic_id,
+        epoch=queue.epoch,
     ).SerializeToString()
 
 

@@ -4,7 +4,8 @@
  * this could not be built; one suite of tests holds both against each other. Nothing else belongs in
  * here. Layout of a record (see vq/store/format.py), all numbers big-endian:
  *
- *   length u32 | checksum 4 bytes | id u64 | flag u32 | [tag length u32 | tag] | payload
+ *   length u32 | checksum 4 bytes | id u64 | flag u32
+ *     | [tag length u32 | tag] | [properties length u32 | properties] | payload
  *
  * The checksum is the first four bytes of the MD5 (RFC 1321) of everything behind the header. MD5 of
  * one message is a chain in which every step waits for the one before it; sixteen messages side by
@@ -22,7 +23,8 @@
 #error "written for little-endian machines; elsewhere the Python functions do the work"
 #endif
 
-enum { HEADER_BYTES = 20, CHECKSUM_AT = 4, ID_AT = 8, FLAG_AT = 16, TAG = 1, MESSAGE_FIELDS = 9 };
+enum { HEADER_BYTES = 20, CHECKSUM_AT = 4, ID_AT = 8, FLAG_AT = 16, TAG = 1, PROPERTIES = 2 };
+enum { MESSAGE_FIELDS = 9, KEY_FIELD = 0x0a, KEY_BYTES_SHORT = 127 };
 
 /* MD5 ------------------------------------------------------------------------------------------ */
 
@@ -454,34 +456,63 @@ static PyObject *tag_of(const reader_t *reader, const uint8_t *tag, Py_ssize_t s
     return text;
 }
 
+/* Cut a field with its length before it off the front of a body. Returns 0 if it is longer than that. */
+static int cut_field(text_t *body, text_t *field)
+{
+    if (body->size < 4 || load_u32(body->data) > body->size - 4)
+        return 0;
+    *field = (text_t){body->data + 4, load_u32(body->data)};
+    body->data += 4 + field->size;
+    body->size -= 4 + field->size;
+    return 1;
+}
+
+/* Return the key (a new reference) of properties that have nothing but a short one, or NULL: with an
+ * exception, or without one when there is more to them. */
+static PyObject *key_of(const text_t *properties)
+{
+    const uint8_t *data = properties->data;
+    if (properties->size < 3 || properties->size > 2 + KEY_BYTES_SHORT || data[0] != KEY_FIELD ||
+        data[1] != properties->size - 2)
+        return NULL;
+    PyObject *key = PyUnicode_DecodeUTF8((const char *)data + 2, data[1], NULL);
+    if (!key && PyErr_ExceptionMatches(PyExc_UnicodeDecodeError))
+        PyErr_Clear();
+    return key;
+}
+
 /* Append one verified record as a message. Returns 1, 0 if it is none of the common kinds after all,
  * -1 with an exception. */
-static int append_message(const reader_t *reader, const text_t *body)
+static int append_message(const reader_t *reader, const text_t *whole)
 {
-    const uint8_t *head = body->data - HEADER_BYTES;
-    const uint8_t *payload = body->data;
-    Py_ssize_t size = (Py_ssize_t)body->size;
-    PyObject *tag = Py_None;
-    if (load_u32(head + FLAG_AT) == TAG) {
-        if (size < 4 || load_u32(payload) > (uint32_t)size - 4)
+    const uint8_t *head = whole->data - HEADER_BYTES;
+    uint32_t flag = load_u32(head + FLAG_AT);
+    text_t body = *whole, field;
+    PyObject *tag = Py_None, *key = NULL;
+    if (flag & TAG) {
+        if (!cut_field(&body, &field))
             return 0;
-        Py_ssize_t tag_size = (Py_ssize_t)load_u32(payload);
-        tag = tag_of(reader, payload + 4, tag_size);
+        tag = tag_of(reader, field.data, (Py_ssize_t)field.size);
         if (!tag)
             return PyErr_Occurred() ? -1 : 0;
-        payload += 4 + tag_size;
-        size -= 4 + tag_size;
+    }
+    if (flag & PROPERTIES) {
+        if (!cut_field(&body, &field))
+            return 0;
+        key = key_of(&field);
+        if (!key)
+            return PyErr_Occurred() ? -1 : 0;
     }
     long long offset = reader->base + (head - reader->data);
     PyObject *fields[MESSAGE_FIELDS] = {
         Py_NewRef(reader->topic),
-        PyBytes_FromStringAndSize((const char *)payload, size),
+        PyBytes_FromStringAndSize((const char *)body.data, (Py_ssize_t)body.size),
         Py_NewRef(tag),
-        Py_NewRef(Py_None),
+        key ? key : Py_NewRef(Py_None),
         Py_NewRef(Py_None),
         Py_NewRef(reader->partition),
         PyLong_FromLongLong(offset),
-        PyLong_FromLongLong(offset + HEADER_BYTES + (long long)body->size),
+        PyLong_FromLongLong(offset + HEADER_BYTES + (long long)whole->size),
         PyLong_FromUnsignedLongLong(load_u64(head + ID_AT)),
     };
     PyObject *message = named_tuple(reader->type, fields, MESSAGE_FIELDS);
@@ -503,7 +534,7 @@ static int gather(const uint8_t *data, Py_ssize_t size, Py_ssize_t *position, ui
         uint32_t length = load_u32(head), flag = load_u32(head + FLAG_AT);
         if ((Py_ssize_t)length > size - *position - HEADER_BYTES)
             break;
-        if (flag <= TAG)
+        if (flag <= (TAG | PROPERTIES))
             texts[count++] = (text_t){head + HEADER_BYTES, length};
         else if (flag != control_flag || length != control_size)
             break;

@@ -12,11 +12,13 @@ from vq.model import Message, SendResult
 from vq.store.format import (
     CONTROL_PAYLOAD_BYTES,
     FLAG_CONTROL,
+    FLAG_PROPERTIES,
     FLAG_TAG,
     RECORD_HEADER,
     RECORD_HEADER_BYTES,
     md5,
 )
+from vq.store.record import KEY_BYTES_SHORT, KEY_FIELD
 
 try:
     from vq.store import _codec
@@ -35,6 +37,9 @@ __all__ = [
 
 #: Whether the compiled loops are in use.
 COMPILED = _codec is not None
+#: Above this a record's flag says something that is not common.
+_COMMON_FLAG_MAX = FLAG_TAG | FLAG_PROPERTIES
+assert _COMMON_FLAG_MAX < FLAG_CONTROL
 
 
 def python_encode(
@@ -101,8 +106,8 @@ def python_decode_common(
 ) -> int:
     """Append the messages from ``position`` on to ``out`` as long as their records are common ones.
 
-    Common is a whole record with nothing but a payload or a tag and a payload, whose MD5 is right.
-    Control records between them are skipped.
+    Common is a whole record with a payload, or a tag, or a key of 1 to 127 bytes, and nothing else,
+    whose MD5 is right. Control records between them are skipped.
 
     Args:
         data: Log bytes.
@@ -129,7 +134,7 @@ def python_decode_common(
         end = start + length
         if end > size:
             break
-        if flag > FLAG_TAG:
+        if flag > _COMMON_FLAG_MAX:
             if flag != FLAG_CONTROL or length != CONTROL_PAYLOAD_BYTES:
                 break
             position = end
@@ -137,24 +142,32 @@ def python_decode_common(
         body = data[start:end]
         if digest(body).digest()[:4] != checksum:
             break
-        tag = None
-        if flag:
-            at = 4 + int.from_bytes(body[:4], "big")
-            if at > length:
-                break
-            encoded = body[4:at]
-            tag = tags.get(encoded)
-            if tag is None:
-                try:
-                    tag = tags[encoded] = encoded.decode()
-                except UnicodeDecodeError:
+        tag = key = None
+        try:
+            if flag & FLAG_TAG:
+                at = 4 + int.from_bytes(body[:4], "big")
+                if at > len(body):
                     break
-            body = body[at:]
+                encoded = body[4:at]
+                tag = tags.get(encoded)
+                if tag is None:
+                    tag = tags[encoded] = encoded.decode()
+                body = body[at:]
+            if flag & FLAG_PROPERTIES:
+                at = 4 + int.from_bytes(body[:4], "big")
+                if not 7 <= at <= min(len(body), 6 + KEY_BYTES_SHORT):
+                    break
+                if body[4] != KEY_FIELD or body[5] != at - 6:
+                    break
+                key = body[6:at].decode()
+                body = body[at:]
+        except UnicodeDecodeError:
+            break
         offset = base + position
         append(
             new(
                 message,
-                (topic, body, tag, None, None, partition, offset, base + end, message_id),
+                (topic, body, tag, key, None, partition, offset, base + end, message_id),
             )
         )
         position = end

@@ -37,6 +37,8 @@ from vq.store.format import (
 )
 
 __all__ = [
+    "KEY_BYTES_SHORT",
+    "KEY_FIELD",
     "Properties",
     "Record",
     "boundaries",
@@ -46,6 +48,7 @@ __all__ = [
     "decode_properties",
     "decode_records",
     "decompress",
+    "encode_key",
     "encode_properties",
     "encode_record",
     "filter_by_tag",
@@ -287,6 +290,24 @@ class Properties:
     delivery_time_ms: int = 0
     retry_count: int = 0
     origin: str = ""
+
+
+#: Properties with nothing but a key of 1 to 127 bytes are this byte (field 1, text), the key's size
+#: in one byte, and the key: what protobuf writes, made and read without it, since many messages
+#: have a key and nothing else.
+KEY_FIELD = 0x0A
+KEY_BYTES_SHORT = 127
+
+
+def encode_key(key: str) -> bytes | None:
+    """Return what ``encode_properties(Properties(key=key))`` would; None unless the key is short.
+
+    Raises:
+        UnicodeEncodeError: It is no valid Unicode.
+    """
+    encoded = key.encode()
+    size = len(encoded)
+    return bytes((KEY_FIELD, size)) + encoded if 0 < size <= KEY_BYTES_SHORT else None
 
 
 def encode_properties(properties: Properties) -> bytes | None:

@@ -589,7 +589,10 @@ async def test_it_goes_on_after_a_lost_session(
     assert isinstance(coordinator, MemoryCoordinator)
     cluster.ensemble.expire(coordinator)
     await send(factory, *texts(2))
-    assert b"2" in await take(consumer, 1) + await take(consumer, 1)
+    first = await take(consumer, 1)
+    if first == [b"1"]:  # once more: its commit may have met the end of the session
+        first = await take(consumer, 1)
+    assert first == [b"2"]
 
 
 async def take_nothing(consumer: aio.MessageConsumer) -> None:

@@ -49,7 +49,9 @@ def test_what_is_no_tag_is_refused(tag: str) -> None:
 
 
 def test_what_is_no_key_is_shown() -> None:
-    with pytest.raises(InvalidArgument, match=r"key 'a\\udc80' and 0 headers"):
+    with pytest.raises(InvalidArgument, match=r"key 'a\\udc80' is no text"):
         Heads.of(None, "a\udc80", {})
+    with pytest.raises(InvalidArgument, match=r"key 'k' and 1 headers"):
+        Heads.of(None, "k", {"a": "\udc80"})
     with pytest.raises(MessageTooLarge, match=r"key 'k+… and 1 headers"):
         Heads.of(None, "k" * 40_000, {"a": "b"})

@@ -147,6 +147,19 @@ async def test_what_cannot_be_sent_is_refused_before_anything_is_taken(
     await producer.close()
 
 
+async def test_a_send_carries_the_epoch_of_the_master_it_was_made_for(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    producer = await producer_of(factory)
+    await producer.send(Message("t", b"x"))
+    await producer.send(Message("t", b"x"))
+    master = factory._cluster.routes.master("b1")  # type: ignore[union-attr]
+    assert master is not None
+    assert {queue.epoch for queue in producer._core._topics["t"].queues} == {master[1]}
+    assert master[1] > 0
+    await producer.close()
+
+
 async def test_bytes_like_contents_are_copied(factory: aio.MessageFactory) -> None:
     producer = await producer_of(factory)
     content = bytearray(b"before")

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from vq.store.format import (
     encode_control,
     md5,
 )
-from vq.store.record import decode_records, encode_record
+from vq.store.record import Properties, decode_records, encode_properties, encode_record
 
 Head = tuple[int, bytes] | None
 BASE = 5_000
@@ -157,11 +158,13 @@ def log(count: int = 50) -> tuple[bytes, list[Message]]:
         if number % 5 in (0, 3):
             data += control()
         tag = None if number % 2 else f"tag ü {number % 3}"
+        key = None if number % 3 else f"key ü {number}"
         content = rng.randbytes(rng.randrange(200))
         start = len(data)
-        data += encode_record(number, content, None if tag is None else tag.encode())
+        properties = None if key is None else encode_properties(Properties(key=key))
+        data += encode_record(number, content, None if tag is None else tag.encode(), properties)
         messages.append(
-            Message("t", content, tag, None, None, 3, BASE + start, BASE + len(data), number)
+            Message("t", content, tag, key, None, 3, BASE + start, BASE + len(data), number)
         )
     return data, messages
 
@@ -212,21 +215,34 @@ def uncommon() -> dict[str, bytes]:
     return {
         "payload damaged": plain[:-1] + b"!",
         "checksum damaged": head + b"\0\0\0\0" + plain[8:],
-        "properties": encode_record(1, b"payload", None, b"\x0a\x01k"),
+        "headers": encode_record(1, b"payload", None, properties(headers={"a": "b"})),
+        "key and headers": encode_record(1, b"", None, properties(key="k", headers={"a": "b"})),
+        "a long key": encode_record(1, b"payload", b"tag", properties(key="k" * 128)),
+        "no properties": encode_record(1, b"payload", None, b""),
+        "an empty key": encode_record(1, b"payload", None, b"\x0a\x00"),
+        "a key cut off": encode_record(1, b"payload", None, b"\x0a\x03ab"),
+        "more than a key": encode_record(1, b"payload", None, b"\x0a\x01ab"),
+        "a key no UTF-8": encode_record(1, b"payload", None, b"\x0a\x01\xff"),
+        "properties longer than the record": framed(2, b"\0\0\0\x09\x0a\x01k"),
+        "no room for the length of properties": framed(3, b"\0\0\0\1t\0\0\0"),
         "compressed": encode_record(1, b"payload", None, None, 1),
         "CRC-32C": encode_record(1, b"payload", checksum=CHECKSUM_CRC32C),
         "unknown flag": plain[:16] + b"\x80\0\0\0" + plain[20:],
         "control of another size": plain[:16] + FLAG_CONTROL.to_bytes(4, "big") + plain[20:],
-        "tag no UTF-8": tagged(bad_tag),
-        "tag longer than the record": tagged(long_tag),
-        "no room for a tag's length": tagged(no_tag),
+        "tag no UTF-8": framed(1, bad_tag),
+        "tag longer than the record": framed(1, long_tag),
+        "no room for a tag's length": framed(1, no_tag),
         "length without end": b"\xff\xff\xff\xff" + plain[4:],
     }
 
 
-def tagged(body: bytes) -> bytes:
+def properties(**values: Any) -> bytes | None:
+    return encode_properties(Properties(**values))
+
+
+def framed(flag: int, body: bytes) -> bytes:
     head = len(body).to_bytes(4, "big") + md5(body).digest()[:4] + (7).to_bytes(8, "big")
-    return head + (1).to_bytes(4, "big") + body
+    return head + flag.to_bytes(4, "big") + body
 
 
 @pytest.mark.parametrize("decode", DECODERS)

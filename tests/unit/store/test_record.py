@@ -24,6 +24,7 @@ from vq.store.record import (
     decode_properties,
     decode_records,
     decompress,
+    encode_key,
     encode_properties,
     encode_record,
     filter_by_tag,
@@ -222,3 +223,13 @@ def test_a_bomb_does_not_go_off() -> None:
             decompress(payload, flag)
     with pytest.raises(InvalidArgument):
         compress(b"x", COMPRESSION_LZ4)
+
+
+@pytest.mark.parametrize("key", ["k", "ü", "k" * 127, "ü" * 63])
+def test_a_short_key_is_encoded_as_protobuf_does(key: str) -> None:
+    assert encode_key(key) == encode_properties(Properties(key=key))
+
+
+@pytest.mark.parametrize("key", ["", "k" * 128, "ü" * 64])
+def test_other_keys_are_left_to_protobuf(key: str) -> None:
+    assert encode_key(key) is None

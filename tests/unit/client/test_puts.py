@@ -1,0 +1,20 @@
+"""A batch as a request: what the header says."""
+
+from vq.client.batch import Batch
+from vq.client.config import ProducerConfig
+from vq.client.future import SendFuture
+from vq.client.partition_queue import PartitionQueue
+from vq.client.puts import put_header
+from vq.model import ProducerStamp, TopicPartition
+from vq.remoting.wire_pb2 import PutRequest
+
+
+def test_the_header_says_where_what_and_under_which_master() -> None:
+    queue = PartitionQueue(TopicPartition("t", 3), 7, ProducerConfig(), lambda *_: None)
+    queue.topic_id = "id"
+    queue.epoch = 5
+    batch = Batch([SendFuture(b"x", None, None, 1.0)] * 2, [1, 2], ProducerStamp(7, 1, 4))
+    header = PutRequest.FromString(put_header(queue, batch))
+    assert (header.topic, header.topic_id, header.partition, header.epoch) == ("t", "id", 3, 5)
+    assert (header.record_count, header.crc) == (2, batch.crc)
+    assert (header.producer_id, header.producer_epoch, header.sequence) == (7, 1, 4)
