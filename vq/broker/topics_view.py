@@ -23,7 +23,7 @@ from vq.coordination.coordinator import (
 )
 from vq.coordination.paths import DELETING, READY, TOPICS, Topic
 from vq.coordination.reading import TopicView, children_or_none, gather_all, read_topic
-from vq.errors import CoordinationError, UnknownTopic, VqError
+from vq.errors import Busy, CoordinationError, UnknownTopic, VqError
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +31,9 @@ logger = logging.getLogger(__name__)
 RETRY_S = 1.0
 #: Reads asked for by requests of clients are at least so far apart.
 ASKED_INTERVAL_S = 0.1
+#: Requests that may wait for one read. What a node lets wait at all is bounded where it comes in,
+#: but those whose connection has ended are not counted there any more.
+ASKED_MAX = 65_536
 
 
 class TopicsView:
@@ -81,7 +84,13 @@ class TopicsView:
         self._wake.set()
 
     def ask(self, topic: str, then: Callable[[VqError | None], None]) -> None:
-        """Read ``topic`` again and call ``then`` afterwards, with an error if that failed."""
+        """Read ``topic`` again and call ``then`` afterwards, with an error if that failed.
+
+        At once with an error, when too many wait already.
+        """
+        if len(self._asked) >= ASKED_MAX:
+            then(Busy(f"{ASKED_MAX} requests wait for a read of ZooKeeper"))
+            return
         self._asked.append(then)
         self.hint(topic)
 

@@ -2,7 +2,9 @@
 
 from support.broker import message, until
 
+from vq.broker import topics_view
 from vq.coordination.paths import Topic
+from vq.errors import Busy
 
 
 async def test_one_damaged_topic_does_not_hide_the_others(served):
@@ -47,3 +49,13 @@ async def test_a_request_for_a_topic_just_made_waits_for_it(served):
     await served.cluster.create_topic("quick")
     await served.client.put("quick", 0, [message(b"x")])
     served.cluster.ensemble.release_events(coordinator)
+
+
+async def test_questions_that_wait_are_bounded(served, monkeypatch):
+    """While ZooKeeper does not answer, one question too many is refused at once."""
+    monkeypatch.setattr(topics_view, "ASKED_MAX", 2)
+    served.cluster.ensemble.disconnect(served.cluster.coordinators["b1"])
+    view, answers = served.node._partitions.view, []
+    for _ in range(3):
+        view.ask("nowhere", answers.append)
+    assert [type(answer) for answer in answers] == [Busy]
