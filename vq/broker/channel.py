@@ -337,7 +337,7 @@ class Channel:
         counters.bytes_in += len(body)
         if self.sync:
             size = len(body)
-            session.put_bytes += size
+            session.count_put_bytes(size)
             self.acks.append(
                 Acknowledgement(log.end_offset, session, ticket, start + CONTROL_BYTES, size, False)
             )
@@ -455,7 +455,7 @@ class Channel:
         acks = self.acks
         while acks and acks[0].target <= synced:
             _, session, ticket, offset, size, duplicate = acks.popleft()
-            session.put_bytes -= size
+            session.count_put_bytes(-size)
             self._acknowledge(session, ticket, offset, duplicate=duplicate)
         self._move_high_watermark(synced)
         self._tell_settled()
@@ -500,7 +500,7 @@ class Channel:
         """Tell all who wait for a flush that the outcome is unknown."""
         acks, self.acks = self.acks, deque()
         for ack in acks:
-            ack.session.put_bytes -= ack.size
+            ack.session.count_put_bytes(-ack.size)
             self._refuse(ack.session, ack.ticket, error)
 
     # Readers ------------------------------------------------------------------------------------

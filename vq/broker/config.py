@@ -22,8 +22,10 @@ class ConnectionLimits:
         per_address_max: Of them from one address.
         before_hello_max: Of them that have not said HELLO yet.
         requests_in_flight_max: Requests of one connection without an answer; told in HELLO.
-        put_bytes_in_flight_max: Bytes of PUTs of one connection that wait for a flush before
-            reading from it pauses.
+        put_bytes_in_flight_max: Bytes of PUTs of one connection that wait, for a topic to be
+            looked up, a log to be opened or a flush, before reading from it pauses.
+        put_bytes_waiting_max: The same of all connections, before reading pauses for each that
+            sends more.
         requests_waiting_max: Requests of all connections without an answer before reading pauses.
         gathered_bytes_max: Bytes of incomplete frames kept for all connections; the connection
             that would exceed it is closed as ``Busy``.
@@ -37,6 +39,7 @@ class ConnectionLimits:
     before_hello_max: int = limits.CONNECTIONS_BEFORE_HELLO_MAX
     requests_in_flight_max: int = limits.REQUESTS_IN_FLIGHT_PER_CONNECTION_MAX
     put_bytes_in_flight_max: int = limits.PUT_BYTES_IN_FLIGHT_PER_CONNECTION_MAX
+    put_bytes_waiting_max: int = 256 * limits.MIB
     requests_waiting_max: int = 65_536
     gathered_bytes_max: int = 256 * limits.MIB
     write_buffer_bytes: int = 1 * limits.MIB

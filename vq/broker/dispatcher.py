@@ -1,13 +1,12 @@
 """Routes every request to the channel that can answer it, or says why nobody here can.
 
 The dispatcher knows commands, channels, and the few reasons a whole node refuses PUTs. It holds no
-queue: a request is answered, parked in its channel, or handed to the flush it waits for before the
-next one is looked at, and the places for waiting requests are bounded where they come in
-(``server``), by not reading from who sent them.
+queue: a request is answered, parked (in its channel, or until its topic was looked up or its log
+opened), or handed to the flush it waits for before the next one is looked at. What waits, requests
+and bytes, is counted for who sent it and bounded where it comes in (``server``), by not reading.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Protocol
 
 from vq.broker import reading
@@ -89,7 +88,8 @@ class Dispatcher:
         if channel is None or header.topic_id not in (channel.topic_id, ""):
             self._resolve(self.put, session, ticket, header, body)
         elif channel.log is None and channel.takes_puts:
-            self._directory.open(channel, partial(channel.put, session, ticket, header, body))
+            parked = _Parked(session, body)
+            self._directory.open(channel, lambda: parked.go_on(channel.put, ticket, header))
         else:
             channel.put(session, ticket, header, body)
 
@@ -97,7 +97,7 @@ class Dispatcher:
         """GET: read bytes, now or when there are some."""
         channel = self._channels.get((header.topic, header.partition))
         if channel is None or header.topic_id not in (channel.topic_id, ""):
-            self._resolve(self.get, session, ticket, header, body)
+            self._resolve(self.get, session, ticket, header, b"")
         else:
             reading.get(channel, session, ticket, header)
 
@@ -107,7 +107,7 @@ class Dispatcher:
         """OFFSETS: tell the range of a partition."""
         channel = self._channels.get((header.topic, header.partition))
         if channel is None or header.topic_id not in (channel.topic_id, ""):
-            self._resolve(self.offsets, session, ticket, header, body)
+            self._resolve(self.offsets, session, ticket, header, b"")
         else:
             reading.offsets(channel, session, ticket, header)
 
@@ -125,7 +125,7 @@ class Dispatcher:
         """SEAL: end the span that this group holds."""
         channel = self._channels.get((header.topic, header.partition))
         if channel is None or header.topic_id not in (channel.topic_id, ""):
-            self._resolve(self.seal, session, ticket, header, body)
+            self._resolve(self.seal, session, ticket, header, b"")
         else:
             self._moves.seal(session, ticket, channel, header.placement_version)
 
@@ -146,16 +146,56 @@ class Dispatcher:
         Or of another topic of that name. What is sent to it must not end in its namesake, which is
         about to be deleted here.
         """
+        parked = _Parked(session, body)
 
         def then(found: Channel | VqError) -> None:
             if isinstance(found, VqError):
-                session.refuse(ticket, found)
+                parked.refuse(ticket, found)
             elif header.topic_id not in (found.topic_id, ""):
-                session.refuse(ticket, _made_anew(header.topic))
+                parked.refuse(ticket, _made_anew(header.topic))
             else:
-                handler(session, ticket, header, body)
+                parked.go_on(handler, ticket, header)
 
         self._directory.resolve(TopicPartition(header.topic, header.partition), then)
+
+
+class _Parked:
+    """The body of a request that waits for its channel: counted, and dropped with its connection.
+
+    A connection that ends takes the bodies along, not only their count: whoever sends, hangs up and
+    comes again must not fill the memory while a look-up takes its time. Nobody was told anything of
+    such a PUT, and the client sends it again over its next connection.
+    """
+
+    __slots__ = ("_body", "_session")
+
+    def __init__(self, session: Session, body: bytes) -> None:
+        self._session = session
+        self._body: bytes | None = body
+        session.waiting[self] = None
+        session.count_put_bytes(len(body))
+
+    def cancel(self) -> None:
+        """See ``session.Cancellable``."""
+        self._take()
+
+    def go_on(self, handler: Handler, ticket: Ticket, header: Any) -> None:
+        """Have the request handled, unless its connection has ended."""
+        body = self._take()
+        if body is not None:
+            handler(self._session, ticket, header, body)
+
+    def refuse(self, ticket: Ticket, error: VqError) -> None:
+        """Answer with an error, unless the connection has ended."""
+        if self._take() is not None:
+            self._session.refuse(ticket, error)
+
+    def _take(self) -> bytes | None:
+        body, self._body = self._body, None
+        if body is not None:
+            self._session.waiting.pop(self, None)
+            self._session.count_put_bytes(-len(body))
+        return body
 
 
 def _made_anew(topic: str) -> UnknownTopic:

@@ -5,9 +5,9 @@ What the bytes mean is decided in ``vq.remoting.connection``, what is done about
 ``data_received``, answers gather until the end of the loop's turn and leave with one
 ``writelines``, and one sweep looks at everybody's deadlines.
 
-Reading from a peer pauses while too many of its requests wait, too many of its bytes wait for a
-flush, it does not take what it was sent, or the node as a whole has too much to do. TCP tells the
-peer the rest.
+Reading from a peer pauses while too many of its requests wait, too many bytes of its PUTs wait, it
+does not take what it was sent, or the node as a whole has too much to do. TCP tells the peer the
+rest.
 """
 
 import asyncio
@@ -142,6 +142,7 @@ class BrokerSession(asyncio.Protocol):
             self.in_flight >= limits.requests_in_flight_max
             or self.put_bytes >= limits.put_bytes_in_flight_max
             or server.requests_waiting >= limits.requests_waiting_max
+            or server.put_bytes >= limits.put_bytes_waiting_max
         ):
             self._pause()
         pending = connection.pending_bytes
@@ -178,6 +179,11 @@ class BrokerSession(asyncio.Protocol):
         self._relieve()
 
     # Called by channels -------------------------------------------------------------------------
+    def count_put_bytes(self, change: int) -> None:
+        """See ``session.Session``; also counted once the connection has ended."""
+        self.put_bytes += change
+        self._server.put_bytes += change
+
     def reply(self, ticket: Ticket, message: Header, body: Buffer = b"") -> None:
         """See ``session.Session``."""
         if self.open:
@@ -359,6 +365,7 @@ class BrokerSession(asyncio.Protocol):
             and self.in_flight <= limits.requests_in_flight_max // 2
             and self.put_bytes <= limits.put_bytes_in_flight_max // 2
             and self._server.requests_waiting < limits.requests_waiting_max
+            and self._server.put_bytes < limits.put_bytes_waiting_max
         ):
             self._paused = False
             self._server.paused.pop(self, None)
@@ -374,6 +381,8 @@ class Server:
         turn: Where sessions announce that they have something to send.
         sessions: Every connection that is not gone yet, in order of arrival.
         requests_waiting: Requests of all sessions without an answer.
+        put_bytes: Bytes of PUTs of all sessions, ended ones too, that wait; see
+            ``session.Session``.
         gathered_bytes: Bytes of incomplete frames kept for all sessions.
         refused: Connections ended for what their peer did, or for want of room.
     """
@@ -395,6 +404,7 @@ class Server:
         self.sessions: dict[BrokerSession, None] = {}
         self.paused: dict[BrokerSession, None] = {}
         self.requests_waiting = 0
+        self.put_bytes = 0
         self.gathered_bytes = 0
         self.refused = 0
         self._before_hello = 0

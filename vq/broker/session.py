@@ -22,13 +22,21 @@ class Session(Protocol):
 
     Attributes:
         waiting: Requests parked for this session, cancelled when it ends.
-        put_bytes: Bytes of its PUTs that wait for their acknowledgement.
+        put_bytes: Bytes of its PUTs that wait: for a look-up, for the log, or for their
+            acknowledgement. Changed by ``count_put_bytes`` only.
         congested: The peer does not take what was sent; answers of many bytes should wait.
     """
 
     waiting: dict[Cancellable, None]
     put_bytes: int
     congested: bool
+
+    def count_put_bytes(self, change: int) -> None:
+        """Note that so many bytes of its PUTs more (below 0: fewer) wait, here and on the node.
+
+        Subtract before answering: the answer is when reading may go on.
+        """
+        ...
 
     def reply(self, ticket: Ticket, message: Header, body: Buffer = b"") -> None:
         """Answer; does nothing when the connection has ended meanwhile."""

@@ -53,7 +53,7 @@ def _ack_before_fsync(patch: pytest.MonkeyPatch) -> None:
             synced, log.synced_offset = log.synced_offset, log.end_offset
             acks, channel.acks = channel.acks, type(channel.acks)()
             for ack in acks:
-                ack.session.put_bytes -= ack.size
+                ack.session.count_put_bytes(-ack.size)
                 channel._acknowledge(ack.session, ack.ticket, ack.offset, duplicate=ack.duplicate)
             log.synced_offset = synced
 

@@ -8,7 +8,7 @@ import pytest
 from support.broker import Client, message, until
 
 from vq.broker.config import ConnectionLimits
-from vq.errors import Busy, VqError
+from vq.errors import Busy, UnknownTopic, VqError
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import MAGIC_VERSION, PREFIX, Command
 from vq.remoting.frames import FrameParser
@@ -204,6 +204,84 @@ async def test_reading_pauses_while_too_many_bytes_wait_for_a_flush(cluster):
     for frame in await asyncio.wait_for(asyncio.gather(*waiting), 5):
         decode_reply(frame)
     assert not session._paused
+
+
+async def _send_bodies(client: Client, topic: str, count: int) -> list[Any]:
+    """Send PUTs of a little over 1 000 bytes each; return the futures of their replies."""
+    waiting = []
+    for n in range(count):
+        waiting.append(client.send_put(topic, 0, [message(b"x" * 1_000, n)]))
+        await asyncio.sleep(0)
+    return waiting
+
+
+async def test_reading_pauses_while_too_many_bytes_wait_for_a_look_up(cluster):
+    """With ZooKeeper away, PUTs to a topic nobody knows do not pile up in the broker."""
+    node, server = await _strict(cluster, put_bytes_in_flight_max=10_000)
+    client = await Client.connect(cluster.network, node.address)
+    cluster.ensemble.disconnect(cluster.coordinators["b1"])
+    waiting = await _send_bodies(client, "nowhere", 40)
+    (session,) = server.sessions
+    await until(lambda: session._paused)
+    assert 10_000 <= session.put_bytes == server.put_bytes < 12_000
+    cluster.ensemble.reconnect(cluster.coordinators["b1"])
+    for frame in await asyncio.wait_for(asyncio.gather(*waiting), 5):
+        assert isinstance(decode_error(frame.status, frame.header, frame.flags), UnknownTopic)
+    assert session.put_bytes == server.put_bytes == 0
+    assert not session._paused
+
+
+async def test_reading_pauses_while_too_many_bytes_wait_for_a_log(cluster):
+    """PUTs whose partition is being opened are counted; then all are stored, in their order."""
+    node, server = await _strict(cluster, put_bytes_in_flight_max=10_000)
+    await cluster.create_topic("t")
+    await until(lambda: node._partitions.channels)
+    client = await Client.connect(cluster.network, node.address)
+    async with node._partitions._files:
+        waiting = await _send_bodies(client, "t", 40)
+        (session,) = server.sessions
+        await until(lambda: session._paused)
+        assert 10_000 <= session.put_bytes == server.put_bytes < 12_000
+    frames = await asyncio.wait_for(asyncio.gather(*waiting), 5)
+    offsets = [decode_reply(frame).offset for frame in frames]
+    assert offsets == sorted(set(offsets))
+    assert session.put_bytes == server.put_bytes == 0
+
+
+async def test_bodies_of_all_connections_share_a_budget(cluster):
+    """Many connections that each send little are stopped, too; what one needs it gets later."""
+    node, server = await _strict(cluster, put_bytes_waiting_max=10_000)
+    clients = [await Client.connect(cluster.network, node.address) for _ in range(8)]
+    cluster.ensemble.disconnect(cluster.coordinators["b1"])
+    waiting = []
+    for client in clients:
+        waiting += await _send_bodies(client, "nowhere", 5)
+    await until(lambda: server.paused)
+    assert 10_000 <= server.put_bytes < 10_000 + 8 * 1_100
+    cluster.ensemble.reconnect(cluster.coordinators["b1"])
+    await asyncio.wait_for(asyncio.gather(*waiting), 5)
+    assert server.put_bytes == 0
+    await until(lambda: not server.paused)
+
+
+async def test_bodies_that_wait_go_with_their_connection(cluster):
+    """Who sends, hangs up and comes again leaves nothing behind, and nothing of it is stored."""
+    node, server = await _strict(cluster)
+    await cluster.create_topic("t")
+    await until(lambda: node._partitions.channels)
+    async with node._partitions._files:
+        for topic in ("t", "nowhere"):
+            client = await Client.connect(cluster.network, node.address)
+            waiting = await _send_bodies(client, topic, 5)
+            await until(lambda: server.put_bytes > 5_000)
+            client.close()
+            await until(lambda: not server.sessions)
+            assert server.put_bytes == 0
+            for future in waiting:
+                assert isinstance(future.exception(), ConnectionError)
+    other = await Client.connect(cluster.network, node.address)
+    await until(lambda: node._partitions.channels["t", 0].log is not None)
+    assert (await other.offsets("t", 0)).log_end_offset == 0
 
 
 async def test_a_full_window_is_refused_as_busy(cluster):
