@@ -8,7 +8,7 @@ twin), nor what the tree of vq looks like (``paths``).
                       SUSPENDED    the connection is gone, the session perhaps not: pause
                       LOST         the session ended, its ephemeral nodes are gone; a new session
                                    is being made and CONNECTED follows by itself
-                      CLOSED       before ``start``, after ``close``, or given up
+                      CLOSED       before ``start``, after ``close``, or given up: nothing follows
 
 A session that is lost always passes LOST, even when the new one is there at once: count the
 transitions with a listener, never poll ``state``. Neither CONNECTED nor the absence of LOST proves
@@ -183,6 +183,11 @@ class Coordinator(Protocol):
     @property
     def state(self) -> SessionState:
         """The state as last told to the listeners."""
+        ...
+
+    @property
+    def why_closed(self) -> str:
+        """Why it is CLOSED, for messages."""
         ...
 
     @property

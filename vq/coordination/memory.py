@@ -356,6 +356,12 @@ class MemoryCoordinator(SessionBase):
             self._ensemble.close_session(session_id, self)
         self._enter(SessionState.CLOSED)
 
+    def give_up(self, why: str) -> None:
+        """Be CLOSED for good, as the real one is when its clients die again and again."""
+        self.vanish()
+        self._why_closed = why
+        self._enter(SessionState.CLOSED)
+
     def vanish(self, *, age: bool = True) -> None:
         """Stop hearing and saying anything; with ``age`` the session is left to time out."""
         for timer in (self._timer, self._heartbeat):

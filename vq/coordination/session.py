@@ -65,6 +65,11 @@ class SessionBase:
         return self._state
 
     @property
+    def why_closed(self) -> str:
+        """See ``Coordinator.why_closed``."""
+        return self._why_closed
+
+    @property
     def session_timeout_s(self) -> float:
         """See ``Coordinator.session_timeout_s``."""
         return self._session_timeout_s

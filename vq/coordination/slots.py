@@ -152,8 +152,8 @@ class SlotLease:
         )
 
     def _on_session(self, state: SessionState) -> None:
-        if state is SessionState.LOST:
-            self._set(None)
+        if state in {SessionState.LOST, SessionState.CLOSED}:
+            self._set(None)  # CLOSED without LOST before: nobody keeps the session alive any more
             self._wanted.set()
 
     def _set(self, slot: int | None) -> None:

@@ -83,6 +83,16 @@ async def test_a_lost_session_takes_the_slot_and_a_new_one_follows(ensemble, cli
     assert lease.slot is None
 
 
+async def test_a_coordinator_that_gave_up_takes_the_slot(client) -> None:
+    """Nobody keeps the session alive any more, so another process may lease the slot soon."""
+    changes: list[int | None] = []
+    lease = SlotLease(client, SystemClock(), on_change=changes.append)
+    slot = await lease.start()
+    client.give_up("its clients died")
+    assert changes == [slot, None]
+    await lease.stop()
+
+
 async def test_a_lease_starts_once(client) -> None:
     """A second start is a mistake."""
     lease = SlotLease(client, SystemClock())
