@@ -41,7 +41,7 @@ async def serve(config: BrokerConfig) -> bool:
     """Run a broker until SIGTERM or SIGINT; return whether it ended cleanly.
 
     Raises:
-        VqError: It could not start; the message says why and what to do.
+        VqError: It could not start, or not go on; the message says why and what to do.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -61,15 +61,24 @@ async def serve(config: BrokerConfig) -> bool:
     # What was made so far lives as long as the process: collections need not look at it again.
     gc.collect()
     gc.freeze()
-    await stopping
-    return await node.stop()
+    failing = asyncio.ensure_future(node.failed())
+    await asyncio.wait({failing, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    if not failing.done():
+        failing.cancel()
+        return await node.stop()
+    stopping.cancel()
+    error = failing.result()
+    logger.critical("the broker stops: %s", error)
+    if await node.stop():
+        raise error
+    return False
 
 
 def run_broker(config: BrokerConfig) -> None:
     """Run a broker in this process until it is told to stop.
 
     Raises:
-        VqError: It could not start; the message says why and what to do.
+        VqError: It could not start, or not go on; the message says why and what to do.
     """
     raise_descriptor_limit()
     try:

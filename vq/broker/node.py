@@ -4,6 +4,9 @@
             → register, claim mastership → epoch on disk → serve
     stop:   refuse PUTs → finish flushes → close logs → leave ZooKeeper → close connections
 
+A node whose coordinator gave up says so (``failed``), and whoever runs it stops it: without
+ZooKeeper it could neither register again nor learn of topics, and would only look alive.
+
 Everything a node needs from outside comes through its constructor, so that it runs the same on a
 virtual clock with disk, network and ZooKeeper in memory. ``main`` builds the real thing.
 """
@@ -12,6 +15,7 @@ import asyncio
 import contextlib
 import logging
 import random
+from collections.abc import Callable
 
 from vq.broker.config import BrokerConfig
 from vq.broker.context import Context
@@ -32,7 +36,7 @@ from vq.broker.storer import Storer
 from vq.broker.tasks import Tasks
 from vq.broker.turn import Turn
 from vq.clock import Clock
-from vq.coordination.coordinator import Coordinator
+from vq.coordination.coordinator import Coordinator, SessionState
 from vq.coordination.registry import BrokerRegistration, Registered, read_state
 from vq.errors import CoordinationError, DiskFull, InvalidState, NotMaster, ShuttingDown, VqError
 from vq.model import Address
@@ -91,6 +95,9 @@ class BrokerNode:
         self._registration: BrokerRegistration | None = None
         self._directory: DataDirectory | None = None
         self._stopping = False
+        self._failure: VqError | None = None
+        self._failed = asyncio.Event()
+        self._remove_listener: Callable[[], None] | None = None
         self._not_master: VqError | None = NotMaster("this node is not registered yet")
 
     @property
@@ -136,6 +143,7 @@ class BrokerNode:
         self._build(self._directory)
         self._look_at_disk()
         await self._coordinator.start(config.start_timeout_s)
+        self._remove_listener = self._coordinator.add_listener(self._on_session)
         await self._partitions.view.refresh()
         self._listener = await self._network.listen(
             Address(config.host, config.port), self._server.new_session
@@ -216,6 +224,7 @@ class BrokerNode:
 
     async def _abandon(self) -> None:
         """Give back what a start that failed has taken."""
+        self._unlisten()
         if self._listener is not None:
             self._listener.close()
         await self._tasks.close()
@@ -286,6 +295,26 @@ class BrokerNode:
             )
             self._update_refusal()
 
+    def _on_session(self, state: SessionState) -> None:
+        if state is SessionState.CLOSED and not self._stopping:
+            config = self.config
+            self._failure = CoordinationError(
+                f"broker {config.group}/{config.node} cannot go on without ZooKeeper at "
+                f"{config.zookeeper}: {self._coordinator.why_closed}"
+            )
+            self._failed.set()
+
+    def _unlisten(self) -> None:
+        if self._remove_listener is not None:
+            self._remove_listener()
+            self._remove_listener = None
+
+    async def failed(self) -> VqError:
+        """Return why the node cannot go on, once that is so; stopping it is the caller's."""
+        await self._failed.wait()
+        assert self._failure is not None
+        return self._failure
+
     # What goes on beside requests ---------------------------------------------------------------
     async def _sweep(self) -> None:
         while True:
@@ -306,7 +335,7 @@ class BrokerNode:
             try:
                 await registration.publish_load(load)
                 await self._look_at_group()
-            except CoordinationError as error:
+            except (CoordinationError, InvalidState) as error:
                 logger.info("load is not published now: %s", error)
             await asyncio.sleep(self.config.load_interval_s)
 
@@ -373,6 +402,7 @@ class BrokerNode:
         if self._stopping or self._directory is None:
             return True
         self._stopping = True
+        self._unlisten()
         self._update_refusal()
         try:
             async with asyncio.timeout(self.config.stop_timeout_s):

@@ -193,6 +193,31 @@ async def test_topics_made_while_zookeeper_was_cut_off_are_found_later(served):
     await until(lambda: ("later", 0) in served.node._partitions.channels)
 
 
+async def test_a_node_whose_coordinator_gave_up_says_that_it_cannot_go_on(served):
+    """It is not left running, unregistered and deaf; a stop still makes everything durable."""
+    failed = asyncio.ensure_future(served.node.failed())
+    await served.client.put("t", 0, [message(b"kept")])
+    assert not failed.done()
+    served.cluster.coordinators["b1"].give_up("five clients died")
+    error = await asyncio.wait_for(failed, 5)
+    assert isinstance(error, CoordinationError)
+    assert "b1/n1" in str(error)
+    assert "five clients died" in str(error)
+    assert await served.node.stop()
+    await served.cluster.start()
+    client = await served.connect()
+    assert (await client.offsets("t", 0)).log_end_offset > 0
+
+
+async def test_a_stop_is_no_failure(served):
+    """The coordinator is closed by the node itself then."""
+    failed = asyncio.ensure_future(served.node.failed())
+    await served.node.stop()
+    await asyncio.sleep(0)
+    assert not failed.done()
+    failed.cancel()
+
+
 # Topics -------------------------------------------------------------------------------------------
 async def _settings(admin, **changes) -> None:
     await change_settings(admin, "t", TopicSettings(partitions=2, **changes))

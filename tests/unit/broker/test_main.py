@@ -1,0 +1,56 @@
+"""The process around a node: it ends when told to, and when the node cannot go on."""
+
+import asyncio
+import gc
+import os
+import signal
+
+import pytest
+from support.broker import until
+
+from vq.broker import main
+from vq.errors import CoordinationError
+
+
+@pytest.fixture(autouse=True)
+def kept_collectable(monkeypatch) -> None:
+    """What this process has made so far stays with the garbage collector."""
+    monkeypatch.setattr(gc, "freeze", lambda: None)
+
+
+async def _serving(cluster, monkeypatch) -> "asyncio.Task[bool]":
+    node = cluster.node()
+    monkeypatch.setattr(main, "build_node", lambda config: node)
+    serving = asyncio.create_task(main.serve(node.config))
+    await until(lambda: hasattr(node, "_dispatcher") and node._dispatcher.put_refusal is None)
+    return serving
+
+
+async def test_a_signal_ends_the_process_cleanly(cluster, monkeypatch):
+    """Nothing failed: whoever runs it sees success."""
+    serving = await _serving(cluster, monkeypatch)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await asyncio.wait_for(serving, 5) is True
+
+
+async def test_a_node_that_cannot_go_on_is_stopped_with_an_error(cluster, monkeypatch, caplog):
+    """An error is exit code 1, so that whoever watches the process starts it again."""
+    serving = await _serving(cluster, monkeypatch)
+    cluster.coordinators["b1"].give_up("five clients died")
+    with pytest.raises(CoordinationError, match="five clients died"):
+        await asyncio.wait_for(serving, 5)
+    assert cluster.nodes["b1"]._stopping
+    assert any(record.levelname == "CRITICAL" for record in caplog.records)
+
+
+async def test_a_node_that_cannot_go_on_and_hangs_is_not_waited_for(cluster, monkeypatch):
+    """A stop that did not end cleanly is said as such: the process is then ended the hard way."""
+    serving = await _serving(cluster, monkeypatch)
+
+    async def hang() -> bool:
+        return False
+
+    monkeypatch.setattr(cluster.nodes["b1"], "stop", hang)
+    cluster.coordinators["b1"].give_up("five clients died")
+    assert await asyncio.wait_for(serving, 5) is False
+    monkeypatch.undo()
