@@ -224,6 +224,13 @@ class Channel:
         self.update_refusal()
         self.wake()
 
+    def look_at_log(self) -> bool:
+        """Take over a failure that was found beside flushes; whether there was one."""
+        if self.log is None or self.log.state is not LogState.FAILED:
+            return False
+        self.fail(StorageFailed(self.log.reason))
+        return True
+
     # Earlier ranges -----------------------------------------------------------------------------
     def add_older(self, log: Log) -> None:
         """Keep a log of an earlier range of this partition, for reading."""
@@ -423,8 +430,7 @@ class Channel:
         """See ``storer.Flushable``."""
         if self.log is None or self.failure is not None:
             return None
-        if self.log.state is LogState.FAILED:  # found out by a reader
-            self.fail(StorageFailed(self.log.reason))
+        if self.look_at_log():
             self._tell_settled()
             return None
         ticket = self.log.begin_sync()

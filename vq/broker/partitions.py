@@ -285,7 +285,10 @@ class Partitions:
             log = channel.log
             if log is None or channel.failure is not None or log.state is not LogState.SEALED:
                 raise channel.why_refused()
-            await self._runner.run(log.save_seal)
+            try:
+                await self._runner.run(log.save_seal)
+            finally:
+                channel.look_at_log()
             return log
 
     # Closing ------------------------------------------------------------------------------------

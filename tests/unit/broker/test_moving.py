@@ -12,8 +12,10 @@ from vq.coordination.topics import change_placement, describe_topic
 from vq.errors import (
     InvalidRequest,
     NotMaster,
+    PartitionFailed,
     PartitionRangeElsewhere,
     PartitionReadOnly,
+    StorageFailed,
     UnknownTopic,
 )
 from vq.remoting import wire_pb2 as wire
@@ -198,6 +200,19 @@ async def test_an_unfinished_move_ends_by_itself_and_cannot_be_finished_later(cl
     assert offset > sealed.end_offset
     with pytest.raises(BadVersion):
         await pair.place(view, sealed.end_offset)
+
+
+@pytest.mark.parametrize("after", [0, 1])
+async def test_a_seal_that_meets_an_io_error_ends_the_partition(pair, after):
+    """The checkpoint with the seal is written with a flush, then once more; either may fail."""
+    await pair.put(pair.old)
+    node = pair.cluster.nodes[pair.old]
+    pair.cluster.disks[pair.old].fail("rename", name="checkpoint.tmp", after=after)
+    with pytest.raises((PartitionFailed, StorageFailed)):
+        await pair.seal()
+    assert node._partitions.channels["t", 0].state[0] == "failed"
+    with pytest.raises(PartitionFailed):
+        await pair.put(pair.old)
 
 
 async def test_a_seal_outlives_a_restart_until_the_mover_is_fenced(pair):
