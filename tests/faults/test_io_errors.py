@@ -1,6 +1,6 @@
 """The disk fails under a real broker: EIO on its k-th write or sync (injected by strace).
 
-    client ──▶ broker: pwritev ✗, or fdatasync ✗
+    client ──▶ broker: pwritev ✗, or fdatasync ✗, or rename ✗
 
 Goal: the first error ends the partition's writing at once; whoever waits is told *unknown*, whoever
 comes later is refused; nothing is synced again as if nothing had happened; other partitions go on;
@@ -12,16 +12,36 @@ from pathlib import Path
 import pytest
 from support.ack_order import OPTIONS, Order, check_order
 from support.cluster import ProcessCluster
-from support.faults import Sender, client_of, make_rng, read_back, settle, times, until
+from support.faults import (
+    Sender,
+    broker_settings,
+    client_of,
+    make_rng,
+    read_back,
+    settle,
+    times,
+    until,
+)
 from support.judge import Fault
 from support.strace import attached, need_strace, read_trace
 
 import vq
+from vq.errors import PartitionFailed
 
 pytestmark = pytest.mark.slow
 
 #: The highest k worth trying: the first of a block's calls are others than those of its later life.
 CALLS = {"fdatasync": 60, "pwritev2": 60, "fsync": 2, "fallocate": 1, "syncfs": 20}
+#: How writing an index and a checkpoint at the end of a block may fail: the call, the file (where
+#: the call is made for others, too), and which of these calls.
+SAVING = {
+    "index renamed": ("rename", "", 1),
+    "checkpoint renamed": ("rename", "", 2),
+    "checkpoint synced": ("fdatasync", "checkpoint.tmp", 1),
+    "index's name synced": ("fsync", ".", 2),  # the first is for the name of the new block
+    "checkpoint's name synced": ("fsync", ".", 3),
+}
+BLOCK_BYTES = 8 << 20
 BATCH = 32  # errors before the broker is started anew
 
 
@@ -99,3 +119,53 @@ def judge_topic(factory: vq.MessageFactory, histories: Path, topic: str, call: s
     if call != "fallocate":  # then nothing was written, and that is certain
         faults.append(Fault("sends of unknown outcome", text.count('"unknown"')))
     settle(histories, read_back(factory, topic), *faults)
+
+
+def send_blocks(
+    producer: vq.MessageProducer, message: vq.Message, offsets: list[int]
+) -> vq.VqError | None:
+    """Send a few blocks full; note the offsets, return what ended it."""
+    for _ in range(3 * BLOCK_BYTES // len(message.content)):
+        try:
+            result = producer.send_sync(message, timeout=20)
+        except vq.VqError as error:
+            return error
+        offsets.append(result.offset)
+    return None
+
+
+def test_an_io_error_of_what_only_saves_work_ends_a_partition_too(
+    processes: ProcessCluster, tmp_path: Path
+) -> None:
+    """Index and checkpoint could be made again; what the disk says after its error is no proof."""
+    need_strace(attaching=True)
+    settings = broker_settings(tmp_path / "b1.toml", block_bytes=BLOCK_BYTES)
+    broker = processes.add("b1", *settings)
+    content = bytes(1_000_000)
+    with client_of(processes) as factory:
+        producer = factory.create_producer()
+        consumer = factory.create_consumer()
+        stored: dict[str, list[int]] = {}
+        for number, (what, (call, name, when)) in enumerate(SAVING.items()):
+            topic = f"t{number}"
+            processes.vq_json("topic", "create", topic)
+            message = vq.Message(topic, content)
+            sent = stored[topic] = [producer.send_sync(message, timeout=20).offset]
+            only = ["-P", str(broker.spec.data / topic / "0" / name)] if name else []
+            trace = tmp_path / f"trace-{topic}"
+            inject = f"inject={call}:error=EIO:when={when}"
+            with attached(broker.pid, trace, *only, "-etrace=" + call, "-e", inject):
+                error = send_blocks(producer, message, sent)
+                assert isinstance(error, vq.OutcomeUnknown), what
+                with pytest.raises(PartitionFailed):
+                    producer.send_sync(message)
+                assert states(factory, topic) == ["failed"], what
+            calls = [each for each in read_trace(trace) if each.name == call]
+            assert calls[-1].injected, f"{what}: {call} after the error"
+            assert sum(each.injected for each in calls) == 1
+        assert broker.stop() == 0
+        processes.restart("b1")
+        for topic, sent in stored.items():
+            assert producer.send_sync(vq.Message(topic, b"on"), timeout=20).offset > sent[-1]
+            for offset in sent:
+                assert consumer.get(topic, 0, offset, len(content) + 100)[0].offset == offset

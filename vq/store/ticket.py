@@ -4,11 +4,13 @@ The log fills a ticket on the event loop (``Log.begin_sync``), any thread runs i
 it back on the event loop (``Log.finish_sync``). A ticket never looks at the log.
 """
 
+import errno
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
-from vq.store.block import Block
+from vq.store.block import FULL_ERRNOS, Block
 from vq.store.checkpoint import Checkpoint
 from vq.store.disk import Disk, File
 from vq.store.format import CHECKPOINT_NAME, CUT_MARK, INDEX_SUFFIX, OFFSET_DIGITS
@@ -16,6 +18,9 @@ from vq.store.format import CHECKPOINT_NAME, CUT_MARK, INDEX_SUFFIX, OFFSET_DIGI
 __all__ = ["SyncTicket"]
 
 logger = logging.getLogger(__name__)
+
+#: What says nothing about the medium and may be gone the next time.
+PASSING_ERRNOS: Final = FULL_ERRNOS | {errno.EMFILE, errno.ENFILE}
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -55,8 +60,9 @@ class SyncTicket:
                 is left to write.
 
         Raises:
-            OSError: It may or may not be durable; hand the error to ``Log.fail``. Trying again
-                would prove nothing.
+            OSError: It may or may not be durable, or what was to save work could not be written
+                and not for want of room; hand the error to ``Log.fail``. Trying again would prove
+                nothing.
         """
         if not data_synced:
             for file in self.files:
@@ -69,29 +75,45 @@ class SyncTicket:
     def _save_work(self, checkpoint: Checkpoint) -> None:
         """Write what saves work after a crash, then delete what retention dropped.
 
-        Failing to is no loss of messages, so errors are logged, and the next checkpoint tries
-        again. On a full disk the deletion goes first: it makes the room that writing needs. Only a
-        log without any block left must wait for its checkpoint, which alone says where it goes on.
-        """
-        try:
-            try:
-                self._write(checkpoint)
-            except OSError:
-                if self.log_is_empty or not self.doomed:
-                    raise
-                self._delete(checkpoint.start_offset)
-                self._write(checkpoint)
-            self._delete(checkpoint.start_offset)
-        except OSError as error:
-            logger.warning("[%s] no checkpoint was written: %s", self.directory.name, error)
+        For want of room (or of a file descriptor) is no loss of messages: it is logged, and the
+        next checkpoint tries again, with a file of its own. On a full disk the deletion goes first:
+        it makes the room that writing needs. Only a log without any block left must wait for its
+        checkpoint, which alone says where it goes on.
 
-    def _write(self, checkpoint: Checkpoint) -> None:
-        for block, data in self.indexes:
-            self.disk.write_atomic(block.index_path, data)
-        self.disk.write_atomic(self.directory / CHECKPOINT_NAME, checkpoint.to_bytes())
+        Any other error ends the log like one of its blocks would, although all this could be made
+        again: a rename or a directory whose sync failed may be reported as done the next time with
+        the name gone, and that directory is where the next block gets its name.
+        """
+        if not self._written(checkpoint):
+            if self.log_is_empty or not self.doomed:
+                return
+            self._delete(checkpoint.start_offset)
+            if not self._written(checkpoint):
+                return
+        self._delete(checkpoint.start_offset)
+
+    def _written(self, checkpoint: Checkpoint) -> bool:
+        """Write indexes and checkpoint; whether there was room for them."""
+        try:
+            for block, data in self.indexes:
+                self.disk.write_atomic(block.index_path, data)
+            self.disk.write_atomic(self.directory / CHECKPOINT_NAME, checkpoint.to_bytes())
+        except OSError as error:
+            if error.errno not in PASSING_ERRNOS:
+                raise
+            logger.warning("[%s] no checkpoint was written: %s", self.directory.name, error)
+            return False
         self.checkpoint_written = True
+        return True
 
     def _delete(self, start_offset: int) -> None:
+        """Delete what retention dropped; what stays costs room only, and is tried again."""
+        try:
+            self._delete_dropped(start_offset)
+        except OSError as error:
+            logger.warning("[%s] dropped blocks stay for now: %s", self.directory.name, error)
+
+    def _delete_dropped(self, start_offset: int) -> None:
         """Delete the dropped blocks in rising order, their indexes, and what was cut from them."""
         if not self.doomed:
             return

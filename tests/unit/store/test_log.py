@@ -210,10 +210,10 @@ def test_checkpoints_are_written_every_so_many_bytes_or_batches() -> None:
 
 
 def test_a_checkpoint_that_cannot_be_written_loses_nothing() -> None:
-    """The flush still counts; the next checkpoint tries again."""
+    """For want of room the flush still counts; the next checkpoint tries again."""
     disk = memory_disk()
     log = open_log(disk)
-    disk.fail("rename", name="checkpoint.tmp")
+    disk.fail("pwrite", error=errno.ENOSPC, name="checkpoint.tmp")
     for _ in range(30):
         append(log, bytes(300))
         flush(log)

@@ -1,5 +1,7 @@
 """What a flush does, in which order."""
 
+import errno
+
 import pytest
 from support.store import DIRECTORY, append, flush, memory_disk, open_log
 
@@ -63,6 +65,50 @@ def test_an_error_is_the_callers_and_ends_the_ticket(kind: str) -> None:
     with pytest.raises(OSError, match="told to fail"):
         ticket.run()
     assert not disk.exists(DIRECTORY / "checkpoint")
+
+
+@pytest.mark.parametrize("name", ["checkpoint.tmp", ".index.tmp"])
+@pytest.mark.parametrize("kind", ["pwrite", "datasync", "rename"])
+def test_an_error_of_what_saves_work_is_the_callers(kind: str, name: str) -> None:
+    """The first error of a medium is the last, also where the file could be made again."""
+    disk = memory_disk()
+    log = open_log(disk)
+    append(log, bytes(3000))
+    append(log, bytes(3000))
+    ticket = log.begin_sync()
+    assert ticket is not None
+    disk.fail(kind, name=name)
+    with pytest.raises(OSError, match="told to fail"):
+        ticket.run()
+    assert not ticket.checkpoint_written
+
+
+@pytest.mark.parametrize("after", [1, 2])
+def test_an_error_of_the_directory_is_the_callers(after: int) -> None:
+    """It is the one in which blocks get their names: what it says later proves nothing."""
+    disk = memory_disk()
+    log = open_log(disk)
+    append(log, bytes(3000))
+    append(log, bytes(3000))
+    ticket = log.begin_sync()
+    assert ticket is not None
+    disk.fail("sync_directory", name=DIRECTORY.name, after=after)  # of the index, the checkpoint
+    with pytest.raises(OSError, match="told to fail"):
+        ticket.run()
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE])
+def test_a_want_of_room_ends_nothing(error: int) -> None:
+    """What may be gone the next time costs the checkpoint only; the data are durable."""
+    disk = memory_disk()
+    log = open_log(disk)
+    append(log, bytes(3000))
+    append(log, bytes(3000))
+    disk.fail("open", error=error, name=".index.tmp")
+    ticket = flush(log)
+    assert ticket is not None
+    assert not ticket.checkpoint_written
+    assert log.synced_offset == log.end_offset
 
 
 def test_dropped_blocks_go_after_the_checkpoint_with_all_that_is_theirs() -> None:
