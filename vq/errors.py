@@ -6,7 +6,7 @@
     ├── Refused                done? No, certainly not. Safe to try again as it stands.
     │   ├── (one class per status, below)
     ├── OutcomeUnknown         done? Perhaps. Only a resend with the same sequence tells, or a look.
-    │   ├── TimedOut, ConnectionCut, StorageFailed, InternalError
+    │   ├── TimedOut, ConnectionCut, StorageFailed, InternalError, SequenceStale
     ├── CorruptData            bytes that fail their checksum or cannot be parsed
     ├── ProtocolError          the peer broke the wire protocol
     └── CoordinationError      ZooKeeper: unreachable, session ended, or the tree says otherwise
@@ -225,13 +225,6 @@ class SequenceGap(Refused):
     hint = "a batch of this producer is missing before this one; send it first"
 
 
-class SequenceStale(Refused):
-    status = 41
-    hint = (
-        "the batch is older than the ones remembered; whether it was stored can no longer be told"
-    )
-
-
 class ProducerFenced(Refused):
     status = 42
     hint = "a newer epoch of this producer id writes here; close this producer"
@@ -285,6 +278,15 @@ class InternalError(OutcomeUnknown):
 class StorageFailed(OutcomeUnknown):
     status = 25
     hint = "an I/O error struck while the batch was being made durable; check the disk"
+
+
+class SequenceStale(OutcomeUnknown):
+    """The one unknown outcome that a resend does not settle: the broker remembers no further."""
+
+    status = 41
+    hint = (
+        "the batch is older than the ones remembered; whether it was stored can no longer be told"
+    )
 
 
 class TimedOut(OutcomeUnknown):

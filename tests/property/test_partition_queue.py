@@ -15,6 +15,7 @@ from vq.client.batch import Batch
 from vq.client.config import ProducerConfig
 from vq.client.future import SendFuture
 from vq.client.partition_queue import PartitionQueue
+from vq.client.puts import settle
 from vq.model import ProducerStamp, TopicPartition
 from vq.store.record import decode_records
 
@@ -125,7 +126,7 @@ class Run:
         if refusal is None:
             self.queue.on_stored(batch, offset)
         else:
-            self.queue.on_refused(batch, refusal, self.now)
+            settle(self.queue, batch, refusal, self.now)
 
     def cut(self) -> None:
         """The connection ends; the broker may still get some of what was on the wire, later."""

@@ -172,6 +172,13 @@ class PartitionQueue:
             batch.error = error
         self._settle()
 
+    def on_untellable(self, batch: Batch, error: errors.SequenceStale) -> None:
+        """The broker cannot tell any more whether it stored ``batch``, and no resend will."""
+        batch.sent = False
+        batch.unknown = True
+        batch.error = error
+        self._settle()
+
     def on_unanswered(self, batches: Iterable[Batch], now: float) -> None:
         """The connection ended, or the answer was none: any of ``batches`` may be stored."""
         self._refusal = None

@@ -2,7 +2,7 @@
 
 from vq.client.batch import Batch
 from vq.client.partition_queue import PartitionQueue
-from vq.errors import OutcomeUnknown, ProtocolError, VqError
+from vq.errors import OutcomeUnknown, ProtocolError, SequenceStale, VqError
 from vq.remoting import messages
 from vq.remoting.frames import Frame
 from vq.remoting.wire_pb2 import PutRequest, PutResponse
@@ -35,7 +35,9 @@ def settle(
         queue.on_unanswered([batch], now)
         return None
     error = answer if isinstance(answer, VqError) else _take(queue, batch, answer)
-    if isinstance(error, OutcomeUnknown | ProtocolError):
+    if isinstance(error, SequenceStale):
+        queue.on_untellable(batch, error)
+    elif isinstance(error, OutcomeUnknown | ProtocolError):
         queue.on_unanswered([batch], now)
     elif error is not None:
         queue.on_refused(batch, error, now)

@@ -11,6 +11,7 @@ from vq.client.batch import Batch
 from vq.client.config import ProducerConfig
 from vq.client.future import SendFuture
 from vq.client.partition_queue import PartitionQueue
+from vq.client.puts import settle
 from vq.model import SendResult, TopicPartition
 from vq.store.record import decode_records
 
@@ -40,6 +41,9 @@ class Line:
 
     def refuse(self, batch: Batch, error: errors.VqError) -> None:
         self.queue.on_refused(batch, error, self.now)
+
+    def answer(self, batch: Batch, error: errors.VqError) -> None:
+        settle(self.queue, batch, error, self.now)
 
     def cut(self, *batches: Batch) -> None:
         self.queue.on_unanswered(batches, self.now)
@@ -254,10 +258,25 @@ def test_a_refusal_after_an_attempt_without_an_answer_leaves_the_outcome_unknown
     line.queue.on_refused(third, errors.Busy(), line.now)
     line.now = line.queue.retry_at
     line.send()
-    line.refuse(first, errors.SequenceStale("too old"))
+    line.refuse(first, errors.InvalidRequest("by a broker of another mind"))
     assert outcomes(sent) == ["TimedOut", "TimedOut", "TimedOut"]
     assert isinstance(sent[0].exception(0), errors.OutcomeUnknown)
     later = line.submit(b"4")
+    assert numbers(line.send()) == [(1, 0)]
+    assert outcomes(later) == ["pending"]
+
+
+def test_a_batch_too_old_to_be_told_is_unknown_and_not_sent_again() -> None:
+    """Also when the answer came to its first attempt; those that were sent behind it leave, too."""
+    line = Line(batch_records=1)
+    sent = line.submit(b"1", b"2")
+    first, _ = line.send()
+    line.answer(first, errors.SequenceStale("too old"))
+    assert outcomes(sent) == ["SequenceStale", "TimedOut"]
+    assert isinstance(sent[0].exception(0), errors.OutcomeUnknown)
+    line.later(1.0)
+    assert line.send() == []
+    later = line.submit(b"3")
     assert numbers(line.send()) == [(1, 0)]
     assert outcomes(later) == ["pending"]
 
