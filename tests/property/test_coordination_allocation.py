@@ -25,11 +25,7 @@ COUNTS = st.integers(1, 40)
 
 
 def usable(groups: list[GroupView], pool: str | None) -> list[GroupView]:
-    return [
-        group
-        for group in groups
-        if group.alive and not group.draining and pool in {None, group.pool}
-    ]
+    return [group for group in groups if group.alive and not group.draining and pool == group.pool]
 
 
 @given(GROUPS, COUNTS, POOLS)

@@ -70,7 +70,8 @@ class BrokerConfig:
         zookeeper: ``host:port,host:port``.
         zookeeper_root: Path under which clusters live.
         session_timeout_s: ZooKeeper session; how long a dead broker stays registered.
-        pool: Which topics' partitions this group may be given; None is the common pool.
+        pool: Which topics' partitions this group may be given: those of the same pool. None is the
+            common pool, and leaves one that ZooKeeper has for the group.
         accept_data_loss: Lead the group although its record names another data directory: what was
             acknowledged there and is not here is lost. For one start, after a disk was lost.
         labels: Free-form facts for operators, such as a rack.

@@ -75,7 +75,9 @@ def topic() -> None:
     help="Age at which closed blocks may be deleted, or 'forever'.  [72]",
 )
 @click.option("--max-message-bytes", type=int, metavar="BYTES", help="At most 1048576.  [1048576]")
-@click.option("--pool", metavar="NAME", help="Only broker groups of this pool.")
+@click.option(
+    "--pool", metavar="NAME", help="Only broker groups of this pool; without it, those of none."
+)
 @command_options
 def create(
     invocation: Invocation,
@@ -207,7 +209,7 @@ def _settings(view: TopicView) -> dict[str, Value]:
         "retention": _retention(settings),
         "max_message_bytes": settings.max_message_bytes,
         "replication": settings.replication,
-        "pool": settings.pool or "any",
+        "pool": settings.pool or "common",
         "readable": settings.readable,
         "writable": settings.writable,
     }

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from vq.client.cluster import ClusterClient
 from vq.coordination import registry, topics
+from vq.coordination.allocation import pool_text
 from vq.coordination.placement import move
 from vq.coordination.reading import TopicView
 from vq.errors import (
@@ -195,10 +196,10 @@ async def _check_target(cluster: ClusterClient, view: TopicView, group: str) -> 
             f"there is no broker group {group!r}; known: {', '.join(known) or 'none'}"
         )
     pool = view.settings.pool
-    if pool is not None and known[group].pool != pool:
+    if known[group].pool != pool:
         raise InvalidArgument(
-            f"topic {view.name!r} lives in pool {pool!r}, but group {group!r} is of pool "
-            f"{known[group].pool!r}"
+            f"topic {view.name!r} lives in {pool_text(pool)}, but group {group!r} is of "
+            f"{pool_text(known[group].pool)}"
         )
 
 

@@ -18,10 +18,11 @@ def allocate(
 ) -> list[str]:
     """Return the group of each new partition, in order of the partitions.
 
-    Only groups that are alive, not draining and, with ``pool``, of that pool are used. Each
-    partition goes to the group with the fewest partitions of *this* call first, so that one topic
-    is spread evenly (counts differ by at most 1), then to the one with the fewest partitions in
-    all, then by name. The order of ``groups`` does not matter.
+    Only groups that are alive, not draining and of that very pool are used; None is the common
+    pool, of the groups that were given none: who sets groups apart for some topics does not want
+    the others there. Each partition goes to the group with the fewest partitions of *this* call
+    first, so that one topic is spread evenly (counts differ by at most 1), then to the one with the
+    fewest partitions in all, then by name. The order of ``groups`` does not matter.
 
     Raises:
         InvalidArgument: ``partition_count`` is outside [1, 4096].
@@ -49,16 +50,20 @@ def _why_not(group: GroupView, pool: str | None) -> str | None:
         return "has no live master"
     if group.draining:
         return "is draining"
-    if pool is not None and group.pool != pool:
-        return f"is in pool {group.pool!r}"
+    if group.pool != pool:
+        return f"is in {pool_text(group.pool)}"
     return None
 
 
+def pool_text(pool: str | None) -> str:
+    """Return how messages call a pool."""
+    return "the common pool" if pool is None else f"pool {pool!r}"
+
+
 def _no_group(groups: Sequence[GroupView], pool: str | None) -> str:
-    wanted = "" if pool is None else f" of pool {pool!r}"
     reasons = [f"{g.group} {_why_not(g, pool)}" for g in sorted(groups, key=lambda g: g.group)]
     seen = "; ".join(reasons[:10]) if reasons else "no broker ever registered"
     return (
-        f"no broker group{wanted} can take partitions ({seen}); "
+        f"no broker group of {pool_text(pool)} can take partitions ({seen}); "
         "start a broker: `vq broker`, and see `vq cluster status`"
     )

@@ -161,6 +161,8 @@ async def test_a_topic_stays_in_its_pool(brokers: Brokers) -> None:
     await topics.create_topic(brokers.coordinator, "pooled", TopicSettings(pool="fast"))
     with pytest.raises(InvalidArgument, match="pool 'fast'"):
         await admin.plan_moves(cluster_of(brokers), "pooled", [0], "b1")
+    with pytest.raises(InvalidArgument, match="the common pool, but group 'b3' is of pool 'fast'"):
+        await admin.plan_moves(cluster_of(brokers), "t", [0], "b3")
 
 
 PLACEMENT = PartitionPlacement("t", 0, (Span("b1", 0, 500), Span("b2", 500)))

@@ -35,9 +35,19 @@ def test_dead_and_draining_groups_and_other_pools_are_left_out() -> None:
         GroupView("draining", draining=True, pool="p"),
         GroupView("other", pool="q"),
         GroupView("good", pool="p", partitions=100),
+        GroupView("common"),
     ]
     assert allocate(2, views, pool="p") == ["good", "good"]
-    assert set(allocate(4, views)) == {"good", "other"}
+
+
+def test_a_topic_without_a_pool_stays_off_groups_that_have_one() -> None:
+    """None is a pool like any other: groups set apart for some topics get no others."""
+    views = [GroupView("apart", pool="p"), GroupView("common", partitions=100)]
+    assert allocate(2, views) == ["common", "common"]
+    with pytest.raises(CoordinationError, match=r"the common pool.*apart is in pool 'p'"):
+        allocate(1, views[:1])
+    with pytest.raises(CoordinationError, match=r"pool 'p'.*common is in the common pool"):
+        allocate(1, views[1:], pool="p")
 
 
 def test_no_usable_group_is_refused_with_reasons() -> None:

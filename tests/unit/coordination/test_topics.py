@@ -39,11 +39,12 @@ async def add_broker(client: MemoryCoordinator, group: str, *, pool: str | None 
 
 @pytest.fixture
 async def client() -> AsyncIterator[MemoryCoordinator]:
-    """A client of a cluster with two broker groups, kept by another session."""
+    """A client of a cluster with two broker groups and one in a pool, kept by another session."""
     ensemble = MemoryEnsemble(reconnect_delay_s=0.0)
     async with client_of(ensemble) as brokers, client_of(ensemble) as made:
         await add_broker(brokers, "b1")
-        await add_broker(brokers, "b2", pool="fast")
+        await add_broker(brokers, "b2")
+        await add_broker(brokers, "b3", pool="fast")
         yield made
 
 
@@ -61,9 +62,17 @@ async def test_a_topic_is_spread_over_the_live_groups(client) -> None:
 
 async def test_topics_fill_the_least_loaded_group(client) -> None:
     """What groups hold already counts."""
-    await topics.create_topic(client, "a", TopicSettings(partitions=3, pool="fast"))
+    await topics.create_topic(client, "a", TopicSettings(partitions=3))
     view = await topics.create_topic(client, "b", TopicSettings(partitions=1))
-    assert view.partitions[0].writer_group == "b1"
+    assert view.partitions[0].writer_group == "b2"
+
+
+async def test_a_topic_lives_in_its_pool(client) -> None:
+    """With one, and without one."""
+    fast = await topics.create_topic(client, "a", TopicSettings(partitions=3, pool="fast"))
+    assert {each.writer_group for each in fast.partitions} == {"b3"}
+    common = await topics.create_topic(client, "b", TopicSettings(partitions=3))
+    assert {each.writer_group for each in common.partitions} == {"b1", "b2"}
 
 
 async def test_a_name_is_taken_once(client) -> None:
