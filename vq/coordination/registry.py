@@ -48,8 +48,8 @@ AUDIT_INTERVAL_S: Final = 30.0
 DEAD_SESSIONS_MAX: Final = 16
 RETRY_S_MIN: Final = 0.1
 RETRY_S_MAX: Final = 5.0
-#: Compare-and-set tries before a claim says that something else keeps writing.
-CLAIM_TRIES_MAX: Final = 20
+#: Compare-and-set tries before we say that something else keeps writing.
+TRIES_MAX: Final = 20
 
 
 class NameTaken(CoordinationError):
@@ -290,7 +290,7 @@ class BrokerRegistration:
                 with this data directory.
         """
         path = GroupState.path(self.group)
-        for _ in range(CLAIM_TRIES_MAX):
+        for _ in range(TRIES_MAX):
             try:
                 node = await self._coordinator.get(path)
                 state = GroupState.decode(path, node.data)
@@ -314,7 +314,7 @@ class BrokerRegistration:
                 if await self._state_is(path, claimed):
                     return claimed.epoch
         raise CoordinationError(
-            f"the state of group {self.group!r} changed {CLAIM_TRIES_MAX} times during a claim"
+            f"the state of group {self.group!r} changed {TRIES_MAX} times during a claim"
         )
 
     async def _check_may_lead(self, state: GroupState) -> None:
@@ -449,9 +449,13 @@ class BrokerRegistration:
 
 
 async def ensure_group(coordinator: Coordinator, group: str, *, pool: str | None = None) -> None:
-    """Make the group's node if it is missing; set its pool if one is given and differs."""
+    """Make the group's node if it is missing; set its pool if one is given and differs.
+
+    Raises:
+        CoordinationError: The node was changed or deleted again at every try.
+    """
     path = BrokerGroup.path(check_name("group", group))
-    while True:
+    for _ in range(TRIES_MAX):
         try:
             node = await coordinator.get(path)
             value = _group_value(path, node.data)
@@ -465,6 +469,7 @@ async def ensure_group(coordinator: Coordinator, group: str, *, pool: str | None
         except NoNode:
             with contextlib.suppress(NodeExists):
                 await coordinator.create(path, BrokerGroup(pool=pool).encode(), parents=True)
+    raise CoordinationError(f"the node of group {group!r} changed {TRIES_MAX} times meanwhile")
 
 
 async def groups(coordinator: Coordinator) -> list[GroupView]:

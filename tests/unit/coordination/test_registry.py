@@ -9,6 +9,7 @@ from support.coordination import FAULTS, client_of, disarm, expire, strike, unti
 
 from vq.clock import SystemClock
 from vq.coordination import registry
+from vq.coordination.coordinator import Stat
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.paths import BrokerGroup, BrokerLoad, BrokerNode, GroupState
 from vq.coordination.registry import (
@@ -17,7 +18,7 @@ from vq.coordination.registry import (
     NameTaken,
     Registered,
 )
-from vq.errors import InvalidArgument, InvalidState
+from vq.errors import CoordinationError, InvalidArgument, InvalidState
 from vq.model import Address, GroupView
 
 
@@ -237,6 +238,21 @@ async def test_the_pool_can_be_set_and_draining_is_kept(client) -> None:
     await registry.ensure_group(client, "b1", pool="p")
     [view] = await registry.groups(client)
     assert view == GroupView("b1", alive=False, draining=True, pool="p", labels={"rack": "7"})
+
+
+async def test_setting_the_pool_against_a_busy_writer_ends(client, other, monkeypatch) -> None:
+    """Somebody who writes the node again and again must not keep a broker from an answer."""
+    await registry.ensure_group(client, "b1")
+    write = client.set
+
+    async def late(path: str, data: bytes, *, version: int = -1) -> Stat:
+        await other.set(path, BrokerGroup(draining=True).encode())
+        return await write(path, data, version=version)
+
+    monkeypatch.setattr(client, "set", late)
+    with pytest.raises(CoordinationError, match="'b1' changed 20 times"):
+        async with asyncio.timeout(5):
+            await registry.ensure_group(client, "b1", pool="p")
 
 
 async def test_misuse_is_told(client) -> None:
