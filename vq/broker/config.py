@@ -74,7 +74,8 @@ class BrokerConfig:
             common pool, and leaves one that ZooKeeper has for the group.
         accept_data_loss: Lead the group although its record names another data directory: what was
             acknowledged there and is not here is lost. For one start, after a disk was lost.
-        labels: Free-form facts for operators, such as a rack.
+        labels: Free-form facts for operators, such as a rack, written to its group in ZooKeeper;
+            none leave what is there.
         block_bytes: Size of one block file.
         disk_warn: Share of the disk in use at which a warning is logged.
         disk_refuse: Share at which PUTs are refused as ``DiskFull``.

@@ -251,6 +251,7 @@ class BrokerNode:
             directory=directory.identity.id,
             accept_data_loss=config.accept_data_loss,
             pool=config.pool,
+            labels=config.labels,
             rng=self._rng,
             on_change=self._registration_changed,
         )

@@ -111,6 +111,7 @@ def _row(
         "uptime_s": None if answer is None else round(answer.uptime_s),
         "answers": said,
         "pool": view.pool,
+        "labels": dict(view.labels),
         "draining": view.draining,
         "version": None if answer is None else answer.version,
         "bytes_in": raw.get("bytes_in"),

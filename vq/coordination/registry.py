@@ -11,8 +11,8 @@ import contextlib
 import logging
 import random
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from vq.clock import Clock
@@ -95,6 +95,7 @@ class BrokerRegistration:
         accept_data_loss: Lead even if the group's record names another data directory for this
             node, whose messages are then gone from the group.
         pool: Of the group; None leaves what the tree says.
+        labels: Of the group; none leave what the tree says.
         rng: For the nonce and the back-off.
         on_change: See above. Must not block.
     """
@@ -112,6 +113,7 @@ class BrokerRegistration:
         directory: str = "",
         accept_data_loss: bool = False,
         pool: str | None = None,
+        labels: Mapping[str, str] | None = None,
         rng: random.Random | None = None,
         on_change: OnRegistration | None = None,
     ) -> None:
@@ -121,6 +123,7 @@ class BrokerRegistration:
         self.node = check_name("node", node)
         self._path = BrokerNode.path(group, node)
         self._pool = pool
+        self._labels = dict(labels or {})
         self._accept_data_loss = accept_data_loss
         self._value = BrokerNode(
             host=address.host,
@@ -201,7 +204,7 @@ class BrokerRegistration:
         Raises:
             NameTaken: Another process's node was still there after ``timeout_s``.
         """
-        await ensure_group(self._coordinator, self.group, pool=self._pool)
+        await ensure_group(self._coordinator, self.group, pool=self._pool, labels=self._labels)
         holder = "another process"
         try:
             async with asyncio.timeout(timeout_s):
@@ -448,8 +451,14 @@ class BrokerRegistration:
         )
 
 
-async def ensure_group(coordinator: Coordinator, group: str, *, pool: str | None = None) -> None:
-    """Make the group's node if it is missing; set its pool if one is given and differs.
+async def ensure_group(
+    coordinator: Coordinator,
+    group: str,
+    *,
+    pool: str | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> None:
+    """Make the group's node if it is missing; set its pool and labels if given and they differ.
 
     Raises:
         CoordinationError: The node was changed or deleted again at every try.
@@ -459,16 +468,21 @@ async def ensure_group(coordinator: Coordinator, group: str, *, pool: str | None
         try:
             node = await coordinator.get(path)
             value = _group_value(path, node.data)
-            if pool is None or value.pool == pool:
+            changed = replace(
+                value,
+                pool=value.pool if pool is None else pool,
+                labels=dict(labels or value.labels),
+            )
+            if changed == value:
                 return
-            changed = BrokerGroup(pool=pool, labels=value.labels, draining=value.draining)
             await coordinator.set(path, changed.encode(), version=node.stat.version)
             return
         except BadVersion:
             continue
         except NoNode:
             with contextlib.suppress(NodeExists):
-                await coordinator.create(path, BrokerGroup(pool=pool).encode(), parents=True)
+                value = BrokerGroup(pool=pool, labels=dict(labels or {}))
+                await coordinator.create(path, value.encode(), parents=True)
     raise CoordinationError(f"the node of group {group!r} changed {TRIES_MAX} times meanwhile")
 
 

@@ -8,7 +8,7 @@ from support.broker import DATA, Client, message, until
 
 from vq.coordination.coordinator import SessionState
 from vq.coordination.paths import BrokerLoad, BrokerNode, GroupState
-from vq.coordination.registry import read_state
+from vq.coordination.registry import groups, read_state
 from vq.coordination.topics import change_settings, delete_topic
 from vq.errors import (
     AddressUnavailable,
@@ -42,6 +42,14 @@ async def test_a_started_node_is_registered_and_leads_its_group(cluster):
         async with asyncio.timeout(5):
             while await admin.exists(BrokerLoad.path("b1", "n1")) is None:
                 await asyncio.sleep(0.001)
+
+
+async def test_pool_and_labels_are_told_to_the_cluster(cluster):
+    """Settings of the process become facts of its group, for allocation and for operators."""
+    await cluster.start(pool="fast", labels={"rack": "r1"})
+    async with cluster.admin() as admin:
+        [view] = await groups(admin)
+    assert (view.pool, view.labels) == ("fast", {"rack": "r1"})
 
 
 async def test_every_start_raises_the_epoch_and_stores_it_first(cluster):

@@ -240,6 +240,20 @@ async def test_the_pool_can_be_set_and_draining_is_kept(client) -> None:
     assert view == GroupView("b1", alive=False, draining=True, pool="p", labels={"rack": "7"})
 
 
+async def test_labels_of_a_broker_are_those_of_its_group(client) -> None:
+    """The last start that gives some decides; one that gives none leaves them."""
+    for given, expected in (
+        ({"rack": "1"}, {"rack": "1"}),
+        ({}, {"rack": "1"}),
+        ({"zone": "a"}, {"zone": "a"}),
+    ):
+        one = broker(client, labels=given)
+        await one.start()
+        [view] = await registry.groups(client)
+        assert view.labels == expected
+        await one.stop()
+
+
 async def test_setting_the_pool_against_a_busy_writer_ends(client, other, monkeypatch) -> None:
     """Somebody who writes the node again and again must not keep a broker from an answer."""
     await registry.ensure_group(client, "b1")
