@@ -18,7 +18,9 @@ from vq.store.disk import Disk
 logger = logging.getLogger(__name__)
 
 RESERVE_NAME: Final = "@reserve"
-#: Room for a torn tail, which is one batch at most, and for a few small files …
+#: Room for a few small files and for the usual torn tail: the last batch of a log, 4 MiB at most.
+#: Cutting it gives its space back before the next log is opened, so one is enough for all. A longer
+#: one (many batches in flight when the power went) has its partition wait for space …
 RESERVE_BYTES: Final = 2 * limits.BATCH_BYTES_MAX
 #: … but no more than this part of a small disk.
 _SHARE: Final = 64
