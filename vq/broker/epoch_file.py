@@ -1,6 +1,6 @@
 """The highest epoch this data directory has acted in, stored before acting in it.
 
-A text file of one line, ``<data>/epoch``, sample:
+A text file of one line, ``<data>/@epoch``, sample:
 
     vq-epoch 1 17
 
