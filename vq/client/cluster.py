@@ -16,12 +16,13 @@ from vq.client.config import MessageFactoryConfig
 from vq.client.connection import BrokerConnection
 from vq.client.ids import IdGenerator
 from vq.clock import Clock, SystemClock
-from vq.coordination.coordinator import Coordinator
+from vq.coordination.coordinator import Coordinator, SessionState
 from vq.coordination.routes import Routes, RouteWatcher
 from vq.coordination.slots import SlotLease
 from vq.coordination.zk import ZooKeeperCoordinator
 from vq.errors import (
     ConnectionCut,
+    CoordinationError,
     InvalidState,
     NotMaster,
     OffsetOutOfRange,
@@ -63,7 +64,9 @@ class ClusterClient:
         )
         self._slot_task: asyncio.Task[int] | None = None
         self._ids: IdGenerator | None = None
-        self.ids_ready = False  # a slot is leased now; without one no id may be made
+        # A slot is leased now; without one no id may be made. Or there will be none any more, and
+        # ``take_ids`` says so.
+        self.ids_ready = False
         self._ids_lock = threading.Lock()
         self._connections: dict[Address, BrokerConnection] = {}
         self._connecting: dict[Address, asyncio.Task[BrokerConnection]] = {}
@@ -72,6 +75,7 @@ class ClusterClient:
         self._tracking: dict[str, asyncio.Task[None]] = {}
         self._refreshing: dict[str, asyncio.Task[None]] = {}
         self._closed = False
+        self._given_up = ""  # why there is no ZooKeeper for this client any more
 
     async def start(self) -> None:
         """Open the session with ZooKeeper.
@@ -81,6 +85,7 @@ class ClusterClient:
         """
         await self.coordinator.start(self.config.start_timeout_s)
         self._watcher.on_change(self._changed)
+        self.coordinator.add_listener(self._session_changed)
 
     async def close(self) -> None:
         """Close every connection, give the slot back, end the session. May be called again."""
@@ -190,8 +195,15 @@ class ClusterClient:
             self._slot_task = asyncio.create_task(self._slot.start())
         await _shared(self._slot_task)
 
+    def _session_changed(self, state: SessionState) -> None:
+        """When the coordinator gave up, tell who sends: its messages would wait in vain."""
+        if state is SessionState.CLOSED and not self._closed:
+            self._given_up = self.coordinator.why_closed
+            self.ids_ready = True
+            self._changed()
+
     def _slot_changed(self, slot: int | None) -> None:
-        self.ids_ready = slot is not None
+        self.ids_ready = slot is not None or bool(self._given_up)
         if slot is not None:
             with self._ids_lock:
                 if self._ids is None:
@@ -201,7 +213,13 @@ class ClusterClient:
         self._changed()
 
     def take_ids(self, count: int) -> list[int]:
-        """Return new message ids; any thread."""
+        """Return new message ids; any thread.
+
+        Raises:
+            CoordinationError: The coordinator gave up, so nobody knows whose ids these would be.
+        """
+        if self._given_up:
+            raise CoordinationError(f"no message can be given an id any more: {self._given_up}")
         assert self._ids is not None, "lease_slot comes first"
         with self._ids_lock:
             return self._ids.take(count)

@@ -19,6 +19,7 @@ from vq.client.partitioner import key_partition
 from vq.client.producer import ProducerCore
 from vq.client.topic_queues import TAKEN_IN_BYTES_MAX
 from vq.coordination import topics
+from vq.coordination.memory import MemoryCoordinator
 from vq.errors import (
     BufferFull,
     InvalidArgument,
@@ -213,6 +214,24 @@ async def test_wrong_clock_tells_the_reason_and_heals(
     result = await ended(core.enqueue(Message("t", b"y")))
     assert result.id > 0
     await core.close()
+
+
+async def test_a_coordinator_that_gave_up_ends_sending_with_its_reason(
+    factory: aio.MessageFactory,
+) -> None:
+    """Without it there will be no ids: nobody waits for a deadline in vain."""
+    core = await published(factory)
+    assert (await ended(core.enqueue(Message("t", b"before")))).offset > 0
+    coordinator = core._cluster.coordinator
+    assert isinstance(coordinator, MemoryCoordinator)
+    coordinator.give_up("its clients died")
+    begin = asyncio.get_running_loop().time()
+    for _ in range(3):
+        outcome = await ended(core.enqueue(Message("t", b"x"), None, 60.0))
+        assert isinstance(outcome, NotSent)
+        assert "its clients died" in str(outcome)
+    assert asyncio.get_running_loop().time() - begin < 5
+    assert await stored(factory) == [b"before"]
 
 
 async def test_a_bug_in_one_queue_stops_neither_the_others_nor_the_deadlines(
