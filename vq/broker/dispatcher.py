@@ -6,6 +6,7 @@ opened), or handed to the flush it waits for before the next one is looked at. W
 and bytes, is counted for who sent it and bounded where it comes in (``server``), by not reading.
 """
 
+import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -13,11 +14,13 @@ from vq.broker import reading
 from vq.broker.channel import Channel
 from vq.broker.context import Context
 from vq.broker.session import Handler, Session
-from vq.errors import NotMaster, UnknownTopic, VqError
+from vq.errors import InternalError, NotMaster, UnknownTopic, VqError
 from vq.model import TopicPartition
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import Ticket
 from vq.remoting.format import Command
+
+logger = logging.getLogger(__name__)
 
 
 class Directory(Protocol):
@@ -180,10 +183,18 @@ class _Parked:
         self._take()
 
     def go_on(self, handler: Handler, ticket: Ticket, header: Any) -> None:
-        """Have the request handled, unless its connection has ended."""
+        """Have the request handled, unless its connection has ended.
+
+        Raises nothing: who calls this has others to call, and a loop of its own to keep.
+        """
         body = self._take()
-        if body is not None:
+        if body is None:
+            return
+        try:
             handler(self._session, ticket, header, body)
+        except Exception as error:
+            logger.exception("a request that waited failed: %s", ticket)
+            self._session.refuse(ticket, InternalError(f"{type(error).__name__}: {error}"))
 
     def refuse(self, ticket: Ticket, error: VqError) -> None:
         """Answer with an error, unless the connection has ended."""

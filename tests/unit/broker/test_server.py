@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from support.broker import Client, message, until
 
+from vq.broker.channel import Channel
 from vq.broker.config import ConnectionLimits
-from vq.errors import Busy, UnknownTopic, VqError
+from vq.errors import Busy, InternalError, UnknownTopic, VqError
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import MAGIC_VERSION, PREFIX, Command
 from vq.remoting.frames import FrameParser
@@ -282,6 +283,29 @@ async def test_bodies_that_wait_go_with_their_connection(cluster):
     other = await Client.connect(cluster.network, node.address)
     await until(lambda: node._partitions.channels["t", 0].log is not None)
     assert (await other.offsets("t", 0)).log_end_offset == 0
+
+
+async def test_a_bug_met_by_one_that_waited_is_its_own(cluster, monkeypatch):
+    """Those that waited for the same log are handled all the same."""
+    node, _ = await _strict(cluster)
+    await cluster.create_topic("t", partitions=2)
+    await until(lambda: len(node._partitions.channels) == 2)
+    client = await Client.connect(cluster.network, node.address)
+    put = Channel.put
+
+    def broken(channel: Channel, session: Any, ticket: Any, header: Any, body: bytes) -> None:
+        if header.producer_id == 13:
+            raise RuntimeError("by the test")
+        put(channel, session, ticket, header, body)
+
+    monkeypatch.setattr(Channel, "put", broken)
+    async with node._partitions._files:
+        bad = client.send_put("t", 0, [message(b"x")], producer_id=13)
+        good = client.send_put("t", 0, [message(b"y")])
+        await until(lambda: node._server.put_bytes)
+    frame = await asyncio.wait_for(bad, 5)
+    assert isinstance(decode_error(frame.status, frame.header, frame.flags), InternalError)
+    assert decode_reply(await asyncio.wait_for(good, 5)).offset > 0
 
 
 async def test_a_full_window_is_refused_as_busy(cluster):
