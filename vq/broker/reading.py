@@ -110,9 +110,12 @@ def check_range(channel: Channel, offset: int) -> None:
     """Return if ``offset`` is in what is kept here, or just behind it while more may come.
 
     Raises:
+        PartitionFailed: What is kept here could not be read at the start: it is unknown.
         PartitionRangeElsewhere: Another group holds it; reading goes on there.
         OffsetOutOfRange: Nobody holds it; the details carry the valid range.
     """
+    if channel.log is not None:
+        channel.log.check_readable()
     span = channel.span
     end = span.end if span is not None else None
     if channel.start_offset <= offset <= channel.high_watermark and (end is None or offset < end):
@@ -325,6 +328,9 @@ def offsets(
 def _offsets(channel: Channel, header: wire.OffsetsRequest) -> wire.OffsetsResponse:
     parts = [*channel.older, channel]
     log = channel.log
+    for part in parts:
+        if part.log is not None:
+            part.log.check_readable()
     response = wire.OffsetsResponse(
         earliest=channel.earliest,
         latest=channel.high_watermark,

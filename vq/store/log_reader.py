@@ -83,9 +83,18 @@ class LogReader:
         logger.error("[%s] a read failed: %s", self.directory.name, error)
         return PartitionFailed(f"{self.directory} cannot be read: {error}")
 
-    def _check_range(self, offset: int) -> None:
+    def check_readable(self) -> None:
+        """Return if the offsets of this log mean anything.
+
+        Raises:
+            PartitionFailed: It could not be opened, so what it holds is unknown.
+            ShuttingDown: It is closed.
+        """
         if self._unreadable:
             raise self._refusal()
+
+    def _check_range(self, offset: int) -> None:
+        self.check_readable()
         range_ = {"earliest": self.start_offset, "latest": self.end_offset}
         if self.state is LogState.QUARANTINED and offset >= self.end_offset:
             raise PartitionQuarantined(self.reason, details=range_)

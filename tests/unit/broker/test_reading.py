@@ -4,7 +4,7 @@ import asyncio
 import time
 
 import pytest
-from support.broker import message, until
+from support.broker import Client, message, until
 
 from vq.errors import (
     InvalidRequest,
@@ -212,3 +212,24 @@ async def test_a_get_answered_while_the_log_failed_says_so(served):
     with pytest.raises(PartitionFailed):
         await served.client.get("t", 0, 0)
     decode_reply(await served.client.send_get("t", 1, 0))
+
+
+async def test_a_log_that_could_not_be_read_at_the_start_has_no_range(served):
+    """What it holds is unknown: nothing may be said to be out of range, nor the range be 0 to 0."""
+    latest = await _fill(served)
+    await served.node.stop()
+    served.disk.fail("read_bytes", name="checkpoint")
+    node = await served.cluster.start()
+    await until(lambda: node._partitions.channels.get(("t", 0)))
+    client = await Client.connect(served.cluster.network, node.address)
+    for call in (
+        client.get("t", 0, 0),
+        client.get("t", 0, latest),
+        client.get("t", 0, latest + 1),
+        client.get("t", 0, 0, tags=["x"]),
+        client.offsets("t", 0),
+    ):
+        with pytest.raises(PartitionFailed, match="read_bytes was told to fail"):
+            await call
+    status = await client.status(with_partitions=True)
+    assert status.partitions[0].state == "failed"

@@ -273,6 +273,8 @@ async def test_bodies_that_wait_go_with_their_connection(cluster):
     async with node._partitions._files:
         for topic in ("t", "nowhere"):
             client = await Client.connect(cluster.network, node.address)
+            if topic == "nowhere":  # its look-up is to last
+                cluster.ensemble.disconnect(cluster.coordinators["b1"])
             waiting = await _send_bodies(client, topic, 5)
             await until(lambda: server.put_bytes > 5_000)
             client.close()
@@ -280,6 +282,7 @@ async def test_bodies_that_wait_go_with_their_connection(cluster):
             assert server.put_bytes == 0
             for future in waiting:
                 assert isinstance(future.exception(), ConnectionError)
+    cluster.ensemble.reconnect(cluster.coordinators["b1"])
     other = await Client.connect(cluster.network, node.address)
     await until(lambda: node._partitions.channels["t", 0].log is not None)
     assert (await other.offsets("t", 0)).log_end_offset == 0
