@@ -190,9 +190,17 @@ WRONG = {
         "void",
         evidence(THREE, faults=[Fault("kill -9", 0)]),
     ),
+    "a fault struck three times and had an effect twice": (
+        "void",
+        evidence(THREE, faults=[Fault("kill -9", 2, strikes=3)]),
+    ),
     "too few sends were acknowledged": (
         "void",
         evidence(THREE, faults=[Fault("kill -9", 1)], acknowledged_min=50),
+    ),
+    "enough sends for one strike, not for two": (
+        "void",
+        evidence(THREE, faults=[Fault("kill -9", 2)], acknowledged_min=3),
     ),
 }
 
@@ -228,7 +236,7 @@ CLEAN = {
         [send("a"), send("c"), sent("a", 88), sent("c", 300), END],
         [send("b"), sent("b", 200), END],
         faults=[Fault("kill -9", 3)],
-        acknowledged_min=3,
+        acknowledged_min=1,
     ),
 }
 

@@ -65,10 +65,20 @@ class Commit(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """What a nemesis did, and how much of it was seen to have an effect."""
+    """What a nemesis did, and how much of it was seen to have an effect.
+
+    ``strikes`` is how often it was done, as often as ``effects`` says if None; 0 for another view
+    of strikes that are counted elsewhere.
+    """
 
     name: str
     effects: int
+    strikes: int | None = None
+
+    @property
+    def blows(self) -> int:
+        """How often it was done."""
+        return self.effects if self.strikes is None else self.strikes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +93,7 @@ class Evidence:
         drained: The group was given time to receive everything.
         repeats_allowed: Deliveries of one message beyond the first may happen (a member died).
         faults: What was done.
-        acknowledged_min: So many sends must have been acknowledged per fault.
+        acknowledged_min: So many sends must have been acknowledged per strike of a fault.
     """
 
     histories: Mapping[str, Sequence[Event]]
@@ -223,10 +233,12 @@ def _check_void(evidence: Evidence, _stored: object) -> Iterator[Anomaly]:
     for fault in evidence.faults:
         if not fault.effects:
             yield Anomaly("void", f"{fault.name} had no effect")
+        elif fault.effects < fault.blows:
+            yield Anomaly("void", f"{fault.name}: {fault.effects} of {fault.blows} had an effect")
     acknowledged = sum(
         event["kind"] == "sent" for events in evidence.histories.values() for event in events
     )
-    least = evidence.acknowledged_min * max(1, len(evidence.faults))
+    least = evidence.acknowledged_min * max(1, sum(fault.blows for fault in evidence.faults))
     if acknowledged < least:
         yield Anomaly("void", f"{acknowledged} sends were acknowledged, {least} are needed")
 
