@@ -50,7 +50,8 @@ def test_cuts_at_any_byte_lose_double_and_reorder_nothing(
                 sender.start()
             try:
                 for number in range(cuts):
-                    senders[number % SENDERS].wait_sent(1)
+                    for sender in senders:
+                        sender.wait_sent(50)
                     after = rng.randrange(60_000) if rng.random() < 0.5 else rng.randrange(600)
                     direction = rng.choice([UP, DOWN])
                     if direction == DOWN:
@@ -71,8 +72,8 @@ def test_cuts_at_any_byte_lose_double_and_reorder_nothing(
         settle(
             tmp_path / f"h{number}",
             log,
-            Fault("cut", len(proxy.cuts)),
-            Fault("cut inside what was being sent", inside),
-            Fault("stored, and the answer lost", unheard),
+            Fault("cut", len(proxy.cuts), strikes=cuts),
+            Fault("cut inside what was being sent", inside, strikes=0),
+            Fault("stored, and the answer lost", unheard, strikes=0),
             acknowledged_min=50,
         )

@@ -136,7 +136,8 @@ def check_full(
     why = refusals(histories / "s0.jsonl", begin)
     print(dict(why), f"resumed after {took_s:.1f} s")
     assert why["DiskFull"] >= 0.99 * why.total(), f"{dict(why)}: refusals should say why"
-    settle(histories, log, Fault("refused because the disk is full", why["DiskFull"]))
+    fault = Fault("refused because the disk is full", why["DiskFull"], strikes=1)
+    settle(histories, log, fault, acknowledged_min=50)
 
 
 def ends(factory: vq.MessageFactory, consumer: vq.MessageConsumer) -> dict[vq.TopicPartition, int]:

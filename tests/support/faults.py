@@ -5,6 +5,7 @@ import json
 import os
 import random
 import secrets
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from support.judge import Evidence, Fault, Verdict, judge
 from support.zookeeper import admin
 
 import vq
+from vq.cli.processes import BrokerChild
 
 LONG = os.environ.get("VQ_LONG") == "1"
 WAIT_S = 60.0
@@ -53,6 +55,13 @@ def broker_settings(path: Path, **settings: object) -> tuple[str, str]:
     lines = ["[broker]", *(f"{name} = {value!r}" for name, value in settings.items())]
     path.write_text("\n".join(lines) + "\n")
     return "--config", str(path)
+
+
+def kill(broker: BrokerChild) -> bool:
+    """End a broker with kill -9; whether it ran until then, and ended of nothing else."""
+    ran = broker.running
+    broker.kill()
+    return ran and broker.process is not None and broker.process.returncode == -signal.SIGKILL
 
 
 class Sender(threading.Thread):
