@@ -15,12 +15,23 @@ from pathlib import Path
 
 import pytest
 from support.cluster import ProcessCluster
-from support.faults import Sender, broker_settings, client_of, read_back, settle, times
+from support.faults import (
+    LONG,
+    Sender,
+    broker_settings,
+    client_of,
+    kill,
+    read_back,
+    settle,
+    times,
+    until,
+)
 from support.judge import Fault
 from support.zookeeper import admin
 
 from vq.cli.processes import BrokerChild, BrokerSpec
 from vq.coordination.embedded import free_port
+from vq.coordination.registry import REGISTER_TIMEOUT_S
 from vq.model import Address
 
 pytestmark = pytest.mark.slow
@@ -47,6 +58,7 @@ def test_a_killed_broker_is_back_before_its_old_session_ends(
 ) -> None:
     """The node of the dead process is taken away at once, never adopted, never doubled."""
     restarts = times(3, 20)
+    killed = 0
     broker = processes.add(
         "b1", *broker_settings(tmp_path / "b1.toml", session_timeout_s=SESSION_S)
     )
@@ -66,7 +78,7 @@ def test_a_killed_broker_is_back_before_its_old_session_ends(
             look()
             for _ in range(restarts):
                 sender.wait_sent(50)
-                broker.kill()
+                killed += kill(broker)
                 begin = time.monotonic()
                 processes.restart("b1")
                 sender.wait_sent(1)
@@ -79,7 +91,8 @@ def test_a_killed_broker_is_back_before_its_old_session_ends(
     assert len(set(owners)) == len(seen), "every process has a session of its own"
     assert list(incarnations) == sorted(set(incarnations))
     assert list(epochs) == list(range(epochs[0], epochs[0] + len(seen)))
-    settle(tmp_path / "h", log, Fault("kill -9", restarts), acknowledged_min=50)
+    fault = Fault("kill -9", killed, strikes=restarts)
+    settle(tmp_path / "h", log, fault, acknowledged_min=50)
 
 
 def test_a_second_process_on_one_directory_is_refused(
@@ -88,13 +101,14 @@ def test_a_second_process_on_one_directory_is_refused(
     """It ends at once with code 1 and names the directory and the process that has it."""
     broker = processes.add("b1")
     processes.vq_json("topic", "create", "t")
-    refusals = times(2, 20)
+    attempts = times(2, 20)
+    codes = []
     with client_of(processes) as factory:
         with Sender(factory, "t", tmp_path / "h" / "s0.jsonl") as sender:
-            for number in range(refusals):
+            for number in range(attempts):
                 spec = elsewhere(broker.spec, node=f"n{number % 2 + 1}")
                 code, said = start_and_end(spec)
-                assert code == 1
+                codes.append(code)
                 assert str(spec.data) in said
                 assert f"process {broker.pid}" in said
                 assert "stop it or choose another directory" in said
@@ -102,7 +116,8 @@ def test_a_second_process_on_one_directory_is_refused(
             sender.finish()
         log = read_back(factory, "t")
     assert broker.running
-    settle(tmp_path / "h", log, Fault("refused", refusals), acknowledged_min=50)
+    fault = Fault("refused", codes.count(1), strikes=attempts)
+    settle(tmp_path / "h", log, fault, acknowledged_min=50)
 
 
 def test_another_cluster_group_or_node_is_refused_a_used_directory(
@@ -216,20 +231,50 @@ def test_a_taken_port_is_refused_and_registers_nothing(processes: ProcessCluster
 def test_a_second_process_under_one_name_is_refused_while_the_first_lives(
     processes: ProcessCluster, tmp_path: Path
 ) -> None:
-    """Same group and node, a directory of its own: it never takes over from the one that serves."""
+    """Same group and node, a new directory each time: refused, as the group's data lie elsewhere.
+
+    One that was told to accept the loss of those data finds the name taken: it waits for the first
+    to go, never takes over from it, and gives up in the end.
+    """
     broker = processes.add("b1")
     processes.vq_json("topic", "create", "t")
-    second = BrokerChild(elsewhere(broker.spec, data=processes.directory / "other"))
-    second.start()
-    try:
-        with client_of(processes) as factory:
-            with Sender(factory, "t", tmp_path / "h" / "s0.jsonl") as sender:
-                for _ in range(times(3, 20)):
-                    sender.wait_sent(100)
-                sender.finish()
-            log = read_back(factory, "t")
-            (node,) = factory.get_status()
-    finally:
-        second.kill()
+    identity = json.loads((broker.spec.data / "@identity").read_bytes())["id"]
+    attempts = times(2, 20)
+    codes = []
+    patient = BrokerChild(
+        elsewhere(broker.spec, data=processes.directory / "patient", more=("--accept-data-loss",))
+    )
+    waiting = f"waiting for {broker.spec.address} to go"
+    with client_of(processes) as factory, admin(processes.zookeeper) as zookeeper:
+        group = f"/vq/{processes.name}/brokers/b1"
+        before = zookeeper.get(f"{group}/state")[0], zookeeper.get(f"{group}/nodes/n1")
+        with Sender(factory, "t", tmp_path / "h" / "s0.jsonl") as sender:
+            patient.start()
+            try:
+                for number in range(attempts):
+                    spec = elsewhere(broker.spec, data=processes.directory / f"other-{number}")
+                    code, said = start_and_end(spec)
+                    codes.append(code)
+                    assert f"acknowledged lies in the data directory with id {identity}" in said
+                    assert "start node 'n1' with the directory it had" in said
+                    assert json.loads((spec.data / "@identity").read_bytes())["id"] in said
+                    sender.wait_sent(50)
+                until(lambda: waiting in patient.spec.log.read_text(), "it finds the name taken")
+                sender.wait_sent(50)
+                assert patient.running
+                if LONG:
+                    codes.append(patient.wait(REGISTER_TIMEOUT_S + START_S))
+                    said = patient.spec.log.read_text()
+                    assert "node 'n1' of group 'b1' is registered by" in said
+                    assert "stop it or give this node another name" in said
+            finally:
+                patient.kill()
+            sender.finish()
+        log = read_back(factory, "t")
+        (node,) = factory.get_status()
+        after = zookeeper.get(f"{group}/state")[0], zookeeper.get(f"{group}/nodes/n1")
+        assert zookeeper.get_children(f"{group}/nodes") == ["n1"]
     assert node == broker.spec.address
-    settle(tmp_path / "h", log, Fault("second process", 1), acknowledged_min=50)
+    assert after == before, "somebody else wrote the state or the node of the first"
+    fault = Fault("refused", codes.count(1), strikes=len(codes))
+    settle(tmp_path / "h", log, fault, acknowledged_min=50)
