@@ -113,9 +113,11 @@ class SlotLease:
         for attempt in range(LEASE_TRIES_MAX):
             if attempt:
                 await asyncio.sleep(self._rng.uniform(0, min(1.0, RETRY_S_MIN * attempt)))
-            session = self._coordinator.session_id
             try:
                 version, slot = await self._free_slot()
+                session = self._coordinator.session_id
+                if not session:
+                    continue
                 await self._coordinator.multi(
                     [
                         Set(SLOTS, SlotCounter(next=(slot + 1) % self._count).encode(), version),

@@ -7,7 +7,9 @@ import pytest
 from support.coordination import FAULTS, client_of, disarm, expire, strike, until
 
 from vq.clock import SystemClock
+from vq.coordination.coordinator import SessionState
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
+from vq.coordination.paths import SLOTS
 from vq.coordination.slots import NoSlotFree, SlotLease
 from vq.errors import InvalidState
 
@@ -90,6 +92,21 @@ async def test_a_coordinator_that_gave_up_takes_the_slot(client) -> None:
     slot = await lease.start()
     client.give_up("its clients died")
     assert changes == [slot, None]
+    await lease.stop()
+
+
+async def test_a_new_session_that_takes_a_while_gets_one_slot(ensemble, client) -> None:
+    """The search for a slot begins while there is no session; what is found then is kept."""
+    lease = SlotLease(client, SystemClock())
+    first = await lease.start()
+    session = client.session_id
+    ensemble.disconnect(client)
+    ensemble.expire(session)
+    client._enter(SessionState.LOST)  # the twin itself has its next session in the same moment
+    await asyncio.sleep(0.02)
+    ensemble.reconnect(client)
+    await until(lambda: lease.slot not in {None, first})
+    assert await client.children(SLOTS) == [str(lease.slot)]
     await lease.stop()
 
 
