@@ -199,6 +199,30 @@ def client_of(
         yield factory
 
 
+class StallWatch(threading.Thread):
+    """Notes for how long at most this process was kept from running: the machine, not a fault."""
+
+    def __init__(self) -> None:
+        super().__init__(name="stall-watch", daemon=True)
+        self.longest_s = 0.0
+        self._stop_asked = threading.Event()
+
+    def run(self) -> None:
+        """Measure how late every wait ends."""
+        while not self._stop_asked.is_set():
+            begin = time.monotonic()
+            self._stop_asked.wait(_TICK_S)
+            self.longest_s = max(self.longest_s, time.monotonic() - begin - _TICK_S)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop_asked.set()
+        self.join()
+
+
 Places = set[tuple[int, int]]
 
 
@@ -247,6 +271,53 @@ def owners(cluster: ProcessCluster, group: str, topic: str) -> dict[int, tuple[s
                 data, stat = client.get(f"{root}/{number}")
                 found[int(number)] = (json.loads(data)["member"], stat.ephemeralOwner)
     return found
+
+
+def ephemerals(cluster: ProcessCluster) -> dict[str, int]:
+    """Return the session behind every ephemeral node, by its path below the cluster's root."""
+    root = f"/vq/{cluster.name}"
+    found: dict[str, int] = {}
+    with admin(cluster.zookeeper) as client:
+        todo = [root]
+        while todo:
+            path = todo.pop()
+            with contextlib.suppress(NoNodeError):  # gone meanwhile
+                children, stat = client.get_children(path, include_data=True)
+                todo += [f"{path}/{child}" for child in children]
+                if stat.ephemeralOwner:
+                    found[path.removeprefix(f"{root}/")] = stat.ephemeralOwner
+    return found
+
+
+def strays(cluster: ProcessCluster, *members: str, group: str = "g", senders: int = 1) -> list[str]:
+    """Return what is wrong with the ephemeral nodes: orphans, doubles, missing ones.
+
+    There live: the broker of group b1, ``senders`` clients that send, ``members`` of ``group``.
+    """
+    found = ephemerals(cluster)
+    broker, head = "brokers/b1/nodes/n1", f"consumers/{group}/members/"
+    slots = {path for path in found if path.startswith("slots/")}
+    named = {path for path in found if "/nodes/" in path or "/members/" in path} | slots
+    expected = {broker, *(head + name for name in members)}
+    wrong = [f"{path} is missing" for path in expected - named]
+    wrong += [f"{path} belongs to nobody" for path in named - expected - slots]
+    living = {found[path] for path in named & (expected | slots)}
+    if not len(slots) == len({found[path] for path in slots}) == senders:
+        wrong.append(f"{senders} clients send, and have { {p: hex(found[p]) for p in slots} }")
+    if len(living) != 1 + senders + len(members):
+        wrong.append(f"{1 + senders + len(members)} processes live, with {len(living)} sessions")
+    return wrong + [f"{path} is an orphan" for path, owner in found.items() if owner not in living]
+
+
+def wait_tidy(cluster: ProcessCluster, *members: str, senders: int = 1) -> None:
+    """Wait until nobody dead has a node: until a lost session ends at the server it may."""
+    wrong: list[str] = []
+
+    def tidy() -> bool:
+        wrong[:] = strays(cluster, *members, senders=senders)
+        return not wrong
+
+    until(tidy, wrong)
 
 
 # The end of a run -----------------------------------------------------------------------------
