@@ -9,7 +9,6 @@ and the broker takes messages again by itself once there is space.
 import contextlib
 import errno
 import os
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -30,7 +29,7 @@ from support.faults import (
 )
 from support.history import read_history
 from support.judge import Fault
-from support.small_disk import loop_disk_at, small_disk_at
+from support.small_disk import loop_disk_at, remount, small_disk_at
 from support.zookeeper import ZooKeeperService
 
 import vq
@@ -180,8 +179,7 @@ def test_the_inodes_run_out(tmp_path: Path, zookeeper: ZooKeeperService) -> None
         start_broker(cluster, tmp_path)
 
         def limit(inodes: int) -> None:
-            command = ["mount", "-o", f"remount,nr_inodes={inodes}", str(place)]
-            subprocess.run(command, check=True)
+            remount(place, f"nr_inodes={inodes}")
 
         def fill(_: Sender) -> None:
             stat = os.statvfs(place)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.cluster import process_cluster
 from support.raw_client import RawClient, message
-from support.small_disk import resize, small_disk_at
+from support.small_disk import remount, small_disk_at
 
 from vq.errors import DiskFull
 from vq.limits import MIB
@@ -60,7 +60,7 @@ def test_a_full_disk_is_refused_definitely_and_recovered_from(small_disk, zookee
             assert _count(client) == sent
             with pytest.raises(DiskFull):
                 client.put("t", 0, [message(os.urandom(400_000), sent)], sequence=sent, **STAMP)
-            resize(small_disk, 48 * MIB)
+            remount(small_disk, f"size={48 * MIB}")
             deadline = time.monotonic() + 10
             while True:
                 try:
