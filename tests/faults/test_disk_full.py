@@ -18,13 +18,13 @@ from pathlib import Path
 import pytest
 from support.cluster import ProcessCluster, process_cluster
 from support.faults import (
-    LONG,
     Sender,
     broker_settings,
     client_of,
     read_back,
     read_files,
     settle,
+    times,
     until,
 )
 from support.history import read_history
@@ -42,15 +42,17 @@ DISK_BYTES = 64 * MIB
 BALLAST_BYTES = 24 * MIB
 RESUME_S = 5.0
 KINDS = {"tmpfs": small_disk_at, "ext4": loop_disk_at}
-Settings = dict[str, object]
+RUNS = times(1, 10)  # of every test on each of them
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=[f"{kind}-{run}" for run in range(RUNS) for kind in KINDS])
 def full(
     request: pytest.FixtureRequest, tmp_path: Path, zookeeper: ZooKeeperService
 ) -> Iterator[ProcessCluster]:
     """A cluster whose data lie on a small file system, none of it used yet, no broker."""
-    mount: Callable[[Path, int], AbstractContextManager[Path]] = KINDS[request.param]
+    mount: Callable[[Path, int], AbstractContextManager[Path]] = KINDS[
+        request.param.partition("-")[0]
+    ]
     with (
         mount(tmp_path / "small", DISK_BYTES) as place,
         process_cluster(place, zookeeper.hosts) as cluster,
@@ -79,6 +81,21 @@ def write_ballast(place: Path, size: int) -> Path:
         with contextlib.suppress(OSError):
             os.fsync(file.fileno())
     return path
+
+
+def is_full(place: Path) -> bool:
+    """Whether the file system has no block left for a stranger."""
+    probe = place / "probe"
+    try:
+        with probe.open("wb") as file:
+            file.write(bytes(4096))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return error.errno == errno.ENOSPC
+    finally:
+        probe.unlink(missing_ok=True)
+    return False
 
 
 def refusals(history: Path, until_s: float) -> Counter[str]:
@@ -169,9 +186,11 @@ def test_a_stranger_fills_the_disk_to_the_last_byte(full: ProcessCluster, tmp_pa
     check_full(full, tmp_path, fill=fill, free=(full.directory / "ballast").unlink)
 
 
-@pytest.mark.skipif(not LONG, reason="long form: make test-long")
-def test_the_inodes_run_out(tmp_path: Path, zookeeper: ZooKeeperService) -> None:
+@pytest.mark.long
+@pytest.mark.parametrize("run", range(2 * RUNS))
+def test_the_inodes_run_out(tmp_path: Path, zookeeper: ZooKeeperService, run: int) -> None:
     """No new block can be made; the rest as with a full disk."""
+    print(f"run {run}")
     with (
         small_disk_at(tmp_path / "small", 4 * DISK_BYTES) as place,
         process_cluster(place, zookeeper.hosts) as cluster,
@@ -199,6 +218,7 @@ def test_a_broker_starts_on_a_full_disk(full: ProcessCluster, tmp_path: Path) ->
             sender.finish()
         broker.kill()
         ballast = write_ballast(full.directory, DISK_BYTES)
+        was_full = is_full(full.directory)
         full.restart("b1")
         log = read_back(factory, "t")
         producer = factory.create_producer()
@@ -208,4 +228,5 @@ def test_a_broker_starts_on_a_full_disk(full: ProcessCluster, tmp_path: Path) ->
         begin = time.monotonic()
         producer.send_sync(vq.Message("t", b"now"), timeout=RESUME_S)
         assert time.monotonic() - begin < RESUME_S
-    settle(histories, log, Fault("start on a full disk", 1), acknowledged_min=50)
+    fault = Fault("start on a full disk", was_full, strikes=1)
+    settle(histories, log, fault, acknowledged_min=50)
