@@ -16,6 +16,7 @@ from support.judge import Fault
 from support.strace import attached, need_strace, read_trace
 
 import vq
+from vq.store.disk import RealDisk
 
 pytestmark = pytest.mark.slow
 
@@ -58,6 +59,9 @@ def test_no_acknowledgement_leaves_before_the_common_sync_of_many_partitions(
     """Many dirty partitions at once may share one sync of the file system."""
     order = trace_order(processes, tmp_path, partitions=16)
     assert order.acknowledged > 20
+    whole_allowed = RealDisk().syncer(processes.brokers["b1"].spec.data) is not None
+    assert order.syncs <= {"fdatasync", "syncfs"}
+    assert ("syncfs" if whole_allowed else "fdatasync") in order.syncs
     assert not order.early
 
 
