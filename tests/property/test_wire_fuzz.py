@@ -8,13 +8,11 @@ per target. Every failure names what replays it:
     VQ_FUZZ_SEED=... VQ_FUZZ_ROUND=... pytest tests/property/test_wire_fuzz.py
 """
 
-import os
 import random
-import resource
 import time
-from collections.abc import Callable
 
 import pytest
+from support.fuzz import INPUT_S_MAX, Targets, check, child, mutated
 from support.wire_samples import CORRELATION_ID, SAMPLES
 
 from vq import limits
@@ -33,16 +31,6 @@ from vq.remoting.connection import (
 )
 from vq.remoting.format import FLAG_HESSIAN, Command
 from vq.remoting.frames import FrameParser, encode_frame
-
-LONG = os.environ.get("VQ_LONG") == "1"
-SEED = int(os.environ.get("VQ_FUZZ_SEED") or (random.SystemRandom().getrandbits(32) if LONG else 1))
-ONLY_ROUND = os.environ.get("VQ_FUZZ_ROUND")
-SHORT_ROUNDS = 1_500
-LONG_S = 900.0
-INPUT_S_MAX = 0.050
-GROWTH_BYTES_MAX = 32 * limits.MIB
-
-Target = Callable[[random.Random, bytes], None]
 
 
 def _frame(command: Command, direction: str, flags: int) -> bytes:
@@ -79,32 +67,6 @@ BOMBS = [
     b"\x42\x00" * 30_000,
     b"\x7b" * 60_000,
 ]
-EDGES = [b"\x00", b"\x7f", b"\x80", b"\xff", b"\x00\x00\x00\x10", b"\x7f\xff\xff\xff", b"\xff" * 4]
-
-
-def mutated(rng: random.Random, data: bytes) -> bytes:
-    """``data`` with one to six breaks."""
-    out = bytearray(data)
-    for _ in range(rng.randint(1, 6)):
-        at = rng.randrange(len(out) + 1)
-        match rng.randrange(7):
-            case 0 if out:
-                out[at % len(out)] ^= 1 << rng.randrange(8)
-            case 1:
-                edge = rng.choice(EDGES)
-                out[at : at + len(edge)] = edge
-            case 2:
-                del out[at : at + rng.choice([1, 2, 4, 20, 200])]
-            case 3:
-                out[at:at] = rng.randbytes(rng.choice([1, 2, 4, 20, 200]))
-            case 4:
-                start = rng.randrange(len(out) + 1)
-                out[at:at] = out[start : start + rng.choice([1, 4, 50, 1_000])]
-            case 5:
-                del out[at:]
-            case _:
-                out[at:at] = rng.choice(HEADERS)
-    return bytes(out)
 
 
 def hostile_header(rng: random.Random) -> bytes:
@@ -113,7 +75,7 @@ def hostile_header(rng: random.Random) -> bytes:
         return rng.choice(BOMBS)
     if rng.random() < 0.1:
         return rng.randbytes(rng.randrange(400))
-    return mutated(rng, rng.choice(HEADERS))
+    return mutated(rng, rng.choice(HEADERS), HEADERS)
 
 
 def hostile_stream(rng: random.Random, frames: list[bytes]) -> bytes:
@@ -130,7 +92,7 @@ def hostile_stream(rng: random.Random, frames: list[bytes]) -> bytes:
             number = rng.choice([0, CORRELATION_ID, rng.getrandbits(32)])
             pieces.append(encode_frame(command, rng.choice([0, 0, 9]), number, flags, header))
         else:
-            pieces.append(mutated(rng, rng.choice(frames)))
+            pieces.append(mutated(rng, rng.choice(frames), HEADERS))
     return b"".join(pieces)
 
 
@@ -222,7 +184,7 @@ def decode_hessian(rng: random.Random, data: bytes) -> None:
         pass
 
 
-TARGETS: dict[str, tuple[Target, Callable[[random.Random], bytes]]] = {
+TARGETS: Targets = {
     "frames": (parse_frames, lambda rng: hostile_stream(rng, REQUESTS + RESPONSES)),
     "server": (serve, lambda rng: hostile_stream(rng, REQUESTS)),
     "client": (consume, lambda rng: hostile_stream(rng, RESPONSES)),
@@ -231,41 +193,11 @@ TARGETS: dict[str, tuple[Target, Callable[[random.Random], bytes]]] = {
 }
 
 
-def run_round(name: str, number: int) -> float:
-    """Make and try one input; return the processor time that the target took for its slowest."""
-    target, make = TARGETS[name]
-    rng = random.Random(f"{SEED}/{name}/{number}")
-    data = make(rng)
-    begun = time.thread_time()
-    try:
-        target(rng, data)
-    except BaseException as error:
-        error.add_note(f"VQ_FUZZ_SEED={SEED} VQ_FUZZ_ROUND={number} ({name}), {len(data)} bytes")
-        raise
-    return time.thread_time() - begun
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
 def test_hostile_bytes_are_refused_quickly(name: str) -> None:
     """No other error, no slow input, no growth."""
-    print(f"VQ_FUZZ_SEED={SEED}")
-    end = time.monotonic() + LONG_S
-    rounds = [int(ONLY_ROUND)] if ONLY_ROUND else range(10**12 if LONG else SHORT_ROUNDS)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    slowest, slowest_round = 0.0, 0
-    for number in rounds:
-        took = run_round(name, number)
-        if took > INPUT_S_MAX:  # again: a busy neighbour, or a collection for what others left
-            took = min(took, *(run_round(name, number) for _ in range(3)))
-        if took > slowest:
-            slowest, slowest_round = took, number
-        if LONG and time.monotonic() > end:
-            break
-    print(f"{name}: {number + 1} inputs, the slowest took {slowest * 1000:.1f} ms")
-    assert slowest <= INPUT_S_MAX, f"VQ_FUZZ_SEED={SEED} VQ_FUZZ_ROUND={slowest_round} ({name})"
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
-    assert grown <= GROWTH_BYTES_MAX
+    check(__file__, name)
 
 
 @pytest.mark.parametrize("bomb", range(len(BOMBS)))
@@ -279,3 +211,7 @@ def test_small_inputs_that_ask_for_much_are_refused_quickly(bomb: int) -> None:
         decode_headers(random.Random(0), data)
         times.append(time.thread_time() - begun)
     assert min(times) <= 2 * INPUT_S_MAX
+
+
+if __name__ == "__main__":
+    child(TARGETS)
