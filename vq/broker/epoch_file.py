@@ -16,6 +16,7 @@ from vq.store.disk import Disk
 _NAME = "@epoch"  # no topic can be called that
 _MARK = "vq-epoch"
 _VERSION = "1"
+_DIGITS_MAX = 20
 
 
 def read_epoch(data: Path, disk: Disk) -> int:
@@ -28,7 +29,8 @@ def read_epoch(data: Path, disk: Disk) -> int:
     if not disk.exists(path):
         return 0
     words = disk.read_bytes(path).decode("ascii", "replace").split()
-    if len(words) != 3 or words[:2] != [_MARK, _VERSION] or not words[2].isdigit():
+    known = len(words) == 3 and words[:2] == [_MARK, _VERSION]
+    if not known or not words[2].isdigit() or len(words[2]) > _DIGITS_MAX:
         raise DirectoryRefused(
             f"{path} holds {' '.join(words)[:60]!r}, not '{_MARK} {_VERSION} <epoch>'; it was "
             "damaged or written by a newer vq"

@@ -107,8 +107,12 @@ class Checkpoint:
         end = index_end + fields[11]
         if end != len(data) - 4 or start > offset or flags & ~_SEALED:
             raise CorruptData("a checkpoint contradicts itself")
+        try:
+            topic_id = data[_HEAD.size : topic_end].decode()
+        except UnicodeDecodeError as error:
+            raise CorruptData("a checkpoint has a topic id that is no text") from error
         return cls(
-            topic_id=data[_HEAD.size : topic_end].decode(),
+            topic_id=topic_id,
             start_offset=start,
             offset=offset,
             start_messages=start_messages,

@@ -110,7 +110,7 @@ class DataDirectory:
         try:
             values = json.loads(self._disk.read_bytes(path))
             version, topic_id = int(values["v"]), str(values["id"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return ""
         if version > 1:
             raise DirectoryRefused(f"{path} has version {version}; this vq knows 1: run a newer vq")

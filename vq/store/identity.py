@@ -21,6 +21,15 @@ __all__ = ["IDENTITY_NAME", "LOCK_NAME", "Identity", "check_identity"]
 
 IDENTITY_NAME: Final = "@identity"
 LOCK_NAME: Final = "@lock"
+#: What a damaged identity ends in; the last two are for 1e999 as a number and for "[[[[" and so on.
+_UNREADABLE: Final = (
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
 #: What may lie in a directory that is to become a data directory.
 _HARMLESS: Final = frozenset({LOCK_NAME, "lost+found", IDENTITY_NAME + TEMPORARY_SUFFIX})
 
@@ -48,7 +57,7 @@ class Identity:
         try:
             values = json.loads(data)
             version = int(values.pop("v"))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except _UNREADABLE as error:
             raise _damaged(path, error) from error
         if version > FORMAT_VERSION:
             raise DirectoryRefused(
