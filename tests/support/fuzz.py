@@ -101,6 +101,7 @@ def check(module: str, name: str) -> None:
         capture_output=True,
         text=True,
         check=False,
+        timeout=2 * LONG_S if LONG else 90,
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
