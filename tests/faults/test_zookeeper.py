@@ -51,7 +51,7 @@ PARTITIONS = 4
 GROUP = "g"
 SESSION_S = 1.5
 #: Acknowledgements need no ZooKeeper; what they wait for is a busy machine.
-STILL_S = 4.0
+STILL_S = 5.0
 #: How long after its return everything works with ZooKeeper again, and how much slower a busy
 #: machine may be: not as slow as a session time-out, since then sessions would end.
 BACK_S = 3.0
