@@ -355,14 +355,22 @@ class ZooKeeperCoordinator(SessionBase):
         await self.sync()
 
     async def _maybe_rebuild(self) -> None:
-        """Put a fresh client in the place of a silent one, if a fresh one gets a session."""
+        """Put a fresh client in the place of a silent one, if a fresh one gets a session.
+
+        After an outage the fresh one may merely be the first to find the servers again; so one that
+        is not known to be dead has some time to follow, since its session is worth keeping.
+        """
         if self._rebuilds >= REBUILDS_MAX:
             self._give_up()
             return
+        grace_s = 0.0 if self._alive_at == -math.inf else self._asked_timeout_s / 2
         fresh = self._new_client()
         connected = fresh.start_async()
         deadline = self._clock.monotonic() + self._asked_timeout_s
-        while not connected.is_set() and self._clock.monotonic() < deadline:
+        heard = False
+        while self._clock.monotonic() < deadline:
+            if connected.is_set() and not heard:
+                heard, deadline = True, self._clock.monotonic() + grace_s
             if self._client is not None and self._client.connected:
                 break  # the old one came back by itself
             await asyncio.sleep(0.05)
