@@ -83,10 +83,10 @@ def test_sends_that_outlive_their_deadline_are_unknown_and_never_doubled(
         with Sender(factory, "t", tmp_path / "h" / "s0.jsonl", rate=1000, config=config) as sender:
             for _ in range(kills):
                 sender.wait_sent(100 + rng.randrange(500))
+                before = sender.unknown
                 broker.signal(signal.SIGSTOP)
                 until(lambda: sender.open > 20, "sends without an answer")
                 died += kill(broker)
-                before = sender.unknown
                 until(lambda before=before: sender.unknown > before, "a send past its deadline")
                 processes.restart("b1")
             sender.wait_sent(50)

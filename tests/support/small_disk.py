@@ -1,8 +1,8 @@
 """A real file system that is small enough to be filled: a tmpfs or a file with ext4, mounted.
 
 Root mounts it; anybody else (and a root that may not) mounts a tmpfs in a user namespace, where the
-kernel allows it, and reaches it through ``/proc``. Where neither goes, the test is skipped (on CI
-it fails) and says why.
+kernel allows it, and reaches it through ``/proc``. Where neither is allowed, the test is skipped
+and says why.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from support.zookeeper import unavailable
+from support.zookeeper import forbidden, unavailable
 
 _HOLD = 'mount "$@" && echo mounted && exec cat'  # until its standard input ends: with us
 _holders: dict[Path, int] = {}
@@ -48,7 +48,7 @@ def loop_disk_at(place: Path, size: int) -> Iterator[Path]:
     try:
         refused = _mount(place, "-o", "loop", str(image))
         if refused:
-            unavailable(refused)
+            forbidden(refused)
         try:
             yield place
         finally:
@@ -96,7 +96,7 @@ def _in_namespace(place: Path, *options: str, refused: str) -> Iterator[Path]:
         assert holder.stderr is not None
         if holder.stdout.readline() != b"mounted\n":
             said = holder.stderr.read().decode().strip()
-            unavailable(f"{refused}; and no user namespace here: {' '.join(command[:2])}: {said}")
+            forbidden(f"{refused}; and no user namespace here: {' '.join(command[:2])}: {said}")
         found = Path(f"/proc/{holder.pid}/root{place}")
         _holders[found] = holder.pid
         try:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from support.faults import until
-from support.zookeeper import unavailable
+from support.zookeeper import forbidden, unavailable
 
 from vq.cli.processes import BrokerSpec
 
@@ -31,16 +31,16 @@ _RESULT = re.compile(r"^(.*)\)\s+= (-?\d+|\?)(.*)$", re.DOTALL)
 
 
 def need_strace(*, attaching: bool = False) -> None:
-    """Skip (fail on CI) where strace is missing, or may not trace, or not a running process."""
+    """Skip where strace may not trace, or not a running process; fail on CI if it is missing."""
+    if shutil.which("strace") is None:
+        unavailable("strace is not installed: apt-get install strace")
     reason = _why_not(attaching=attaching)
     if reason:
-        unavailable(reason)
+        forbidden(reason)
 
 
 @cache
 def _why_not(*, attaching: bool) -> str:
-    if shutil.which("strace") is None:
-        return "strace is not installed: apt-get install strace"
     with subprocess.Popen(["sleep", "60"]) as sleeper:
         what = ["-p", str(sleeper.pid)] if attaching else ["true"]
         with subprocess.Popen(
