@@ -92,6 +92,33 @@ def test_batches_are_bounded_in_bytes_and_a_larger_message_goes_alone() -> None:
     assert [len(batch.items) for batch in [*batches, *line.send()]] == [2, 1, 1]
 
 
+def test_batches_follow_the_size_of_what_is_sent() -> None:
+    """Full by bytes or by records, whichever comes first; sizes may change at any time."""
+    line = Line(batch_records=100, batch_bytes=2_000, window=5)
+    for size, rounds, filled in ((180, 1, 10), (0, 12, 100), (980, 2, 2), (5_000, 1, 1)):
+        for _ in range(rounds):
+            line.submit(*[bytes(size)] * 200)
+            batches = line.send()
+            for batch in batches:
+                line.queue.on_stored(batch, 0)
+            while line.queue.pending:
+                for batch in line.send():
+                    batches.append(batch)
+                    line.queue.on_stored(batch, 0)
+        assert {len(batch.items) for batch in batches[:-1]} == {filled}, f"{size} bytes"
+
+
+def test_a_further_batch_goes_out_once_it_is_half_full_in_either_way() -> None:
+    """Two are always under way; with large messages half a batch is few of them."""
+    line = Line(batch_records=100, batch_bytes=2_000)
+    line.submit(*[bytes(180)] * 20)
+    assert [len(batch.items) for batch in line.send()] == [10, 10]
+    line.submit(*[bytes(180)] * 4)
+    assert line.send() == []
+    line.submit(bytes(180))
+    assert [len(batch.items) for batch in line.send()] == [5]
+
+
 def test_the_window_bounds_what_is_in_flight() -> None:
     line = Line(batch_records=1, window=3)
     line.submit(*[b"%d" % n for n in range(5)])
