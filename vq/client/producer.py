@@ -143,8 +143,7 @@ class ProducerCore:
         self._topics.pop(queues.topic, None)
         self._taking.pop(queues.topic, None)
         with self._lock:
-            queues.refuse(error)
-            self._take_in(queues)
+            self._refuse(queues, error)
             for queue in queues.queues:
                 queue.closed = error
             self._leaving += queues.queues
@@ -264,10 +263,26 @@ class ProducerCore:
         return future
 
     def _take_in(self, queues: TopicQueues) -> None:
-        """Spread what a topic has taken in over its partitions; the lock is held."""
-        if queues.taken_in:
-            count, size = queues.spread()
-            self._set_room(self._room - size - count * MESSAGE_OVERHEAD_BYTES)
+        """Spread what a topic has taken in over its partitions; the lock is held.
+
+        Not once it was refused: what is appended then, its caller takes back.
+        """
+        if queues.taken_in and queues.refusal is None:
+            self._spread(queues)
+
+    def _take_all_in(self) -> None:
+        """Do so for every topic; the lock is held."""
+        for queues in self._topics.values():
+            self._take_in(queues)
+
+    def _refuse(self, queues: TopicQueues, error: VqError) -> None:
+        """Have a topic take nothing from now on, and spread what it has; the lock is held."""
+        queues.refuse(error)
+        self._spread(queues)
+
+    def _spread(self, queues: TopicQueues) -> None:
+        count, size = queues.spread()
+        self._set_room(self._room - size - count * MESSAGE_OVERHEAD_BYTES)
 
     def _set_room(self, room: int) -> None:
         """Note how much room there is in the buffer; the lock is held."""
@@ -353,8 +368,7 @@ class ProducerCore:
     def _is_full(self) -> bool:
         """Return whether ``enqueue`` would have to wait now."""
         with self._lock:
-            for queues in self._topics.values():
-                self._take_in(queues)
+            self._take_all_in()
             return self._room <= 0
 
     async def wait_for_room(self, timeout: float | None) -> None:
@@ -380,8 +394,7 @@ class ProducerCore:
         """Send whatever can be sent now."""
         self._awake = False
         with self._lock:
-            for queues in self._topics.values():
-                self._take_in(queues)
+            self._take_all_in()
         now = self._clock()
         retry_at = 0.0
         busy = False
@@ -555,8 +568,7 @@ class ProducerCore:
     def _without_outcome(self) -> list[SendFuture]:
         """Return every message that may have no outcome yet."""
         with self._lock:
-            for queues in self._topics.values():
-                self._take_in(queues)
+            self._take_all_in()
             taken = [future for lane in self._lanes.values() for future in lane.futures]
             for queue in self._queues():
                 taken += queue.pending
@@ -575,8 +587,7 @@ class ProducerCore:
             self.refuse(_CLOSED)
             with self._lock:
                 for queues in self._topics.values():
-                    queues.refuse(InvalidState(_CLOSED))
-                    self._take_in(queues)
+                    self._refuse(queues, InvalidState(_CLOSED))
                 self._more_room.notify_all()
             self._closing = self._loop.create_task(self._finish())
         if self._closing is not None:

@@ -282,6 +282,26 @@ async def test_a_caller_overtaken_by_the_deletion_is_told(
     await core.flush()
 
 
+async def test_what_was_appended_too_late_goes_back_to_its_caller(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """Another caller, who is refused meanwhile, does not carry it into a line nobody empties."""
+    core = await published(factory)
+    queues = core._taking["t"]
+    await delete_topic(cluster)
+    await until(lambda: "t" not in core._topics)
+    core._taking["t"] = queues
+    late = SendFuture(b"late", None, None, 1e9)
+    queues.taken_in.append(late)  # by a caller who has not looked at the refusal yet
+    with pytest.raises(UnknownTopic):
+        core.enqueue(Message("t", b"x", key="k"))
+    with pytest.raises(UnknownTopic, match="deleted"):
+        core._overtaken(queues, late)
+    assert queues.taken_in == []
+    assert not any(queue.pending for queue in queues.queues)
+    assert core._room == core.config.buffer_bytes
+
+
 async def test_a_topic_made_again_is_another_topic(
     cluster: MemoryCluster, factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
