@@ -1,6 +1,6 @@
 """From fetched bytes to messages.
 
-The common kinds of records (plain, or with a tag) are read by the loop in ``store.codec``;
+The common kinds of records (plain, with a tag or a key) are read by the loop in ``store.codec``;
 everything else, errors included, by ``store.record.decode_into``, which is the reference. A test
 holds the two against each other.
 """

@@ -2,8 +2,8 @@
 
 Each is there twice: here in Python, the reference, and compiled in ``_codec.c``, which is built at
 install time where a C compiler is found and then takes its place. Both take and give the same; a
-test holds them against each other. Whatever is not common (properties, compression, damage) is left
-to ``record``.
+test holds them against each other. Whatever is not common (headers, compression, damage) is left to
+``record``.
 """
 
 from collections.abc import Callable
