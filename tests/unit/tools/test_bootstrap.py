@@ -1,24 +1,18 @@
 """The set-up's decisions: what a stamp vouches for, and which requirements a profile needs."""
 
-import importlib.util
 import json
 import os
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-TOOL = Path(__file__).parents[3] / "tools" / "bootstrap.py"
+from support.tool import load_tool
 
 
 @pytest.fixture
 def bootstrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The tool, with its environment and stamp below ``tmp_path``."""
-    spec = importlib.util.spec_from_file_location("bootstrap", TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_tool("bootstrap")
     for name in ("python", "java"):
         (tmp_path / name).write_text("#!/bin/sh\n")
         (tmp_path / name).chmod(0o755)

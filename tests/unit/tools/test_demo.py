@@ -1,9 +1,7 @@
 """The demo's accounts: what is missing, double, altered or unknown is said and ends with 1."""
 
 import contextlib
-import importlib.util
 import io
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -11,25 +9,17 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from support.tool import load_tool
 
 import vq
 from vq.errors import TimedOut
 
-TOOL = Path(__file__).parents[3] / "tools" / "demo.py"
 LINES = [b"one", b"two", b"one"]
 
 
 @pytest.fixture(scope="module")
 def demo() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("demo", TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # A dataclass looks its own module up by name.
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "demo", module)
-        spec.loader.exec_module(module)
-    return module
+    return load_tool("demo")
 
 
 def message(number: int, content: bytes) -> vq.Message:

@@ -4,7 +4,6 @@ The tables of settings in docs/operations.md are written by hand and compared he
 """
 
 import dataclasses
-import importlib.util
 import inspect
 import json
 import re
@@ -12,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from support.tool import load_tool
 
 import vq
 from vq import aio
@@ -20,17 +20,11 @@ from vq.broker.config import BrokerConfig, ConnectionLimits
 from vq.errors import VqError
 
 ROOT = Path(__file__).parents[3]
-TOOL = ROOT / "tools" / "api_reference.py"
 
 
 @pytest.fixture(scope="module")
 def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("api_reference", TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_tool("api_reference")
 
 
 def test_the_references_are_fresh(tool: ModuleType) -> None:
