@@ -363,7 +363,8 @@ class ZooKeeperCoordinator(SessionBase):
         if self._rebuilds >= REBUILDS_MAX:
             self._give_up()
             return
-        grace_s = 0.0 if self._alive_at == -math.inf else self._asked_timeout_s / 2
+        # One attempt that meets a server not ready yet (half a time-out), and the pause behind it.
+        grace_s = 0.0 if self._alive_at == -math.inf else self._asked_timeout_s * 0.75
         fresh = self._new_client()
         connected = fresh.start_async()
         deadline = self._clock.monotonic() + self._asked_timeout_s
