@@ -12,7 +12,7 @@ from support.simulation import mutants, run, workload
 from support.simulation.world import ClientHost, Size
 
 from vq import aio
-from vq.coordination import groups
+from vq.coordination import commits
 from vq.coordination.coordinator import Coordinator
 from vq.coordination.paths import CommittedOffset, Partition, Topic
 from vq.coordination.topics import delete_topic
@@ -43,7 +43,7 @@ class ProgressBeyondTheEnd(run.Simulation):
         before = len(self.world.history.events)
         where = TopicPartition(workload.TOPIC, 0)
         far = CommittedOffset(offset=10**9)
-        await groups.reset_offset(operator.coordinator, "shop", where, far)
+        await commits.reset_offset(operator.coordinator, "shop", where, far)
         members[0].wanted = True
         await asyncio.sleep(20)
         self.violations += [

@@ -17,7 +17,7 @@ import pytest
 from support.zookeeper import ZooKeeperRoot, expire_session
 
 from vq.clock import SystemClock
-from vq.coordination import groups, topics
+from vq.coordination import claims, commits, topics
 from vq.coordination.coordinator import ConnectionLost, SessionState
 from vq.coordination.embedded import EmbeddedZooKeeper, free_port
 from vq.coordination.paths import CommittedOffset
@@ -144,16 +144,16 @@ async def test_a_consumer_whose_session_expired_cannot_commit_over_its_successor
     for each in (zombie, successor):
         stack.push_async_callback(each.close)
         await each.start()
-    old = await groups.claim(zombie, "g", "m1", partition)
-    old = (await groups.commit(zombie, [(old, CommittedOffset(offset=10))])).done[partition]
+    old = await claims.claim(zombie, "g", "m1", partition)
+    old = (await commits.commit(zombie, [(old, CommittedOffset(offset=10))])).done[partition]
     session = zombie.session_id
     await asyncio.to_thread(expire_session, zombie)
-    new = await groups.claim(successor, "g", "m2", partition)
-    await groups.commit(successor, [(new, CommittedOffset(offset=20))])
+    new = await claims.claim(successor, "g", "m2", partition)
+    await commits.commit(successor, [(new, CommittedOffset(offset=20))])
     await until(lambda: zombie.session_id not in {0, session})
-    late = await groups.commit(zombie, [(old, CommittedOffset(offset=99))])
+    late = await commits.commit(zombie, [(old, CommittedOffset(offset=99))])
     assert late.stale == (partition,)
-    assert (await groups.read_offsets(successor, "g", ["t"]))[partition].offset == 20
+    assert (await commits.read_offsets(successor, "g", ["t"]))[partition].offset == 20
 
 
 # Outages ----------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 from vq.coordination.coordinator import SessionState
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
+from vq.coordination.paths import CommittedOffset
 
 WAIT_S = 10.0
 
@@ -35,6 +36,11 @@ async def expire(ensemble: MemoryEnsemble, client: MemoryCoordinator) -> None:
     session = client.session_id
     ensemble.expire(client)
     await until(lambda: client.session_id != session and client.state is SessionState.CONNECTED)
+
+
+def at(offset: int, member: str = "m1") -> CommittedOffset:
+    """The progress of a group that has come to ``offset``."""
+    return CommittedOffset(offset=offset, message_id=offset + 1, time_ms=7, member=member)
 
 
 #: Ways to strike one call of a client: the request is lost, the reply is lost, the session ends.

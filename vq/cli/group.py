@@ -10,7 +10,7 @@ from vq.cli.connect import cluster_client
 from vq.cli.options import Commands, Invocation, command_options
 from vq.client.admin import Inspector
 from vq.client.cluster import ClusterClient
-from vq.coordination import groups, topics
+from vq.coordination import claims, commits, groups, topics
 from vq.coordination.coordinator import Coordinator
 from vq.coordination.groups import MemberView
 from vq.coordination.paths import CommittedOffset, ConsumerGroup
@@ -126,8 +126,8 @@ async def _read(cluster: ClusterClient, name: str) -> GroupState:
     return GroupState(
         contract,
         await groups.members(coordinator, name),
-        await groups.read_owners(coordinator, name, names),
-        await groups.read_offsets(coordinator, name, names),
+        await claims.read_owners(coordinator, name, names),
+        await commits.read_offsets(coordinator, name, names),
         {view.name: view for view in views if view is not None},
     )
 

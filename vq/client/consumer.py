@@ -22,7 +22,7 @@ from vq.client.decode import Decoder
 from vq.client.delivery import Delivery, DeliveryMaker, Listener, Progress
 from vq.client.fetcher import Chunk, PartitionFetcher
 from vq.client.membership import Membership, MembershipHooks
-from vq.coordination import groups
+from vq.coordination import claims, commits
 from vq.errors import (
     ConnectionCut,
     CoordinationError,
@@ -262,7 +262,7 @@ class ConsumerCore:
         return sorted(self._held)
 
     # What membership tells ----------------------------------------------------------------------
-    async def _claimed(self, claim: groups.Claim) -> None:
+    async def _claimed(self, claim: claims.Claim) -> None:
         """A partition is ours: find where to begin, and begin."""
         where = claim.partition
         if claim.committed is not None:
@@ -402,7 +402,7 @@ class ConsumerCore:
         """See ``MessageConsumer.get_offset``."""
         if not self.config.group:
             raise InvalidState("get_offset needs ConsumerConfig(group=...)")
-        found = await groups.read_offsets(self._cluster.coordinator, self.config.group, [topic])
+        found = await commits.read_offsets(self._cluster.coordinator, self.config.group, [topic])
         return {where: value.offset for where, value in found.items()}
 
     async def close(self) -> None:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
 from vq.client.delivery import Progress
-from vq.coordination import groups
+from vq.coordination import claims, commits, groups
 from vq.coordination.coordinator import SessionState, WatchEvent
 from vq.coordination.paths import CommittedOffset, ConsumerGroup, Member
 from vq.coordination.rebalance import assign
@@ -61,7 +61,7 @@ class MembershipHooks:
         resume: Ownership is proved again: go on.
     """
 
-    claimed: Callable[[groups.Claim], Awaitable[None]]
+    claimed: Callable[[claims.Claim], Awaitable[None]]
     revoke: Callable[[TopicPartition, bool], Awaitable[None]]
     suspend: Callable[[], Awaitable[None]]
     resume: Callable[[], None]
@@ -87,8 +87,8 @@ class Membership:
         self._member = member
         self._filters = dict(filters)
         self._hooks = hooks
-        self._claims: dict[TopicPartition, groups.Claim] = {}
-        self._owed: dict[TopicPartition, groups.Claim] = {}  # perhaps ours in the tree, not held
+        self._claims: dict[TopicPartition, claims.Claim] = {}
+        self._owed: dict[TopicPartition, claims.Claim] = {}  # perhaps ours in the tree, not held
         self._nonce = f"{cluster.rng.getrandbits(64):016x}"
         self._leaving: set[TopicPartition] = set()  # of the claims: began to be given up
         self._wake = asyncio.Event()
@@ -326,7 +326,7 @@ class Membership:
             partitions += [
                 TopicPartition(topic, each.partition) for each in routes.partitions(topic)
             ]
-        known = await groups.read_assignments(self._coordinator, self._group, subscribed)
+        known = await claims.read_assignments(self._coordinator, self._group, subscribed)
         current = {where: assignment.member for where, assignment in known.items()}
         members = {name: frozenset(each) for name, each in topics.items()}
         shares = assign(members, partitions, current)
@@ -356,16 +356,16 @@ class Membership:
 
     async def _watch_owners(self, waiting: set[TopicPartition]) -> None:
         topics = sorted({where.topic for where in waiting})
-        owners = await groups.read_owners(self._coordinator, self._group, topics, watch=self._hint)
+        owners = await claims.read_owners(self._coordinator, self._group, topics, watch=self._hint)
         if not waiting <= set(owners):
             self._wake.set()  # one became free before it was watched
 
     async def _claim(self, where: TopicPartition) -> bool:
         """Return whether it is ours now; False while another member owns it."""
-        self._owed[where] = groups.Claim(self._group, self._member, where, generation=0)
+        self._owed[where] = claims.Claim(self._group, self._member, where, generation=0)
         try:
-            claim = await groups.claim(self._coordinator, self._group, self._member, where)
-        except groups.StillOwned:
+            claim = await claims.claim(self._coordinator, self._group, self._member, where)
+        except claims.StillOwned:
             del self._owed[where]
             return False
         self._claims[where] = claim
@@ -401,14 +401,14 @@ class Membership:
         await _each(self._owed, self._release)
 
     async def _release(self, where: TopicPartition) -> None:
-        await groups.release(self._coordinator, self._owed[where])
+        await claims.release(self._coordinator, self._owed[where])
         self._owed.pop(where, None)
 
     async def _drop_lost(self) -> None:
         """Compare what is held with what the tree says is owned."""
 
         async def look(where: TopicPartition) -> None:
-            if not await groups.still_ours(self._coordinator, self._claims[where]):
+            if not await claims.still_ours(self._coordinator, self._claims[where]):
                 logger.warning("group %s, member %s: lost %s", self._group, self._member, where)
                 await self._drop(where)
 
@@ -434,7 +434,7 @@ class Membership:
             CoordinationError: Whether they were written is not known; commit them again.
         """
         now = self._cluster.clock.wall_ms()
-        commits = [
+        wanted = [
             (
                 self._claims[where],
                 CommittedOffset(
@@ -447,7 +447,7 @@ class Membership:
             for where, done in progress.items()
             if where in self._claims
         ]
-        result = await groups.commit(self._coordinator, commits)
+        result = await commits.commit(self._coordinator, wanted)
         for where, claim in result.done.items():
             if where in self._claims:
                 self._claims[where] = claim

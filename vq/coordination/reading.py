@@ -1,4 +1,4 @@
-"""Reading parts of the tree: helpers that topics, routes and the registry share.
+"""Reading parts of the tree: helpers that topics, routes, groups and the registry share.
 
 Only reads, and only what several modules need. A snapshot of a topic is consistent: its partitions
 belong to the very version of the topic node that it carries.
@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from vq.coordination.coordinator import Coordinator, NoNode, Watch
+from vq.coordination.coordinator import Coordinator, NoNode, Watch, join
 from vq.coordination.paths import READY, TOPICS, Partition, Topic
 from vq.errors import CoordinationError, UnknownTopic
 from vq.model import PartitionPlacement, TopicSettings
@@ -66,6 +66,33 @@ async def children_or_none(
                 return []
 
 
+async def numbered_children(
+    coordinator: Coordinator, parent: str, *, watch: Watch | None = None
+) -> list[int]:
+    """Return the children whose names are numbers, in order; none if ``parent`` is missing."""
+    names = await children_or_none(coordinator, parent, watch=watch)
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+async def read_numbered(
+    coordinator: Coordinator, parent: str, *, watch: Watch | None = None
+) -> dict[int, bytes]:
+    """Return what the numbered children hold, in order; those that go meanwhile are left out.
+
+    ``watch`` hints when one comes or goes.
+    """
+
+    async def read(number: int) -> bytes | None:
+        try:
+            return (await coordinator.get(join(parent, str(number)))).data
+        except NoNode:
+            return None
+
+    numbers = await numbered_children(coordinator, parent, watch=watch)
+    values = await gather_all(read(number) for number in numbers)
+    return {number: data for number, data in zip(numbers, values, strict=True) if data is not None}
+
+
 async def read_topic(
     coordinator: Coordinator, name: str, *, watch: Watch | None = None, any_phase: bool = False
 ) -> TopicView:
@@ -89,7 +116,7 @@ async def read_topic(
         topic = Topic.decode(path, node.data)
         if topic.phase != READY and not any_phase:
             raise UnknownTopic(f"topic {name!r} is not ready: it is {topic.phase}")
-        numbers = await _partition_numbers(coordinator, name)
+        numbers = await numbered_children(coordinator, Partition.parent(name))
         nodes = await gather_all(_read_partition(coordinator, name, n) for n in numbers)
         after = await coordinator.exists(path)
         same = after is not None and (after.czxid, after.version) == (
@@ -117,16 +144,11 @@ async def count_partitions(coordinator: Coordinator) -> Counter[str]:
     """Count the open partitions that each broker group holds, over all topics."""
     counts: Counter[str] = Counter()
     for topic in await children_or_none(coordinator, TOPICS):
-        numbers = await _partition_numbers(coordinator, topic)
+        numbers = await numbered_children(coordinator, Partition.parent(topic))
         for found in await gather_all(_read_partition(coordinator, topic, n) for n in numbers):
             if found is not None and found[0].writer_group is not None:
                 counts[found[0].writer_group] += 1
     return counts
-
-
-async def _partition_numbers(coordinator: Coordinator, topic: str) -> list[int]:
-    names = await children_or_none(coordinator, Partition.parent(topic))
-    return sorted(int(name) for name in names if name.isdecimal())
 
 
 async def _read_partition(

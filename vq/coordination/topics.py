@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from vq.coordination.allocation import allocate
+from vq.coordination.claims import fence_claims
 from vq.coordination.coordinator import (
     MULTI_OPERATIONS_MAX,
     BadVersion,
@@ -25,7 +26,6 @@ from vq.coordination.coordinator import (
     Operation,
     Set,
 )
-from vq.coordination.groups import fence_claims
 from vq.coordination.paths import (
     CONSUMERS,
     CREATING,

@@ -17,7 +17,7 @@ from vq.client.fetcher import Chunk, PartitionFetcher
 from vq.client.inbox import InboxDelivery
 from vq.client.membership import Membership
 from vq.client.partition_queue import PartitionQueue
-from vq.coordination import groups
+from vq.coordination import claims, commits
 from vq.coordination.coordinator import Check, Create, Operation, Set
 from vq.coordination.paths import Assignment, CommittedOffset
 from vq.errors import NotSent, OffsetOutOfRange, SequenceGap, VqError
@@ -155,7 +155,7 @@ def _seal_not_durable(patch: pytest.MonkeyPatch) -> None:
 
 
 def _commit_unguarded(patch: pytest.MonkeyPatch) -> None:
-    def operations(claimed: groups.Claim, offset: CommittedOffset) -> list[Operation]:
+    def operations(claimed: claims.Claim, offset: CommittedOffset) -> list[Operation]:
         topic, number = claimed.partition
         path = CommittedOffset.path(claimed.group, topic, number)
         fence = Check(Assignment.path(claimed.group, topic, number), -1)
@@ -163,11 +163,11 @@ def _commit_unguarded(patch: pytest.MonkeyPatch) -> None:
             return [fence, Create(path, offset.encode())]
         return [fence, Set(path, offset.encode(), -1)]
 
-    patch.setattr(groups, "_commit_operations", operations)
+    patch.setattr(commits, "_commit_operations", operations)
 
 
 def _owner_not_waited_for(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(groups, "_is_held_by", lambda *_: True)
+    patch.setattr(claims, "_is_held_by", lambda *_: True)
 
 
 def _released_before_drained(patch: pytest.MonkeyPatch) -> None:
@@ -176,7 +176,7 @@ def _released_before_drained(patch: pytest.MonkeyPatch) -> None:
     async def release_first(self: Membership, partitions: Any) -> None:
         leaving = list(partitions)
         for where in leaving:
-            await groups.release(self._coordinator, self._claims[where])
+            await claims.release(self._coordinator, self._claims[where])
         await give_up(self, leaving)
 
     patch.setattr(Membership, "_give_up", release_first)

@@ -22,7 +22,7 @@ from support.simulation.world import CLUSTER, SESSION_TIMEOUT_S, ClientHost, Pro
 from vq import aio
 from vq.client.cluster import ClusterClient
 from vq.client.config import MessageFactoryConfig
-from vq.coordination import groups
+from vq.coordination import commits
 from vq.coordination.topics import create_topic
 from vq.errors import VqError
 from vq.model import FlushMode, TopicSettings
@@ -235,7 +235,7 @@ class Simulation:
         }
         committed: dict[tuple[str, str], int] = {}
         for group in workload.GROUPS.values():
-            offsets = await groups.read_offsets(operator.coordinator, group, [workload.TOPIC])
+            offsets = await commits.read_offsets(operator.coordinator, group, [workload.TOPIC])
             committed |= {(group, str(where)): each.offset for where, each in offsets.items()}
         return log, ends, committed
 

@@ -14,7 +14,7 @@ from vq.broker.channel import Channel
 from vq.client import membership as memberships
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, ProducerConfig, StartPosition
-from vq.coordination import groups, topics
+from vq.coordination import commits, topics
 from vq.coordination.coordinator import NodeExists, Operation, Stat
 from vq.coordination.memory import MemoryCoordinator
 from vq.coordination.paths import CommittedOffset
@@ -294,7 +294,7 @@ async def test_the_last_handled_message_is_named_beside_the_offset(
 
     async def committed() -> CommittedOffset:
         async with cluster.admin() as coordinator:
-            return (await groups.read_offsets(coordinator, "g", ["t"]))[where]
+            return (await commits.read_offsets(coordinator, "g", ["t"]))[where]
 
     async def consume(count: int) -> None:
         consumer = await factory.create_consumer(ConsumerConfig(group="g", max_wait_s=0.1))
@@ -335,7 +335,7 @@ async def test_a_commit_that_fails_is_tried_again(
 ) -> None:
     results = await send(factory, *texts(1, 2))
     consumer = await consumer_of(factory, commit_interval_s=0.01)
-    commit = groups.commit
+    commit = commits.commit
     errors: list[Exception] = [RuntimeError("a bug"), UnknownTopic("any error")]
 
     async def fail(*arguments: Any) -> Any:
@@ -345,7 +345,7 @@ async def test_a_commit_that_fails_is_tried_again(
 
     await consumer.start()
     await until(consumer.assignment)
-    monkeypatch.setattr(memberships.groups, "commit", fail)
+    monkeypatch.setattr(memberships.commits, "commit", fail)
     await take(consumer, 2)
     await until_committed(consumer, results[1].offset + 21)
     assert not errors

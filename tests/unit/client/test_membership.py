@@ -14,7 +14,7 @@ from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
 from vq.client.delivery import Progress
 from vq.client.membership import Membership, MembershipHooks
-from vq.coordination import groups, topics
+from vq.coordination import claims, commits, groups, topics
 from vq.coordination.coordinator import ConnectionLost, NodeExists, SessionState
 from vq.coordination.memory import MemoryCoordinator
 from vq.errors import GenerationStale, InvalidArgument, NotMaster
@@ -32,7 +32,7 @@ class Consumer:
         self.name = name
         self.held: set[TopicPartition] = set()
         self.events: list[str] = []
-        self.on_claimed: Callable[[groups.Claim], Awaitable[None]] | None = None
+        self.on_claimed: Callable[[claims.Claim], Awaitable[None]] | None = None
         self.on_revoke: Callable[[TopicPartition], Awaitable[None]] | None = None
         self.on_suspend: Callable[[], Awaitable[None]] | None = None
         self.member = Membership(
@@ -49,7 +49,7 @@ class Consumer:
         assert isinstance(coordinator, MemoryCoordinator)
         return coordinator
 
-    async def _claimed(self, claim: groups.Claim) -> None:
+    async def _claimed(self, claim: claims.Claim) -> None:
         if self.on_claimed is not None:
             await self.on_claimed(claim)
         assert claim.partition not in self.held
@@ -104,7 +104,7 @@ class Group:
 
     async def owners(self) -> dict[TopicPartition, str]:
         async with self.cluster.admin() as coordinator:
-            return await groups.read_owners(coordinator, "g", ["t"])
+            return await claims.read_owners(coordinator, "g", ["t"])
 
     async def members(self) -> list[str]:
         async with self.cluster.admin() as coordinator:
@@ -171,17 +171,17 @@ async def test_a_partition_is_waited_for_until_its_owner_has_drained_it(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     still_owned = 0
-    claim = groups.claim
+    claim = claims.claim
 
-    async def count(*arguments: Any) -> groups.Claim:
+    async def count(*arguments: Any) -> claims.Claim:
         nonlocal still_owned
         try:
             return await claim(*arguments)
-        except groups.StillOwned:
+        except claims.StillOwned:
             still_owned += 1
             raise
 
-    monkeypatch.setattr(memberships.groups, "claim", count)
+    monkeypatch.setattr(memberships.claims, "claim", count)
     first = await group.join("a")
     await until(lambda: first.held == ALL)
     drained = asyncio.Event()
@@ -225,7 +225,7 @@ async def test_an_owner_released_just_before_it_was_watched_is_seen(
     """Otherwise the partition would lie idle until the next audit, half a minute later."""
     first = await group.join("a")
     await until(lambda: first.held == ALL)
-    read_owners = groups.read_owners
+    read_owners = claims.read_owners
     asked = asyncio.Event()
 
     async def read_late(coordinator: Any, *arguments: Any, **options: Any) -> Any:
@@ -242,7 +242,7 @@ async def test_an_owner_released_just_before_it_was_watched_is_seen(
 
     first.on_revoke = drain
     second = await group.member("b")
-    monkeypatch.setattr(memberships.groups, "read_owners", read_late)
+    monkeypatch.setattr(memberships.claims, "read_owners", read_late)
     await second.member.start()
     await asked.wait()  # it found them owned; now they are released, and only then it looks
     drained.set()
@@ -288,7 +288,7 @@ async def test_a_partition_that_cannot_begin_does_not_keep_the_others_waiting(
     monkeypatch.setattr(memberships, "_BACKOFF_S", 0.01)
     broken = True
 
-    async def begin(claim: groups.Claim) -> None:
+    async def begin(claim: claims.Claim) -> None:
         if broken and claim.partition == P0:
             raise NotMaster("its broker is down")
 
@@ -306,7 +306,7 @@ async def test_a_bug_in_the_consumer_leaves_no_partition_owned_and_idle(
     monkeypatch.setattr(memberships, "_BACKOFF_MAX_S", 0.01)
     tries = 0
 
-    async def begin(claim: groups.Claim) -> None:
+    async def begin(claim: claims.Claim) -> None:
         nonlocal tries
         if claim.partition == P2 and (tries := tries + 1) < 3:
             raise RuntimeError("a bug")
@@ -340,17 +340,17 @@ async def test_a_release_that_did_not_get_through_is_made_up_for(
     monkeypatch.setattr(memberships, "_BACKOFF_S", 0.01)
     first = await group.join("a")
     await until(lambda: first.held == ALL)
-    release = groups.release
+    release = claims.release
     failures = 3
 
-    async def fail(coordinator: Any, claim: groups.Claim) -> None:
+    async def fail(coordinator: Any, claim: claims.Claim) -> None:
         nonlocal failures
         if failures:
             failures -= 1
             raise GenerationStale("any error of ZooKeeper")
         await release(coordinator, claim)
 
-    monkeypatch.setattr(memberships.groups, "release", fail)
+    monkeypatch.setattr(memberships.claims, "release", fail)
     second = await group.join("b")
     await share(first, second)
     assert failures == 0
@@ -400,7 +400,7 @@ async def test_closing_in_the_middle_of_a_round_leaves_nothing_owned(
 async def test_closing_between_the_claim_and_its_consumer_gives_it_up(group: Group) -> None:
     begun = asyncio.Event()
 
-    async def begin(_: groups.Claim) -> None:
+    async def begin(_: claims.Claim) -> None:
         begun.set()
         await asyncio.Event().wait()
 
@@ -644,16 +644,16 @@ async def test_commits_are_written_and_fenced(group: Group) -> None:
     assert outcome[P0] is None
     assert isinstance(outcome[P1], GenerationStale)
     async with group.cluster.admin() as coordinator:
-        found = await groups.read_offsets(coordinator, "g", ["t"])
+        found = await commits.read_offsets(coordinator, "g", ["t"])
     assert {where: each.offset for where, each in found.items()} == {P0: 11, P1: 20}
     assert {where: each.message_id for where, each in found.items()} == {P0: 8, P1: None}
 
 
 async def test_the_next_owner_goes_on_at_the_commit(group: Group) -> None:
-    claims: dict[TopicPartition, groups.Claim] = {}
+    taken: dict[TopicPartition, claims.Claim] = {}
 
-    async def begin(claim: groups.Claim) -> None:
-        claims[claim.partition] = claim
+    async def begin(claim: claims.Claim) -> None:
+        taken[claim.partition] = claim
 
     first = await group.join("a")
     await until(lambda: first.held == ALL)
@@ -663,6 +663,6 @@ async def test_the_next_owner_goes_on_at_the_commit(group: Group) -> None:
     second.on_claimed = begin
     await second.member.start()
     await until(lambda: second.held == ALL)
-    assert claims[P2].committed is not None
-    assert claims[P2].committed.offset == 77
-    assert claims[P0].committed is None
+    assert taken[P2].committed is not None
+    assert taken[P2].committed.offset == 77
+    assert taken[P0].committed is None

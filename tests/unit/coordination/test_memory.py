@@ -19,19 +19,8 @@ from vq.errors import CoordinationError, InvalidArgument, InvalidState
 
 
 @pytest.fixture
-def ensemble() -> MemoryEnsemble:
-    return MemoryEnsemble(reconnect_delay_s=0.0)
-
-
-@pytest.fixture
 async def client(ensemble: MemoryEnsemble) -> AsyncIterator[MemoryCoordinator]:
     async with client_of(ensemble, session_timeout_s=0.05) as made:
-        yield made
-
-
-@pytest.fixture
-async def other(ensemble: MemoryEnsemble) -> AsyncIterator[MemoryCoordinator]:
-    async with client_of(ensemble) as made:
         yield made
 
 

@@ -1,13 +1,12 @@
 """Reading topics as consistent snapshots, while others change them."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
-from support.coordination import client_of, until
+from support.coordination import until
 
 from vq.coordination.coordinator import Delete, Set, WatchEvent
-from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
+from vq.coordination.memory import MemoryCoordinator
 from vq.coordination.paths import DELETING, Partition, Topic
 from vq.coordination.reading import (
     children_or_none,
@@ -17,12 +16,6 @@ from vq.coordination.reading import (
 )
 from vq.errors import CoordinationError, UnknownTopic
 from vq.model import Span, TopicSettings
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[MemoryCoordinator]:
-    async with client_of(MemoryEnsemble(reconnect_delay_s=0.0)) as made:
-        yield made
 
 
 async def put_topic(client: MemoryCoordinator, name: str, *groups: str) -> None:

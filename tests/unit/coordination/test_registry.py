@@ -1,7 +1,6 @@
 """Broker registration: create-only nodes, mastership by compare-and-set, lost sessions."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -20,23 +19,6 @@ from vq.coordination.registry import (
 )
 from vq.errors import CoordinationError, InvalidArgument, InvalidState
 from vq.model import Address, GroupView
-
-
-@pytest.fixture
-def ensemble() -> MemoryEnsemble:
-    return MemoryEnsemble(reconnect_delay_s=0.0)
-
-
-@pytest.fixture
-async def client(ensemble: MemoryEnsemble) -> AsyncIterator[MemoryCoordinator]:
-    async with client_of(ensemble) as made:
-        yield made
-
-
-@pytest.fixture
-async def other(ensemble: MemoryEnsemble) -> AsyncIterator[MemoryCoordinator]:
-    async with client_of(ensemble) as made:
-        yield made
 
 
 def broker(client: MemoryCoordinator, node: str = "n1", **options: Any) -> BrokerRegistration:

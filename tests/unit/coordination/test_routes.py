@@ -17,11 +17,6 @@ from vq.model import Address, PartitionState, Span, TopicSettings
 
 
 @pytest.fixture
-def ensemble() -> MemoryEnsemble:
-    return MemoryEnsemble(reconnect_delay_s=0.0)
-
-
-@pytest.fixture
 async def admin(ensemble: MemoryEnsemble) -> AsyncIterator[MemoryCoordinator]:
     """A client of a cluster with two brokers that run beside it."""
     async with client_of(ensemble) as made:
@@ -36,12 +31,6 @@ async def admin(ensemble: MemoryEnsemble) -> AsyncIterator[MemoryCoordinator]:
         yield made
         for broker in brokers:
             await broker.stop()
-
-
-@pytest.fixture
-async def client(ensemble: MemoryEnsemble) -> AsyncIterator[MemoryCoordinator]:
-    async with client_of(ensemble) as made:
-        yield made
 
 
 @pytest.fixture

@@ -1,28 +1,16 @@
 """Message-id slots: no two holders, late reuse, renewal after a lost session."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 from support.coordination import FAULTS, client_of, disarm, expire, strike, until
 
 from vq.clock import SystemClock
 from vq.coordination.coordinator import SessionState
-from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
+from vq.coordination.memory import MemoryEnsemble
 from vq.coordination.paths import SLOTS
 from vq.coordination.slots import NoSlotFree, SlotLease
 from vq.errors import InvalidState
-
-
-@pytest.fixture
-def ensemble() -> MemoryEnsemble:
-    return MemoryEnsemble(reconnect_delay_s=0.0)
-
-
-@pytest.fixture
-async def client(ensemble: MemoryEnsemble) -> AsyncIterator[MemoryCoordinator]:
-    async with client_of(ensemble) as made:
-        yield made
 
 
 async def test_leases_at_once_get_different_slots(client) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from support.coordination import FAULTS, client_of, disarm, strike
 
-from vq.coordination import groups, topics
+from vq.coordination import claims, commits, groups, topics
 from vq.coordination.coordinator import BadVersion, ConnectionLost, SessionExpired
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.paths import (
@@ -137,13 +137,13 @@ async def test_a_topic_left_half_made_is_hidden_and_can_be_deleted(client) -> No
 async def test_a_deleted_topic_takes_the_groups_progress_along(client) -> None:
     """Its namesake starts from the beginning, with another id."""
     first = await topics.create_topic(client, "t")
-    mine = await groups.claim(client, "g", "m", TopicPartition("t", 0))
-    await groups.commit(client, [(mine, CommittedOffset(offset=5))])
+    mine = await claims.claim(client, "g", "m", TopicPartition("t", 0))
+    await commits.commit(client, [(mine, CommittedOffset(offset=5))])
     await topics.delete_topic(client, "t")
     second = await topics.create_topic(client, "t")
     assert second.id != first.id
-    assert await groups.read_offsets(client, "g", ["t"]) == {}
-    late = await groups.commit(client, [(mine, CommittedOffset(offset=9))])
+    assert await commits.read_offsets(client, "g", ["t"]) == {}
+    late = await commits.commit(client, [(mine, CommittedOffset(offset=9))])
     assert late.stale == (TopicPartition("t", 0),)
 
 
@@ -244,8 +244,8 @@ async def test_a_deletion_survives_a_fault_at_every_call(fault: str) -> None:
         async with client_of(ensemble) as brokers, client_of(ensemble) as client:
             await add_broker(brokers, "b1")
             await topics.create_topic(client, "t", TopicSettings(partitions=2))
-            mine = await groups.claim(client, "g", "m", TopicPartition("t", 0))
-            await groups.commit(client, [(mine, CommittedOffset(offset=5))])
+            mine = await claims.claim(client, "g", "m", TopicPartition("t", 0))
+            await commits.commit(client, [(mine, CommittedOffset(offset=5))])
             strike(ensemble, client, fault, skip)
             for _ in range(5):
                 try:
@@ -268,25 +268,25 @@ async def test_a_claim_on_a_deleted_topic_commits_nothing_into_its_namesake(clie
     """A member slept through the deletion; its generation must not come round again."""
     where = TopicPartition("t", 0)
     await topics.create_topic(client, "t")
-    slept = await groups.claim(client, "g", "m1", where)
-    done = await groups.commit(client, [(slept, CommittedOffset(offset=500, member="m1"))])
+    slept = await claims.claim(client, "g", "m1", where)
+    done = await commits.commit(client, [(slept, CommittedOffset(offset=500, member="m1"))])
     await topics.delete_topic(client, "t")
     await topics.create_topic(client, "t")
-    fresh = await groups.claim(client, "g", "m2", where)
+    fresh = await claims.claim(client, "g", "m2", where)
     assert fresh.committed is None
     progress = CommittedOffset(offset=10, member="m2")
-    (await groups.commit(client, [(fresh, progress)])).raise_if_stale()
-    late = await groups.commit(client, [(done.done[where], CommittedOffset(offset=600))])
+    (await commits.commit(client, [(fresh, progress)])).raise_if_stale()
+    late = await commits.commit(client, [(done.done[where], CommittedOffset(offset=600))])
     assert late.stale == (where,)
-    assert await groups.read_offsets(client, "g", ["t"]) == {where: progress}
+    assert await commits.read_offsets(client, "g", ["t"]) == {where: progress}
 
 
 async def test_progress_is_reset_on_a_topic_made_anew(client) -> None:
     """Also when the group has not claimed anything of it since."""
     where = TopicPartition("t", 0)
     await topics.create_topic(client, "t")
-    await groups.claim(client, "g", "m1", where)
+    await claims.claim(client, "g", "m1", where)
     await topics.delete_topic(client, "t")
     await topics.create_topic(client, "t")
-    await groups.reset_offset(client, "g", where, CommittedOffset(offset=7))
-    assert (await groups.claim(client, "g", "m1", where)).committed == CommittedOffset(offset=7)
+    await commits.reset_offset(client, "g", where, CommittedOffset(offset=7))
+    assert (await claims.claim(client, "g", "m1", where)).committed == CommittedOffset(offset=7)

@@ -1,0 +1,76 @@
+"""Claims of partitions: one owner each, a generation that only rises."""
+
+import asyncio
+
+import pytest
+from support.coordination import at
+
+from vq.coordination import claims, commits
+from vq.coordination.claims import Claim, StillOwned
+from vq.coordination.paths import Assignment
+from vq.model import TopicPartition
+
+P0 = TopicPartition("t", 0)
+
+
+async def test_a_claim_owns_with_a_rising_generation(client, other) -> None:
+    """Release and claim by another: the generation rises, progress goes along."""
+    mine = await claims.claim(client, "g", "m1", P0)
+    assert (mine.generation, mine.committed) == (1, None)
+    assert await claims.read_owners(client, "g", ["t"]) == {P0: "m1"}
+    done = await commits.commit(client, [(mine, at(100))])
+    await claims.release(client, done.done[P0])
+    assert await claims.read_owners(client, "g", ["t"]) == {}
+    theirs = await claims.claim(other, "g", "m2", P0)
+    assert theirs.generation == 2
+    assert theirs.committed == at(100)
+    assert await claims.read_assignments(client, "g", ["t"]) == {
+        P0: Assignment(member="m2", generation=2)
+    }
+
+
+async def test_an_owned_partition_cannot_be_claimed(client, other) -> None:
+    """Not until its owner releases it; nothing is changed by trying."""
+    mine = await claims.claim(client, "g", "m1", P0)
+    with pytest.raises(StillOwned, match="'m1'"):
+        await claims.claim(other, "g", "m2", P0)
+    assert await claims.still_ours(client, mine)
+    assert (await commits.commit(client, [(mine, at(5))])).stale == ()
+
+
+async def test_two_members_on_one_session_are_two(client) -> None:
+    """Consumers of one process share its session, but not their partitions."""
+    mine = await claims.claim(client, "g", "m1", P0)
+    with pytest.raises(StillOwned):
+        await claims.claim(client, "g", "m2", P0)
+    forged = Claim("g", "m2", P0, mine.generation)
+    await claims.release(client, forged)
+    assert not await claims.still_ours(client, forged)
+    assert await claims.still_ours(client, mine)
+
+
+async def test_a_dead_owner_makes_way(ensemble, client, other) -> None:
+    """Its owner node ends with its session."""
+    await claims.claim(client, "g", "m1", P0)
+    ensemble.expire(client)
+    theirs = await claims.claim(other, "g", "m2", P0)
+    assert theirs.generation == 2
+
+
+async def test_members_that_race_get_one_owner(client, other) -> None:
+    """Of many claims at once exactly one wins."""
+    outcomes = await asyncio.gather(
+        *(claims.claim(c, "g", m, P0) for c, m in [(client, "m1"), (other, "m2")]),
+        return_exceptions=True,
+    )
+    assert sorted(type(each).__name__ for each in outcomes) == ["Claim", "StillOwned"]
+
+
+async def test_releasing_twice_or_late_harms_nobody(ensemble, client, other) -> None:
+    """Only the own owner node is deleted."""
+    mine = await claims.claim(client, "g", "m1", P0)
+    await claims.release(client, mine)
+    await claims.release(client, mine)
+    theirs = await claims.claim(other, "g", "m2", P0)
+    await claims.release(client, mine)
+    assert await claims.still_ours(other, theirs)

@@ -1,0 +1,236 @@
+"""Claims: which member of a group consumes which partition, and the fence of its commits.
+
+Ownership of a partition has two parts. ``assignment/<topic>/<n>`` is persistent and its version
+only rises: every claim sets it, and the version that the claim gave it is the *generation*, which
+every commit checks. ``owners/<topic>/<n>`` is ephemeral and says who is consuming now: a claim
+creates it, so it waits until the last owner has released (drained and committed) or is dead. A
+former owner whose session is long gone fails at the generation, whatever it still believes.
+
+Functions in here do one step each and settle lost replies by reading; when to claim is decided by
+the client's membership.
+"""
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from vq.coordination.coordinator import (
+    BadVersion,
+    ConnectionLost,
+    Coordinator,
+    Create,
+    Delete,
+    Node,
+    NodeExists,
+    NoNode,
+    Operation,
+    Set,
+    Watch,
+)
+from vq.coordination.paths import Assignment, CommittedOffset, Owner
+from vq.coordination.reading import numbered_children, read_numbered
+from vq.errors import CoordinationError
+from vq.model import TopicPartition
+
+TRIES_MAX: Final = 20
+
+
+class StillOwned(CoordinationError):
+    """Another member has not yet released the partition; try again when its owner node goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A partition this member owns.
+
+    ``generation`` fences every commit. ``committed`` and ``offset_version`` are the progress as of
+    the last commit (None and None: nothing was committed yet).
+    """
+
+    group: str
+    member: str
+    partition: TopicPartition
+    generation: int
+    committed: CommittedOffset | None = None
+    offset_version: int | None = None
+
+
+async def read_assignments(
+    coordinator: Coordinator, group: str, topics: Sequence[str]
+) -> dict[TopicPartition, Assignment]:
+    """Return the last claim of every partition that was ever claimed."""
+    found: dict[TopicPartition, Assignment] = {}
+    for topic in sorted(topics):
+        nodes = await read_numbered(coordinator, Assignment.parent(group, topic))
+        for number, data in nodes.items():
+            path = Assignment.path(group, topic, number)
+            found[TopicPartition(topic, number)] = Assignment.decode(path, data)
+    return found
+
+
+async def read_owners(
+    coordinator: Coordinator, group: str, topics: Sequence[str], *, watch: Watch | None = None
+) -> dict[TopicPartition, str]:
+    """Return the member that consumes each partition now; unowned ones are left out.
+
+    ``watch`` hints when an owner comes or goes.
+    """
+    found: dict[TopicPartition, str] = {}
+    for topic in sorted(topics):
+        nodes = await read_numbered(coordinator, Owner.parent(group, topic), watch=watch)
+        for number, data in nodes.items():
+            path = Owner.path(group, topic, number)
+            found[TopicPartition(topic, number)] = Owner.decode(path, data).member
+    return found
+
+
+async def claim(
+    coordinator: Coordinator, group: str, member: str, partition: TopicPartition
+) -> Claim:
+    """Own a partition: raise its generation and create the owner node, both or neither.
+
+    Returns the claim with the progress committed so far. A partition this member owns already (a
+    lost reply) is claimed again, with a new generation.
+
+    Raises:
+        StillOwned: Another member's owner node is there.
+        SessionExpired: Nothing was claimed.
+    """
+    topic, number = partition
+    path, owner_path = Assignment.path(group, topic, number), Owner.path(group, topic, number)
+    for _ in range(TRIES_MAX):
+        version = await assignment_version(coordinator, group, partition)
+        if version is None:
+            continue
+        release: list[Operation] = []
+        with contextlib.suppress(NoNode):
+            owner = await coordinator.get(owner_path)
+            if not _is_held_by(owner, owner_path, member, coordinator.session_id):
+                raise StillOwned(
+                    f"{partition} of group {group!r} is still owned by "
+                    f"{Owner.decode(owner_path, owner.data).member!r}"
+                )
+            release = [Delete(owner_path, owner.stat.version)]
+        generation = version + 1
+        value = Assignment(member=member, generation=generation).encode()
+        owning = Owner(member=member, generation=generation).encode()
+        operations = [Set(path, value, version), *release, Create(owner_path, owning, True)]
+        try:
+            await coordinator.multi(operations)
+        except (BadVersion, NodeExists):
+            continue
+        except NoNode:
+            await make_parents(coordinator, group, topic)  # gone with a topic of that name
+            continue
+        except ConnectionLost:
+            continue  # if it was applied, the owner node is ours and is replaced in the next round
+        return await with_progress(coordinator, Claim(group, member, partition, generation))
+    raise CoordinationError(f"{partition} of group {group!r} was not claimed in {TRIES_MAX} tries")
+
+
+async def assignment_version(
+    coordinator: Coordinator, group: str, partition: TopicPartition
+) -> int | None:
+    """Return the version of the assignment, made first (with its neighbours) if it is missing.
+
+    None: somebody else made it meanwhile; look again.
+    """
+    topic, number = partition
+    path = Assignment.path(group, topic, number)
+    stat = await coordinator.exists(path)
+    if stat is not None:
+        return stat.version
+    for parent in (
+        Owner.parent(group, topic),
+        CommittedOffset.parent(group, topic),
+        Assignment.parent(group, topic),
+    ):
+        if await coordinator.exists(parent) is None:  # a read costs less than a refused write
+            with contextlib.suppress(NodeExists):
+                await coordinator.create(parent, parents=True)
+    with contextlib.suppress(NodeExists):
+        return (await coordinator.create(path, Assignment().encode())).version
+    return None
+
+
+async def make_parents(coordinator: Coordinator, group: str, topic: str) -> None:
+    """Make the nodes that owners and offsets of a topic lie below."""
+    for parent in (Owner.parent(group, topic), CommittedOffset.parent(group, topic)):
+        with contextlib.suppress(NodeExists):
+            await coordinator.create(parent, parents=True)
+
+
+async def with_progress(coordinator: Coordinator, claimed: Claim) -> Claim:
+    """Return the claim with the progress that the tree has now."""
+    topic, number = claimed.partition
+    path = CommittedOffset.path(claimed.group, topic, number)
+    for _ in range(TRIES_MAX):
+        try:
+            node = await coordinator.get(path)
+        except NoNode:
+            return replace(claimed, committed=None, offset_version=None)
+        except ConnectionLost:
+            continue
+        offset = CommittedOffset.decode(path, node.data)
+        return replace(claimed, committed=offset, offset_version=node.stat.version)
+    raise ConnectionLost(f"the progress of {claimed.partition} could not be read after its claim")
+
+
+def _is_held_by(owner: Node, path: str, member: str, session_id: int) -> bool:
+    """Whether an owner node is this member's, in this session (several members may share one)."""
+    return (
+        owner.stat.ephemeral_owner == session_id and Owner.decode(path, owner.data).member == member
+    )
+
+
+async def still_ours(coordinator: Coordinator, claimed: Claim) -> bool:
+    """Whether the tree agrees that this member owns the partition, for the periodic audit."""
+    topic, number = claimed.partition
+    path = Owner.path(claimed.group, topic, number)
+    try:
+        owner = await coordinator.get(path)
+    except NoNode:
+        return False
+    assignment = await coordinator.exists(Assignment.path(claimed.group, topic, number))
+    return (
+        _is_held_by(owner, path, claimed.member, coordinator.session_id)
+        and assignment is not None
+        and assignment.version == claimed.generation
+    )
+
+
+async def release(coordinator: Coordinator, claimed: Claim) -> None:
+    """Give a partition up: delete the owner node. Drain and commit before.
+
+    The assignment stays, so the generation goes on rising. Releasing twice is fine; an owner node
+    of another session or member is left alone.
+    """
+    topic, number = claimed.partition
+    path = Owner.path(claimed.group, topic, number)
+    for _ in range(TRIES_MAX):
+        try:
+            node = await coordinator.get(path)
+            if not _is_held_by(node, path, claimed.member, coordinator.session_id):
+                return
+            await coordinator.delete(path, version=node.stat.version)
+        except NoNode:
+            return
+        except (BadVersion, ConnectionLost):
+            continue
+        return
+    raise ConnectionLost(f"{claimed.partition} of group {claimed.group!r} was not released")
+
+
+async def fence_claims(coordinator: Coordinator, group: str, topic: str) -> None:
+    """Raise the generation of every partition: no claim made so far commits anything any more."""
+    for number in await numbered_children(coordinator, Assignment.parent(group, topic)):
+        path = Assignment.path(group, topic, number)
+        for _ in range(TRIES_MAX):
+            stat = await coordinator.exists(path)
+            if stat is None:
+                break
+            fence = Assignment(member="", generation=stat.version + 1).encode()
+            with contextlib.suppress(BadVersion, NoNode):
+                await coordinator.set(path, fence, version=stat.version)
+                break

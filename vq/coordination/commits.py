@@ -1,0 +1,230 @@
+"""Commits: how far a group is in each partition, fenced by the generation of its claims.
+
+``offsets/<topic>/<n>`` is written in one ``multi`` with a check of the assignment's version, so a
+member that lost its partition writes nothing. Only ``reset_offset`` moves progress back.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from vq.coordination.claims import (
+    TRIES_MAX,
+    Claim,
+    assignment_version,
+    make_parents,
+    with_progress,
+)
+from vq.coordination.coordinator import (
+    BadVersion,
+    Check,
+    ConnectionLost,
+    Coordinator,
+    Create,
+    NodeExists,
+    NoNode,
+    Operation,
+    Set,
+)
+from vq.coordination.paths import Assignment, CommittedOffset
+from vq.coordination.reading import read_numbered
+from vq.errors import CoordinationError, GenerationStale, InvalidArgument, InvalidState
+from vq.model import TopicPartition
+
+#: Commits in one ``multi``; two operations each.
+COMMITS_PER_MULTI: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class CommitResult:
+    """What became of a batch of commits.
+
+    ``done`` has the claims to go on with (their ``committed`` is the new one); ``stale`` the
+    partitions that belong to somebody else now, of which nothing was written.
+    """
+
+    done: Mapping[TopicPartition, Claim] = field(default_factory=dict)
+    stale: tuple[TopicPartition, ...] = ()
+
+    def raise_if_stale(self) -> None:
+        """Raise ``GenerationStale`` if any partition was lost."""
+        if self.stale:
+            names = ", ".join(str(each) for each in self.stale[:10])
+            raise GenerationStale(f"not committed, another member owns it now: {names}")
+
+
+async def commit(
+    coordinator: Coordinator, commits: Sequence[tuple[Claim, CommittedOffset]]
+) -> CommitResult:
+    """Write offsets, each fenced by its claim's generation; at most one per partition.
+
+    All that fit into one ``multi`` are written together; a stale one does not hold up the others.
+
+    Raises:
+        InvalidArgument: An offset lies before the one committed last: only ``reset_offset`` moves
+            progress back.
+        ConnectionLost: Some may have been written. Commit the same again: it is settled by then.
+    """
+    for claimed, offset in commits:
+        if claimed.committed is not None and offset.offset < claimed.committed.offset:
+            raise InvalidArgument(
+                f"offset {offset.offset} of {claimed.partition} lies before the committed "
+                f"{claimed.committed.offset}; use reset_offset to go back"
+            )
+    done: dict[TopicPartition, Claim] = {}
+    stale: list[TopicPartition] = []
+    for start in range(0, len(commits), COMMITS_PER_MULTI):
+        step = list(commits[start : start + COMMITS_PER_MULTI])
+        await _commit_step(coordinator, step, done, stale)
+    return CommitResult(done, tuple(stale))
+
+
+async def _commit_step(
+    coordinator: Coordinator,
+    step: list[tuple[Claim, CommittedOffset]],
+    done: dict[TopicPartition, Claim],
+    stale: list[TopicPartition],
+) -> None:
+    """Commit what is in ``step``, taking out one by one what cannot be; bounded by its length."""
+    lost = 0
+    while step:
+        operations = [operation for each in step for operation in _commit_operations(*each)]
+        try:
+            await coordinator.multi(operations)
+        except ConnectionLost:
+            lost += 1
+            if lost > 2:
+                raise
+            step = await _not_yet_written(coordinator, step, done)
+        except (BadVersion, NodeExists, NoNode) as error:
+            index = int(error.details["index"])
+            claimed, offset = step.pop(index // 2)
+            fresh = await _refreshed(coordinator, claimed, offset)
+            if fresh is None or index % 2 == 0:
+                stale.append(claimed.partition)
+            elif fresh.committed == offset:
+                done[claimed.partition] = fresh
+            else:
+                step.append((fresh, offset))
+                lost += 1
+                if lost > TRIES_MAX:
+                    raise CoordinationError(
+                        f"the offset of {claimed.partition} is being written by somebody else"
+                    ) from error
+        else:
+            for claimed, offset in step:
+                done[claimed.partition] = _after(claimed, offset)
+            return
+
+
+def _commit_operations(claimed: Claim, offset: CommittedOffset) -> list[Operation]:
+    topic, number = claimed.partition
+    path = CommittedOffset.path(claimed.group, topic, number)
+    fence = Check(Assignment.path(claimed.group, topic, number), claimed.generation)
+    if claimed.offset_version is None:
+        return [fence, Create(path, offset.encode())]
+    return [fence, Set(path, offset.encode(), claimed.offset_version)]
+
+
+def _after(claimed: Claim, offset: CommittedOffset) -> Claim:
+    before = claimed.offset_version
+    return replace(claimed, committed=offset, offset_version=0 if before is None else before + 1)
+
+
+async def _not_yet_written(
+    coordinator: Coordinator,
+    step: list[tuple[Claim, CommittedOffset]],
+    done: dict[TopicPartition, Claim],
+) -> list[tuple[Claim, CommittedOffset]]:
+    """After a lost reply: note what was written after all, return the rest."""
+    rest = []
+    for claimed, offset in step:
+        fresh = await with_progress(coordinator, claimed)
+        if (
+            fresh.committed == offset
+            and fresh.offset_version == _after(claimed, offset).offset_version
+        ):
+            done[claimed.partition] = fresh
+        else:
+            rest.append((claimed, offset))
+    return rest
+
+
+async def _refreshed(
+    coordinator: Coordinator, claimed: Claim, offset: CommittedOffset
+) -> Claim | None:
+    """Return the claim with the progress in the tree, None if it is ours no longer.
+
+    Progress beyond ``offset`` by somebody else cannot happen in our generation, except by a
+    commit of our own that was settled late; then there is nothing left to write.
+    """
+    topic, number = claimed.partition
+    stat = await coordinator.exists(Assignment.path(claimed.group, topic, number))
+    if stat is None or stat.version != claimed.generation:
+        return None
+    fresh = await with_progress(coordinator, claimed)
+    if fresh.committed is not None and fresh.committed.offset > offset.offset:
+        raise InvalidState(
+            f"{claimed.partition}: {offset.offset} was to be committed, but "
+            f"{fresh.committed.offset} is committed already in this generation"
+        )
+    return fresh
+
+
+async def read_offsets(
+    coordinator: Coordinator, group: str, topics: Sequence[str]
+) -> dict[TopicPartition, CommittedOffset]:
+    """Return the committed offsets of a group; partitions without one are left out."""
+    found: dict[TopicPartition, CommittedOffset] = {}
+    for topic in sorted(topics):
+        nodes = await read_numbered(coordinator, CommittedOffset.parent(group, topic))
+        for number, data in nodes.items():
+            path = CommittedOffset.path(group, topic, number)
+            found[TopicPartition(topic, number)] = CommittedOffset.decode(path, data)
+    return found
+
+
+async def _read_offset(coordinator: Coordinator, path: str) -> CommittedOffset | None:
+    try:
+        return CommittedOffset.decode(path, (await coordinator.get(path)).data)
+    except NoNode:
+        return None
+
+
+async def reset_offset(
+    coordinator: Coordinator, group: str, partition: TopicPartition, offset: CommittedOffset
+) -> None:
+    """Set a group's progress on a partition to any offset, also back.
+
+    Raises the generation in the same ``multi``: a member that consumes the partition now can commit
+    nothing any more, claims it again and goes on from here.
+    """
+    topic, number = partition
+    path = CommittedOffset.path(group, topic, number)
+    for _ in range(TRIES_MAX):
+        version = await assignment_version(coordinator, group, partition)
+        if version is None:
+            continue
+        fence = Set(
+            Assignment.path(group, topic, number),
+            Assignment(member="", generation=version + 1).encode(),
+            version,
+        )
+        stat = await coordinator.exists(path)
+        write: Operation = (
+            Create(path, offset.encode())
+            if stat is None
+            else Set(path, offset.encode(), stat.version)
+        )
+        try:
+            await coordinator.multi([fence, write])
+            return
+        except (BadVersion, NodeExists):
+            continue
+        except NoNode:
+            await make_parents(coordinator, group, topic)
+            continue
+        except ConnectionLost:
+            if await _read_offset(coordinator, path) == offset:
+                return
+    raise CoordinationError(f"the offset of {partition} changed {TRIES_MAX} times meanwhile")
