@@ -110,7 +110,7 @@ def _vq(context: Context, stack: contextlib.ExitStack, flush: str) -> System:
 def _peer(context: Context, peer: Peer) -> System:
     """Each round starts the server anew: none of them idles beside the others' rounds."""
     seconds = 1.0 if context.quick else 3.0
-    count = context.pick(50_000, 5_000)
+    count = context.pick(peer.messages, peer.messages // 10)
 
     def measure() -> dict[str, float]:
         with (

@@ -14,5 +14,5 @@ from bench.peers.peer import Missing, Peer
 
 __all__ = ["PEERS", "WORKS", "Missing", "Peer"]
 
-PEERS: tuple[Peer, ...] = (rabbitmq.PEER, rabbitmq_stream.PEER, nats.PEER, kafka.PEER)
+PEERS: tuple[Peer, ...] = (rabbitmq.PEER, rabbitmq_stream.PEER, nats.PEER, *kafka.PEERS)
 WORKS = {name: work for peer in PEERS for name, work in peer.works.items()}

@@ -39,6 +39,7 @@ class Peer:
         running: Starts a server under a directory; yields the values its works need.
         works: Work functions by name, for the client process.
         one_by_one, pipelined, consume: Names of works; empty where the client has no such way.
+        messages: So many are sent at once and received in a round.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Peer:
     one_by_one: str = ""
     pipelined: str = ""
     consume: str = ""
+    messages: int = 50_000
 
 
 def find_program(name: str, *places: str) -> str:

@@ -143,4 +143,5 @@ PEER = Peer(
     one_by_one="rabbitmq_stream_one_by_one",
     pipelined="rabbitmq_stream_pipelined",
     consume="rabbitmq_stream_consume",
+    messages=500_000,
 )
