@@ -75,7 +75,7 @@ class Cluster:
     def worker(self, work: str, *, compiled: bool = True, **values: Any) -> Worker:
         """Start a client process for a work; under the sampler when the cluster is.
 
-        Without ``compiled`` its record codec runs in Python, whatever is installed.
+        Without ``compiled`` its loops run in Python, whatever is installed.
         """
         command: tuple[str, ...] = WORKER if compiled else PYTHON_WORKER
         if self.samples is not None:

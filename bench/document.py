@@ -53,8 +53,8 @@ def machine(by_scenario: Mapping[str, Result]) -> str:
     ]
     return (
         f"{about['processor']}, {about['cores']} cores, {about['memory_gb']:.0f} GB, "
-        f"Linux {about['kernel']}, {about['file_system']}, Python {about['python']}, record codec "
-        f"{about['record_codec']}. Share of the cores that other programs used just before each "
+        f"Linux {about['kernel']}, {about['file_system']}, Python {about['python']}, client loops "
+        f"{about['client_loops']}. Share of the cores that other programs used just before each "
         f"scenario: {', '.join(busy)}."
     )
 

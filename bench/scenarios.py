@@ -77,10 +77,10 @@ class Scenario:
 def small_messages(context: Context) -> Rounds:
     """128 bytes: sent with a callback each, read back, received by a listener.
 
-    With the record codec as it is installed, then with its Python loops.
+    With the client's loops as they are installed, then in Python.
     """
     count = context.pick(1_000_000, 100_000)
-    kinds = ((True, ""), (False, ", codec in Python")) if codec.COMPILED else ((True, ""),)
+    kinds = ((True, ""), (False, ", loops in Python")) if codec.COMPILED else ((True, ""),)
     with context.cluster() as cluster:
         _warm_up(cluster, 128)
         for _ in range(context.rounds):

@@ -37,9 +37,12 @@ INSTALLED_FROM = (
     "pyproject.toml",
     "constraints.txt",
     os.path.join("tools", "bootstrap.py"),
-    os.path.join("tools", "build_codec.py"),
+    os.path.join("tools", "build_loops.py"),
     os.path.join("vq", "store", "_codec.c"),
+    os.path.join("vq", "client", "_intake.c"),
 )
+#: So many of these files are compiled, where there is a compiler.
+COMPILED = sum(name.endswith(".c") for name in INSTALLED_FROM)
 #: What each profile needs beside the project itself: dependency groups of pyproject.toml.
 PROFILES = {"demo": (), "test": ("test",), "check": ("check",), "bench": ("bench",)}
 #: What the machine may have already: part -> (extra that brings it, what is said before).
@@ -272,9 +275,9 @@ def install_project(profiles, progress):
     if wanted:
         progress.begin(f"installing the project for: {', '.join(sorted(profiles - there))}")
         pip_install(wanted, progress)
-        if not glob.glob(os.path.join(ROOT, "vq", "store", "_codec.*.so")):
+        if len(glob.glob(os.path.join(ROOT, "vq", "*", "_*.so"))) < COMPILED:
             progress.say(
-                "the record codec was not compiled (no C compiler, or no Python headers): "
+                "the loops per message were not compiled (no C compiler, or no Python headers): "
                 "vq runs in plain Python, with more time per message"
             )
     return profiles | there

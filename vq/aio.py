@@ -88,6 +88,9 @@ class MessageProducer:
         timeout: float | None = None,
     ) -> SendFuture:
         """Take one message; returns as soon as there is room for it. See ``vq.MessageProducer``."""
+        future = self._core.take(message, callback, timeout)
+        if future is not None:
+            return future
         try:
             return self._core.enqueue(message, callback, timeout, block=False)
         except (NotPublished, BufferFull):

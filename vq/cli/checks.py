@@ -60,12 +60,12 @@ def part(check: str, found: str | None, why_not: str) -> Finding:
     return warn(check, why_not, "needed only to run ZooKeeper here (`vq standalone`, `make demo`)")
 
 
-def codec(*, compiled: bool) -> Finding:
-    """Judge which loops of the record codec a client on this machine runs."""
+def client_loops(*, compiled: bool) -> Finding:
+    """Judge how the loops run that a client goes through for every message."""
     if compiled:
-        return ok("record codec", "compiled")
+        return ok("client loops", "compiled")
     return warn(
-        "record codec",
+        "client loops",
         "in Python, which takes clients more time per message",
         "install a C compiler and Python's headers (Debian: gcc python3-dev), then vq anew",
     )

@@ -20,6 +20,7 @@ from vq.cli.errors import CommandFailed
 from vq.cli.options import Invocation, command_options
 from vq.cli.processes import ask_status
 from vq.cli.settings import build, is_given
+from vq.client import intake
 from vq.client.admin import ping
 from vq.client.cluster import ClusterClient
 from vq.client.config import MessageFactoryConfig
@@ -102,7 +103,7 @@ def check_machine(config: BrokerConfig) -> list[Finding]:
     return [
         _part("java", lambda: str(find_java())),
         _part("zookeeper jars", lambda: str(find_jars()[0].parent)),
-        checks.codec(compiled=codec.COMPILED),
+        checks.client_loops(compiled=codec.COMPILED and intake.COMPILED),
         checks.open_files(soft, hard),
         *_disk(config),
         _port(Address(config.host, config.port)),

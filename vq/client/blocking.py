@@ -26,6 +26,7 @@ class MessageProducer:
 
     def __init__(self, core: ProducerCore, runtime: LoopThread) -> None:
         self._core = core
+        self._take = core.take
         self._runtime = runtime
         self._forget = runtime.on_fork(core.forsake)
 
@@ -80,6 +81,9 @@ class MessageProducer:
             BufferFull: The buffer stayed full until the deadline.
             InvalidArgument, MessageTooLarge, InvalidState, UnknownTopic: Nothing was taken.
         """
+        future = self._take(message, callback, timeout)
+        if future is not None:
+            return future
         try:
             return self._core.enqueue(message, callback, timeout)
         except NotPublished:

@@ -1,7 +1,7 @@
 """The producer's core: takes messages from any thread, sends batches from the loop.
 
     caller's thread                         loop
-    check, append ── wake ──▶ pump: spread over partitions ▶ queue decides ▶ connection ▶ broker
+    intake, enqueue ── wake ──▶ pump: spread over partitions ▶ queue decides ▶ connection ▶ broker
                                                   replies ▶ queue ▶ futures, callbacks
 
 Per message there is one object (its future) and no task, timer, lock or loop call; batches form by
@@ -18,11 +18,12 @@ from vq.client.config import MESSAGE_OVERHEAD_BYTES, ProducerConfig
 from vq.client.connection import BrokerConnection
 from vq.client.future import SendCallback, SendFuture
 from vq.client.head import Heads
+from vq.client.intake import TAKEN_IN_BYTES_MAX, make_intake
 from vq.client.partition_queue import PartitionQueue
 from vq.client.partitioner import Partitioner
 from vq.client.puts import put_header, settle
 from vq.client.sync_lane import BlockingConnection, LaneHooks, SyncLane
-from vq.client.topic_queues import TAKEN_IN_BYTES_MAX, TopicQueues
+from vq.client.topic_queues import TopicQueues
 from vq.errors import (
     BufferFull,
     ConnectionCut,
@@ -46,14 +47,17 @@ _TICK_S = 0.1
 #: A broker that has not answered a batch for so long is asked again on a new connection; the stamp
 #: keeps what it stored meanwhile from being stored twice.
 _SILENCE_S = 10.0
-_new = object.__new__
 _WAIT_MAX_S = 1e6  # locks and timers take no endless time-out; this is as good as one
 
 
 class ProducerCore:
     """One producer: one producer id, one line of batches per partition.
 
-    ``enqueue`` may be called from any thread; everything else belongs to the loop.
+    ``take`` and ``enqueue`` may be called from any thread; everything else belongs to the loop.
+    A message goes to ``take`` first, and to ``enqueue`` if it was not taken.
+
+    Attributes:
+        take: Takes a plain message in at once, see ``intake.Intake.take``.
     """
 
     def __init__(
@@ -75,16 +79,23 @@ class ProducerCore:
         self._lock = threading.Lock()
         self._more_room = threading.Condition(self._lock)
         self._waiting_for_room = 0
-        self._awake = False
         self._lanes: dict[Address, SyncLane] = {}
         self._leaving: list[PartitionQueue] = []  # given up, not yet closed
         self._loop_thread = threading.get_ident()
         self._closed = ""  # why nothing is taken any more
-        # Both under the lock. The room may go below 0 by one message, and by what was taken in.
-        self._room = 0
-        self._taken_in_max = 0  # so many small messages may wait in each topic's ``taken_in``
-        self._set_room(config.buffer_bytes)
         self._heads = Heads()
+        self._intake = make_intake(
+            self._lock,
+            self._clock,
+            config.send_timeout_s,
+            self._wake_loop,
+            self._heads.of_tags,
+            TAKEN_IN_BYTES_MAX if partitioner is None else -1,
+        )
+        self.take = self._intake.take
+        # Under the lock. The room may go below 0 by one message, and by what was taken in.
+        self._room = 0
+        self._set_room(config.buffer_bytes)
         self._waiters: list[asyncio.Future[None]] = []  # told when messages get their outcome
         self._retry_timer: asyncio.TimerHandle | None = None
         self._tick_timer: asyncio.TimerHandle | None = None
@@ -116,6 +127,7 @@ class ProducerCore:
             )
         self._follow(queues)
         self._taking[topic] = queues
+        self._open_line(queues)
 
     def _make_queue(self, where: TopicPartition) -> PartitionQueue:
         return PartitionQueue(where, self._producer_id, self.config, self._ended)
@@ -132,6 +144,13 @@ class ProducerCore:
             if placement.writer_group is not None and routes.master(placement.writer_group)
         ]
         queues.update(view.settings, len(view.partitions), writable)
+        if self._taking.get(queues.topic) is queues:
+            self._open_line(queues)
+
+    def _open_line(self, queues: TopicQueues) -> None:
+        """Have the intake take a topic's messages, unless the topic was given up meanwhile."""
+        if queues.refusal is None:
+            self._intake.lines[queues.topic] = (queues.taken_in, queues.message_bytes_max)
 
     def _leave(self, queues: TopicQueues, error: VqError) -> None:
         """Give up a topic and everything that waits for it.
@@ -142,6 +161,7 @@ class ProducerCore:
         self._producer_id = self._cluster.rng.getrandbits(63) | 1
         self._topics.pop(queues.topic, None)
         self._taking.pop(queues.topic, None)
+        self._intake.lines.pop(queues.topic, None)
         with self._lock:
             self._refuse(queues, error)
             for queue in queues.queues:
@@ -186,10 +206,7 @@ class ProducerCore:
         block: bool = True,
         direct: bool = False,
     ) -> SendFuture:
-        """Take one message; it is sent from the loop, in order per partition and thread.
-
-        One long function on purpose: it runs for every message, and a call costs as much as half
-        of what it does.
+        """Take any message; it is sent from the loop, in order per partition and thread.
 
         Args:
             message: What to send.
@@ -225,25 +242,7 @@ class ProducerCore:
         elif tag is not None:
             head = self._heads.of_tags.get(tag) or self._heads.of_tag(tag)
         deadline = self._clock() + (self._send_timeout_s if timeout is None else timeout)
-        future = _new(SendFuture)  # what SendFuture(...) does, without a call
-        future.content = content
-        future.head = head
-        future.callback = callback
-        future.deadline = deadline
-        future.outcome = None
-        future.waiters = None
-        if key is None and size <= queues.taken_in_bytes_max and not direct:
-            taken_in = queues.taken_in
-            if len(taken_in) < self._taken_in_max:
-                # No lock. Whoever empties the list clears ``_awake`` before, and whoever refuses
-                # the topic empties it afterwards: neither can miss what was appended here.
-                taken_in.append(future)
-                if queues.refusal is not None:
-                    self._overtaken(queues, future)
-                if not self._awake:
-                    self._awake = True
-                    self._loop.call_soon_threadsafe(self._pump)
-                return future
+        future = SendFuture(content, head, callback, deadline)
         with self._lock:
             self._take_in(queues)  # what was sent before comes before
             if self._room <= 0:
@@ -287,14 +286,7 @@ class ProducerCore:
     def _set_room(self, room: int) -> None:
         """Note how much room there is in the buffer; the lock is held."""
         self._room = room
-        self._taken_in_max = room // (TAKEN_IN_BYTES_MAX + MESSAGE_OVERHEAD_BYTES)
-
-    def _overtaken(self, queues: TopicQueues, future: SendFuture) -> None:
-        """A topic was given up while a message was taken in: say so, unless it was taken along."""
-        with self._lock:
-            if future in queues.taken_in:
-                queues.taken_in.remove(future)
-                raise queues.refused()
+        self._intake.most = room // (TAKEN_IN_BYTES_MAX + MESSAGE_OVERHEAD_BYTES)
 
     def _lane(self, queue: PartitionQueue) -> SyncLane | None:
         """Return the lane that may carry a partition now, if any; the lock is held."""
@@ -337,8 +329,8 @@ class ProducerCore:
         self._ended(1, len(future.content))
 
     def _wake_loop(self) -> None:
-        if not self._awake:
-            self._awake = True
+        if not self._intake.awake:
+            self._intake.awake = True
             self._loop.call_soon_threadsafe(self._pump)
 
     def _not_published(self, message: object) -> VqError:
@@ -392,7 +384,7 @@ class ProducerCore:
     # The loop ---------------------------------------------------------------------------------
     def _pump(self) -> None:
         """Send whatever can be sent now."""
-        self._awake = False
+        self._intake.awake = False
         with self._lock:
             self._take_all_in()
         now = self._clock()
@@ -477,8 +469,8 @@ class ProducerCore:
             self._settle(queue, batch, frame)
         finally:
             queue.busy = False
-        if not self._awake:
-            self._awake = True
+        if not self._intake.awake:
+            self._intake.awake = True
             self._loop.call_soon(self._pump)
 
     def _settle(self, queue: PartitionQueue, batch: Batch, answer: Frame | VqError | None) -> None:
@@ -536,9 +528,10 @@ class ProducerCore:
         return bool(self._closed)
 
     def refuse(self, why: str) -> None:
-        """Take nothing any more; ``enqueue`` need not look at anything but the topics."""
+        """Take nothing any more; ``take`` and ``enqueue`` look at nothing but the topics."""
         self._closed = why
         self._taking = {}
+        self._intake.lines.clear()
 
     def forsake(self, why: str) -> None:
         """Give up everything in the child of a fork: no thread here will ever get an answer.

@@ -1,8 +1,8 @@
 """A topic as one producer sees it: a queue per partition, and whose turn it is.
 
-Most messages have no key and are small. These are *taken in*: the caller appends them to one list
-without taking any lock (appending is one step of the interpreter), and whoever holds the producer's
-lock next, mostly the loop, spreads all of them over the partitions at once.
+Most messages have no key and are small. These are *taken in* (see ``intake``): appended to one list
+without taking any lock, and whoever holds the producer's lock next, mostly the loop, spreads all of
+them over the partitions at once.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,9 +14,6 @@ from vq.client.partitioner import Partitioner, key_partition
 from vq.errors import InvalidArgument, VqError
 from vq.model import TopicPartition, TopicSettings
 
-#: Larger messages are not taken in: the buffer must know of each at once.
-TAKEN_IN_BYTES_MAX = 4_096
-
 
 class TopicQueues:
     """A published topic. Methods are called under the producer's lock, but for ``update``.
@@ -25,8 +22,7 @@ class TopicQueues:
         topic_id: Which topic of that name; another id is another topic, made after a deletion.
         message_bytes_max: Largest payload the topic takes.
         taken_in: Messages that wait to be spread; any thread appends.
-        taken_in_bytes_max: Largest payload that may be appended to it; -1: none may.
-        refusal: Why nothing is taken any more. Whoever appends looks at it afterwards.
+        refusal: Why nothing is taken any more.
     """
 
     def __init__(
@@ -43,7 +39,6 @@ class TopicQueues:
         self.message_bytes_max = TopicSettings().max_message_bytes
         self.queues: list[PartitionQueue] = []
         self.taken_in: list[SendFuture] = []
-        self.taken_in_bytes_max = TAKEN_IN_BYTES_MAX if partitioner is None else -1
         self.refusal: VqError | None = None
         self._writable: Sequence[int] = ()
         self._make_queue = make_queue

@@ -14,7 +14,7 @@ def result(name: str, value: float) -> dict[str, object]:
         "failures": {},
         "busy_before": {name: 0.5},
         "machine": dict.fromkeys(
-            ("processor", "cores", "memory_gb", "kernel", "file_system", "python", "record_codec"),
+            ("processor", "cores", "memory_gb", "kernel", "file_system", "python", "client_loops"),
             1,
         ),
     }

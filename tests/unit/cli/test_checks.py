@@ -13,8 +13,8 @@ GIB = 1 << 30
     [
         (checks.part("java", "/usr/bin/java", ""), Level.OK),
         (checks.part("java", None, "no Java was found"), Level.WARN),
-        (checks.codec(compiled=True), Level.OK),
-        (checks.codec(compiled=False), Level.WARN),
+        (checks.client_loops(compiled=True), Level.OK),
+        (checks.client_loops(compiled=False), Level.WARN),
         (checks.open_files(65_536, 65_536), Level.OK),
         (checks.open_files(1_024, 65_536), Level.WARN),
         (checks.open_files(256, 256), Level.FAIL),

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,9 +16,9 @@ from vq import aio
 from vq.client import producer as producers
 from vq.client.config import MESSAGE_OVERHEAD_BYTES, ProducerConfig
 from vq.client.future import SendFuture
+from vq.client.intake import TAKEN_IN_BYTES_MAX
 from vq.client.partitioner import key_partition
 from vq.client.producer import ProducerCore
-from vq.client.topic_queues import TAKEN_IN_BYTES_MAX
 from vq.coordination import topics
 from vq.coordination.memory import MemoryCoordinator
 from vq.errors import (
@@ -86,6 +87,16 @@ async def stored_in(factory: aio.MessageFactory, partition: int, topic: str = "t
         found += [message.content for message in messages]
         offset = messages[-1].next_offset
     return found
+
+
+def send(core: ProducerCore, message: Message, *args: Any, **options: Any) -> SendFuture:
+    """Send as the producers that users see do: plain messages first go to the intake."""
+    if not options:
+        callback, timeout = (*args, None, None)[:2]
+        future = core.take(message, callback, timeout)
+        if future is not None:
+            return future
+    return core.enqueue(message, *args, **options)
 
 
 def line_of(core: ProducerCore, partition: int = 0) -> Any:
@@ -185,7 +196,7 @@ async def test_a_topic_must_be_published_before_the_core_takes_anything(
 ) -> None:
     core = (await producer_of(factory))._core
     with pytest.raises(NotPublished):
-        core.enqueue(Message("t", b"x"))
+        send(core, Message("t", b"x"))
 
 
 async def test_no_broker_within_the_deadline_means_not_sent(
@@ -194,7 +205,7 @@ async def test_no_broker_within_the_deadline_means_not_sent(
     core = await published(factory)
     cluster.network.kill("b1")
     begin = asyncio.get_running_loop().time()
-    outcome = await ended(core.enqueue(Message("t", b"x"), None, 0.2))
+    outcome = await ended(send(core, Message("t", b"x"), None, 0.2))
     assert isinstance(outcome, Refused), "no connection, hence no doubt"
     assert 0.15 < asyncio.get_running_loop().time() - begin < 2.0
 
@@ -208,10 +219,10 @@ async def test_wrong_clock_tells_the_reason_and_heals(
     assert ids is not None
     with monkeypatch.context() as wrong:
         wrong.setattr(core._cluster.clock, "wall_ms", lambda: 0)
-        outcome = await ended(core.enqueue(Message("t", b"x")))
+        outcome = await ended(send(core, Message("t", b"x")))
     assert isinstance(outcome, NotSent)
     assert "clock" in str(outcome)
-    result = await ended(core.enqueue(Message("t", b"y")))
+    result = await ended(send(core, Message("t", b"y")))
     assert result.id > 0
     await core.close()
 
@@ -221,13 +232,13 @@ async def test_a_coordinator_that_gave_up_ends_sending_with_its_reason(
 ) -> None:
     """Without it there will be no ids: nobody waits for a deadline in vain."""
     core = await published(factory)
-    assert (await ended(core.enqueue(Message("t", b"before")))).offset > 0
+    assert (await ended(send(core, Message("t", b"before")))).offset > 0
     coordinator = core._cluster.coordinator
     assert isinstance(coordinator, MemoryCoordinator)
     coordinator.give_up("its clients died")
     begin = asyncio.get_running_loop().time()
     for _ in range(3):
-        outcome = await ended(core.enqueue(Message("t", b"x"), None, 60.0))
+        outcome = await ended(send(core, Message("t", b"x"), None, 60.0))
         assert isinstance(outcome, NotSent)
         assert "its clients died" in str(outcome)
     assert asyncio.get_running_loop().time() - begin < 5
@@ -246,8 +257,8 @@ async def test_a_bug_in_one_queue_stops_neither_the_others_nor_the_deadlines(
         next(key for key in "abcdefgh" if key_partition(key, 2) == number) for number in (0, 1)
     )
     monkeypatch.setattr(line_of(core, 0), "sendable", stumble)
-    first = core.enqueue(Message("t", b"x", key=broken), None, 0.05)
-    second = core.enqueue(Message("t", b"x", key=sound))
+    first = send(core, Message("t", b"x", key=broken), None, 0.05)
+    second = send(core, Message("t", b"x", key=sound))
     assert isinstance(await ended(first), NotSent)
     assert (await ended(second)).partition == 1
     assert "sending stumbled" in caplog.text
@@ -260,7 +271,7 @@ async def test_a_deleted_topic_gives_up_what_waits_for_it(
 ) -> None:
     core = await published(factory)
     core._cluster.ids_ready = False  # so that it waits
-    future = core.enqueue(Message("t", b"x"))
+    future = send(core, Message("t", b"x"))
     await delete_topic(cluster)
     assert isinstance(await ended(future), UnknownTopic)
     await core.close()
@@ -277,12 +288,12 @@ async def test_a_caller_overtaken_by_the_deletion_is_told(
     core._taking["t"] = queues
     for message in (Message("t", b"x"), Message("t", b"x", key="k")):
         with pytest.raises(UnknownTopic, match="deleted"):
-            core.enqueue(message)
+            send(core, message)
     assert core._room == core.config.buffer_bytes
     await core.flush()
 
 
-async def test_what_was_appended_too_late_goes_back_to_its_caller(
+async def test_what_was_appended_too_late_stays_for_its_caller(
     cluster: MemoryCluster, factory: aio.MessageFactory
 ) -> None:
     """Another caller, who is refused meanwhile, does not carry it into a line nobody empties."""
@@ -292,14 +303,44 @@ async def test_what_was_appended_too_late_goes_back_to_its_caller(
     await until(lambda: "t" not in core._topics)
     core._taking["t"] = queues
     late = SendFuture(b"late", None, None, 1e9)
-    queues.taken_in.append(late)  # by a caller who has not looked at the refusal yet
-    with pytest.raises(UnknownTopic):
-        core.enqueue(Message("t", b"x", key="k"))
+    queues.taken_in.append(late)  # by a caller who takes it back in a moment
     with pytest.raises(UnknownTopic, match="deleted"):
-        core._overtaken(queues, late)
-    assert queues.taken_in == []
+        core.enqueue(Message("t", b"x", key="k"))
+    assert queues.taken_in == [late]
     assert not any(queue.pending for queue in queues.queues)
     assert core._room == core.config.buffer_bytes
+
+
+async def test_plain_messages_are_taken_at_once(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """While their topic is published and their tag is known; ``enqueue`` takes any."""
+    core = await published(factory)
+    plain, tagged = Message("t", b"1"), Message("t", b"2", "tag")
+    assert core.take(tagged, None, None) is None, "a tag is checked once"
+    futures = [core.enqueue(tagged), core.take(plain, None, None), core.take(tagged, None, None)]
+    for future in futures:
+        assert future is not None
+        assert (await ended(future)).offset >= 0
+    assert sorted(await stored(factory)) == [b"1", b"2", b"2"]
+    await delete_topic(cluster)
+    await until(lambda: "t" not in core._topics)
+    assert core.take(plain, None, None) is None
+
+
+async def test_a_smaller_bound_of_a_topic_reaches_the_intake(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    core = await published(factory)
+    async with cluster.admin() as coordinator:
+        view = await topics.describe_topic(coordinator, "t")
+        smaller = replace(view.settings, max_message_bytes=100)
+        await topics.change_settings(coordinator, "t", smaller)
+    await until(lambda: core._taking["t"].message_bytes_max == 100)
+    assert core.take(Message("t", b"x" * 101), None, None) is None
+    future = core.take(Message("t", b"x" * 100), None, None)
+    assert future is not None
+    assert (await ended(future)).offset >= 0
 
 
 async def test_a_topic_made_again_is_another_topic(
@@ -417,7 +458,7 @@ async def test_small_messages_fill_the_buffer_no_further_than_once_more(
     taken = 0
     with contextlib.suppress(BufferFull):
         while taken < SMALLEST_BUFFER:
-            core.enqueue(Message("t", b"x" * 100))
+            send(core, Message("t", b"x" * 100))
             taken += 1
     most = SMALLEST_BUFFER // (100 + MESSAGE_OVERHEAD_BYTES)
     assert most <= taken <= 2 * most
@@ -436,7 +477,7 @@ async def test_order_is_kept_whatever_way_messages_are_taken(factory: aio.Messag
     sizes = [10, TAKEN_IN_BYTES_MAX, TAKEN_IN_BYTES_MAX + 1, 20, 50_000, 30]
     for number in range(60):
         content = b"%04d" % number + bytes(sizes[number % 6])
-        core.enqueue(Message("t", content, key=key if number % 7 == 0 else None))
+        send(core, Message("t", content, key=key if number % 7 == 0 else None))
     await producer.flush()
     for partition in range(2):
         found = [content[:4] for content in await stored_in(factory, partition)]
@@ -450,10 +491,10 @@ async def test_a_callback_that_meets_a_full_buffer_is_told_at_once(
     """It runs where room is made: waiting there would stop everything until the deadline."""
     core = await published(factory, buffer_bytes=SMALLEST_BUFFER)
     core._cluster.ids_ready = False
-    core.enqueue(Message("t", b"x" * MESSAGE_BYTES_MAX))
+    send(core, Message("t", b"x" * MESSAGE_BYTES_MAX))
     begin = asyncio.get_running_loop().time()
     with pytest.raises(BufferFull):
-        core.enqueue(Message("t", b"y"))
+        send(core, Message("t", b"y"))
     assert asyncio.get_running_loop().time() - begin < 1.0
     core._cluster.ids_ready = True
     core._pump()
@@ -465,8 +506,8 @@ async def test_a_thread_that_waits_for_room_is_woken_by_the_end(
 ) -> None:
     core = await published(factory, buffer_bytes=SMALLEST_BUFFER)
     core._cluster.ids_ready = False
-    core.enqueue(Message("t", b"x" * MESSAGE_BYTES_MAX), None, 0.3)
-    with in_thread(lambda: core.enqueue(Message("t", b"y"))) as waiting:
+    send(core, Message("t", b"x" * MESSAGE_BYTES_MAX), None, 0.3)
+    with in_thread(lambda: send(core, Message("t", b"y"))) as waiting:
         await until(lambda: core._waiting_for_room)
         await core.close()
         assert isinstance(await asyncio.to_thread(waiting.exception, 5), InvalidState)
@@ -478,15 +519,15 @@ async def test_flush_waits_for_what_was_taken_and_for_nothing_later(
 ) -> None:
     """Somebody who sends without end does not keep it."""
     core = await published(factory)
-    futures = [core.enqueue(Message("t", b"%d" % n)) for n in range(100)]
+    futures = [send(core, Message("t", b"%d" % n)) for n in range(100)]
     sending = True
 
     def send_again(*_: object) -> None:
         if sending:
-            core.enqueue(Message("t", b"again"), send_again)
+            send(core, Message("t", b"again"), send_again)
 
     for _ in range(10):
-        core.enqueue(Message("t", b"again"), send_again)
+        send(core, Message("t", b"again"), send_again)
     async with asyncio.timeout(5):
         await core.flush()
     assert all(future.done() for future in futures)
@@ -527,12 +568,12 @@ async def test_close_waits_for_every_message_and_refuses_new_ones(
     factory: aio.MessageFactory,
 ) -> None:
     core = await published(factory)
-    futures = [core.enqueue(Message("t", b"%d" % n)) for n in range(100)]
+    futures = [send(core, Message("t", b"%d" % n)) for n in range(100)]
     first = asyncio.create_task(core.close())
     second = asyncio.create_task(core.close())
     await asyncio.sleep(0)
     with pytest.raises(InvalidState, match="closed"):
-        core.enqueue(Message("t", b"late"))
+        send(core, Message("t", b"late"))
     await second
     assert all(future.done() for future in futures), "the second one waits as well"
     await first
@@ -548,15 +589,15 @@ async def test_a_caller_overtaken_by_close_is_told(factory: aio.MessageFactory) 
     await core.close()
     core._taking = {"t": queues}
     with pytest.raises(InvalidState, match="closed"):
-        core.enqueue(Message("t", b"x"))
+        send(core, Message("t", b"x"))
     with pytest.raises(InvalidState, match="closed"):
-        core.enqueue(Message("t", b"x", key="k"), direct=True)
+        send(core, Message("t", b"x", key="k"), direct=True)
 
 
 async def test_close_leaves_neither_timers_nor_listeners(factory: aio.MessageFactory) -> None:
     before = len(factory._cluster._listeners)  # type: ignore[union-attr]
     core = await published(factory)
-    await ended(core.enqueue(Message("t", b"x")))
+    await ended(send(core, Message("t", b"x")))
     await core.close()
     assert len(core._cluster._listeners) == before
     assert core._tick_timer is None or core._tick_timer.cancelled()
@@ -565,7 +606,7 @@ async def test_close_leaves_neither_timers_nor_listeners(factory: aio.MessageFac
 async def test_in_a_forked_child_nobody_waits_for_an_answer(factory: aio.MessageFactory) -> None:
     core = await published(factory)
     core._cluster.ids_ready = False
-    future = core.enqueue(Message("t", b"x"))
+    future = send(core, Message("t", b"x"))
     core._lock.acquire()  # by a thread that is not there in the child
     core.forsake("forked")
     with pytest.raises(InvalidState, match="forked"):
@@ -581,9 +622,9 @@ async def test_a_broker_that_falls_silent_is_asked_on_a_new_connection(
     """Its host is cut off without a word; what it stored before is not stored twice."""
     monkeypatch.setattr(producers, "_SILENCE_S", 0.05)
     core = await published(factory)
-    await ended(core.enqueue(Message("t", b"0", key="k")))
+    await ended(send(core, Message("t", b"0", key="k")))
     cluster.network.cut_one_way("b1", HOST)  # it still gets what is sent, its answers are lost
-    future = core.enqueue(Message("t", b"1", key="k"))
+    future = send(core, Message("t", b"1", key="k"))
     client = factory._cluster
     assert client is not None
     await until(lambda: not client._connections)  # given up
@@ -597,9 +638,9 @@ async def test_deadlines_hold_while_the_broker_is_silent(
     cluster: MemoryCluster, factory: aio.MessageFactory
 ) -> None:
     core = await published(factory)
-    await ended(core.enqueue(Message("t", b"0")))
+    await ended(send(core, Message("t", b"0")))
     cluster.network.cut("b1", HOST)
-    outcome = await ended(core.enqueue(Message("t", b"1"), None, 0.2))
+    outcome = await ended(send(core, Message("t", b"1"), None, 0.2))
     assert isinstance(outcome, TimedOut | OutcomeUnknown)
     cluster.network.heal()
     await core.close()
@@ -611,7 +652,7 @@ async def test_everything_is_stored_once_and_in_order_over_many_cuts(
     core = await published(factory, batch_records=5, retry_backoff_s=0.001)
     futures: list[SendFuture] = []
     for number in range(300):
-        futures.append(core.enqueue(Message("t", b"%03d" % number, key="k")))
+        futures.append(send(core, Message("t", b"%03d" % number, key="k")))
         if number % 30 == 0:
             await asyncio.sleep(0.002)
             cluster.network.reset_connections(HOST)
@@ -628,7 +669,7 @@ async def test_turns_follow_new_partitions(
     async with cluster.admin() as coordinator:
         await topics.add_partitions(coordinator, "t", 1)
     await until(lambda: len(core._topics["t"].queues) == 3)
-    used = {(await ended(core.enqueue(Message("t", b"x")))).partition for _ in range(6)}
+    used = {(await ended(send(core, Message("t", b"x")))).partition for _ in range(6)}
     assert used == {0, 1, 2}
 
 

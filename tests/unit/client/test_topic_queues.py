@@ -142,7 +142,3 @@ def test_spreading_goes_on_where_turns_stopped() -> None:
     queues.spread()
     assert [len(queue.pending) for queue in queues.queues] == [1, 0, 0, 1]
     assert turns(queues, 1) == [1]
-
-
-def test_nothing_is_taken_in_past_a_partitioner_of_ones_own() -> None:
-    assert queues_of(partitioner=Partitioner(0)).taken_in_bytes_max < 0

@@ -1,8 +1,8 @@
-"""Compiles the record codec while the project is being installed, if this machine can.
+"""Compiles the loops that run once per message while the project is being installed, if it can.
 
 A hook of the build backend: ``pip install`` runs it, for an editable installation and for a wheel.
 Needs a C compiler and Python's headers. Without them, or with ``VQ_PURE=1`` in the environment,
-nothing is compiled and vq runs its Python loops: the same results, more time per message.
+nothing is compiled and vq runs the same in Python: the same results, more time per message.
 """
 
 import os
@@ -16,15 +16,19 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCE = Path("vq", "store", "_codec.c")
-TARGET = SOURCE.with_name("_codec" + (sysconfig.get_config_var("EXT_SUFFIX") or ".so"))
+SOURCES = (Path("vq", "store", "_codec.c"), Path("vq", "client", "_intake.c"))
 
 
 class NotCompiled(Exception):
     """It cannot be compiled here; the message says why."""
 
 
-def compile_codec(source: Path, target: Path) -> None:
+def target_of(source: Path) -> Path:
+    """Return the path of the module that ``source`` is compiled into."""
+    return source.with_name(source.stem + (sysconfig.get_config_var("EXT_SUFFIX") or ".so"))
+
+
+def compile_module(source: Path, target: Path) -> None:
     """Compile ``source`` into ``target``, which is there whole or as it was before.
 
     Raises:
@@ -47,27 +51,30 @@ def compile_codec(source: Path, target: Path) -> None:
         made.unlink(missing_ok=True)
 
 
-class CodecHook(BuildHookInterface):  # type: ignore[type-arg]
+class LoopsHook(BuildHookInterface):  # type: ignore[type-arg]
     """Called by hatchling before it puts files together."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile beside the source for an editable installation, else into the wheel."""
+        """Compile beside the sources for an editable installation, else into the wheel."""
         if self.target_name != "wheel":
             return
+        editable = version == "editable"
         root = Path(self.root)
-        target = root / TARGET
-        if version != "editable":
-            target = Path(tempfile.mkdtemp(prefix="vq-codec-")) / TARGET.name
+        if editable:
+            for source in SOURCES:  # of an installation before this one
+                (root / target_of(source)).unlink(missing_ok=True)
         if os.environ.get("VQ_PURE"):
-            if version == "editable":
-                target.unlink(missing_ok=True)
             return
-        try:
-            compile_codec(root / SOURCE, target)
-        except NotCompiled as error:
-            print(f"vq: the record codec stays in Python: {error}", file=sys.stderr)
-            return
-        if version != "editable":
-            build_data["force_include"][str(target)] = TARGET.as_posix()
-            build_data["pure_python"] = False
-            build_data["infer_tag"] = True
+        place = None if editable else Path(tempfile.mkdtemp(prefix="vq-loops-"))
+        for source in SOURCES:
+            target = target_of(source)
+            made = root / target if place is None else place / target.name
+            try:
+                compile_module(root / source, made)
+            except NotCompiled as error:
+                print(f"vq: {source.stem} stays in Python: {error}", file=sys.stderr)
+                continue
+            if not editable:
+                build_data["force_include"][str(made)] = target.as_posix()
+                build_data["pure_python"] = False
+                build_data["infer_tag"] = True
