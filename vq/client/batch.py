@@ -14,6 +14,7 @@ from vq.store.codec import encode_records, places
 logger = logging.getLogger(__name__)
 _content = attrgetter("content")
 _deadline = attrgetter("deadline")
+_head = attrgetter("head")
 #: Stands in a batch for messages that were given up while their records were on the wire.
 _NOBODY = SendFuture(b"", None, None, math.inf)
 _NOBODY.outcome = SendResult(-1, -1, 0)
@@ -21,7 +22,7 @@ _NOBODY.outcome = SendResult(-1, -1, 0)
 
 def _encode(items: list[SendFuture], ids: list[int]) -> tuple[bytes, list[int]]:
     """Return the records of ``items`` back to back, and the size of each."""
-    return encode_records([item.content for item in items], [item.head for item in items], ids)
+    return encode_records(list(map(_content, items)), list(map(_head, items)), ids)
 
 
 class Batch:

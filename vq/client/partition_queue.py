@@ -129,11 +129,11 @@ class PartitionQueue:
         """
         most = min(self._full + self._full // 4 + 8, self._config.batch_records)
         items = self.pending[:most]
-        ends = list(accumulate(len(item.content) + RECORD_HEADER_BYTES for item in items))
-        fitting = max(1, bisect_right(ends, self._config.batch_bytes))
-        if fitting < len(items):
-            self._full = fitting
-            return items[:fitting]
+        size = payload_bytes(items) + len(items) * RECORD_HEADER_BYTES
+        if size > self._config.batch_bytes and len(items) > 1:
+            ends = accumulate(len(item.content) + RECORD_HEADER_BYTES for item in items)
+            self._full = max(1, bisect_right(list(ends), self._config.batch_bytes))
+            return items[: self._full]
         self._full = max(self._full, len(items))
         return items
 
