@@ -225,10 +225,12 @@ class ProducerCore:
             InvalidState: The producer is closed.
             BufferFull: No room until the deadline (at once, without ``block``).
         """
+        if not isinstance(message, Message):
+            raise InvalidArgument(f"a message is a vq.Message, not {type(message).__name__}")
         topic, content, tag, key, headers = message[:5]
-        queues = self._taking.get(topic)
+        queues = self._taking.get(topic) if isinstance(topic, str) else None
         if queues is None:
-            raise self._not_published(message)
+            raise self._not_published(topic)
         if type(content) is not bytes:
             content = _as_bytes(content)
         size = len(content)
@@ -333,12 +335,12 @@ class ProducerCore:
             self._intake.awake = True
             self._loop.call_soon_threadsafe(self._pump)
 
-    def _not_published(self, message: object) -> VqError:
+    def _not_published(self, topic: object) -> VqError:
         if self._closed:
             return InvalidState(self._closed)
-        if not isinstance(message, Message):
-            return InvalidArgument(f"a message is a vq.Message, not {type(message).__name__}")
-        return NotPublished(f"topic {message.topic!r} was not published by this producer")
+        if not isinstance(topic, str):
+            return InvalidArgument(f"topic {topic!r} is {type(topic).__name__}; give text")
+        return NotPublished(f"topic {topic!r} was not published by this producer")
 
     def _wait_for_room(self, deadline: float, *, block: bool) -> None:
         """Return once there is room; the lock is held. Half the buffer must drain before that."""

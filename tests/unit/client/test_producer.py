@@ -147,6 +147,11 @@ async def test_callbacks_get_the_result_or_the_error_once(factory: aio.MessageFa
         (Message("t", b"x", headers={"a": "b" * 40_000}), MessageTooLarge),
         (Message("missing", b"x"), UnknownTopic),
         (Message("bad name", b"x"), InvalidArgument),
+        (Message([], b"x"), InvalidArgument),  # type: ignore[arg-type]
+        (Message(b"t", b"x"), InvalidArgument),  # type: ignore[arg-type]
+        ("hello", InvalidArgument),
+        (b"x", InvalidArgument),
+        (None, InvalidArgument),
     ],
 )
 async def test_what_cannot_be_sent_is_refused_before_anything_is_taken(
