@@ -13,7 +13,7 @@ the client's membership.
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from vq.coordination.coordinator import (
     BadVersion,
@@ -28,12 +28,13 @@ from vq.coordination.coordinator import (
     Set,
     Watch,
 )
-from vq.coordination.paths import Assignment, CommittedOffset, Owner
+from vq.coordination.paths import Assignment, CommittedOffset, Owner, PartitionOfGroup
 from vq.coordination.reading import numbered_children, read_numbered
 from vq.errors import CoordinationError
 from vq.model import TopicPartition
 
 TRIES_MAX: Final = 20
+Kept = TypeVar("Kept", bound=PartitionOfGroup)
 
 
 class StillOwned(CoordinationError):
@@ -56,17 +57,32 @@ class Claim:
     offset_version: int | None = None
 
 
+async def read_partitions(
+    coordinator: Coordinator,
+    kind: type[Kept],
+    group: str,
+    topics: Sequence[str],
+    *,
+    watch: Watch | None = None,
+) -> dict[TopicPartition, Kept]:
+    """Return what the group keeps of one kind; partitions without it are left out.
+
+    ``watch`` hints when one comes or goes.
+    """
+    found: dict[TopicPartition, Kept] = {}
+    for topic in sorted(topics):
+        nodes = await read_numbered(coordinator, kind.parent(group, topic), watch=watch)
+        for number, data in nodes.items():
+            value = kind.decode(kind.path(group, topic, number), data)
+            found[TopicPartition(topic, number)] = value
+    return found
+
+
 async def read_assignments(
     coordinator: Coordinator, group: str, topics: Sequence[str]
 ) -> dict[TopicPartition, Assignment]:
     """Return the last claim of every partition that was ever claimed."""
-    found: dict[TopicPartition, Assignment] = {}
-    for topic in sorted(topics):
-        nodes = await read_numbered(coordinator, Assignment.parent(group, topic))
-        for number, data in nodes.items():
-            path = Assignment.path(group, topic, number)
-            found[TopicPartition(topic, number)] = Assignment.decode(path, data)
-    return found
+    return await read_partitions(coordinator, Assignment, group, topics)
 
 
 async def read_owners(
@@ -76,13 +92,8 @@ async def read_owners(
 
     ``watch`` hints when an owner comes or goes.
     """
-    found: dict[TopicPartition, str] = {}
-    for topic in sorted(topics):
-        nodes = await read_numbered(coordinator, Owner.parent(group, topic), watch=watch)
-        for number, data in nodes.items():
-            path = Owner.path(group, topic, number)
-            found[TopicPartition(topic, number)] = Owner.decode(path, data).member
-    return found
+    owners = await read_partitions(coordinator, Owner, group, topics, watch=watch)
+    return {partition: owner.member for partition, owner in owners.items()}
 
 
 async def claim(

@@ -13,6 +13,7 @@ from vq.coordination.claims import (
     Claim,
     assignment_version,
     make_parents,
+    read_partitions,
     with_progress,
 )
 from vq.coordination.coordinator import (
@@ -27,7 +28,6 @@ from vq.coordination.coordinator import (
     Set,
 )
 from vq.coordination.paths import Assignment, CommittedOffset
-from vq.coordination.reading import read_numbered
 from vq.errors import CoordinationError, GenerationStale, InvalidArgument, InvalidState
 from vq.model import TopicPartition
 
@@ -175,13 +175,7 @@ async def read_offsets(
     coordinator: Coordinator, group: str, topics: Sequence[str]
 ) -> dict[TopicPartition, CommittedOffset]:
     """Return the committed offsets of a group; partitions without one are left out."""
-    found: dict[TopicPartition, CommittedOffset] = {}
-    for topic in sorted(topics):
-        nodes = await read_numbered(coordinator, CommittedOffset.parent(group, topic))
-        for number, data in nodes.items():
-            path = CommittedOffset.path(group, topic, number)
-            found[TopicPartition(topic, number)] = CommittedOffset.decode(path, data)
-    return found
+    return await read_partitions(coordinator, CommittedOffset, group, topics)
 
 
 async def _read_offset(coordinator: Coordinator, path: str) -> CommittedOffset | None:

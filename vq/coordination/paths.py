@@ -354,8 +354,24 @@ class Member(Value):
         return cls(**{**values, "topics": tuple(values.get("topics", ()))})
 
 
+class PartitionOfGroup(Value):
+    """Base of what a consumer group keeps for each partition."""
+
+    _folder: ClassVar[str]
+
+    @classmethod
+    def parent(cls, group: str, topic: str) -> str:
+        """Return the path that holds one node for each partition of the topic."""
+        return join(CONSUMERS, group, cls._folder, topic)
+
+    @classmethod
+    def path(cls, group: str, topic: str, partition: int) -> str:
+        """Return the partition's path."""
+        return join(cls.parent(group, topic), str(partition))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment(Value):
+class Assignment(PartitionOfGroup):
     """``consumers/<group>/assignment/<topic>/<n>``: the last claim. Persistent: it is the fence.
 
     ``generation`` is the version of the znode that this very value has. ``member`` is "" before
@@ -363,41 +379,23 @@ class Assignment(Value):
     """
 
     _what = "assignment"
+    _folder = "assignment"
     member: str = ""
     generation: int = 0
 
-    @staticmethod
-    def parent(group: str, topic: str) -> str:
-        """Return the path that holds the topic's assignments."""
-        return join(CONSUMERS, group, "assignment", topic)
-
-    @classmethod
-    def path(cls, group: str, topic: str, partition: int) -> str:
-        """Return the assignment's path."""
-        return join(cls.parent(group, topic), str(partition))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Owner(Value):
+class Owner(PartitionOfGroup):
     """``consumers/<group>/owners/<topic>/<n>``: the member that consumes it now."""
 
     _what = "owner"
+    _folder = "owners"
     member: str
     generation: int = 0
 
-    @staticmethod
-    def parent(group: str, topic: str) -> str:
-        """Return the path that holds the topic's owners."""
-        return join(CONSUMERS, group, "owners", topic)
-
-    @classmethod
-    def path(cls, group: str, topic: str, partition: int) -> str:
-        """Return the owner's path."""
-        return join(cls.parent(group, topic), str(partition))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommittedOffset(Value):
+class CommittedOffset(PartitionOfGroup):
     """``consumers/<group>/offsets/<topic>/<n>``: everything before ``offset`` is done.
 
     ``message_id`` is the id of the last message that was handled; None, and left out, while none
@@ -405,20 +403,11 @@ class CommittedOffset(Value):
     """
 
     _what = "offset"
+    _folder = "offsets"
     offset: int
     message_id: int | None = None
     time_ms: int = 0
     member: str = ""
-
-    @staticmethod
-    def parent(group: str, topic: str) -> str:
-        """Return the path that holds the topic's offsets."""
-        return join(CONSUMERS, group, "offsets", topic)
-
-    @classmethod
-    def path(cls, group: str, topic: str, partition: int) -> str:
-        """Return the offset's path."""
-        return join(cls.parent(group, topic), str(partition))
 
     def _to_json(self) -> dict[str, Any]:
         values = {"offset": self.offset, "message_id": self.message_id}
