@@ -197,6 +197,7 @@ class SyncLane:
         self._waiting: list[Entry] = []
         self._leader: Entry | None = None
         self._leading: list[Entry] = []  # what the leader has in hand
+        self._was_shared = False  # the last exchange carried messages of several threads
         self._closed = False
 
     @property
@@ -263,6 +264,8 @@ class SyncLane:
             self._connection.close()
 
     def _lead(self) -> None:
+        if self._was_shared:
+            time.sleep(0)  # those it answered come back in a moment: let them into this batch
         self._send_waiting()
         with self._hooks.lock:
             self._pass_lead()
@@ -272,6 +275,7 @@ class SyncLane:
         now = hooks.now()
         with hooks.lock:
             self._leading, self._waiting = self._waiting, []
+            self._was_shared = len(self._leading) > 1
             late = [entry for entry in self._leading if entry.future.deadline <= now]
             lines: dict[PartitionQueue, list[SendFuture]] = {}
             for entry in self._leading:
