@@ -21,6 +21,7 @@ from vq.cli.processes import BrokerChild, BrokerSpec
 from vq.coordination.embedded import EmbeddedZooKeeper, free_port
 from vq.errors import DirectoryRefused, InvalidArgument, VqError
 from vq.model import Address
+from vq.store.directory import unusable
 
 _HOST = "127.0.0.1"
 _TICK_S = 0.2
@@ -215,8 +216,12 @@ def _stop_signals() -> Iterator[threading.Event]:
 
 @contextlib.contextmanager
 def _exclusive(data: Path) -> Iterator[None]:
-    data.mkdir(parents=True, exist_ok=True)
-    with (data / "standalone.lock").open("a") as lock:
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+        lock_file = (data / "standalone.lock").open("a")
+    except OSError as error:
+        raise unusable(data, error) from error
+    with lock_file as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -17,10 +17,19 @@ from vq.model import check_name
 from vq.store.disk import Disk, Lock
 from vq.store.identity import LOCK_NAME, Identity, check_identity
 
-__all__ = ["DataDirectory", "LocalTopic"]
+__all__ = ["DataDirectory", "LocalTopic", "unusable"]
 
 TRASH_NAME: Final = "@trash"
 TOPIC_FILE_NAME: Final = "topic.json"
+
+
+def unusable(path: Path, error: OSError) -> DirectoryRefused:
+    """Return what is said of a data directory that the system does not let us use."""
+    where = f" ({error.filename})" if error.filename not in {None, str(path)} else ""
+    return DirectoryRefused(
+        f"data directory {path} cannot be used: {error.strerror or error}{where}; give one that "
+        "can be made and written here"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +57,20 @@ class DataDirectory:
         """Lock ``path``, making it if needed, and check that it belongs to this node.
 
         Raises:
-            DirectoryRefused: Another process uses it, or it belongs to something else.
-            OSError: It cannot be made or read.
+            DirectoryRefused: Another process uses it, it belongs to something else, or it cannot be
+                made, read or written.
         """
-        for parent in [*disk.mkdir(path), path.parent]:
-            disk.sync_directory(parent)
-        lock = disk.lock(path / LOCK_NAME)
         try:
-            identity = check_identity(path, cluster=cluster, group=group, node=node, disk=disk)
-        except BaseException:
-            lock.release()
-            raise
+            for parent in [*disk.mkdir(path), path.parent]:
+                disk.sync_directory(parent)
+            lock = disk.lock(path / LOCK_NAME)
+            try:
+                identity = check_identity(path, cluster=cluster, group=group, node=node, disk=disk)
+            except BaseException:
+                lock.release()
+                raise
+        except OSError as error:
+            raise unusable(path, error) from error
         return cls(path, identity, disk, lock)
 
     def close(self) -> None:

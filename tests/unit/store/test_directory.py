@@ -1,6 +1,9 @@
 """The data directory: topics, trash, and who may open it."""
 
+import errno
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -128,3 +131,26 @@ def test_what_is_no_topic_is_not_listed() -> None:
     disk.mkdir(HOME / "lost+found")
     disk.write_atomic(HOME / "notes", b"")
     assert data.topics() == []
+
+
+class NoLock(RealDisk):
+    """A file system that takes no new file."""
+
+    def lock(self, path: Path) -> Any:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+
+@pytest.mark.parametrize(
+    ("place", "disk"),
+    [("/proc/nope", RealDisk()), ("file/sub", RealDisk()), ("read only", NoLock())],
+    ids=["not made", "below a file", "read only"],
+)
+def test_a_directory_that_the_system_refuses_is_named(
+    tmp_path: Path, place: str, disk: Disk
+) -> None:
+    """The error says which directory, why, and what to give instead."""
+    (tmp_path / "file").touch()
+    path = tmp_path / place
+    with pytest.raises(DirectoryRefused, match=r"cannot be used: .*; give one") as refused:
+        open_directory(disk, path)
+    assert str(path) in str(refused.value)
