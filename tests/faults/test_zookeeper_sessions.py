@@ -217,7 +217,7 @@ async def test_calls_end_in_bounded_time_while_the_server_is_paused(
     begun = time.monotonic()
     with pytest.raises(ConnectionLost):
         await node.coordinator.create("a")
-    assert time.monotonic() - begun < 10.0
+    assert time.monotonic() - begun < 4.0
     server.resume()
     await node.whole_again()
 
@@ -350,7 +350,7 @@ async def test_closing_while_cut_off_takes_bounded_time(
     server.pause()
     begun = time.monotonic()
     await coordinator.close()
-    assert time.monotonic() - begun < 10.0
+    assert time.monotonic() - begun < 4.0
     server.resume()
 
 
