@@ -19,6 +19,7 @@ from vq.client.future import SendFuture
 from vq.client.intake import TAKEN_IN_BYTES_MAX
 from vq.client.partitioner import key_partition
 from vq.client.producer import ProducerCore
+from vq.client.topic_queues import TopicQueues
 from vq.coordination import topics
 from vq.coordination.memory import MemoryCoordinator
 from vq.errors import (
@@ -106,6 +107,15 @@ def line_of(core: ProducerCore, partition: int = 0) -> Any:
 async def delete_topic(cluster: MemoryCluster, name: str = "t") -> None:
     async with cluster.admin() as coordinator:
         await topics.delete_topic(coordinator, name)
+
+
+async def overtaken(cluster: MemoryCluster, core: ProducerCore) -> TopicQueues:
+    """Delete the topic as it looks to a caller who looked it up just before; return its queues."""
+    queues = core._taking["t"]
+    await delete_topic(cluster)
+    await until(lambda: "t" not in core._topics)
+    core._taking["t"] = queues
+    return queues
 
 
 # Outcomes ---------------------------------------------------------------------------------------
@@ -287,10 +297,7 @@ async def test_a_caller_overtaken_by_the_deletion_is_told(
 ) -> None:
     """It had looked the topic up before; its message must not go where nobody looks again."""
     core = await published(factory)
-    queues = core._taking["t"]
-    await delete_topic(cluster)
-    await until(lambda: "t" not in core._topics)
-    core._taking["t"] = queues
+    await overtaken(cluster, core)
     for message in (Message("t", b"x"), Message("t", b"x", key="k")):
         with pytest.raises(UnknownTopic, match="deleted"):
             send(core, message)
@@ -303,10 +310,7 @@ async def test_what_was_appended_too_late_stays_for_its_caller(
 ) -> None:
     """Another caller, who is refused meanwhile, does not carry it into a line nobody empties."""
     core = await published(factory)
-    queues = core._taking["t"]
-    await delete_topic(cluster)
-    await until(lambda: "t" not in core._topics)
-    core._taking["t"] = queues
+    queues = await overtaken(cluster, core)
     late = SendFuture(b"late", None, None, 1e9)
     queues.taken_in.append(late)  # by a caller who takes it back in a moment
     with pytest.raises(UnknownTopic, match="deleted"):
@@ -415,6 +419,14 @@ async def test_a_partitioner_of_ones_own_is_asked(
 ) -> None:
     producer = await factory.create_producer(partitioner=Chooses(1))
     assert (await producer.send(Message("t", b"x", key=key))).partition == 1
+
+
+async def test_nothing_is_taken_in_past_a_partitioner_of_ones_own(
+    factory: aio.MessageFactory,
+) -> None:
+    producer = await factory.create_producer(partitioner=Chooses(1))
+    await producer.publish("t")
+    assert producer._core.take(Message("t", b"x"), None, None) is None
 
 
 @pytest.mark.parametrize("key", [None, "k"])
