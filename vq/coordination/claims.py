@@ -152,24 +152,19 @@ async def assignment_version(
     stat = await coordinator.exists(path)
     if stat is not None:
         return stat.version
-    for parent in (
-        Owner.parent(group, topic),
-        CommittedOffset.parent(group, topic),
-        Assignment.parent(group, topic),
-    ):
-        if await coordinator.exists(parent) is None:  # a read costs less than a refused write
-            with contextlib.suppress(NodeExists):
-                await coordinator.create(parent, parents=True)
+    await make_parents(coordinator, group, topic)
     with contextlib.suppress(NodeExists):
         return (await coordinator.create(path, Assignment().encode())).version
     return None
 
 
 async def make_parents(coordinator: Coordinator, group: str, topic: str) -> None:
-    """Make the nodes that owners and offsets of a topic lie below."""
-    for parent in (Owner.parent(group, topic), CommittedOffset.parent(group, topic)):
-        with contextlib.suppress(NodeExists):
-            await coordinator.create(parent, parents=True)
+    """Make the nodes that owners, offsets and assignments of a topic lie below."""
+    for kind in (Owner, CommittedOffset, Assignment):
+        parent = kind.parent(group, topic)
+        if await coordinator.exists(parent) is None:  # a read costs less than a refused write
+            with contextlib.suppress(NodeExists):
+                await coordinator.create(parent, parents=True)
 
 
 async def with_progress(coordinator: Coordinator, claimed: Claim) -> Claim:
