@@ -11,7 +11,7 @@ import os
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,10 +22,11 @@ from bench.peers.peer import (
     Peer,
     Server,
     Values,
+    check_received,
     find_program,
     need_client,
 )
-from vq.cli.workload import Outcomes, Ready, WorkFailed, contents
+from vq.cli.workload import Outcomes, Ready, contents
 from vq.coordination.embedded import free_port
 
 _COUNT: Final = 500_000  # fewer are over before the measure has begun
@@ -91,12 +92,13 @@ def _producer(port: int, **settings: Any) -> Any:
     )
 
 
+def _reports_to(outcomes: Outcomes) -> Callable[[Any, Any], None]:
+    return lambda error, _message: outcomes(None, error)
+
+
 def _send_all(producer: Any, topic: str, bodies: list[bytes]) -> Outcomes:
     outcomes = Outcomes()
-
-    def delivered(error: Any, _message: Any) -> None:
-        outcomes(None, error)
-
+    delivered = _reports_to(outcomes)
     for number, body in enumerate(bodies):
         producer.produce(topic, body, on_delivery=delivered)
         if number % _POLL_EVERY == 0:
@@ -111,10 +113,7 @@ def one_by_one(ready: Ready, *, port: int, seconds: float, size: int) -> dict[st
     producer = _producer(port, **{"linger.ms": 0})
     _send_all(producer, "one", bodies[:1])
     outcomes = Outcomes()
-
-    def delivered(error: Any, _message: Any) -> None:
-        outcomes(None, error)
-
+    delivered = _reports_to(outcomes)
     ready()
     begin = time.perf_counter()
     sent = 0
@@ -164,8 +163,7 @@ def consume(ready: Ready, *, port: int, count: int, size: int) -> dict[str, Any]
         received.extend(message.value() for message in consumer.consume(_TAKE, 1.0))
     seconds = time.perf_counter() - begin
     consumer.close()
-    if received != contents(0, 0, count, size):
-        raise WorkFailed(f"what arrived is not what was sent: {len(received)} of {count}")
+    check_received(received, count, size)
     return {"messages": count, "seconds": seconds}
 
 

@@ -12,8 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from bench.peers.peer import PAGE_CACHE, Peer, Server, Values, find_program, need_client
-from vq.cli.workload import Ready, WorkFailed, contents
+from bench.peers.peer import (
+    PAGE_CACHE,
+    Peer,
+    Server,
+    Values,
+    check_received,
+    find_program,
+    need_client,
+)
+from vq.cli.workload import Ready, contents
 from vq.coordination.embedded import free_port
 
 _IN_FLIGHT: Final = 500
@@ -117,8 +125,7 @@ def consume(ready: Ready, *, port: int, count: int, size: int) -> dict[str, Any]
         await jetstream.subscribe("bulk.messages", cb=take, manual_ack=True, config=config)
         await asyncio.wait_for(ended.wait(), 120)
         await client.close()
-        if received != contents(0, 0, count, size):
-            raise WorkFailed(f"what arrived is not what was sent: {len(received)} of {count}")
+        check_received(received, count, size)
         return {"messages": count - 1, "seconds": marks[-1] - marks[0]}
 
     return asyncio.run(work())

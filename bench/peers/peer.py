@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
+from vq.cli.workload import WorkFailed, contents
+
 FSYNC: Final = "fsync"
 PAGE_CACHE: Final = "page cache"
 _START_S: Final = 60.0
@@ -52,6 +54,16 @@ class Peer:
     pipelined: str = ""
     consume: str = ""
     messages: int = 50_000
+
+
+def check_received(received: Sequence[bytes], count: int, size: int) -> None:
+    """Return if what arrived is what ``contents`` made, in order.
+
+    Raises:
+        WorkFailed: It is not.
+    """
+    if received != contents(0, 0, count, size):
+        raise WorkFailed(f"what arrived is not what was sent: {len(received)} of {count}")
 
 
 def find_program(name: str, *places: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.peers import rabbitmq
-from bench.peers.peer import PAGE_CACHE, Peer, Values, need_client
+from bench.peers.peer import PAGE_CACHE, Peer, Values, check_received, need_client
 from vq.cli.workload import Ready, WorkFailed, contents
 from vq.coordination.embedded import free_port
 
@@ -122,8 +122,7 @@ def consume(ready: Ready, *, port: int, count: int, size: int) -> dict[str, Any]
         )
         await asyncio.wait_for(ended.wait(), 120)
         await consumer.close()
-        if received != contents(0, 0, count, size):
-            raise WorkFailed(f"what arrived is not what was sent: {len(received)} of {count}")
+        check_received(received, count, size)
         return {"messages": count - 1, "seconds": marks[-1] - marks[0]}
 
     return asyncio.run(work())
