@@ -32,7 +32,6 @@ from bench.figures import COLUMNS, Row, Verdict, cells, markdown_table, rows_of,
 from bench.scenarios import SCENARIOS, Context, Scenario  # noqa: E402
 from vq.client import intake  # noqa: E402
 from vq.errors import VqError  # noqa: E402
-from vq.store import codec  # noqa: E402
 
 PEERS = "peers"
 #: From here on a person is told that the machine is not theirs alone.
@@ -60,7 +59,7 @@ def machine(directory: Path) -> dict[str, Any]:
         "kernel": platform.release(),
         "python": platform.python_version(),
         "file_system": _file_system(directory),
-        "client_loops": "compiled" if codec.COMPILED and intake.COMPILED else "in Python",
+        "client_loops": "compiled" if intake.LOOPS_COMPILED else "in Python",
         "load_average": [round(each, 2) for each in os.getloadavg()],
     }
 

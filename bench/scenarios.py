@@ -15,7 +15,7 @@ from typing import Any, Final
 from bench import room
 from bench.cluster import Cluster, cluster
 from bench.figures import Figure, Target
-from vq.store import codec
+from vq.client import intake
 
 GB: Final = 1_000_000_000
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -80,7 +80,7 @@ def small_messages(context: Context) -> Rounds:
     With the client's loops as they are installed, then in Python.
     """
     count = context.pick(1_000_000, 100_000)
-    kinds = ((True, ""), (False, ", loops in Python")) if codec.COMPILED else ((True, ""),)
+    kinds = ((True, ""), (False, ", loops in Python")) if intake.LOOPS_COMPILED else ((True, ""),)
     with context.cluster() as cluster:
         _warm_up(cluster, 128)
         for _ in range(context.rounds):

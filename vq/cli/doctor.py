@@ -35,7 +35,6 @@ from vq.coordination.embedded import (
 from vq.coordination.reading import gather_all
 from vq.errors import VqError
 from vq.model import Address, NodeInfo
-from vq.store import codec
 
 _SAMPLES = 7
 _ZOOKEEPER_PORT = 2181
@@ -103,7 +102,7 @@ def check_machine(config: BrokerConfig) -> list[Finding]:
     return [
         _part("java", lambda: str(find_java())),
         _part("zookeeper jars", lambda: str(find_jars()[0].parent)),
-        checks.client_loops(compiled=codec.COMPILED and intake.COMPILED),
+        checks.client_loops(compiled=intake.LOOPS_COMPILED),
         checks.open_files(soft, hard),
         *_disk(config),
         _port(Address(config.host, config.port)),

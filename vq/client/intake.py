@@ -17,6 +17,7 @@ from typing import Final, Protocol
 from vq.client.future import SendCallback, SendFuture
 from vq.client.head import Head
 from vq.model import Message
+from vq.store import codec
 
 try:
     from vq.client import _intake
@@ -25,6 +26,8 @@ except ImportError:  # nothing compiled it
 
 #: Whether the compiled intake is in use.
 COMPILED: Final = _intake is not None
+#: Whether all that clients run for every message is compiled: this and the record codec.
+LOOPS_COMPILED: Final = COMPILED and codec.COMPILED
 #: Larger messages are not taken in: the buffer must know of each at once.
 TAKEN_IN_BYTES_MAX: Final = 4_096
 
