@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, suppress
 
 import pytest
+from support.chaos_proxy import ChaosProxy
 from support.zookeeper import ZooKeeperRoot, expire_session
 
 from vq.clock import SystemClock
@@ -179,6 +180,26 @@ async def outage(stack: AsyncExitStack, server: EmbeddedZooKeeper, *, seconds: f
     assert node.coordinator.session_id == session
     assert node.registration.registered == before
     assert SessionState.LOST not in node.states
+
+
+async def test_connections_that_are_never_answered_end_no_session(
+    stack: AsyncExitStack, zookeeper_root: ZooKeeperRoot
+) -> None:
+    """A starting server takes connections and forgets them; the one after that is in time."""
+    server = Address.parse(zookeeper_root.hosts)
+    link = await asyncio.to_thread(stack.enter_context, ChaosProxy(server))
+    node = await started(stack, str(link.address), root=zookeeper_root.root, session_timeout_s=6.0)
+    session = node.coordinator.session_id
+    for _ in range(2):  # the second time patience is what it was
+        forgotten = link.forgotten
+        await asyncio.to_thread(link.forget, 2)
+        await asyncio.to_thread(link.cut_now)
+        await until(lambda: SessionState.SUSPENDED in node.states)
+        await node.whole_again()
+        assert link.forgotten == forgotten + 2
+        assert node.coordinator.session_id == session
+        assert SessionState.LOST not in node.states
+        node.states.clear()
 
 
 async def test_an_outage_longer_than_the_session_ends_nothing(

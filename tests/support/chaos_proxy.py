@@ -1,9 +1,10 @@
-"""A TCP proxy that cuts, swallows and refuses, for one link between two real processes.
+"""A TCP proxy that cuts, swallows, forgets and refuses, for one link between two real processes.
 
     client ──▶ proxy.address ──▶ target
                  │ cut(UP, 137)      the connection ends after 137 more bytes towards the target
                  │ cut(DOWN, 20)     … or towards the client; by reset or by a normal end
                  │ swallow()         bytes are taken and go nowhere; connections stay
+                 │ forget(2)         the next two connections are taken, and nothing more
                  │ refuse()          every connection ends, new ones are refused
                  └ heal()            connections that lost bytes end; from now on all is well
 
@@ -44,11 +45,13 @@ class ChaosProxy:
         self.cuts: list[Cut] = []
         self.swallowed = 0
         self.connected = 0
+        self.forgotten = 0
         self.address = Address("127.0.0.1", 0)
         self._links: set[_Link] = set()
         self._armed: tuple[str, int, bool] | None = None
         self._swallowing = False
         self._refusing = False
+        self._to_forget = 0
         self._changed = threading.Condition()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="chaos-proxy")
@@ -103,6 +106,10 @@ class ChaosProxy:
 
         self._do(begin)
 
+    def forget(self, count: int) -> None:
+        """Take the next ``count`` connections and never do anything with them."""
+        self._do(lambda: setattr(self, "_to_forget", count))
+
     def heal(self) -> None:
         """Be a mere wire again; connections whose bytes were swallowed end."""
 
@@ -134,6 +141,11 @@ class ChaosProxy:
         self._links.add(link)
         try:
             if self._refusing or self.target is None:
+                return
+            if self._to_forget:
+                self._to_forget -= 1
+                self.forgotten += 1
+                await writer.wait_closed()
                 return
             back, forth = await asyncio.open_connection(*self.target)
             link.writers.append(forth)

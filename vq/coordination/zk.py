@@ -79,6 +79,9 @@ HEARTBEATS_PER_TIMEOUT: Final = 5
 DEAD_AFTER_TIMEOUTS: Final = 3
 #: Rebuilt clients that may fail in a row, without one answered call, before we give up.
 REBUILDS_MAX: Final = 5
+#: The part of a session time-out for which a new connection first waits for the server's answer;
+#: every further one waits twice as long, up to a whole one.
+FIRST_PATIENCE_RATIO: Final = 1 / 8
 #: Longest wait for kazoo's threads when closing; they are daemons and end by themselves later.
 STOP_WAIT_S: Final = 2.0
 
@@ -247,22 +250,38 @@ class ZooKeeperCoordinator(SessionBase):
             connection_retry=retry,
             logger=_kazoo_logger,
         )
-        self._observe_negotiation(client)
+        self._mind_connecting(client)
         client.add_listener(lambda state: self._on_kazoo_state(client, state))
         return client
 
-    def _observe_negotiation(self, client: KazooClient) -> None:
-        """Learn the session time-out the server granted; kazoo keeps it to itself."""
+    def _mind_connecting(self, client: KazooClient) -> None:
+        """Bound the wait for the answer to a new connection, and learn the time-out it grants.
+
+        A ZooKeeper that is starting takes connections a few hundredths of a second before it can
+        look at them, and never answers those. kazoo would wait a whole session time-out, and the
+        session would end meanwhile. So the first attempt is impatient, and each one that got no
+        answer makes the next more patient, since an ensemble may be slow to confirm a session.
+        The granted time-out is in the answer, and kazoo keeps it to itself.
+        """
         connection = client._connection
         invoke = connection._invoke
+        first_s = patience_s = self._asked_timeout_s * FIRST_PATIENCE_RATIO
 
-        def observed(timeout: float, request: Any, xid: int | None = None) -> Any:
-            answer = invoke(timeout, request, xid)
-            if isinstance(request, Connect) and answer[0].time_out > 0:
+        def minded(timeout: float, request: Any, xid: int | None = None) -> Any:
+            nonlocal patience_s
+            if not isinstance(request, Connect):
+                return invoke(timeout, request, xid)
+            try:
+                answer = invoke(min(timeout, patience_s), request, xid)
+            except client.handler.timeout_exception:
+                patience_s = min(2 * patience_s, self._asked_timeout_s)
+                raise
+            patience_s = first_s
+            if answer[0].time_out > 0:
                 self._negotiated_s[client] = answer[0].time_out / 1000
             return answer
 
-        connection._invoke = observed
+        connection._invoke = minded
 
     def _on_kazoo_state(self, client: KazooClient, state: str) -> None:
         """Hand a transition to the loop; runs on kazoo's connection thread."""
@@ -363,7 +382,7 @@ class ZooKeeperCoordinator(SessionBase):
         if self._rebuilds >= REBUILDS_MAX:
             self._give_up()
             return
-        # One attempt that meets a server not ready yet (half a time-out), and the pause behind it.
+        # Attempts that a server not ready yet leaves unanswered, and the pauses behind them.
         grace_s = 0.0 if self._alive_at == -math.inf else self._asked_timeout_s * 0.75
         fresh = self._new_client()
         connected = fresh.start_async()
