@@ -20,7 +20,17 @@ from typing import NamedTuple
 import pytest
 from support.chaos_proxy import ChaosProxy
 from support.cluster import ProcessCluster, process_cluster
-from support.faults import Sender, client_of, make_rng, owners, read_back, settle, times, until
+from support.faults import (
+    Sender,
+    client_of,
+    make_rng,
+    owners,
+    read_back,
+    settle,
+    times,
+    until,
+    wait_shared,
+)
 from support.history import read_history
 from support.judge import Fault
 from support.zookeeper_log import group_evidence
@@ -89,17 +99,7 @@ class Members:
 
     def wait_shared(self) -> None:
         """Wait until the living members share all partitions evenly."""
-
-        def shared() -> bool:
-            owned = owners(self.cluster, GROUP, "t")
-            sizes = sorted(Counter(member for member, _ in owned.values()).values())
-            return (
-                {member for member, _ in owned.values()} == self.running.keys()
-                and len(owned) == PARTITIONS
-                and sizes[-1] - sizes[0] <= 1
-            )
-
-        until(shared, f"{sorted(self.running)} share {PARTITIONS} partitions evenly")
+        wait_shared(self.cluster, self.running, PARTITIONS)
 
     def close(self) -> None:
         """Kill whoever is left."""

@@ -34,6 +34,7 @@ from support.faults import (
     times,
     until,
     wait_drained,
+    wait_shared,
     wait_tidy,
 )
 from support.judge import Fault
@@ -166,8 +167,7 @@ def test_messages_flow_while_zookeeper_is_stopped(own, tmp_path: Path) -> None:
         member_of(cluster, histories, "m1", **more) as seen1,
         Sender(factory, "t", histories / "s0.jsonl") as sender,
     ):
-        until(lambda: {name for name, _ in owned(cluster).values()} == {"m0", "m1"}, "both own")
-        until(lambda: len(owned(cluster)) == PARTITIONS, "every partition is owned")
+        wait_shared(cluster, {"m0", "m1"}, PARTITIONS)
         before = sessions(cluster)
         sender.wait_sent(50)
         faults, back_s, away_s = [], [], []
@@ -188,7 +188,7 @@ def test_messages_flow_while_zookeeper_is_stopped(own, tmp_path: Path) -> None:
         sender.finish()
         log = read_back(factory, "t")
         wait_drained(log, seen0, seen1)
-        until(lambda: len(owned(cluster)) == PARTITIONS, "every partition is owned again")
+        wait_shared(cluster, {"m0", "m1"}, PARTITIONS)
         changed = sessions(cluster).items() ^ before.items()
         kept = not changed
         assert kept or stalled(stalls, away_s, session_s), f"sessions ended: {sorted(changed)}"
@@ -267,13 +267,7 @@ def test_sessions_that_end_under_everybody_are_replaced(own, tmp_path: Path) -> 
             expire("broker", to_broker, session_of_broker, flowing=False)
             expire("producer", to_producer, session_of_producer)
             expire("member", to_member, session_of_member)
-            until(
-                lambda: (
-                    {name for name, _ in owned(cluster).values()} == {"m0", "m1"}
-                    and len(owned(cluster)) == PARTITIONS
-                ),
-                "the member has its share again",
-            )
+            wait_shared(cluster, {"m0", "m1"}, PARTITIONS)
         sender.finish()
         log = read_back(factory, "t")
         wait_drained(log, seen0, seen1)
@@ -410,8 +404,7 @@ def test_a_lost_quorum_ends_no_session(
         ]
         sender = stack.enter_context(Sender(factory, "t", histories / "s0.jsonl"))
         stalls = stack.enter_context(StallWatch())
-        until(lambda: {name for name, _ in owned(cluster).values()} == {"m0", "m1"}, "both own")
-        until(lambda: len(owned(cluster)) == PARTITIONS, "every partition is owned")
+        wait_shared(cluster, {"m0", "m1"}, PARTITIONS)
         sender.wait_sent(50)
         before = sessions(cluster)
         faults, back_s, away_s = [], [], []
@@ -433,7 +426,7 @@ def test_a_lost_quorum_ends_no_session(
         sender.finish()
         log = read_back(factory, "t")
         wait_drained(log, *seen)
-        until(lambda: len(owned(cluster)) == PARTITIONS, "every partition is owned")
+        wait_shared(cluster, {"m0", "m1"}, PARTITIONS)
         changed = sessions(cluster).items() ^ before.items()
         kept = not changed
         assert kept or stalled(stalls, away_s, session_s), f"sessions ended: {sorted(changed)}"

@@ -8,7 +8,8 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -271,6 +272,27 @@ def owners(cluster: ProcessCluster, group: str, topic: str) -> dict[int, tuple[s
                 data, stat = client.get(f"{root}/{number}")
                 found[int(number)] = (json.loads(data)["member"], stat.ephemeralOwner)
     return found
+
+
+def wait_shared(
+    cluster: ProcessCluster,
+    members: Collection[str],
+    partitions: int,
+    *,
+    group: str = "g",
+    topic: str = "t",
+) -> None:
+    """Wait until the members share all partitions evenly: no hand-over is under way any more."""
+
+    def shared() -> bool:
+        count = Counter(member for member, _ in owners(cluster, group, topic).values())
+        return (
+            count.keys() == set(members)
+            and count.total() == partitions
+            and max(count.values()) - min(count.values()) <= 1
+        )
+
+    until(shared, f"{sorted(members)} share {partitions} partitions evenly")
 
 
 def ephemerals(cluster: ProcessCluster) -> dict[str, int]:
