@@ -104,7 +104,10 @@ class Run:
         self.queue.held = False
 
     def pump(self) -> None:
-        for batch in self.queue.sendable(self.now, lambda n: [next(self.ids) for _ in range(n)]):
+        def take_ids(count: int) -> list[int]:
+            return [next(self.ids) for _ in range(count)]
+
+        while (batch := self.queue.next_to_send(self.now, take_ids)) is not None:
             self.wire.append((batch, batch.attempts, batch.stamp, batch.body))
 
     def serve(self) -> None:

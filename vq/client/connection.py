@@ -2,7 +2,8 @@
 
 Requests are pipelined and answered out of order. The hot path hands over ready header bytes and a
 callback; ``request`` is the same for everything that is not hot. What is sent in one turn of the
-loop leaves in one ``writelines``.
+loop leaves in one ``writelines``, but a large body leaves at once: the broker works on one batch
+while the next is made.
 """
 
 import asyncio
@@ -22,6 +23,8 @@ from vq.version import __version__
 
 logger = logging.getLogger(__name__)
 LIBRARY = f"vq-python {__version__}"
+#: From here on a body is worth a system call of its own.
+_AT_ONCE_BYTES = 64 << 10
 
 OnReply = Callable[[Frame | None], None]
 """Called once per request: with the reply, or with None when the connection ended before it."""
@@ -100,7 +103,7 @@ class BrokerConnection(asyncio.Protocol):
 
     # Requests ---------------------------------------------------------------------------------
     def send(self, command: int, header: bytes, body: Buffer, on_reply: OnReply) -> int:
-        """Put a request on the wire at the end of this turn of the loop; return its id.
+        """Put a request on the wire, at the end of this turn of the loop at latest; return its id.
 
         ``body`` must not change before the reply.
 
@@ -114,11 +117,13 @@ class BrokerConnection(asyncio.Protocol):
         if not self._out:
             self._loop.call_soon(self._flush)
         self._out += buffers
+        if len(body) >= _AT_ONCE_BYTES:
+            self._flush()
         return request_id
 
     def _flush(self) -> None:
         out, self._out = self._out, []
-        if self._transport is not None and not self.closed:
+        if out and self._transport is not None and not self.closed:
             self._transport.writelines(out)
 
     async def request(

@@ -78,27 +78,38 @@ class PartitionQueue:
         self._full = config.batch_records  # so many messages filled a batch lately
 
     # What to send -----------------------------------------------------------------------------
-    def sendable(self, now: float, take_ids: Callable[[int], list[int]]) -> list[Batch]:
-        """Return the batches to put on the wire now, in order, and count them as sent.
+    def next_to_send(self, now: float, take_ids: Callable[[int], list[int]]) -> Batch | None:
+        """Return the batch to put on the wire next, counted as sent; None: nothing can go now.
 
-        What ``take_ids`` raises is passed on; no message is lost by it.
+        Asked again until there is none; a new batch is made only when its turn has come, so that
+        those before it are on their way meanwhile. What ``take_ids`` raises is passed on; no
+        message is lost by it.
         """
         if now < self.retry_at:
-            return []
-        batches: list[Batch] = []
-        for batch in self.in_flight:
-            if batch.error is not None:
-                return self._mark_sent(batches)  # nothing passes a hole
-            if not batch.sent and not batch.stored:
-                batches.append(batch)
-        while self.pending and len(self.in_flight) < self._config.window:
-            if len(self.in_flight) >= _EAGER_IN_FLIGHT and not self._worth_a_frame():
+            return None
+        batch = None
+        for each in self.in_flight:
+            if each.error is not None:
+                return None  # nothing passes a hole
+            if not each.sent and not each.stored:
+                batch = each
                 break
-            items = self._next_items()
-            new = self._make(items, take_ids(len(items)))
-            del self.pending[: len(items)]
-            batches.append(new)
-        return self._mark_sent(batches)
+        else:
+            if self._may_make_one():
+                items = self._next_items()
+                batch = self._make(items, take_ids(len(items)))
+                del self.pending[: len(items)]
+        if batch is not None:
+            batch.sent = True
+            batch.attempts += 1
+        return batch
+
+    def _may_make_one(self) -> bool:
+        """Whether what is pending shall be one more batch now."""
+        under_way = len(self.in_flight)
+        if not self.pending or under_way >= self._config.window:
+            return False
+        return under_way < _EAGER_IN_FLIGHT or len(self.pending) * 2 >= self._full
 
     def is_free(self) -> bool:
         """Whether a blocking sender may hold it: its line is empty and nobody is at it."""
@@ -117,9 +128,6 @@ class PartitionQueue:
         batch.sent = True
         batch.attempts = 1
         return batch
-
-    def _worth_a_frame(self) -> bool:
-        return len(self.pending) * 2 >= self._full
 
     def _next_items(self) -> list[SendFuture]:
         """Return one batch's worth (at least one message) from the head of ``pending``.
@@ -146,13 +154,6 @@ class PartitionQueue:
 
     def _stamp(self, sequence: int) -> ProducerStamp:
         return ProducerStamp(self._producer_id, self._producer_epoch, sequence)
-
-    @staticmethod
-    def _mark_sent(batches: list[Batch]) -> list[Batch]:
-        for batch in batches:
-            batch.sent = True
-            batch.attempts += 1
-        return batches
 
     # What came back ---------------------------------------------------------------------------
     def on_stored(self, batch: Batch, offset: int) -> None:

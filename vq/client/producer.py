@@ -421,7 +421,7 @@ class ProducerCore:
             master = self._master_of(queue)
             connection = None if master is None else self._cluster.live_connection(master)
             if connection is not None and self._cluster.ids_ready:
-                for batch in queue.sendable(now, self._cluster.take_ids):
+                while (batch := queue.next_to_send(now, self._cluster.take_ids)) is not None:
                     self._send(queue, batch, connection)
         except VqError as error:
             queue.refuse_pending(NotSent(f"{queue.where}: {error}"))

@@ -37,7 +37,10 @@ class Line:
         return futures
 
     def send(self) -> list[Batch]:
-        return self.queue.sendable(self.now, lambda n: list(itertools.islice(self._ids, n)))
+        def take_ids(count: int) -> list[int]:
+            return list(itertools.islice(self._ids, count))
+
+        return list(iter(lambda: self.queue.next_to_send(self.now, take_ids), None))
 
     def refuse(self, batch: Batch, error: errors.VqError) -> None:
         self.queue.on_refused(batch, error, self.now)
@@ -148,7 +151,7 @@ def test_ids_that_cannot_be_made_cost_neither_messages_nor_numbers() -> None:
         raise errors.InvalidArgument("the clock is wrong")
 
     with pytest.raises(errors.InvalidArgument):
-        line.queue.sendable(line.now, no_ids)
+        line.queue.next_to_send(line.now, no_ids)
     assert line.queue.pending == sent
     assert numbers(line.send()) == [(0, 0)]
 
