@@ -24,6 +24,7 @@ from support.zookeeper import admin
 
 import vq
 from vq.cli.processes import BrokerChild
+from vq.coordination.embedded import EmbeddedZooKeeper
 
 LONG = os.environ.get("VQ_LONG") == "1"
 WAIT_S = 60.0
@@ -92,6 +93,7 @@ class Sender(threading.Thread):
         self.sent = 0
         self.refused = 0
         self.unknown = 0
+        self.reasons: Counter[str] = Counter()  # of what was refused
         self.last_sent = time.monotonic()
         self.longest_gap_s = 0.0
         self._topic = topic
@@ -181,6 +183,7 @@ class _Counting(History):
             sender.sent += 1
         elif kind == "refused":
             sender.refused += 1
+            sender.reasons[fields["error"]] += 1
         elif kind == "unknown":
             sender.unknown += 1
 
@@ -281,11 +284,17 @@ def wait_shared(
     *,
     group: str = "g",
     topic: str = "t",
-) -> None:
-    """Wait until the members share all partitions evenly: no hand-over is under way any more."""
+) -> dict[int, tuple[str, int]]:
+    """Wait until the members share all partitions evenly: no hand-over is under way any more.
+
+    Returns what was seen then, as ``owners`` does; another look may see a session end.
+    """
+    found: dict[int, tuple[str, int]] = {}
 
     def shared() -> bool:
-        count = Counter(member for member, _ in owners(cluster, group, topic).values())
+        nonlocal found
+        found = owners(cluster, group, topic)
+        count = Counter(member for member, _ in found.values())
         return (
             count.keys() == set(members)
             and count.total() == partitions
@@ -293,6 +302,21 @@ def wait_shared(
         )
 
     until(shared, f"{sorted(members)} share {partitions} partitions evenly")
+    return found
+
+
+def wait_leader(zookeeper: EmbeddedZooKeeper) -> int:
+    """Wait until a server of an ensemble leads; return its index."""
+    found: list[int | None] = [None]
+
+    def leads() -> bool:
+        found[0] = zookeeper.leader()
+        return found[0] is not None
+
+    until(leads, "a server leads")
+    (leader,) = found
+    assert leader is not None
+    return leader
 
 
 def ephemerals(cluster: ProcessCluster) -> dict[str, int]:

@@ -102,14 +102,17 @@ def admin(hosts: str, client_id: tuple[int, bytes] | None = None) -> Iterator[Ka
 def expire_session(coordinator: ZooKeeperCoordinator) -> None:
     """End a coordinator's session as the server would: a second client closes the same session.
 
-    Blocks; call it in a thread.
+    The first one wants it back meanwhile, and may be faster than the close; so again, until the
+    server does not know the session any more. Blocks; call it in a thread.
     """
     client = coordinator._client
     assert client is not None
     session = client.client_id
     assert session is not None
-    with admin(coordinator._hosts, session):
-        pass
+    while True:
+        with admin(coordinator._hosts, session) as second:
+            if second.client_id[0] != session[0]:
+                return
 
 
 def unavailable(reason: str) -> "None":

@@ -85,6 +85,9 @@ FIRST_PATIENCE_RATIO: Final = 1 / 8
 #: Longest wait for kazoo's threads when closing; they are daemons and end by themselves later.
 STOP_WAIT_S: Final = 2.0
 
+#: Pause before the first calls of a session are made again.
+_AGAIN_S: Final = 0.05
+
 _KINDS: Final = {
     EventType.CREATED: EventKind.CREATED,
     EventType.CHANGED: EventKind.CHANGED,
@@ -203,8 +206,7 @@ class ZooKeeperCoordinator(SessionBase):
         self._client.start_async()
         try:
             async with asyncio.timeout(timeout_s):
-                await self._wait_connected(timeout_s)
-                await self._make_root()
+                await self._begin(timeout_s)
         except (CoordinationError, TimeoutError) as error:
             await self.close()
             why = f" ({error})" if str(error) else ""
@@ -216,6 +218,22 @@ class ZooKeeperCoordinator(SessionBase):
             await self.close()
             raise
         self._heartbeat = self._loop.create_task(self._watch_over())
+
+    async def _begin(self, timeout_s: float) -> None:
+        """Wait for a session and make the root; again, where the connection goes meanwhile.
+
+        Made twice is made once. Every round waits for a connection, so there is no busy loop, and
+        the caller's time bounds them all.
+        """
+        while True:
+            await self._wait_connected(timeout_s)
+            try:
+                await self._make_root()
+            except (ConnectionLost, SessionExpired) as error:
+                logger.info("[%s] the first calls were lost, again: %s", self.describe(), error)
+                await asyncio.sleep(_AGAIN_S)
+            else:
+                return
 
     async def close(self) -> None:
         """See ``Coordinator.close``."""
