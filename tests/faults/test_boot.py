@@ -36,7 +36,7 @@ from vq.model import Address
 
 pytestmark = pytest.mark.slow
 
-SESSION_S = 10.0
+SESSION_S = 60.0
 START_S = 30.0
 
 

@@ -6,9 +6,9 @@ Goal: whatever was acknowledged in any of its lives is there at the end, once an
 start fails.
 """
 
-import time
+import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,11 +22,12 @@ from support.faults import (
     read_files,
     settle,
     times,
+    until,
 )
 from support.judge import Fault
 from support.strace import need_strace, traced, wait_tracer_gone
 
-from vq.cli.processes import BrokerChild
+from vq.cli.processes import BrokerChild, ask_status
 
 pytestmark = pytest.mark.slow
 
@@ -42,25 +43,37 @@ POINTS = {
 }
 #: The same for a start in a directory that is not there yet.
 FIRST_START = {"mkdir": 1, "fsync": 4, "rename": 2, "pwrite64": 1, "pwritev2": 2, "fdatasync": 2}
-LIFE_S = 10.0
+#: Large messages after which a life has made every call often enough: measured, not timed, so that
+#: a slow machine is given its time.
+LIFE_MESSAGES = times(4000, 1000)
 
 
 def die_at(
-    processes: ProcessCluster, broker: BrokerChild, trace: Path, call: str, number: int
+    processes: ProcessCluster,
+    broker: BrokerChild,
+    trace: Path,
+    call: str,
+    number: int,
+    *,
+    enough: Callable[[], object],
 ) -> bool:
-    """Run one life of the broker; whether it died at its N-th ``call``."""
+    """Run one life of the broker, until ``enough`` at most; whether it died at the N-th call."""
     options = ("-e", f"trace={call}", "-e", f"inject={call}:signal=SIGKILL:when={number}")
     child = BrokerChild(traced(broker.spec, trace, *options))
     processes.brokers[broker.spec.group] = child
     child.start()
-    deadline = time.monotonic() + LIFE_S
-    while child.running and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: not child.running or enough(), f"{call} {number} or the end of a life")
     died = not child.running
     child.kill()
     wait_tracer_gone(trace)
     assert not died or "killed by SIGKILL" in trace.read_text(), child.log_tail()
     return died
+
+
+def serves(broker: BrokerChild) -> bool:
+    """Whether somebody at the broker's address leads its group."""
+    status = asyncio.run(ask_status(broker.spec.address, cluster=broker.spec.cluster))
+    return status is not None and status.master
 
 
 def test_a_broker_may_die_at_any_system_call(processes: ProcessCluster, tmp_path: Path) -> None:
@@ -90,7 +103,15 @@ def test_a_broker_may_die_at_any_system_call(processes: ProcessCluster, tmp_path
             broker.kill()
             for number, call in enumerate(calls()):
                 when = rng.randint(1, POINTS[call])
-                died = die_at(processes, broker, tmp_path / f"trace-{number}", call, when)
+                goal = large.sent + LIFE_MESSAGES
+                died = die_at(
+                    processes,
+                    broker,
+                    tmp_path / f"trace-{number}",
+                    call,
+                    when,
+                    enough=lambda goal=goal: large.sent >= goal,
+                )
                 print(f"{call} {when}: {'died' if died else 'did not get there'}")
                 hits[call] += died
             assert hits.total() >= deaths
@@ -117,7 +138,14 @@ def test_a_first_start_may_be_interrupted_anywhere(
     for number, (call, when) in enumerate(rng.sample(points, times(4, len(points)))):
         broker = BrokerChild(processes.spec(f"b{number}"))
         broker.spec.data.parent.mkdir(exist_ok=True)
-        hit = die_at(processes, broker, tmp_path / f"trace-{number}", call, when)
+        hit = die_at(
+            processes,
+            broker,
+            tmp_path / f"trace-{number}",
+            call,
+            when,
+            enough=lambda broker=broker: serves(broker),
+        )
         print(f"{call} {when}: {'died' if hit else 'did not get there'}")
         died += hit
         processes.run(broker)

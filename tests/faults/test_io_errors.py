@@ -31,7 +31,7 @@ from vq.errors import PartitionFailed
 pytestmark = pytest.mark.slow
 
 #: The highest k worth trying: the first of a block's calls are others than those of its later life.
-CALLS = {"fdatasync": 60, "pwritev2": 60, "fsync": 2, "fallocate": 1, "syncfs": 20}
+CALLS = {"fdatasync": 60, "pwritev2": 60, "fsync": 2, "fallocate": 1, "syncfs": times(1, 20)}
 #: How writing an index and a checkpoint at the end of a block may fail: the call, the file (where
 #: the call is made for others, too), and which of these calls.
 SAVING = {

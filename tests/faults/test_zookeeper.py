@@ -34,6 +34,7 @@ from support.faults import (
     times,
     until,
     wait_drained,
+    wait_leader,
     wait_shared,
     wait_tidy,
 )
@@ -117,18 +118,19 @@ def flow(sender: Sender, seconds: float) -> int:
     return sender.sent - before
 
 
-def committed(cluster: ProcessCluster) -> int:
-    """Return the sum of the group's offsets, as ZooKeeper has them."""
+def committed(cluster: ProcessCluster) -> dict[str, int]:
+    """Return the group's offset in every partition, as ZooKeeper has it."""
     root = f"/vq/{cluster.name}/consumers/{GROUP}/offsets/t"
     with admin(cluster.zookeeper) as client:
         names = client.get_children(root) if client.exists(root) else []
-        return sum(json.loads(client.get(f"{root}/{name}")[0])["offset"] for name in names)
+        return {name: json.loads(client.get(f"{root}/{name}")[0])["offset"] for name in names}
 
 
 def wait_service(cluster: ProcessCluster, factory: vq.MessageFactory, topic: str) -> float:
     """Wait until broker, sender and group work with ZooKeeper again; return after how long.
 
-    A new topic is taken over by the broker and found by the sender, and progress is committed.
+    A new topic is taken over by the broker and found by the sender, and progress is committed in
+    every partition, so by every member.
     """
     begin = time.monotonic()
     create_topic(cluster, topic, partitions=1)
@@ -136,7 +138,13 @@ def wait_service(cluster: ProcessCluster, factory: vq.MessageFactory, topic: str
     producer.send_sync(vq.Message(topic, b"again"), timeout=WAIT_S)
     producer.close()
     before = committed(cluster)
-    until(lambda: committed(cluster) > before, "the group commits again")
+    assert before
+
+    def gone_on() -> bool:
+        now = committed(cluster)
+        return all(now.get(partition, -1) > offset for partition, offset in before.items())
+
+    until(gone_on, "the group commits again, in every partition")
     return time.monotonic() - begin
 
 
@@ -241,8 +249,9 @@ def test_sessions_that_end_under_everybody_are_replaced(own, tmp_path: Path) -> 
         def expire(
             name: str, link: ChaosProxy, session: Callable[[], int], *, flowing: bool = True
         ) -> None:
-            old = session()
-            assert old
+            found = [0]
+            until(lambda: found.append(session()) or found[-1], f"the {name} has a session")
+            old = found[-1]
             link.swallow()
             until(lambda: session() != old, f"ZooKeeper ends the session of the {name}")
             if flowing:
@@ -360,18 +369,18 @@ def test_the_death_of_a_leader_is_not_noticed_by_messages(
         sender = stack.enter_context(Sender(factory, "t", histories / "s0.jsonl"))
         until(lambda: len(owned(cluster)) == PARTITIONS, "every partition is owned")
         before = owned(cluster)
+        sender.wait_sent(50)
+        sender.longest_gap_s = 0.0  # without the start
         for _ in range(kills):
             sender.wait_sent(50)
-            leader = zookeeper.leader()
-            assert leader is not None
+            leader = wait_leader(zookeeper)
             zookeeper.kill(leader)
             sender.wait_sent(50)
-            until(lambda: zookeeper.leader() is not None, "another leader")
-            elected += zookeeper.leader() != leader
+            elected += wait_leader(zookeeper) != leader
             if rng.random() < 0.5:
                 zookeeper.wipe(leader)
             zookeeper.start()
-            until(lambda: zookeeper.leader() is not None, "a leader")
+            wait_leader(zookeeper)
         sender.wait_sent(50)
         assert sender.longest_gap_s < STILL_S, "acknowledgements stood still"
         sender.finish()

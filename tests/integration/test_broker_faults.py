@@ -84,7 +84,10 @@ def test_messages_flow_while_zookeeper_is_stopped_and_topics_follow_later(tmp_pa
         config = tmp_path / "broker.toml"
         config.write_text("[broker]\nsession_timeout_s = 1.0\n")
         broker = cluster.add("b1", "--config", str(config))
-        assert cluster.vq("topic", "create", "t").returncode == 0
+        until(
+            lambda: cluster.vq("topic", "create", "t").returncode == 0,
+            "a topic made on a broker whose short session lives",
+        )
         with RawClient(broker.spec.address) as client:
             client.put("t", 0, [message(b"x")])
             zookeeper.pause()

@@ -29,8 +29,10 @@ def cluster(
         yield made
 
 
-def consumed(cluster: ProcessCluster, topic: str, group: str, *more: str) -> list[str]:
-    ended = cluster.vq("consume", topic, "--group", group, "--timeout", "1.5", *more)
+def consumed(cluster: ProcessCluster, topic: str, group: str, count: int, *more: str) -> list[str]:
+    """Return the next ``count`` lines that a group gets."""
+    bounds = ("--max", str(count), "--timeout", "30")
+    ended = cluster.vq("consume", topic, "--group", group, *bounds, *more)
     assert ended.returncode == 0, ended.stderr.decode()
     return ended.stdout.decode().splitlines()
 
@@ -42,8 +44,8 @@ def test_every_line_of_a_file_comes_out_once(cluster: ProcessCluster, tmp_path: 
     (tmp_path / "input").write_bytes(INPUT)
     sent = cluster.vq_json("produce", "story", str(tmp_path / "input"))
     assert (sent["sent"], sent["acknowledged"]) == (500, 500)
-    first = consumed(cluster, "story", "g", "--max", "10")
-    rest = consumed(cluster, "story", "g")
+    first = consumed(cluster, "story", "g", 10)
+    rest = consumed(cluster, "story", "g", 490)
     assert len(first) == 10
     assert sorted(first + rest) == sorted(LINES)
     state = cluster.vq_json("group", "describe", "g")
@@ -54,7 +56,7 @@ def test_every_line_of_a_file_comes_out_once(cluster: ProcessCluster, tmp_path: 
 def test_lag_is_shown_in_bytes_and_messages(cluster: ProcessCluster) -> None:
     cluster.vq_json("topic", "create", "lag")
     cluster.vq_json("produce", "lag", stdin=b"1\n2\n3\n")
-    assert consumed(cluster, "lag", "lagging", "--max", "1") == ["1"]
+    assert consumed(cluster, "lag", "lagging", 1) == ["1"]
     state = cluster.vq_json("group", "describe", "lagging")
     assert state["lag_messages"] == 2
     assert state["lag_bytes"] > 0
@@ -67,7 +69,7 @@ def test_keys_tags_and_positions(cluster: ProcessCluster) -> None:
     data = b"".join(b"k%d=v%d\n" % (n % 3, n) for n in range(30))
     cluster.vq_json("produce", "keyed", "--key-separator", "=", "--tag", "red", stdin=data)
     cluster.vq_json("produce", "keyed", "--partition", "1", "--tag", "blue", stdin=b"one\n")
-    lines = consumed(cluster, "keyed", "k", "--json")
+    lines = consumed(cluster, "keyed", "k", 31, "--json")
     messages = [json.loads(line) for line in lines]
     places: dict[str, set[int]] = {}
     for each in messages:
@@ -75,7 +77,7 @@ def test_keys_tags_and_positions(cluster: ProcessCluster) -> None:
             places.setdefault(each["key"], set()).add(each["partition"])
     assert sorted(places) == ["k0", "k1", "k2"]
     assert all(len(partitions) == 1 for partitions in places.values())
-    assert consumed(cluster, "keyed", "blue-only", "--tag", "blue") == ["one"]
+    assert consumed(cluster, "keyed", "blue-only", 1, "--tag", "blue") == ["one"]
     blue = next(each for each in messages if each["tag"] == "blue")
     at = cluster.vq("message", "get", "keyed", "1", str(blue["offset"]), "--raw")
     assert at.stdout == b"one"
@@ -101,7 +103,7 @@ def test_a_moved_partition_keeps_its_messages_and_takes_new_ones(cluster: Proces
     source = cluster.vq_json("topic", "describe", "moving")["partitions"][0]["group"]
     target = {"b1": "b2", "b2": "b1"}[source]
     cluster.vq_json("produce", "moving", stdin=b"1\n2\n")
-    assert consumed(cluster, "moving", "before", "--max", "1") == ["1"]
+    assert consumed(cluster, "moving", "before", 1) == ["1"]
     plan = cluster.vq("topic", "move", "moving", "--partition", "0", "--to", target)
     assert plan.returncode == 1
     assert b"add --yes" in plan.stderr
@@ -111,8 +113,8 @@ def test_a_moved_partition_keeps_its_messages_and_takes_new_ones(cluster: Proces
     assert cluster.vq_json(*arguments) == []
     assert cluster.vq_json(*arguments[:-1]) == []  # nothing to do needs no --yes
     cluster.vq_json("produce", "moving", stdin=b"3\n")
-    assert consumed(cluster, "moving", "after") == ["1", "2", "3"]
-    assert consumed(cluster, "moving", "before") == ["2", "3"]
+    assert consumed(cluster, "moving", "after", 3) == ["1", "2", "3"]
+    assert consumed(cluster, "moving", "before", 2) == ["2", "3"]
     row = cluster.vq_json("topic", "describe", "moving")["partitions"][0]
     assert row["group"] == target
     assert row["earliest"] == 0
@@ -136,7 +138,7 @@ def test_a_line_that_is_too_long_is_refused_by_number_and_the_others_are_sent(
     counts = json.loads(ended.stdout)
     assert (counts["sent"], counts["acknowledged"], counts["refused"]) == (3, 2, 1)
     assert b"line 2: MessageTooLarge" in ended.stderr
-    assert consumed(cluster, "long", "l") == ["1", "3"]
+    assert consumed(cluster, "long", "l", 2) == ["1", "3"]
 
 
 @pytest.mark.parametrize(
@@ -210,7 +212,7 @@ def test_a_consumer_that_is_interrupted_commits_what_it_printed(cluster: Process
         running.send_signal(signal.SIGINT)
         assert running.wait(30) == 130
     cluster.vq_json("produce", "interrupted", stdin=b"3\n")
-    assert consumed(cluster, "interrupted", "i") == ["3"]
+    assert consumed(cluster, "interrupted", "i", 1) == ["3"]
 
 
 def test_a_producer_that_is_interrupted_says_what_became_of_the_lines(
@@ -229,7 +231,7 @@ def test_a_producer_that_is_interrupted_says_what_became_of_the_lines(
         assert running.stdout is not None
         running.stdin.write(b"1\n2\n")
         running.stdin.flush()
-        assert consumed(cluster, "stopped", "s", "--max", "2") == ["1", "2"]
+        assert consumed(cluster, "stopped", "s", 2) == ["1", "2"]
         running.send_signal(signal.SIGINT)
         told = json.loads(running.stdout.read())
         assert running.wait(30) == 130

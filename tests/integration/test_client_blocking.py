@@ -69,7 +69,7 @@ def topic(cluster: ProcessCluster) -> str:
 
 def config_of(cluster: ProcessCluster, **settings: Any) -> vq.MessageFactoryConfig:
     return vq.MessageFactoryConfig(
-        zookeeper=cluster.zookeeper, cluster=cluster.name, **{"session_timeout_s": 4.0, **settings}
+        zookeeper=cluster.zookeeper, cluster=cluster.name, **{"session_timeout_s": 30.0, **settings}
     )
 
 
@@ -116,7 +116,7 @@ def test_sync_and_async_sends_are_stored_where_they_say(
     results = [producer.send_sync(vq.Message(topic, b"sync"))]
     future = producer.send_async(vq.Message(topic, b"async"), lambda *outcome: told.append(outcome))
     results.append(future.result(WAIT_S))
-    assert told == [(results[1], None)]
+    until(lambda: told == [(results[1], None)])
     consumer = factory.create_consumer()
     for result, content in zip(results, (b"sync", b"async"), strict=True):
         (message,) = consumer.get(topic, result.partition, result.offset, 100)
@@ -221,14 +221,16 @@ def test_a_topic_deleted_while_producing_ends_its_sends_and_nothing_else(
 def test_a_full_buffer_waits_and_then_refuses(
     cluster: ProcessCluster, factory: vq.MessageFactory, topic: str
 ) -> None:
-    producer = factory.create_producer(vq.ProducerConfig(buffer_bytes=MESSAGE_BYTES_MAX + 512))
+    producer = factory.create_producer(
+        vq.ProducerConfig(buffer_bytes=MESSAGE_BYTES_MAX + 512, send_timeout_s=60.0)
+    )
     producer.publish(topic)
     with stopped(cluster, "b1"), stopped(cluster, "b2"):
         futures = [producer.send_async(vq.Message(topic, b"x" * MESSAGE_BYTES_MAX))]
         begin = time.monotonic()
         with pytest.raises(BufferFull):
             producer.send_async(vq.Message(topic, b"y"), timeout=0.2)
-        assert 0.15 < time.monotonic() - begin < 2.0
+        assert 0.15 < time.monotonic() - begin < WAIT_S
         with in_thread(lambda: producer.send_async(vq.Message(topic, b"z"))) as waiting:
             time.sleep(0.05)
             assert not waiting.done()
@@ -262,15 +264,15 @@ def test_deadlines_hold_while_a_broker_stands_still(
     owner = factory.get_partitions_for_topic(name)[0].writer_group
     assert owner is not None
     with stopped(cluster, owner):
-        slow = spawn(lambda: producer.send_sync(vq.Message(name, b"slow"), WAIT_S))
+        slow = spawn(lambda: producer.send_sync(vq.Message(name, b"slow"), 3 * WAIT_S))
         time.sleep(0.05)
         begin = time.monotonic()
         quick = [
             spawn(lambda: producer.send_sync(vq.Message(name, b"quick"), 0.3)) for _ in range(4)
         ]
         behind = producer.send_async(vq.Message(name, b"behind"), timeout=0.3)
-        errors = [each.exception(5) for each in quick] + [behind.exception(5)]
-        assert time.monotonic() - begin < 3.0
+        errors = [each.exception(WAIT_S) for each in quick] + [behind.exception(WAIT_S)]
+        assert time.monotonic() - begin < WAIT_S
         assert all(isinstance(error, Refused | OutcomeUnknown) for error in errors), errors
     assert slow.result(WAIT_S).partition == 0
     stored = contents(read_all(factory, name)[0])
@@ -294,12 +296,13 @@ def test_ctrl_c_in_a_send_leaves_the_other_threads_their_results(
         others: list[Any] = []
 
         def interrupt() -> None:
-            time.sleep(0.05)
+            (lane,) = producer._core._lanes.values()
+            until(lambda: lane._leading)
             others.extend(
                 spawn(lambda: producer.send_sync(vq.Message(name, b"other"), WAIT_S))
                 for _ in range(3)
             )
-            time.sleep(0.05)
+            until(lambda: len(lane._waiting) == 3)
             os.kill(os.getpid(), signal.SIGINT)
 
         with in_thread(interrupt), pytest.raises(KeyboardInterrupt):
@@ -530,7 +533,7 @@ def test_get_at_boundaries_and_elsewhere(factory: vq.MessageFactory, topic: str)
     assert consumer.get(topic, number, bounds.latest, 100) == []
     begin = time.monotonic()
     assert consumer.get(topic, number, bounds.latest, 100, timeout=0.2) == []
-    assert 0.15 < time.monotonic() - begin < 2.0
+    assert time.monotonic() - begin > 0.15
     with pytest.raises(OffsetNotBoundary) as refused:
         consumer.get(topic, number, results[1].offset + 1, 100)
     (second,) = consumer.get(topic, number, results[1].offset, 1)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.faults import wait_leader
 from support.zookeeper import admin
 
 from vq.coordination.embedded import EmbeddedZooKeeper, four_letter_word
@@ -166,11 +167,9 @@ def test_an_ensemble_elects_another_leader(make_zookeeper) -> None:
     ensemble = make_zookeeper(servers=3, tick_ms=200)
     with admin(ensemble.hosts) as client:
         client.create("/kept", b"x")
-    leader = ensemble.leader()
-    assert leader is not None
+    leader = wait_leader(ensemble)
     ensemble.kill(leader)
-    until(lambda: ensemble.leader() is not None)
-    assert ensemble.leader() != leader
+    assert wait_leader(ensemble) != leader
     with admin(ensemble.hosts) as client:
         assert client.get("/kept")[0] == b"x"
     ensemble.start()

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import uuid
@@ -13,7 +14,6 @@ from typing import Any
 from support.zookeeper import admin
 
 from vq.cli.processes import BrokerChild, BrokerSpec
-from vq.coordination.embedded import free_port
 from vq.model import Address
 
 
@@ -25,6 +25,19 @@ class ProcessCluster:
         self.zookeeper = zookeeper
         self.name = f"test-{uuid.uuid4().hex[:12]}"
         self.brokers: dict[str, BrokerChild] = {}
+        self._held = contextlib.ExitStack()
+
+    def hold_port(self) -> int:
+        """Return a free TCP port that nobody else is given while this cluster is there.
+
+        A socket that is bound and does not listen keeps it out of the kernel's choice; whoever
+        means to listen there, sets SO_REUSEADDR, as servers do, and can.
+        """
+        holder = self._held.enter_context(socket.socket())
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        port: int = holder.getsockname()[1]
+        return port
 
     def spec(
         self, group: str, *more: str, node: str = "n1", zookeeper: str | None = None
@@ -34,7 +47,7 @@ class ProcessCluster:
             data=self.directory / group,
             group=group,
             node=node,
-            address=Address("127.0.0.1", free_port()),
+            address=Address("127.0.0.1", self.hold_port()),
             zookeeper=zookeeper or self.zookeeper,
             cluster=self.name,
             more=more,
@@ -91,6 +104,7 @@ class ProcessCluster:
         """Stop every broker gracefully."""
         for broker in self.brokers.values():
             broker.stop()
+        self._held.close()
 
 
 @contextlib.contextmanager

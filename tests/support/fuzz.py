@@ -23,7 +23,9 @@ SEED = int(os.environ.get("VQ_FUZZ_SEED") or (random.SystemRandom().getrandbits(
 ONLY_ROUND = os.environ.get("VQ_FUZZ_ROUND")
 SHORT_ROUNDS = 1_500
 LONG_S = 900.0
+#: Processor time that one input may take where the yardstick takes ``YARDSTICK_S``.
 INPUT_S_MAX = 0.050
+YARDSTICK_S = 0.012
 GROWTH_BYTES_MAX = 32 * limits.MIB
 
 Target = Callable[[random.Random, bytes], None]
@@ -72,23 +74,44 @@ def run_round(targets: Targets, name: str, number: int) -> float:
     return time.thread_time() - begun
 
 
+def input_s_max() -> float:
+    """Return how much processor time one input may take on this machine, slow as it is now."""
+    return INPUT_S_MAX * max(1.0, min(_yardstick() for _ in range(3)) / YARDSTICK_S)
+
+
+def _yardstick() -> float:
+    begun = time.thread_time()
+    value = 0
+    for number in range(120_000):
+        value = (value * 31 + number) & 0xFFFF
+    return time.thread_time() - begun
+
+
 def child(targets: Targets) -> None:
     """Try one target, named on the command line, and print what was seen."""
     name = sys.argv[1]
     end = time.monotonic() + LONG_S
     rounds = [int(ONLY_ROUND)] if ONLY_ROUND else range(10**12 if LONG else SHORT_ROUNDS)
     slowest, slowest_round, number = 0.0, 0, 0
+    allowed = input_s_max()
     before = _peak_bytes()
     for number in rounds:
         took = run_round(targets, name, number)
-        if took > INPUT_S_MAX:  # again: a busy neighbour, or a collection for what others left
+        if took > allowed:  # again: a busy neighbour, or a collection for what others left
             took = min(took, *(run_round(targets, name, number) for _ in range(3)))
+            allowed = max(allowed, input_s_max())
         if took > slowest:
             slowest, slowest_round = took, number
         if LONG and time.monotonic() > end:
             break
     grown = _peak_bytes() - before
-    seen = {"inputs": number + 1, "slowest_s": slowest, "round": slowest_round, "grown": grown}
+    seen = {
+        "inputs": number + 1,
+        "slowest_s": slowest,
+        "allowed_s": allowed,
+        "round": slowest_round,
+        "grown": grown,
+    }
     print(json.dumps(seen))
 
 
@@ -112,7 +135,7 @@ def check(module: str, name: str) -> None:
     seen = json.loads(ended.stdout)
     text = f"VQ_FUZZ_SEED={SEED} VQ_FUZZ_ROUND={seen['round']} ({name}): {seen}"
     print(text)
-    assert seen["slowest_s"] <= INPUT_S_MAX, text
+    assert seen["slowest_s"] <= seen["allowed_s"], text
     assert seen["grown"] <= GROWTH_BYTES_MAX, text
 
 

@@ -100,7 +100,10 @@ def attached(pid: int, trace: Path, *strace: str) -> Iterator[None]:
 
 def _all_traced(pid: int) -> bool:
     threads = Path(f"/proc/{pid}/task").glob("*/status")
-    return all("\nTracerPid:\t0\n" not in thread.read_text() for thread in threads)
+    try:
+        return all("\nTracerPid:\t0\n" not in thread.read_text() for thread in threads)
+    except OSError:  # one has just ended: look again
+        return False
 
 
 def wait_tracer_gone(trace: Path, timeout_s: float = 30.0) -> None:

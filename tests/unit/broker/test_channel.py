@@ -53,7 +53,8 @@ async def test_nothing_is_acknowledged_or_shown_before_it_is_durable(served):
 
 async def test_what_arrives_during_a_flush_shares_the_next_one(served):
     """Twenty PUTs of two connections behind one flush need one more flush, not twenty."""
-    await served.client.put("t", 0, [message(b"first")])
+    for partition in (0, 1):  # both logs are open: what waits is appended
+        await served.client.put("t", partition, [message(b"first")])
     other = await served.connect()
     served.flusher.held = True
     before = served.flusher.submissions

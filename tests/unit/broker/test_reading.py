@@ -105,14 +105,16 @@ async def test_a_get_waits_for_min_bytes_or_its_time(served):
     """Too little data is held back until there is enough; or given when the time is up."""
     latest = await _fill(served)
     waiting = served.client.send_get("t", 0, latest, max_wait_ms=5_000, min_bytes=150)
-    short = served.client.send_get("t", 0, latest, max_wait_ms=400, min_bytes=10_000)
+    more = served.client.send_get("t", 0, latest, max_wait_ms=20_000, min_bytes=10_000)
     await until(lambda: len(served.node._partitions.channels["t", 0].parked) == 2)
     await served.client.put("t", 0, [message(b"one")])
     assert not waiting.done()
     await served.client.put("t", 0, [message(b"two")])
-    frame = await asyncio.wait_for(waiting, 2)
+    frame = await asyncio.wait_for(waiting, 5)
     assert len(decode_records(frame.body, latest)) == 2
-    frame = await asyncio.wait_for(short, 2)
+    assert not more.done()
+    short = served.client.send_get("t", 0, latest, max_wait_ms=30, min_bytes=10_000)
+    frame = await asyncio.wait_for(short, 5)
     assert len(decode_records(frame.body, latest)) == 2
 
 

@@ -143,12 +143,12 @@ async def test_an_idle_connection_is_disconnected_and_a_waiting_one_is_not(clust
     node, _ = await _strict(cluster, idle_timeout_s=0.05)
     await cluster.create_topic("t")
     waiting = await Client.connect(cluster.network, node.address)
-    answer = waiting.send_get("t", 0, 0, max_wait_ms=300)
+    answer = waiting.send_get("t", 0, 0, max_wait_ms=20_000)
     idle = (await cluster.network.connect(node.address, Raw))[1]
     idle.transport.write(HELLO)
     assert "no request" in str(await idle.refused())
     assert not waiting.closed.is_set()
-    decode_reply(await asyncio.wait_for(answer, 5))
+    assert not answer.done()
 
 
 async def test_connections_are_capped(cluster):
@@ -339,6 +339,7 @@ async def test_a_peer_that_takes_nothing_is_stopped_and_then_disconnected(cluste
     raw = (await cluster.network.connect(node.address, Raw))[1]
     raw.transport.write(HELLO)
     await until(lambda: raw.frames)
+    session = list(server.sessions)[1]
     raw.transport.pause_reading()
     for n in range(8):
         get = wire.GetRequest(topic="t", max_bytes=1 << 20).SerializeToString()
@@ -346,7 +347,6 @@ async def test_a_peer_that_takes_nothing_is_stopped_and_then_disconnected(cluste
             PREFIX.pack(16 + len(get), MAGIC_VERSION, 0, Command.GET, 0, n, len(get)) + get
         )
         await asyncio.sleep(0.001)
-    session = list(server.sessions)[1]
     await until(lambda: session.congested)
     assert node._context.counters.bytes_out < 1_100_000
     await until(lambda: session not in server.sessions)

@@ -134,18 +134,19 @@ async def test_attempts_come_at_growing_intervals_and_one_at_a_time(
 
 
 async def test_a_request_has_one_deadline_for_connecting_and_answering(
-    cluster: MemoryCluster, client: ClusterClient
+    cluster: MemoryCluster,
 ) -> None:
-    address = await master(client)
-    cluster.network.cut(HOST, "b1")
-    with pytest.raises(Unreachable, match=r"0\.03 s"):
-        await client.request(address, Command.PING, PingRequest(), timeout=0.03)
-    cluster.network.heal()
-    await client.connection(address)
-    cluster.network.cut(HOST, "b1")
-    with pytest.raises(TimedOut):
-        await client.request(address, Command.PING, PingRequest(), timeout=0.03)
-    cluster.network.heal()
+    async with started(cluster, connect_timeout_s=60.0) as client:
+        address = await master(client)
+        cluster.network.cut(HOST, "b1")
+        with pytest.raises(Unreachable, match=r"0\.03 s"):
+            await client.request(address, Command.PING, PingRequest(), timeout=0.03)
+        cluster.network.heal()
+        await client.connection(address)
+        cluster.network.cut(HOST, "b1")
+        with pytest.raises(TimedOut):
+            await client.request(address, Command.PING, PingRequest(), timeout=0.03)
+        cluster.network.heal()
 
 
 async def test_a_listener_that_raises_takes_no_other_with_it(
@@ -218,7 +219,7 @@ async def test_after_the_end_nothing_is_left(cluster: MemoryCluster) -> None:
     await client.close()
     await client.close()
     await until(lambda: cluster.network.connections == 0)
-    await until(lambda: asyncio.all_tasks() == before)
+    await until(lambda: asyncio.all_tasks() <= before)
     with pytest.raises(InvalidState, match="shut down"):
         await client.connection(address)
     assert client.live_connection(address) is None
@@ -238,7 +239,7 @@ async def test_closing_while_a_slot_is_leased_ends_the_lease(cluster: MemoryClus
     await client.close()
     with pytest.raises(InvalidState, match="shut down"):
         await leasing
-    await until(lambda: asyncio.all_tasks() == before)
+    await until(lambda: asyncio.all_tasks() <= before)
 
 
 async def test_whoever_waits_at_the_end_is_told_that_it_is_the_end(

@@ -141,11 +141,12 @@ async def test_get_waits_for_a_first_message(
     assert [message.content for message in await waiting] == [b"1"]
 
 
-async def test_get_waits_no_longer_than_it_was_told(factory: aio.MessageFactory) -> None:
-    consumer = await factory.create_consumer()
-    begin = asyncio.get_running_loop().time()
-    assert await consumer.get("t", 0, 0, 1_000, 0.1) == []
-    assert 0.08 < asyncio.get_running_loop().time() - begin < 0.6
+async def test_get_waits_no_longer_than_it_was_told(cluster: MemoryCluster) -> None:
+    async with factory_of(cluster, request_timeout_s=60.0) as factory:
+        consumer = await factory.create_consumer()
+        begin = asyncio.get_running_loop().time()
+        assert await consumer.get("t", 0, 0, 1_000, 0.1) == []
+        assert 0.08 < asyncio.get_running_loop().time() - begin < 30.0
 
 
 async def test_get_past_the_end_and_where_there_is_nothing(factory: aio.MessageFactory) -> None:
@@ -180,7 +181,7 @@ async def test_get_goes_on_after_a_cut(cluster: MemoryCluster, factory: aio.Mess
 
 
 async def test_a_reader_believes_no_broker_that_is_behind_what_it_knows(
-    cluster: MemoryCluster, factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By position, by offsets and as a member: refused meanwhile, and gone on with afterwards."""
     refused = 0
@@ -192,22 +193,23 @@ async def test_a_reader_believes_no_broker_that_is_behind_what_it_knows(
         return stale_epoch(channel, epoch)
 
     monkeypatch.setattr(Channel, "stale_epoch", count)
-    await send(factory, *texts(1))
-    reader = await factory.create_consumer()
-    assert len(await reader.get("t", 0, 0, 1_000)) == 1
-    context = cluster.nodes["b1"]._context
-    context.epoch -= 1  # an earlier master that has not heard of the next one
-    member = await consumer_of(factory)
-    waiting = [
-        asyncio.create_task(reader.get("t", 0, 0, 1_000)),
-        asyncio.create_task(reader.get_bounds("t", 0)),
-        asyncio.create_task(take(member, 1)),
-    ]
-    await until(lambda: refused >= 12)
-    assert not any(each.done() for each in waiting)
-    context.epoch += 1
-    messages, bounds, taken = await asyncio.gather(*waiting)
-    assert (len(messages), bounds.latest > 0, taken) == (1, True, [b"1"])
+    async with factory_of(cluster, request_timeout_s=60.0) as factory:
+        await send(factory, *texts(1))
+        reader = await factory.create_consumer()
+        assert len(await reader.get("t", 0, 0, 1_000)) == 1
+        context = cluster.nodes["b1"]._context
+        context.epoch -= 1  # an earlier master that has not heard of the next one
+        member = await consumer_of(factory)
+        waiting = [
+            asyncio.create_task(reader.get("t", 0, 0, 1_000)),
+            asyncio.create_task(reader.get_bounds("t", 0)),
+            asyncio.create_task(take(member, 1)),
+        ]
+        await until(lambda: refused >= 12)
+        assert not any(each.done() for each in waiting)
+        context.epoch += 1
+        messages, bounds, taken = await asyncio.gather(*waiting)
+        assert (len(messages), bounds.latest > 0, taken) == (1, True, [b"1"])
 
 
 async def test_get_reads_up_to_a_damaged_record_and_then_says_so(

@@ -485,7 +485,7 @@ async def test_another_contract_is_refused(group: Group) -> None:
 
 # Sessions ---------------------------------------------------------------------------------------
 async def test_a_lost_session_drops_everything_and_begins_anew(group: Group) -> None:
-    consumer = await group.join("a")
+    consumer = await group.join("a", await group.client(session_timeout_s=60.0))
     await until(lambda: consumer.held == ALL)
     session = consumer.coordinator.session_id
     group.cluster.ensemble.expire(consumer.coordinator)
@@ -505,7 +505,7 @@ async def test_a_lost_session_lets_the_others_take_over(group: Group) -> None:
 async def test_a_short_absence_changes_nothing(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    consumer = await group.join("a")
+    consumer = await group.join("a", await group.client(session_timeout_s=60.0))
     await until(lambda: consumer.held == ALL)
     rounds = 0
     one_round = consumer.member._round
