@@ -31,6 +31,7 @@ from support.faults import (
     owners,
     read_back,
     settle,
+    sighted,
     times,
     until,
     wait_drained,
@@ -249,9 +250,7 @@ def test_sessions_that_end_under_everybody_are_replaced(own, tmp_path: Path) -> 
         def expire(
             name: str, link: ChaosProxy, session: Callable[[], int], *, flowing: bool = True
         ) -> None:
-            found = [0]
-            until(lambda: found.append(session()) or found[-1], f"the {name} has a session")
-            old = found[-1]
+            old = sighted(lambda: session() or None, f"the {name} has a session")
             link.swallow()
             until(lambda: session() != old, f"ZooKeeper ends the session of the {name}")
             if flowing:

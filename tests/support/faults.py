@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from kazoo.exceptions import NoNodeError
 from support.block_files import read_partition
@@ -29,6 +29,8 @@ from vq.coordination.embedded import EmbeddedZooKeeper
 LONG = os.environ.get("VQ_LONG") == "1"
 WAIT_S = 60.0
 _TICK_S = 0.005
+
+T = TypeVar("T")
 
 
 def times(short: int, long: int) -> int:
@@ -49,6 +51,20 @@ def until(condition: Callable[[], object], what: object, timeout_s: float = WAIT
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
         time.sleep(0.01)
+
+
+def sighted(look: Callable[[], T | None], what: object, timeout_s: float = WAIT_S) -> T:
+    """Wait until ``look`` returns something, not None; return that. Another look may see less."""
+    found: T | None = None
+
+    def there() -> bool:
+        nonlocal found
+        found = look()
+        return found is not None
+
+    until(there, what, timeout_s)
+    assert found is not None
+    return found
 
 
 def broker_settings(path: Path, **settings: object) -> tuple[str, str]:
@@ -287,36 +303,21 @@ def wait_shared(
 ) -> dict[int, tuple[str, int]]:
     """Wait until the members share all partitions evenly: no hand-over is under way any more.
 
-    Returns what was seen then, as ``owners`` does; another look may see a session end.
+    Returns who owned what then, as ``owners`` does.
     """
-    found: dict[int, tuple[str, int]] = {}
 
-    def shared() -> bool:
-        nonlocal found
+    def shared() -> dict[int, tuple[str, int]] | None:
         found = owners(cluster, group, topic)
         count = Counter(member for member, _ in found.values())
-        return (
-            count.keys() == set(members)
-            and count.total() == partitions
-            and max(count.values()) - min(count.values()) <= 1
-        )
+        whole = count.keys() == set(members) and count.total() == partitions
+        return found if whole and max(count.values()) - min(count.values()) <= 1 else None
 
-    until(shared, f"{sorted(members)} share {partitions} partitions evenly")
-    return found
+    return sighted(shared, f"{sorted(members)} share {partitions} partitions evenly")
 
 
 def wait_leader(zookeeper: EmbeddedZooKeeper) -> int:
     """Wait until a server of an ensemble leads; return its index."""
-    found: list[int | None] = [None]
-
-    def leads() -> bool:
-        found[0] = zookeeper.leader()
-        return found[0] is not None
-
-    until(leads, "a server leads")
-    (leader,) = found
-    assert leader is not None
-    return leader
+    return sighted(zookeeper.leader, "a server leads")
 
 
 def ephemerals(cluster: ProcessCluster) -> dict[str, int]:
