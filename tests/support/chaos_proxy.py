@@ -24,6 +24,7 @@ from vq.model import Address
 
 UP, DOWN = "up", "down"
 _WAIT_S = 30.0
+_AGAIN_S = 0.05
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER of 0 s: close sends RST
 
 
@@ -77,12 +78,15 @@ class ChaosProxy:
         self._loop.close()
 
     async def _close(self) -> None:
+        """End every connection, also one that is just being taken: its task must not be cancelled.
+
+        asyncio would then forget the socket it has in hand.
+        """
+        self._refusing = True
         self._server.close()
-        self._drop(reset=False)
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            self._drop(reset=False)
+            await asyncio.wait(tasks, timeout=_AGAIN_S)
 
     # What a test does -----------------------------------------------------------------------------
     def cut(self, direction: str, after: int, *, reset: bool = False) -> None:
