@@ -2,13 +2,13 @@
 
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.cluster import ProcessCluster, process_cluster
+from support.faults import until
 from support.zookeeper import ZooKeeperService
 
 from vq.cli.worker import Worker
@@ -56,7 +56,4 @@ def test_a_worker_that_says_nothing_is_given_up() -> None:
     before = set(threading.enumerate())
     with Worker("nothing", command=silent) as worker, pytest.raises(WorkFailed, match="ended"):
         worker.wait_ready(0.2)
-    deadline = time.monotonic() + 10
-    while not set(threading.enumerate()) <= before:  # the timer that ended it, ends too
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    until(lambda: set(threading.enumerate()) <= before, "the timer that ended it, ends too")

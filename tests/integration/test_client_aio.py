@@ -17,7 +17,6 @@ from vq.errors import (
     BufferFull,
     InvalidState,
     MessageTooLarge,
-    NotSent,
     OffsetOutOfRange,
     OutcomeUnknown,
     Refused,
@@ -144,8 +143,8 @@ async def test_a_full_buffer_waits_and_then_refuses(
         waiting = [
             asyncio.create_task(producer.send(vq.Message(topic, b"%d" % n))) for n in range(3)
         ]
-        with pytest.raises((BufferFull, NotSent)):  # the latter if publishing took so long
-            await producer.send(vq.Message(topic, b"y"), timeout=0.1)
+        with pytest.raises(BufferFull):  # publishing takes a part of that time
+            await producer.send(vq.Message(topic, b"y"), timeout=2.0)
         late = await asyncio.gather(
             producer.send(vq.Message(topic, b"z"), timeout=0.1), return_exceptions=True
         )

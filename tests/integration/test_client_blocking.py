@@ -230,7 +230,7 @@ def test_a_full_buffer_waits_and_then_refuses(
         begin = time.monotonic()
         with pytest.raises(BufferFull):
             producer.send_async(vq.Message(topic, b"y"), timeout=0.2)
-        assert 0.15 < time.monotonic() - begin < WAIT_S
+        assert 0.15 < time.monotonic() - begin < 10.0
         with in_thread(lambda: producer.send_async(vq.Message(topic, b"z"))) as waiting:
             time.sleep(0.05)
             assert not waiting.done()
@@ -272,7 +272,7 @@ def test_deadlines_hold_while_a_broker_stands_still(
         ]
         behind = producer.send_async(vq.Message(name, b"behind"), timeout=0.3)
         errors = [each.exception(WAIT_S) for each in quick] + [behind.exception(WAIT_S)]
-        assert time.monotonic() - begin < WAIT_S
+        assert time.monotonic() - begin < 10.0, "the slow one has six times as long"
         assert all(isinstance(error, Refused | OutcomeUnknown) for error in errors), errors
     assert slow.result(WAIT_S).partition == 0
     stored = contents(read_all(factory, name)[0])
@@ -533,7 +533,7 @@ def test_get_at_boundaries_and_elsewhere(factory: vq.MessageFactory, topic: str)
     assert consumer.get(topic, number, bounds.latest, 100) == []
     begin = time.monotonic()
     assert consumer.get(topic, number, bounds.latest, 100, timeout=0.2) == []
-    assert time.monotonic() - begin > 0.15
+    assert 0.15 < time.monotonic() - begin < 10.0
     with pytest.raises(OffsetNotBoundary) as refused:
         consumer.get(topic, number, results[1].offset + 1, 100)
     (second,) = consumer.get(topic, number, results[1].offset, 1)

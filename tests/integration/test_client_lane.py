@@ -233,7 +233,7 @@ def test_one_deadline_bounds_all_of_it(script: Callable[[Session], None]) -> Non
         begin = time.monotonic()
         with pytest.raises((TimeoutError, Unreachable)):
             ask(connection, timeout=0.2)
-        assert 0.15 < time.monotonic() - begin < 10
+        assert 0.15 < time.monotonic() - begin < 5.0
         assert ask(connection) == [b"usual"]
 
 
@@ -242,7 +242,7 @@ def test_connecting_has_a_bound_of_its_own() -> None:
         begin = time.monotonic()
         with pytest.raises(Unreachable):
             ask(connection, timeout=60)
-        assert time.monotonic() - begin < 30
+        assert time.monotonic() - begin < 5.0
 
 
 def test_no_time_left_asks_nobody() -> None:

@@ -166,15 +166,15 @@ class States:
         self._came.set()
 
     async def until(self, *wanted: SessionState) -> None:
-        async with asyncio.timeout(WAIT_S):
-            while tuple(self.seen[-len(wanted) :]) != wanted:
-                self._came.clear()
-                await self._came.wait()
+        await self._until(lambda: tuple(self.seen[-len(wanted) :]) == wanted)
 
     async def until_seen(self, wanted: SessionState) -> None:
         """The same for a state that may have passed already."""
+        await self._until(lambda: wanted in self.seen)
+
+    async def _until(self, met: Callable[[], bool]) -> None:
         async with asyncio.timeout(WAIT_S):
-            while wanted not in self.seen:
+            while not met():
                 self._came.clear()
                 await self._came.wait()
 

@@ -20,11 +20,13 @@ LINES = [f"m{number}" for number in range(6)]
 
 
 def consumed(cluster: ProcessCluster, group: str, count: int) -> list[str]:
-    """Return the next ``count`` lines that a group gets; with 0, what comes within a second."""
-    bounds = ("--max", str(count), "--timeout", "30") if count else ("--timeout", "1")
-    ended = cluster.vq("consume", "t", "--group", group, *bounds)
-    assert ended.returncode == 0, ended.stderr.decode()
-    return ended.stdout.decode().split()
+    """Return the next ``count`` lines that a group gets, and what comes within a second more."""
+    lines: list[str] = []
+    for bounds in (("--max", str(count), "--timeout", "30"),) * bool(count) + (("--timeout", "1"),):
+        ended = cluster.vq("consume", "t", "--group", group, *bounds)
+        assert ended.returncode == 0, ended.stderr.decode()
+        lines += ended.stdout.decode().split()
+    return lines
 
 
 def partition_row(cluster: ProcessCluster) -> dict[str, object]:

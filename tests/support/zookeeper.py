@@ -22,6 +22,7 @@ from vq.coordination.embedded import EmbeddedZooKeeper, MissingPart, four_letter
 from vq.coordination.zk import ZooKeeperCoordinator
 
 DOCKER_IMAGE = "zookeeper:3.9"
+EXPIRE_S = 30.0
 DOCKER_START_S = 60.0
 
 
@@ -109,10 +110,12 @@ def expire_session(coordinator: ZooKeeperCoordinator) -> None:
     assert client is not None
     session = client.client_id
     assert session is not None
-    while True:
+    deadline = time.monotonic() + EXPIRE_S
+    while time.monotonic() < deadline:
         with admin(coordinator._hosts, session) as second:
             if second.client_id[0] != session[0]:
                 return
+    raise AssertionError(f"session {session[0]:#x} lives on after {EXPIRE_S:g} s of closing it")
 
 
 def unavailable(reason: str) -> "None":

@@ -222,7 +222,7 @@ async def test_no_broker_within_the_deadline_means_not_sent(
     begin = asyncio.get_running_loop().time()
     outcome = await ended(send(core, Message("t", b"x"), None, 0.2))
     assert isinstance(outcome, Refused), "no connection, hence no doubt"
-    assert asyncio.get_running_loop().time() - begin > 0.15
+    assert 0.15 < asyncio.get_running_loop().time() - begin < 5.0
 
 
 async def test_wrong_clock_tells_the_reason_and_heals(
@@ -512,7 +512,7 @@ async def test_a_callback_that_meets_a_full_buffer_is_told_at_once(
     begin = asyncio.get_running_loop().time()
     with pytest.raises(BufferFull):
         send(core, Message("t", b"y"))
-    assert asyncio.get_running_loop().time() - begin < 30.0
+    assert asyncio.get_running_loop().time() - begin < 5.0
     core._cluster.ids_ready = True
     core._pump()
     await core.close()
