@@ -1,5 +1,7 @@
 """The store's codecs against arbitrary values and arbitrary bytes."""
 
+import itertools
+
 import google_crc32c
 import pytest
 from hypothesis import given, settings
@@ -13,9 +15,11 @@ from vq.store.format import (
     CHECKSUM_CRC32C,
     CHECKSUM_MD5,
     CONTROL_BYTES,
+    RECORD_HEADER,
     BatchHeader,
     decode_control,
     encode_control,
+    md5,
 )
 from vq.store.offset_index import OffsetIndex
 from vq.store.producers import ProducerTable
@@ -240,3 +244,51 @@ def test_the_compiled_codec_writes_what_the_reference_writes(
 ) -> None:
     contents, heads, ids = ([each[place] for each in records] for place in range(3))
     assert codec.encode_records(contents, heads, ids) == codec.python_encode(contents, heads, ids)
+
+
+HEADERS = st.builds(
+    RECORD_HEADER.pack,
+    st.integers(0, 60) | u32,
+    st.just(bytes(4)),
+    u64,
+    st.sampled_from([0, 0, 1, 2, 3, 3, 4, 0x10, 0x20, 0x113, 0x200, 0x213]) | u32,
+)
+LENGTHS = st.integers(0, 40).map(lambda size: size.to_bytes(4, "big")) | st.binary(max_size=4)
+
+
+@settings(max_examples=500)
+@given(
+    RECORDS,
+    st.lists(HEADERS | LENGTHS | st.binary(max_size=60), max_size=6),
+    st.integers(0, 20),
+    st.sampled_from([0, 10, 300, 1 << 20]),
+)
+def test_both_checks_of_structure_agree(
+    items: list[tuple], more: list[bytes], count: int, payload_bytes_max: int
+) -> None:
+    """On good records, on nearly good ones and on arbitrary bytes."""
+    data = b"".join([*(encode_record(*item) for item in items), *more])
+    found = codec.python_well_formed(data, count, payload_bytes_max)
+    assert codec.well_formed(data, count, payload_bytes_max) == found
+
+
+@settings(max_examples=300)
+@given(RECORDS, st.lists(HEADERS | LENGTHS | st.binary(max_size=60), max_size=6))
+def test_what_passes_the_check_can_be_taken_apart(items: list[tuple], more: list[bytes]) -> None:
+    """With right checksums, a reader finds the same records at the same places."""
+    data = b"".join([*(encode_record(*item) for item in items), *more])
+    count, end = codec.well_formed(data, 100, 1 << 20)
+    good = bytearray(data[:end])
+    places = boundaries(good, 0)
+    assert len(places) == count + 1
+    assert places[-1] == end
+    for start, stop in itertools.pairwise(places):
+        flag = int.from_bytes(good[start + 16 : start + 20], "big")
+        body = bytes(good[start + 20 : stop])
+        crc = google_crc32c.value(body).to_bytes(4, "big")
+        good[start + 4 : start + 8] = crc if flag & CHECKSUM_CRC32C else md5(body).digest()[:4]
+    found = decode_records(bytes(good), 0)
+    assert [record.offset for record in found] == places[:-1]
+    for record in found:
+        if record.tag is not None:
+            record.tag.decode()

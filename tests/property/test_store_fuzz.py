@@ -208,7 +208,6 @@ def read_records(_: random.Random, data: bytes) -> None:
             record_count=max(1, len(data) // 60 % BATCH_RECORDS_MAX),
             crc=google_crc32c.value(data),
             max_message_bytes=1 << 20,
-            verify_records=True,
         ),
     ):
         attempt(decode)

@@ -312,7 +312,6 @@ class Channel:
                 record_count=count,
                 crc=header.crc,
                 max_message_bytes=self.settings.max_message_bytes,
-                verify_records=context.verify_records,
             )
             stamp = None
             if header.producer_id:

@@ -88,7 +88,6 @@ class BrokerConfig:
             after this time.
         start_timeout_s: How long to wait for ZooKeeper when starting.
         stop_timeout_s: A graceful stop ends within this time whatever happens.
-        verify_records: Walk the records of every batch, not only of small ones.
         trash_keep_s: How long data of a deleted topic are kept aside before they are removed.
         connections: Bounds of connections.
     """
@@ -116,7 +115,6 @@ class BrokerConfig:
     seal_timeout_s: float = 30.0
     start_timeout_s: float = 30.0
     stop_timeout_s: float = 10.0
-    verify_records: bool = False
     trash_keep_s: float = 3_600.0
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
 

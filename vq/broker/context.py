@@ -37,7 +37,6 @@ class Context:
         epoch: Epoch of its mastership, stamped into every batch; 0 while it has none.
         may_acknowledge: Whether an append may still be acknowledged under ``epoch``.
         call_later: Calls back after so many seconds, on the loop.
-        verify_records: See ``BrokerConfig``.
         waiting: Requests of all sessions that wait for an answer.
     """
 
@@ -47,5 +46,4 @@ class Context:
     call_later: Callable[[float, Callable[[], None]], Timer]
     may_acknowledge: Callable[[], bool]
     epoch: int = 0
-    verify_records: bool = False
     counters: Counters = field(default_factory=Counters)

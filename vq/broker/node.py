@@ -177,7 +177,6 @@ class BrokerNode:
             clock=clock,
             call_later=loop.call_later,
             may_acknowledge=self._lease.holds,
-            verify_records=config.verify_records,
         )
         self._logs = Logs(
             directory,

@@ -1,4 +1,4 @@
-/* The loops of a client that run once per message, compiled.
+/* The loops of clients and brokers that run once per message, compiled.
  *
  * vq/store/codec.py has the same functions in Python: they are the reference and what runs where
  * this could not be built; one suite of tests holds both against each other. Nothing else belongs in
@@ -601,12 +601,93 @@ static PyObject *decode_common(PyObject *module, PyObject *args)
     }
 }
 
+/* Checking ------------------------------------------------------------------------------------- */
+
+typedef struct {
+    unsigned long long payload_max, tag_max, properties_max;
+    uint32_t flags_mask;
+} bounds_t;
+
+/* Whether Python's strict decoder takes these bytes: no overlong forms, no surrogates. */
+static int is_utf8(const uint8_t *text, size_t size)
+{
+    for (size_t i = 0; i < size;) {
+        uint8_t first = text[i], low = 0x80, high = 0xbf;
+        size_t more;
+        if (first < 0x80) {
+            i++;
+            continue;
+        }
+        if (first >= 0xc2 && first <= 0xdf) {
+            more = 1;
+        } else if (first >= 0xe0 && first <= 0xef) {
+            more = 2;
+            low = first == 0xe0 ? 0xa0 : low;
+            high = first == 0xed ? 0x9f : high;
+        } else if (first >= 0xf0 && first <= 0xf4) {
+            more = 3;
+            low = first == 0xf0 ? 0x90 : low;
+            high = first == 0xf4 ? 0x8f : high;
+        } else {
+            return 0;
+        }
+        if (size - i <= more || text[i + 1] < low || text[i + 1] > high)
+            return 0;
+        for (size_t k = 2; k <= more; k++)
+            if ((text[i + k] & 0xc0) != 0x80)
+                return 0;
+        i += more + 1;
+    }
+    return 1;
+}
+
+/* Whether the record whose header is at head, with size bytes of data from there on, is well-formed. */
+static int is_well_formed(const uint8_t *head, size_t size, const bounds_t *bounds)
+{
+    uint32_t length = load_u32(head), flag = load_u32(head + FLAG_AT);
+    text_t body = {head + HEADER_BYTES, length}, field;
+    if (length > size - HEADER_BYTES || head[ID_AT] & 0x80 || flag & ~bounds->flags_mask)
+        return 0;
+    if (flag & TAG &&
+        (!cut_field(&body, &field) || field.size > bounds->tag_max || !is_utf8(field.data, field.size)))
+        return 0;
+    if (flag & PROPERTIES && (!cut_field(&body, &field) || field.size > bounds->properties_max))
+        return 0;
+    return body.size <= bounds->payload_max;
+}
+
+PyDoc_STRVAR(well_formed_doc,
+             "well_formed(data, count, payload_max, tag_max, properties_max, flags_mask, /)\n--\n\n"
+             "See vq.store.codec.");
+
+static PyObject *well_formed(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *data;
+    Py_ssize_t count, found = 0;
+    unsigned int flags_mask;
+    bounds_t bounds;
+    if (!PyArg_ParseTuple(args, "SnKKKI:well_formed", &data, &count, &bounds.payload_max,
+                          &bounds.tag_max, &bounds.properties_max, &flags_mask))
+        return NULL;
+    bounds.flags_mask = flags_mask;
+    const uint8_t *start = (const uint8_t *)PyBytes_AS_STRING(data);
+    size_t size = (size_t)PyBytes_GET_SIZE(data), position = 0;
+    while (found < count && size - position >= HEADER_BYTES &&
+           is_well_formed(start + position, size - position, &bounds)) {
+        position += HEADER_BYTES + load_u32(start + position);
+        found++;
+    }
+    return Py_BuildValue("nn", found, (Py_ssize_t)position);
+}
+
 /* The module ----------------------------------------------------------------------------------- */
 
 static PyMethodDef methods[] = {
     {"encode_records", (PyCFunction)(void (*)(void))encode_records, METH_FASTCALL, encode_records_doc},
     {"places", places, METH_VARARGS, places_doc},
     {"decode_common", decode_common, METH_VARARGS, decode_common_doc},
+    {"well_formed", well_formed, METH_VARARGS, well_formed_doc},
     {NULL, NULL, 0, NULL},
 };
 

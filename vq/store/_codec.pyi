@@ -19,3 +19,12 @@ def decode_common(
     control_size: int,
     /,
 ) -> int: ...
+def well_formed(
+    data: bytes,
+    count: int,
+    payload_max: int,
+    tag_max: int,
+    properties_max: int,
+    flags_mask: int,
+    /,
+) -> tuple[int, int]: ...

@@ -1,4 +1,4 @@
-"""The loops of a client that run once per message: records made, placed, and common ones read.
+"""The loops that run once per message: clients make, place and read records, brokers check them.
 
 Each is there twice: here in Python, the reference, and compiled in ``_codec.c``, which is built at
 install time where a C compiler is found and then takes its place. Both take and give the same; a
@@ -6,8 +6,11 @@ test holds them against each other. Whatever is not common (headers, compression
 ``record``.
 """
 
+import struct
 from collections.abc import Callable
+from typing import Final
 
+from vq import limits
 from vq.model import Message, SendResult
 from vq.store.format import (
     CONTROL_PAYLOAD_BYTES,
@@ -16,6 +19,7 @@ from vq.store.format import (
     FLAG_TAG,
     RECORD_HEADER,
     RECORD_HEADER_BYTES,
+    SENDABLE_FLAGS_MASK,
     md5,
 )
 from vq.store.record import KEY_BYTES_SHORT, KEY_FIELD
@@ -33,6 +37,8 @@ __all__ = [
     "python_decode_common",
     "python_encode",
     "python_places",
+    "python_well_formed",
+    "well_formed",
 ]
 
 #: Whether the compiled loops are in use.
@@ -40,6 +46,20 @@ COMPILED = _codec is not None
 #: Above this a record's flag says something that is not common.
 _COMMON_FLAG_MAX = FLAG_TAG | FLAG_PROPERTIES
 assert _COMMON_FLAG_MAX < FLAG_CONTROL
+
+_ID_MAX: Final = 2**63 - 1
+#: A record whose flag has one of the second bits has fields before its payload; or, with one of
+#: the first, is none that a client may send.
+_UNSENDABLE: Final = 0xFFFF_FFFF & ~SENDABLE_FLAGS_MASK
+_NOT_PLAIN: Final = _UNSENDABLE | FLAG_TAG | FLAG_PROPERTIES
+_CHECKED_FIELDS: Final = struct.Struct(
+    ">"
+    "I"  # length
+    "4x"  # checksum: the reader's to verify
+    "Q"  # id
+    "I"  # flag
+)
+_field_length = struct.Struct(">I").unpack_from
 
 
 def python_encode(
@@ -174,6 +194,79 @@ def python_decode_common(
     return position
 
 
+def python_well_formed(data: bytes, count: int, payload_bytes_max: int) -> tuple[int, int]:
+    """Return how many well-formed records stand at the front of ``data``, and where they end.
+
+    At most ``count`` records are looked at. A record is well-formed when it is whole, its id has 63
+    bits, its flag is one that clients may send, its tag is UTF-8 and, like its properties, within
+    its own bound and inside the record, and its payload has at most ``payload_bytes_max`` bytes.
+    Checksums are not verified, properties not parsed, payloads not decompressed.
+
+    Example: two records of 30 and 40 bytes and 5 bytes behind them give ``(2, 70)``.
+    """
+    unpack = _CHECKED_FIELDS.unpack_from
+    not_plain = _NOT_PLAIN
+    good_tags: set[bytes] = set()
+    size = len(data)
+    last = size - RECORD_HEADER_BYTES
+    position = found = 0
+    while found < count and position <= last:
+        length, message_id, flag = unpack(data, position)
+        start = position + RECORD_HEADER_BYTES
+        end = start + length
+        if end > size or message_id > _ID_MAX:
+            break
+        if flag & not_plain:
+            start = _payload_start(data, start, end, flag, good_tags)
+            if start < 0:
+                break
+        if end - start > payload_bytes_max:
+            break
+        position = end
+        found += 1
+    return found, position
+
+
+def _payload_start(data: bytes, start: int, end: int, flag: int, good_tags: set[bytes]) -> int:
+    """Return where the payload begins behind tag and properties; -1 if they are not well-formed."""
+    if flag & _UNSENDABLE:
+        return -1
+    if flag & FLAG_TAG:
+        if end - start < 4:
+            return -1
+        (size,) = _field_length(data, start)
+        tag_start = start + 4
+        start = tag_start + size
+        if size > limits.TAG_BYTES_MAX or start > end:
+            return -1
+        tag = data[tag_start:start]
+        if tag not in good_tags:
+            try:
+                tag.decode()
+            except UnicodeDecodeError:
+                return -1
+            good_tags.add(tag)
+    if flag & FLAG_PROPERTIES:
+        if end - start < 4:
+            return -1
+        (size,) = _field_length(data, start)
+        start += 4 + size
+        if size > limits.PROPERTIES_BYTES_MAX or start > end:
+            return -1
+    return start
+
+
+def _compiled_well_formed(data: bytes, count: int, payload_bytes_max: int) -> tuple[int, int]:
+    return _codec.well_formed(
+        data,
+        count,
+        payload_bytes_max,
+        limits.TAG_BYTES_MAX,
+        limits.PROPERTIES_BYTES_MAX,
+        SENDABLE_FLAGS_MASK,
+    )
+
+
 def _compiled_places(
     partition: int, offset: int, sizes: list[int], ids: list[int]
 ) -> list[SendResult]:
@@ -211,4 +304,7 @@ places: Callable[[int, int, list[int], list[int]], list[SendResult]] = (
 )
 decode_common: Callable[[bytes, int, int, str, int, dict[bytes, str], list[Message]], int] = (
     python_decode_common if _codec is None else _compiled_decode_common
+)
+well_formed: Callable[[bytes, int, int], tuple[int, int]] = (
+    python_well_formed if _codec is None else _compiled_well_formed
 )

@@ -62,6 +62,7 @@ __all__ = [
     "FLAG_TAG",
     "FORMAT_VERSION",
     "RECORD_HEADER_BYTES",
+    "SENDABLE_FLAGS_MASK",
     "BatchHeader",
     "block_name",
     "decode_control",
@@ -107,6 +108,12 @@ KNOWN_FLAGS: Final = frozenset(
     for compression in range(4)
     for checksum in (CHECKSUM_MD5, CHECKSUM_CRC32C)
 ) | {FLAG_CONTROL}
+
+#: Bits that the flag of a record in a PUT may have. Readers know further kinds of compression by
+#: number but cannot undo them: a broker does not take what nobody can read.
+SENDABLE_FLAGS_MASK: Final = (
+    FLAG_TAG | FLAG_PROPERTIES | COMPRESSION_ZLIB << FLAG_COMPRESSION_SHIFT | CHECKSUM_CRC32C
+)
 
 #: Largest ``length`` a record may announce; a larger one is damage, whatever follows.
 RECORD_LENGTH_MAX: Final = (

@@ -270,3 +270,58 @@ def test_wrong_types_are_refused() -> None:
     for position in (-1, len(DATA) + 1):
         with pytest.raises(ValueError, match="position"):
             _codec.decode_common(DATA, position, *good[2:])
+
+
+UTF8_EDGES = [
+    b"",
+    b"plain",
+    "äöü标签😀".encode(),
+    b"\x7f\x80",
+    b"\xc0\x80",
+    b"\xc1\xbf",
+    b"\xc2\x80",
+    b"\xdf\xbf",
+    b"\xc2",
+    b"\xe0\x9f\xbf",
+    b"\xe0\xa0\x80",
+    b"\xed\x9f\xbf",
+    b"\xed\xa0\x80",
+    b"\xef\xbf\xbf",
+    b"\xef\xbf",
+    b"\xef\xbf\x40",
+    b"\xf0\x8f\xbf\xbf",
+    b"\xf0\x90\x80\x80",
+    b"\xf4\x8f\xbf\xbf",
+    b"\xf4\x90\x80\x80",
+    b"\xf5\x80\x80\x80",
+    b"\xf0\x90\x80",
+    b"\xff",
+]
+
+
+@needs_compiled
+@pytest.mark.parametrize("tag", UTF8_EDGES)
+def test_both_agree_on_what_is_a_tag(tag: bytes) -> None:
+    """Python's strict decoder is the reference, and the reader's too."""
+    record = encode_record(1, b"x", tag)
+    found = codec.well_formed(record, 1, 1)
+    assert found == codec.python_well_formed(record, 1, 1)
+    try:
+        tag.decode()
+    except UnicodeDecodeError:
+        assert found == (0, 0)
+    else:
+        assert found == (1, len(record))
+
+
+@pytest.mark.parametrize("well_formed", [codec.python_well_formed, codec.well_formed])
+def test_the_walk_ends_at_the_count(well_formed: Callable[..., tuple[int, int]]) -> None:
+    """So what it costs is bounded by what the header announced."""
+    data = encode_record(1, b"abc") * 5
+    assert well_formed(data, 3, 10) == (3, 69)
+    assert well_formed(data, 5, 10) == (5, 115)
+    assert well_formed(data, 9, 10) == (5, 115)
+    assert well_formed(data + b"12345", 9, 10) == (5, 115)
+    assert well_formed(data, 5, 2) == (0, 0)
+    assert well_formed(data, 0, 10) == (0, 0)
+    assert well_formed(b"", 1, 10) == (0, 0)
