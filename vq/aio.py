@@ -14,7 +14,6 @@ Everything lives on the running loop of whoever calls it; there are no threads. 
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Self
 
@@ -24,7 +23,7 @@ from vq.client.config import ConsumerConfig, MessageFactoryConfig, ProducerConfi
 from vq.client.consumer import ConsumerCore
 from vq.client.delivery import ignore
 from vq.client.future import SendCallback, SendFuture
-from vq.client.inbox import Inbox, InboxDelivery
+from vq.client.inbox import Inbox, InboxDelivery, Messages
 from vq.client.partitioner import Partitioner
 from vq.client.producer import ProducerCore
 from vq.client.queries import broker_status, cluster_status, partitions_of
@@ -174,15 +173,18 @@ class MessageConsumer:
         self._started = True
         return self
 
-    async def __aiter__(self) -> AsyncIterator[Message]:
-        """Yield messages as they come; one is consumed when the next one is asked for."""
+    def __aiter__(self) -> Messages:
+        """Iterate over messages as they come, in one task at a time.
+
+        A message is consumed when the next one is asked for, or by ``close``; never because the
+        loop was left, by ``break`` or by an error. An error that is caught outside the loop does
+        not bring its message back when a new loop begins: that one asks for the next.
+        """
+        return Messages(self._inbox, self._begin)
+
+    async def _begin(self) -> None:
         if not self._started:
             await self.start()
-        while (message := await self._inbox.next()) is not None:
-            try:
-                yield message
-            finally:
-                self._inbox.finish(message)
 
     async def get_offset(self, topic: str) -> dict[TopicPartition, int]:
         """Return the committed offset of the group in every partition that has one."""
@@ -203,7 +205,9 @@ class MessageConsumer:
     async def close(self) -> None:
         """Count the message in hand as consumed, commit, leave the group. May be called again.
 
-        Leaving ``async with`` by an exception does not count it: it comes again, to some member.
+        While another task is at a message, it is waited for, up to 30 s; what it is not done with
+        by then, and what a task had that failed, comes again. Leaving ``async with`` by an
+        exception, of this consumer or its factory, counts no message either.
         """
         self._inbox.close()
         await self._core.close()
@@ -217,8 +221,13 @@ class MessageConsumer:
         exc: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._inbox.close(consumed=exc is None)
+        if exc is not None:
+            self._put_down()
         await self.close()
+
+    def _put_down(self) -> None:
+        """Give the message in hand back: its handler failed."""
+        self._inbox.close(consumed=False)
 
 
 class MessageFactory:
@@ -318,4 +327,7 @@ class MessageFactory:
         exc: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if exc is not None:
+            for consumer in self._consumers:
+                consumer._put_down()
         await self.shutdown()

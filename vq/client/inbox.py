@@ -1,18 +1,32 @@
 """Messages for ``async for``: the coroutine twin of threads that call listeners.
 
-Loop-bound. A message counts as consumed when the next one is asked for, just as a listener's
-message counts as consumed when it returns.
+Loop-bound. A message counts as consumed when the next one is asked for, or when the consumer is
+closed. That an iteration ends, by ``break``, by an error or by a cancellation, counts nothing: from
+in here they look alike.
 """
 
 import asyncio
+import contextlib
+import contextvars
+import logging
+import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Any, Self, TypeVar
 
 from vq.client.decode import Decoder
 from vq.client.delivery import Progress, id_at
 from vq.client.fetcher import Chunk
-from vq.errors import VqError
+from vq.errors import InvalidState, VqError
 from vq.model import Message, TopicPartition
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+_LEFT = "its loop was left before the next one was asked for"
+#: The iteration that this code was called from, directly or through a task that it began.
+_ITERATION: contextvars.ContextVar["weakref.ref[Messages] | None"] = contextvars.ContextVar(
+    "vq_iteration", default=None
+)
 
 
 class Inbox:
@@ -22,6 +36,8 @@ class Inbox:
         self._ready: deque[InboxDelivery] = deque()
         self._arrived = asyncio.Event()
         self._current: tuple[InboxDelivery, Message] | None = None
+        self._reader: weakref.ref[Messages] | None = None  # what asked last for a message,
+        self._task: asyncio.Task[Any] | None = None  # and in which task
         self._closed = False
 
     def put(self, delivery: "InboxDelivery") -> None:
@@ -30,15 +46,93 @@ class Inbox:
         self._arrived.set()
 
     def close(self, *, consumed: bool = True) -> None:
-        """End the iteration; the message in hand counts as ``consumed`` or comes again."""
-        self._let_go(consumed=consumed)
+        """End the iteration; the message in hand counts as ``consumed`` or comes again.
+
+        A message that another task is at stays in its hands: it counts when that task asks for the
+        next one. That of a task that failed comes again.
+        """
+        failure = self._failure()
+        if failure:
+            self._give_back(failure)
+        elif not consumed:
+            self._let_go(consumed=False)
+        elif not self._is_elsewhere():
+            self._let_go(consumed=True)
         self._closed = True
         self._arrived.set()
 
-    def finish(self, message: Message) -> None:
-        """The user is done with ``message``, if it is the one in hand."""
-        if self._current is not None and self._current[1] is message:
-            self._let_go(consumed=True)
+    def enter(self, reader: "Messages") -> None:
+        """``reader`` is the one who asks from now on.
+
+        Raises:
+            InvalidState: Another task iterates already: its message would count as consumed when
+                this one asks for the next.
+        """
+        other = self._present_reader()
+        if other is not None and other is not reader and other.task is not reader.task:
+            assert other.task is not None
+            if not other.task.done():
+                raise InvalidState(
+                    "another task iterates over this consumer; hand the messages of one iteration "
+                    "to several tasks, or make several consumers"
+                )
+        if other is not reader:
+            if other is not None:
+                other.in_charge = False
+            loop = asyncio.get_running_loop()
+            self._reader = weakref.ref(reader, lambda ref: _soon(loop, self.left, ref))
+        self._task = reader.task
+        _ITERATION.set(self._reader)
+
+    def left(self, reader: "weakref.ref[Messages]") -> None:
+        """An iteration is over. Whoever waits for its message need wait no longer."""
+        waited_for = self._current is not None and self._current[0].is_stopping
+        if waited_for and reader == self._reader:
+            self._give_back(self._failure() or _LEFT)
+
+    def keeps(self, delivery: "InboxDelivery") -> bool:
+        """Whether the user is at a message of ``delivery``, which is to stop.
+
+        A message that nobody is at any more is let go, not consumed.
+        """
+        if self._current is None or self._current[0] is not delivery:
+            return False
+        failure = self._failure()
+        if not failure and self._reader is not None and self._present_reader() is None:
+            failure = _LEFT
+        if failure:
+            self._give_back(failure)
+        return not failure
+
+    def _present_reader(self) -> "Messages | None":
+        reader = None if self._reader is None else self._reader()
+        return None if reader is None or reader.ended else reader
+
+    def _failure(self) -> str:
+        """Return how the task that has the message failed; "" when it did not."""
+        task = self._task
+        if self._current is None or task is None or not task.done():
+            return ""
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        return "" if error is None else f"its task failed: {error!r}"
+
+    def _is_elsewhere(self) -> bool:
+        """Whether a task that the caller does not belong to is inside its loop."""
+        reader = self._present_reader()
+        if reader is None or reader.task is None or reader.task.done():
+            return False
+        return reader.task is not asyncio.current_task() and _ITERATION.get() is not self._reader
+
+    def _give_back(self, why: str) -> None:
+        if self._current is not None:
+            delivery, message = self._current
+            logger.warning(
+                "a message comes again: partition=%s offset=%d why=%s",
+                delivery.where,
+                message.offset,
+                why,
+            )
+            self._let_go(consumed=False)
 
     def _let_go(self, *, consumed: bool) -> None:
         if self._current is not None:
@@ -46,17 +140,32 @@ class Inbox:
             self._current = None
             delivery.finished(message if consumed else None)
 
-    def is_at(self, delivery: "InboxDelivery") -> bool:
-        """Whether the user holds a message of ``delivery`` now."""
-        return self._current is not None and self._current[0] is delivery
+    def next_at_hand(self) -> Message | None:
+        """Return the next message if it lies behind the one in hand, which is consumed then."""
+        current = self._current
+        if current is None or self._closed:
+            return None
+        delivery, message = current
+        if not delivery.messages:
+            return None
+        delivery.position = message.next_offset
+        delivery.delivered += 1
+        message = delivery.messages.popleft()
+        self._current = delivery, message
+        return message
 
     async def next(self) -> Message | None:
         """Return the next message, waiting for one; None once closed.
 
+        A cancellation takes no message: it can only come while there is none.
+
         Raises:
             CorruptData: A record is damaged; its partition stands still, others go on.
         """
-        self._let_go(consumed=True)
+        current = self._current
+        if current is not None:
+            self._current = None
+            current[0].finished(current[1])
         while not self._closed:
             while self._ready:
                 delivery = self._ready[0]
@@ -73,6 +182,60 @@ class Inbox:
             self._arrived.clear()
             await self._arrived.wait()
         return None
+
+
+class Messages:
+    """One iteration over an inbox; ``begin`` is awaited before the first message.
+
+    Attributes:
+        task: The task that asked last.
+        ended: Nobody asks any more.
+        in_charge: It may take what the inbox has.
+    """
+
+    __slots__ = ("__weakref__", "_begin", "_inbox", "ended", "in_charge", "task")
+
+    def __init__(self, inbox: Inbox, begin: Callable[[], Awaitable[object]]) -> None:
+        self.task: asyncio.Task[Any] | None = None
+        self.ended = False
+        self.in_charge = False
+        self._inbox = inbox
+        self._begin = begin
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        if self.in_charge:
+            message = self._inbox.next_at_hand()
+            if message is not None:
+                return message
+        task = asyncio.current_task()
+        if task is not self.task or not self.in_charge:
+            self.task = task
+            self._inbox.enter(self)
+            await self._begin()
+            self.in_charge = not self.ended
+        message = None if self.ended else await self._inbox.next()
+        if message is None:
+            self._end()
+            raise StopAsyncIteration
+        return message
+
+    async def aclose(self) -> None:
+        """End this iteration, as ``contextlib.aclosing`` does; its message stays in hand."""
+        self._end()
+        self._inbox.left(weakref.ref(self))
+
+    def _end(self) -> None:
+        self.ended = True
+        self.in_charge = False
+
+
+def _soon(loop: asyncio.AbstractEventLoop, callback: Callable[[T], object], argument: T) -> None:
+    """Call back on the loop, from any thread: the garbage collector runs on whichever it likes."""
+    with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+        loop.call_soon_threadsafe(callback, argument)
 
 
 class InboxDelivery:
@@ -93,7 +256,7 @@ class InboxDelivery:
         self._inbox = inbox
         self._on_consumed = on_consumed
         self._chunks: deque[Chunk] = deque()
-        self._messages: deque[Message] = deque()
+        self.messages: deque[Message] = deque()  # of the chunk at hand, not yet given to the user
         self._open: Chunk | None = None  # the chunk that _messages came from
         self._decoded: list[Message] = []  # all messages of that chunk
         self._id_before: int | None = None  # the last one of the chunks before
@@ -119,11 +282,16 @@ class InboxDelivery:
         """See ``Delivery.stop``."""
         self._stopped = True
         self._chunks.clear()
-        self._messages.clear()
-        if self._inbox.is_at(self):
+        self.messages.clear()
+        if self._inbox.keeps(self):
             self._on_stopped = on_stopped
         else:
             on_stopped()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether somebody waits until the user is at no message any more."""
+        return self._on_stopped is not None
 
     @property
     def has_more(self) -> bool:
@@ -139,9 +307,9 @@ class InboxDelivery:
         if self._open is None and self._chunks:
             self._open = self._chunks.popleft()
             self._decoded = self._decoder.decode(self._open)
-            self._messages.extend(self._decoded)
-        if self._messages:
-            return self._messages.popleft()
+            self.messages.extend(self._decoded)
+        if self.messages:
+            return self.messages.popleft()
         self._close_chunk()
         return None
 

@@ -1,6 +1,7 @@
 """The consumer's core through the asynchronous API, against brokers in memory."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -74,6 +75,15 @@ async def take(consumer: aio.MessageConsumer, count: int) -> list[bytes]:
             if len(found) == count:
                 break
     return found
+
+
+async def ask_for_more(consumer: aio.MessageConsumer) -> None:
+    """Let the message in hand be consumed: ask for the next one, and wait for it no longer."""
+    waiting = asyncio.ensure_future(anext(aiter(consumer)))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert waiting.cancel(), "there was a next one"
+    await asyncio.wait([waiting])
 
 
 async def until_committed(consumer: aio.MessageConsumer, offset: int) -> None:
@@ -329,6 +339,8 @@ async def test_offsets_are_committed_regularly(factory: aio.MessageFactory) -> N
     results = await send(factory, *texts(1, 2))
     consumer = await consumer_of(factory, commit_interval_s=0.02)
     await take(consumer, 2)
+    await until_committed(consumer, results[0].offset + 21)
+    await ask_for_more(consumer)
     await until_committed(consumer, results[1].offset + 21)
 
 
@@ -349,6 +361,7 @@ async def test_a_commit_that_fails_is_tried_again(
     await until(consumer.assignment)
     monkeypatch.setattr(memberships.commits, "commit", fail)
     await take(consumer, 2)
+    await ask_for_more(consumer)
     await until_committed(consumer, results[1].offset + 21)
     assert not errors
     assert "a bug" in caplog.text
@@ -379,6 +392,56 @@ async def test_a_message_that_failed_comes_again(factory: aio.MessageFactory) ->
     with pytest.raises(ZeroDivisionError):
         await fail_at_the_second()
     assert await take(await consumer_of(factory), 1) == [b"2"]
+
+
+@pytest.mark.parametrize("way", ["group", "aclosing", "factory", "close"])
+async def test_a_message_whose_handler_failed_comes_again(cluster: MemoryCluster, way: str) -> None:
+    """However the loop is left: the end of an iteration counts nothing as consumed."""
+
+    async def work(consumer: aio.MessageConsumer) -> None:
+        async for message in consumer:
+            if message.content == b"2":
+                raise ZeroDivisionError
+
+    async def fail() -> None:
+        async with factory_of(cluster) as factory:
+            await send(factory, *texts(1, 2))
+            consumer = await consumer_of(factory)
+            if way == "group":
+                async with consumer, asyncio.TaskGroup() as tasks:
+                    tasks.create_task(work(consumer))
+            elif way == "aclosing":
+                async with consumer, contextlib.aclosing(aiter(consumer)) as messages:
+                    async for message in messages:
+                        assert message.content == b"1"
+            elif way == "factory":
+                await work(consumer)
+            else:
+                try:
+                    async with asyncio.TaskGroup() as tasks:
+                        tasks.create_task(work(consumer))
+                finally:
+                    await consumer.close()
+
+    with pytest.raises((ExceptionGroup, AssertionError, ZeroDivisionError)):
+        await fail()
+    async with factory_of(cluster) as factory:
+        assert await take(await consumer_of(factory), 1) == [b"2"]
+
+
+async def test_waiting_for_a_message_in_turns_loses_none(factory: aio.MessageFactory) -> None:
+    """A wait that ran out is no end of the iteration."""
+    consumer = await consumer_of(factory)
+    messages = aiter(consumer)
+    found: list[bytes] = []
+    await send(factory, *texts(*range(20)))
+    async with asyncio.timeout(20):
+        while len(found) < 20:
+            with contextlib.suppress(TimeoutError):
+                found.append((await asyncio.wait_for(anext(messages), 0.001)).content)
+    assert found == [b"%d" % number for number in range(20)]
+    await consumer.close()
+    assert await anext(messages, None) is None
 
 
 async def test_two_iterations_of_one_consumer_follow_one_another(
@@ -586,7 +649,8 @@ async def test_it_goes_on_after_a_lost_session(
     await send(factory, *texts(1))
     consumer = await consumer_of(factory)
     assert await take(consumer, 1) == [b"1"]
-    await take_nothing(consumer)
+    await ask_for_more(consumer)
+    await consumer.commit()
     coordinator = factory._cluster.coordinator  # type: ignore[union-attr]
     assert isinstance(coordinator, MemoryCoordinator)
     cluster.ensemble.expire(coordinator)
@@ -595,13 +659,6 @@ async def test_it_goes_on_after_a_lost_session(
     if first == [b"1"]:  # once more: its commit may have met the end of the session
         first = await take(consumer, 1)
     assert first == [b"2"]
-
-
-async def take_nothing(consumer: aio.MessageConsumer) -> None:
-    """Let the message in hand be consumed and committed."""
-    for _ in range(3):
-        await asyncio.sleep(0)
-    await consumer.commit()
 
 
 async def test_it_goes_on_after_a_broker_restart(
@@ -627,7 +684,8 @@ async def test_after_too_long_without_zookeeper_delivery_pauses_and_goes_on(
     assert membership is not None
     coordinator = factory._cluster.coordinator  # type: ignore[union-attr]
     assert isinstance(coordinator, MemoryCoordinator)
-    await take_nothing(consumer)
+    await ask_for_more(consumer)
+    await consumer.commit()
     cluster.ensemble.disconnect(coordinator)
     coordinator._last_reply = -1e9  # as if that long had passed
     membership._on_session(coordinator.state)

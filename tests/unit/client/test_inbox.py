@@ -1,13 +1,14 @@
 """Messages for ``async for``: consumed when the next one is asked for, partitions in turns."""
 
 import asyncio
-from typing import Any
+import contextlib
+import gc
 
 import pytest
 
 from vq.client.fetcher import Chunk
-from vq.client.inbox import Inbox, InboxDelivery
-from vq.errors import CorruptData
+from vq.client.inbox import Inbox, InboxDelivery, Messages
+from vq.errors import CorruptData, InvalidState
 from vq.model import TopicPartition
 from vq.store.record import encode_record
 
@@ -143,18 +144,162 @@ async def test_a_message_in_hand_at_a_failure_is_not_consumed() -> None:
     assert (partition.delivery.position, partition.stopped) == (0, True)
 
 
-async def test_only_the_message_in_hand_can_be_finished() -> None:
-    """The end of an earlier iteration comes late; it must not count a message of a later one."""
+async def nothing() -> None:
+    """Begin an iteration that needs no beginning."""
+
+
+async def test_leaving_the_loop_consumes_nothing() -> None:
+    """By ``break``, by an error or by ``aclosing``: only the next one, or the end, counts."""
     inbox = Inbox()
     partition = Partition(inbox)
-    partition.add(2)
-    first: Any = await inbox.next()
-    second: Any = await inbox.next()
-    inbox.finish(first)
-    assert partition.delivery.delivered == 1
-    inbox.finish(second)
-    inbox.finish(second)
-    assert partition.delivery.delivered == 2
+    partition.add(4)
+    async for _ in Messages(inbox, nothing):
+        break
+    with contextlib.suppress(ZeroDivisionError):
+        async for _ in Messages(inbox, nothing):
+            raise ZeroDivisionError
+    async with contextlib.aclosing(Messages(inbox, nothing)) as messages:
+        await anext(messages)
+    gc.collect()
+    await asyncio.sleep(0)
+    assert partition.delivery.delivered == 2, "those before the one that is in hand"
+    with pytest.raises(StopAsyncIteration):
+        await anext(messages)
+    inbox.close()
+    assert partition.delivery.delivered == 3
+
+
+async def test_a_cancelled_wait_takes_no_message() -> None:
+    """Whenever it is cancelled, and the same iteration goes on afterwards."""
+    inbox = Inbox()
+    partition = Partition(inbox)
+    messages = Messages(inbox, nothing)
+    found: list[bytes] = []
+    for turns in range(6):
+        waiting = asyncio.ensure_future(anext(messages))
+        for turn in range(6):
+            if turn == 2:
+                partition.add(1)
+            if turn == turns:
+                waiting.cancel()
+            await asyncio.sleep(0)
+        with contextlib.suppress(asyncio.CancelledError):
+            found.append((await waiting).content)
+    assert 0 < len(found) < 6, "some were cancelled, some were not"
+    async with asyncio.timeout(5):
+        while len(found) < 6:
+            found.append((await anext(messages)).content)
+    assert found == [b"0.%d" % number for number in range(6)]
+    assert partition.delivery.delivered == 5
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(anext(messages), 0.001)
+    partition.add(1)
+    assert (await asyncio.wait_for(anext(messages), 5)).content == b"0.6"
+
+
+async def test_closing_waits_for_the_task_that_is_at_a_message() -> None:
+    inbox = Inbox()
+    partition = Partition(inbox)
+    partition.add(1)
+    inside, leave = asyncio.Event(), asyncio.Event()
+
+    async def handle() -> None:
+        async for _ in Messages(inbox, nothing):
+            inside.set()
+            await leave.wait()
+
+    task = asyncio.create_task(handle())
+    await inside.wait()
+    inbox.close()
+    partition.stop()
+    assert not partition.stopped
+    leave.set()
+    await task
+    assert (partition.stopped, partition.delivery.delivered) == (True, 1)
+
+
+async def test_closing_inside_the_loop_waits_for_nobody() -> None:
+    """Not even through a task of its own, as ``asyncio.wait_for`` makes one."""
+    inbox = Inbox()
+    partition = Partition(inbox)
+    partition.add(1)
+
+    async def close() -> None:
+        inbox.close()
+        partition.stop()
+
+    async for _ in Messages(inbox, nothing):
+        await asyncio.create_task(close())
+    assert (partition.stopped, partition.delivery.delivered) == (True, 1)
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+@pytest.mark.parametrize("stop_first", [False, True])
+async def test_the_message_of_a_task_that_failed_is_not_consumed(
+    cancelled: bool, stop_first: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nor does a hand-over wait for it."""
+    inbox = Inbox()
+    partition = Partition(inbox)
+    partition.add(1)
+    inside, leave = asyncio.Event(), asyncio.Event()
+
+    async def handle() -> None:
+        async for _ in Messages(inbox, nothing):
+            inside.set()
+            await leave.wait()
+            raise ZeroDivisionError
+
+    task = asyncio.create_task(handle())
+    await inside.wait()
+    if stop_first:
+        partition.stop()
+    if cancelled:
+        task.cancel()
+    leave.set()
+    await asyncio.wait([task])
+    if not stop_first:
+        partition.stop()
+    inbox.close()
+    assert (partition.stopped, partition.delivery.delivered) == (True, 0)
+    assert "offset=0 why=" in caplog.text
+    assert cancelled or isinstance(task.exception(), ZeroDivisionError)
+
+
+@pytest.mark.parametrize("stop_first", [False, True])
+async def test_a_hand_over_does_not_wait_for_a_loop_that_was_left(stop_first: bool) -> None:
+    """Nobody can say whether the message was handled, so it comes again."""
+    inbox = Inbox()
+    partition = Partition(inbox)
+    partition.add(1)
+    async for _ in Messages(inbox, nothing):
+        if stop_first:
+            partition.stop()
+        break
+    await asyncio.sleep(0)
+    if not stop_first:
+        partition.stop()
+    assert (partition.stopped, partition.delivery.delivered) == (True, 0)
+
+
+async def test_a_second_task_cannot_iterate_at_the_same_time() -> None:
+    """It would count the message that the first one is at."""
+    inbox = Inbox()
+    Partition(inbox).add(2)
+    first = Messages(inbox, nothing)
+    holding = asyncio.Event()
+
+    async def hold() -> None:
+        await anext(first)
+        await holding.wait()
+
+    task = asyncio.create_task(hold())
+    await asyncio.sleep(0)
+    with pytest.raises(InvalidState, match="another task"):
+        await anext(Messages(inbox, nothing))
+    holding.set()
+    await task
+    assert (await anext(Messages(inbox, nothing))).content == b"0.1"
 
 
 async def test_stopping_waits_for_the_message_in_hand() -> None:
