@@ -5,12 +5,15 @@ Whatever holds here holds in simulations and in production alike, so the twin ca
 
 import asyncio
 import math
+import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from support.zookeeper import ZooKeeperRoot, expire_session
+from kazoo.protocol.states import Callback
+from support.zookeeper import ZooKeeperRoot, admin, expire_session
 
 from vq.clock import SystemClock
 from vq.coordination.coordinator import (
@@ -25,6 +28,7 @@ from vq.coordination.coordinator import (
     NodeExists,
     NoNode,
     NotEmpty,
+    SessionExpired,
     SessionState,
     Set,
     WatchEvent,
@@ -52,6 +56,22 @@ class Ensemble:
     def lose_next_reply(self, client: Coordinator) -> None:
         raise AssertionError
 
+    def expire_unheard(self, client: Coordinator) -> None:
+        """Hold the loop up until the client's session has ended and the next one is there."""
+        raise AssertionError
+
+    def outlive_next(self, client: Coordinator) -> None:
+        """Have the next call sent in the session after the one it is begun in."""
+        raise AssertionError
+
+    def lag(self, client: Coordinator) -> None:
+        """Let the client's server fall behind, where that can be had."""
+        raise AssertionError
+
+    async def answer_and_change(self, client: Coordinator, path: str) -> None:
+        """Hold the loop up until the call under way is answered and ``path`` changed after it."""
+        raise AssertionError
+
 
 class InMemory(Ensemble):
     """The twin."""
@@ -77,6 +97,24 @@ class InMemory(Ensemble):
     def lose_next_reply(self, client: Coordinator) -> None:
         assert isinstance(client, MemoryCoordinator)
         self._ensemble.lose_next_reply(client)
+
+    def expire_unheard(self, client: Coordinator) -> None:
+        assert isinstance(client, MemoryCoordinator)
+        self._ensemble.expire_unheard(client)
+
+    def outlive_next(self, client: Coordinator) -> None:
+        assert isinstance(client, MemoryCoordinator)
+        self._ensemble.outlive_next(client)
+
+    def lag(self, client: Coordinator) -> None:
+        assert isinstance(client, MemoryCoordinator)
+        self._ensemble.lag(client)
+
+    async def answer_and_change(self, client: Coordinator, path: str) -> None:
+        assert isinstance(client, MemoryCoordinator)
+        while not client._reply_pipe._items:
+            await asyncio.sleep(0)
+        self._ensemble.apply([Set(client._full(path), b"changed")], 0)
 
 
 class Real(Ensemble):
@@ -115,6 +153,59 @@ class Real(Ensemble):
             raise ConnectionDropped("cut by the test")
 
         connection._read_response = cut
+
+    def expire_unheard(self, client: Coordinator) -> None:
+        assert isinstance(client, ZooKeeperCoordinator)
+        assert client._client is not None
+        before = client.session_id
+        expire_session(client)  # blocks
+        _block_until(lambda: _session_of(client) not in {0, before})
+
+    def outlive_next(self, client: Coordinator) -> None:
+        """End the session between the look at it and the sending, which no check can close."""
+        assert isinstance(client, ZooKeeperCoordinator)
+        kazoo = client._client
+        assert kazoo is not None
+        send = kazoo._call
+
+        def late(*arguments: Any) -> Any:
+            kazoo._call = send
+            self.expire_unheard(client)
+            return send(*arguments)
+
+        kazoo._call = late
+
+    def lag(self, client: Coordinator) -> None:
+        """Nothing to do: the only server of an ensemble is never behind, and need not be."""
+
+    async def answer_and_change(self, client: Coordinator, path: str) -> None:
+        assert isinstance(client, ZooKeeperCoordinator)
+        assert client._client is not None
+        kazoo = client._client
+        full = client._full(path)
+        _block_until(lambda: bool(kazoo._data_watchers.get(full)))  # so the answer was read
+        with admin(client._hosts) as other:
+            other.set(full, b"changed")
+        _block_until(lambda: not kazoo._data_watchers.get(full))  # and the event was
+        told = threading.Event()
+        kazoo.handler.dispatch_callback(Callback("watch", told.set, ()))
+        assert told.wait(WAIT_S)  # what came before it has been handed to the loop
+        answered = threading.Event()
+        kazoo.handler.completion_queue.put(answered.set)
+        assert answered.wait(WAIT_S)
+
+
+def _session_of(client: ZooKeeperCoordinator) -> int:
+    identity = client._client.client_id if client._client is not None else None
+    return identity[0] if identity else 0
+
+
+def _block_until(met: Callable[[], bool]) -> None:
+    """Wait without the loop, as a loop that is held up does."""
+    deadline = time.monotonic() + WAIT_S
+    while not met():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
 
 
 @pytest.fixture(params=["memory", "real"])
@@ -478,11 +569,71 @@ async def test_a_lost_connection_is_told_to_every_watch(ensemble: Ensemble) -> N
     states = States(client)
     await client.get("a", watch=hints)
     await ensemble.blink(client)
-    assert (await hints.next()).kind is EventKind.DISCONNECTED
+    assert await hints.next() == WatchEvent(EventKind.DISCONNECTED, "")  # whichever path it was on
     await states.until(SessionState.SUSPENDED, SessionState.CONNECTED)
     await client.set("a", b"1")
     await client.sync()
     assert hints.seen == []
+
+
+async def test_a_watch_may_be_called_before_its_reader_resumes(ensemble: Ensemble) -> None:
+    """Answer and event may reach the loop in one turn: a hint must not be lost then."""
+    client = await ensemble.client()
+    await client.create("a", b"0")
+    order: list[str] = []
+
+    async def read() -> bytes:
+        node = await client.get("a", watch=lambda _: order.append("hint"))
+        order.append("read")
+        return node.data
+
+    reading = asyncio.ensure_future(read())
+    await asyncio.sleep(0)
+    await ensemble.answer_and_change(client, "a")
+    assert await reading == b"0"
+    assert order == ["hint", "read"]
+
+
+async def test_a_stale_read_is_followed_by_a_hint(ensemble: Ensemble) -> None:
+    """A server may be behind: what a read does not show, its watch tells of."""
+    client, other = await ensemble.client(), await ensemble.client()
+    await client.create("a", b"0")
+    ensemble.lag(client)
+    await other.set("a", b"1")
+    hints = Hints()
+    shown = (await client.get("a", watch=hints)).data
+    await client.sync()
+    if shown == b"0":
+        assert await hints.next() == WatchEvent(EventKind.CHANGED, "a")
+    assert (await client.get("a")).data == b"1"
+    assert hints.seen == []
+
+
+@pytest.mark.parametrize("how", ["sync", "write", "refused write", "blink"])
+async def test_after_a_sync_or_a_write_reads_are_fresh(ensemble: Ensemble, how: str) -> None:
+    """So they are when the connection was made anew, and the value before is never seen again."""
+    client, other = await ensemble.client(), await ensemble.client()
+    await client.create("a", b"0")
+    await client.create("b/c", parents=True)
+    ensemble.lag(client)
+    await other.set("a", b"1")
+    await other.create("b/d")
+    match how:
+        case "sync":
+            await client.sync()
+        case "write":
+            await client.set("b", b"x")
+        case "refused write":
+            with pytest.raises(NodeExists):
+                await client.create("b/c")
+        case _:
+            states = States(client)
+            await ensemble.blink(client)
+            await states.until(SessionState.SUSPENDED, SessionState.CONNECTED)
+            await client.sync()
+    assert (await client.get("a")).data == b"1"
+    assert await client.children("b") == ["c", "d"]
+    assert await client.exists("b/d") is not None
 
 
 async def test_a_failing_watch_harms_nobody_else(ensemble: Ensemble) -> None:
@@ -570,6 +721,72 @@ async def test_an_expired_session_can_be_expired_again(ensemble: Ensemble) -> No
         states.seen.clear()
         sessions.add(client.session_id)
     assert len(sessions) == 4
+
+
+CALLS: dict[str, Callable[[Coordinator], Awaitable[object]]] = {
+    "create": lambda client: client.create("new", b"", ephemeral=True),
+    "set": lambda client: client.set("a", b"1"),
+    "delete": lambda client: client.delete("a"),
+    "multi": lambda client: client.multi([Set("a", b"1"), Create("new", b"", True)]),
+    "get": lambda client: client.get("a"),
+    "exists": lambda client: client.exists("a"),
+    "children": lambda client: client.children("a"),
+    "sync": lambda client: client.sync(),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", CALLS)
+async def test_a_call_is_not_sent_in_the_session_after_its_own(
+    ensemble: Ensemble, call: str
+) -> None:
+    """The loop was held up while the session ended: SessionExpired, and nothing was applied."""
+    client, other = await ensemble.client(), await ensemble.client()
+    await client.create("a", b"0")
+    session = client.session_id
+    states = States(client)
+    ensemble.expire_unheard(client)
+    assert client.session_id == session  # the news waits
+    with pytest.raises(SessionExpired):
+        await CALLS[call](client)
+    await states.until(SessionState.LOST, SessionState.CONNECTED)
+    await other.sync()
+    assert (await other.get("a")).data == b"0"
+    assert await other.exists("new") is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", CALLS)
+async def test_a_call_that_outlived_its_session_is_not_said_to_be_done(
+    ensemble: Ensemble, call: str
+) -> None:
+    """What was sent in the next session is unknown to its caller, who reads; reads ask again."""
+    client = await ensemble.client()
+    await client.create("a", b"0")
+    session = client.session_id
+    ensemble.outlive_next(client)
+    with pytest.raises((ConnectionLost, SessionExpired)) as caught:
+        await CALLS[call](client)
+    assert client.session_id not in {0, session}
+    if call in {"get", "exists", "children"}:
+        assert caught.type is SessionExpired
+        return
+    assert caught.type is ConnectionLost  # SessionExpired would say that nothing was applied
+    if call in {"create", "multi"}:
+        made = await client.exists("new")
+        assert made is not None
+        assert made.ephemeral_owner == client.session_id
+
+
+@pytest.mark.slow
+async def test_a_refusal_that_outlived_its_session_applied_nothing(ensemble: Ensemble) -> None:
+    """It is no news of the session that the call was begun in: SessionExpired."""
+    client = await ensemble.client()
+    await client.create("a", b"0")
+    ensemble.outlive_next(client)
+    with pytest.raises(SessionExpired):
+        await client.set("a", b"1", version=7)
+    assert (await client.get("a")).stat.version == 0
 
 
 async def test_calls_during_a_blink_wait_for_the_connection(ensemble: Ensemble) -> None:

@@ -44,7 +44,7 @@ def at(offset: int, member: str = "m1") -> CommittedOffset:
 
 
 #: Ways to strike one call of a client: the request is lost, the reply is lost, the session ends.
-FAULTS = ("request", "reply", "expiry")
+FAULTS = ("request", "reply", "expiry", "outlive")
 
 
 def strike(ensemble: MemoryEnsemble, client: MemoryCoordinator, fault: str, skip: int) -> None:
@@ -53,12 +53,16 @@ def strike(ensemble: MemoryEnsemble, client: MemoryCoordinator, fault: str, skip
         ensemble.lose_next_request(client, skip=skip)
     elif fault == "reply":
         ensemble.lose_next_reply(client, skip=skip)
+    elif fault == "outlive":
+        ensemble.outlive_next(client, skip=skip)
     else:
         ensemble.expire_next(client, skip=skip)
 
 
 def disarm(client: MemoryCoordinator) -> bool:
     """Take an armed fault back; whether it had struck already."""
-    armed = client.lose_request or client.lose_reply or client.expire_request
-    client.lose_request = client.lose_reply = client.expire_request = 0
+    armed = (
+        client.lose_request or client.lose_reply or client.expire_request or client.outlive_request
+    )
+    client.lose_request = client.lose_reply = client.expire_request = client.outlive_request = 0
     return not armed

@@ -269,8 +269,7 @@ class Membership:
         if state is not SessionState.CONNECTED:
             return self._config.audit_interval_s  # the session's next state wakes us
         if self._session != self._coordinator.session_id:
-            self._owed.clear()  # gone with the session
-            await self._join()
+            await self._join()  # what is owed stays: a late claim may be in the new session
         present = await groups.members(self._coordinator, self._group, watch=self._hint)
         if self._member not in present:
             await self._join()

@@ -25,6 +25,7 @@ from vq.coordination.coordinator import (
     NodeExists,
     NoNode,
     Operation,
+    SessionExpired,
     Set,
     Watch,
 )
@@ -106,11 +107,15 @@ async def claim(
 
     Raises:
         StillOwned: Another member's owner node is there.
-        SessionExpired: Nothing was claimed.
+        SessionExpired: The session ended. An owner node may have been made, in the next session
+            even: ``release`` deletes it.
     """
     topic, number = partition
     path, owner_path = Assignment.path(group, topic, number), Owner.path(group, topic, number)
+    session_id = coordinator.session_id
     for _ in range(TRIES_MAX):
+        if coordinator.session_id != session_id:
+            raise SessionExpired(f"the session ended while {partition} was claimed")
         version = await assignment_version(coordinator, group, partition)
         if version is None:
             continue

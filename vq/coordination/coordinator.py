@@ -150,7 +150,11 @@ _UNREACHABLE_HINT: Final = "check that ZooKeeper runs at the configured address:
 
 
 class ConnectionLost(CoordinationError):
-    """The connection ended before the answer: a write may or may not have been applied."""
+    """The connection ended before the answer: a write may or may not have been applied.
+
+    Also where the session ended before the answer and the write was applied, in that session or in
+    the next one: what it was to make may be gone with the first, or be there and the second's.
+    """
 
     hint = _UNREACHABLE_HINT
 
@@ -170,9 +174,11 @@ class Coordinator(Protocol):
 
     Paths are relative to the root ``/vq/<cluster>`` and have no leading slash; ``""`` is the root
     itself. While SUSPENDED or LOST, calls wait for the connection, up to one and a half session
-    time-outs, then raise ``NotConnected``; a call that waits while its session ends raises
-    ``SessionExpired``. Nothing is ever retried in here: a lost reply surfaces as ``ConnectionLost``
-    and the caller settles it by reading.
+        time-outs, then raise ``NotConnected``; a call that waits while its session ends raises
+    ``SessionExpired``; no answer of another session than the one it was begun in is ever returned.
+    Reads may be stale (a server may be behind) until this client writes or calls ``sync``; what
+    they do not show yet, a watch that they set tells of. Nothing is ever retried in
+    here: a lost reply surfaces as ``ConnectionLost`` and the caller settles it by reading.
     """
 
     @property
@@ -219,8 +225,10 @@ class Coordinator(Protocol):
     async def get(self, path: str, *, watch: Watch | None = None) -> Node:
         """Read a node; a watch fires once, when the node is changed or deleted.
 
-        Watches are called on the loop and must not block. Pass the same (equal) callable when
-        watching a path again: equal ones on one path are held, and fire, once.
+        Watches are called on the loop and must not block. One may be called before the read that
+        set it returns. DISCONNECTED comes with the path ``""``, whichever path was watched.
+        Pass the same (equal) callable when watching a path again: equal ones on one path are held,
+        and fire, once.
 
         Raises:
             NoNode: It does not exist; no watch is left.

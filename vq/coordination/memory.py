@@ -26,6 +26,7 @@ from vq.coordination.coordinator import (
     Node,
     NodeExists,
     Operation,
+    SessionExpired,
     SessionState,
     Set,
     Stat,
@@ -82,8 +83,15 @@ class _Pipe:
                 self._timer = loop.call_at(due, self._run, context=self._context)
 
     def _run(self) -> None:
+        """Deliver all that is due in one turn, as a reply and an event that came together are.
+
+        So a watch may be called before the reader resumes that set it.
+        """
         self._timer = None
-        if self._items:
+        now = asyncio.get_running_loop().time()
+        for _ in range(len(self._items)):  # what arrives meanwhile waits for the next turn
+            if not self._items or self._items[0][0] > now:
+                break
             _, deliver = self._items.popleft()
             deliver()
         self._arm()
@@ -179,6 +187,33 @@ class MemoryEnsemble:
         """
         client.expire_request = skip + 1
 
+    def expire_unheard(self, client: "MemoryCoordinator") -> None:
+        """End a client's session while its loop is held up.
+
+        The next session is there already; the client hears of both in the next turn of the loop.
+        """
+        client.pass_session()
+        asyncio.get_running_loop().call_soon(client.hear, context=self.context)
+
+    def outlive_next(self, client: "MemoryCoordinator", *, skip: int = 0) -> None:
+        """Apply the client's next call in the session after the one it was begun in.
+
+        ``skip`` lets so many calls pass first.
+        """
+        client.outlive_request = skip + 1
+
+    def lag(self, client: "MemoryCoordinator") -> None:
+        """Let the client's server fall behind: its reads show the tree as it is now.
+
+        It catches up with ``catch_up``, when the client writes or calls ``sync``, and when it
+        connects anew. The events of what it missed come then, before the answer.
+        """
+        client.view = self.tree.copy()
+
+    def catch_up(self, client: "MemoryCoordinator") -> None:
+        """Let the client's server see everything."""
+        client.catch_up()
+
     def hold_events(self, client: "MemoryCoordinator") -> None:
         """Keep watch events back until ``release_events``; replies go on."""
         client.held = []
@@ -259,12 +294,16 @@ class MemoryEnsemble:
             session.holder = None
             self.age(session)
 
-    def close_session(self, session_id: int, client: "MemoryCoordinator") -> None:
-        """End a session at its client's wish."""
+    def end_session(self, session_id: int) -> None:
+        """End a session whose client is not to hear of it from here."""
         session = self._sessions.get(session_id)
         if session is not None:
             session.holder = None
             self._end(session)
+
+    def close_session(self, session_id: int, client: "MemoryCoordinator") -> None:
+        """End a session at its client's wish."""
+        self.end_session(session_id)
         if client in self._clients:
             self._clients.remove(client)
 
@@ -313,6 +352,10 @@ class MemoryCoordinator(SessionBase):
         self.lose_reply = 0  # countdowns: at 1 the fault strikes, 0 is none
         self.lose_request = 0
         self.expire_request = 0
+        self.outlive_request = 0
+        self.view: ZnodeTree | None = None  # what a server that is behind shows, None: everything
+        self._behind: list[WatchEvent] = []  # what that server has still to tell
+        self._wire_session = 0  # the session that calls are sent in; the loop may not know it yet
         self.held: list[Callable[[], None]] | None = None
         self._started = False
         self._context = contextvars.copy_context()
@@ -349,7 +392,7 @@ class MemoryCoordinator(SessionBase):
         """See ``Coordinator.close``."""
         if self._state is SessionState.CLOSED:
             return
-        session_id, reachable = self._session_id, not self.cut and self._ensemble.running
+        session_id, reachable = self._wire_session, not self.cut and self._ensemble.running
         self.vanish(age=not reachable)
         self._why_closed = "it was closed"
         if reachable:
@@ -372,7 +415,7 @@ class MemoryCoordinator(SessionBase):
         self._data_watches.clear()
         self._child_watches.clear()
         if age:
-            self._ensemble.leave(self._session_id)
+            self._ensemble.leave(self._wire_session)
 
     def drop(self) -> None:
         """Lose the connection: calls under way and watches are gone, the state is SUSPENDED."""
@@ -382,13 +425,41 @@ class MemoryCoordinator(SessionBase):
             self.cut_unheard = True
             return
         self._lose_connection()
-        self._ensemble.leave(self._session_id)
-        watches = [*self._data_watches.items(), *self._child_watches.items()]
-        self._data_watches, self._child_watches = {}, {}
+        self._ensemble.leave(self._wire_session)
+        watches = self._lost_watches()
         self._enter(SessionState.SUSPENDED, self._session_id)
-        for path, callbacks in watches:
-            for watch in callbacks:
-                self._tell(watch, WatchEvent(EventKind.DISCONNECTED, self._relative(path)))
+        self._tell_disconnected(watches)
+
+    def _lost_watches(self) -> list[Watch]:
+        tables = (self._data_watches, self._child_watches)
+        watches = [watch for table in tables for of_path in table.values() for watch in of_path]
+        self._data_watches, self._child_watches = {}, {}
+        return watches
+
+    def _tell_disconnected(self, watches: list[Watch]) -> None:
+        """Tell them as kazoo does: it keeps to itself which path a lost watch was on."""
+        for watch in watches:
+            self._tell(watch, WatchEvent(EventKind.DISCONNECTED, ""))
+
+    def pass_session(self) -> None:
+        """Have the session end and the next one begin, unheard until ``hear``."""
+        self._ensemble.end_session(self._wire_session)
+        self.view, self._behind = None, []
+        self._wire_session = self._ensemble.open_session(self, self._session_timeout_s).id
+
+    def hear(self) -> None:
+        """Hear what ``pass_session`` did."""
+        if self._wire_session == self._session_id or self.crashed:
+            return
+        if self._state is not SessionState.CONNECTED:
+            return
+        self._lose_connection()
+        watches = self._lost_watches()
+        self._enter(SessionState.SUSPENDED, self._session_id)
+        self._tell_disconnected(watches)
+        self._enter(SessionState.LOST)
+        self._enter(SessionState.CONNECTED, self._wire_session)
+        self._answered(self._clock.monotonic(), self._wire_session)
 
     def reconnect_soon(self) -> None:
         """Try to connect again after the usual time, if this client is waiting for that."""
@@ -402,12 +473,16 @@ class MemoryCoordinator(SessionBase):
         self._timer = None
         if self.cut or not self._ensemble.running:
             return  # ``MemoryEnsemble.reconnect`` and ``start`` try again
-        if self._session_id and self._ensemble.resume_session(self, self._session_id):
-            self._enter(SessionState.CONNECTED, self._session_id)
+        unheard = self._wire_session != self._session_id
+        if self._session_id and self._ensemble.resume_session(self, self._wire_session):
+            if unheard:
+                self._enter(SessionState.LOST)
+            self._enter(SessionState.CONNECTED, self._wire_session)
             return
         if self._state is SessionState.SUSPENDED:
             self._enter(SessionState.LOST)
         session = self._ensemble.open_session(self, self._session_timeout_s)
+        self._wire_session = session.id
         self._enter(SessionState.CONNECTED, session.id)
         self._answered(self._clock.monotonic(), session.id)
 
@@ -415,6 +490,7 @@ class MemoryCoordinator(SessionBase):
         self._context.copy().run(super()._enter, state, session_id)
 
     def _lose_connection(self) -> None:
+        self.view, self._behind = None, []  # another server, which has seen what this client saw
         self._request_pipe.clear()
         self._reply_pipe.clear()
         for future in self._in_flight:
@@ -437,7 +513,7 @@ class MemoryCoordinator(SessionBase):
         for part in self._base.split("/"):
             path = join(path, part)
             if self._ensemble.tree.exists(path) is None:
-                self._ensemble.apply([Create(path)], self._session_id)
+                self._ensemble.apply([Create(path)], self._wire_session)
 
     # Calls --------------------------------------------------------------------------------------
     async def get(self, path: str, *, watch: Watch | None = None) -> Node:
@@ -445,7 +521,7 @@ class MemoryCoordinator(SessionBase):
         full = self._full(path)
 
         def read() -> Node:
-            node = self._ensemble.tree.get(full)
+            node = self._seen.get(full)
             self._watch(self._data_watches, full, watch)
             return node
 
@@ -458,7 +534,7 @@ class MemoryCoordinator(SessionBase):
 
         def read() -> Stat | None:
             self._watch(self._data_watches, full, watch)
-            return self._ensemble.tree.exists(full)
+            return self._seen.exists(full)
 
         stat: Stat | None = await self._call(read)
         return stat
@@ -468,7 +544,7 @@ class MemoryCoordinator(SessionBase):
         full = self._full(path)
 
         def read() -> list[str]:
-            names = self._ensemble.tree.children(full)
+            names = self._seen.children(full)
             self._watch(self._child_watches, full, watch)
             return names
 
@@ -516,32 +592,51 @@ class MemoryCoordinator(SessionBase):
 
     async def _write(self, operations: Sequence[Operation]) -> list[Stat | None]:
         results: list[Stat | None] = await self._call(
-            lambda: self._ensemble.apply(operations, self._session_id), leader=True
+            lambda: self._ensemble.apply(operations, self._wire_session), leader=True
         )
         return results
 
+    @property
+    def _seen(self) -> ZnodeTree:
+        """The tree as this client's server knows it."""
+        return self.view if self.view is not None else self._ensemble.tree
+
     async def _call(self, action: Callable[[], Any], *, leader: bool = False) -> Any:
-        async with self._admitted():
+        async with self._admitted() as losses:
+            if self._wire_session != self._session_id:
+                raise SessionExpired("the session has ended; nothing was sent")
             future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
             self._in_flight[future] = None
             sent, session_id = self._clock.monotonic(), self._session_id
-            self._request_pipe.send(lambda: self._serve(action, future))
+            self._request_pipe.send(lambda: self._serve(action, future, leader))
+            proved = leader
             try:
-                return await future
+                answer = await future
             except ConnectionLost:
-                leader = False
+                proved = False
                 raise
             except CoordinationError as error:
+                self._check_same_session(losses, applied=False)
                 raise self._relative_error(error) from None
             finally:
                 self._in_flight.pop(future, None)
-                if leader and future.done() and not future.cancelled():
+                if proved and future.done() and not future.cancelled():
                     self._answered(sent, session_id)
+            self._check_same_session(losses, applied=leader)
+            return answer
 
-    def _serve(self, action: Callable[[], Any], future: "asyncio.Future[Any]") -> None:
+    def _serve(
+        self, action: Callable[[], Any], future: "asyncio.Future[Any]", leader: bool
+    ) -> None:
         if self.cut_unheard:
             return
-        if not self._ensemble.is_live(self._session_id):
+        self.outlive_request, outlived = _count_down(self.outlive_request)
+        if outlived:
+            self._in_flight.pop(future, None)
+            self.pass_session()
+            self.hear()
+            self._in_flight[future] = None
+        if not self._ensemble.is_live(self._wire_session):
             self.drop()  # as a server does on the first word of a session it has ended
             self.reconnect_soon()
             return
@@ -559,6 +654,8 @@ class MemoryCoordinator(SessionBase):
             result = action()
         except CoordinationError as failure:
             error = failure
+        if leader:
+            self.catch_up()  # a server answers a write when it has seen it, and all before it
         self.lose_reply, lost = _count_down(self.lose_reply)
         if lost:
             self._ensemble.blink(self)
@@ -566,8 +663,18 @@ class MemoryCoordinator(SessionBase):
         self._reply_pipe.send(lambda: _settle(future, result, error))
 
     # Watches ------------------------------------------------------------------------------------
+    def catch_up(self) -> None:
+        """Let this client's server see everything, and tell the events of what it missed."""
+        self.view = None
+        behind, self._behind = self._behind, []
+        for event in behind:
+            self.trigger(event)
+
     def trigger(self, event: WatchEvent) -> None:
         """Let the watches that ``event`` concerns fire; called by the ensemble."""
+        if self.view is not None:
+            self._behind.append(event)
+            return
         tables = []
         if event.kind is not EventKind.CHILDREN:
             tables.append(self._data_watches)

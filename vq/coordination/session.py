@@ -16,6 +16,7 @@ from vq.coordination.coordinator import (
     CALLS_IN_FLIGHT_MAX,
     MULTI_OPERATIONS_MAX,
     NODE_BYTES_MAX,
+    ConnectionLost,
     Create,
     Listener,
     NotConnected,
@@ -110,9 +111,31 @@ class SessionBase:
         if session_id == self._session_id and sent > self._last_reply:
             self._last_reply = sent
 
+    def _check_same_session(self, losses: int, *, applied: bool) -> None:
+        """Refuse an answer that came after the session of its call had ended.
+
+        The news of an ended session reaches the loop late when the loop is held up, and the request
+        may have been sent in the session after it meanwhile. An ephemeral node made so belongs to a
+        session in which its maker has not joined anything.
+
+        Args:
+            losses: ``_losses`` when the call began.
+            applied: The answer says that a write was applied.
+        """
+        if losses == self._losses:
+            return
+        if applied:
+            raise ConnectionLost(
+                "the session ended before the answer: the call was carried out, in that session or "
+                "in the next one; read to see which"
+            )
+        raise SessionExpired("the session ended before the answer; nothing was applied")
+
     @asynccontextmanager
-    async def _admitted(self) -> AsyncIterator[None]:
+    async def _admitted(self) -> AsyncIterator[int]:
         """Hold one call: bounded in number and time, begun only when connected.
+
+        Yields the number of sessions lost so far, for ``_check_same_session``.
 
         Raises:
             NotConnected: No connection came in time.
@@ -134,7 +157,7 @@ class SessionBase:
                 await self._wait_connected(limit_s)
             if losses != self._losses:
                 raise SessionExpired("the session ended while the call waited; nothing was sent")
-            yield
+            yield losses
         finally:
             self._slots.release()
 

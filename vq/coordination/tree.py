@@ -5,7 +5,7 @@ sessions, connections, time or tasks: ``memory`` adds those.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from vq.coordination.coordinator import (
@@ -52,6 +52,15 @@ class ZnodeTree:
     def __init__(self) -> None:
         self._nodes: dict[str, _Znode] = {"": _Znode(b"", 0, 0, 0)}
         self.zxid = 0
+
+    def copy(self) -> "ZnodeTree":
+        """Return the tree as it is now; later writes to either do not show in the other."""
+        other = ZnodeTree()
+        other.zxid = self.zxid
+        other._nodes = {
+            path: replace(each, children=set(each.children)) for path, each in self._nodes.items()
+        }
+        return other
 
     def get(self, path: str) -> Node:
         """Return value and stat.

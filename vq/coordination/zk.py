@@ -532,10 +532,13 @@ class ZooKeeperCoordinator(SessionBase):
 
         With ``leader`` an answer, even a refusal, proves that the session lived when it was sent.
         """
-        async with self._admitted():
+        async with self._admitted() as losses:
             loop, client = self._loop, self._client
             assert loop is not None
             assert client is not None
+            if client._session_id != self._session_id and self._session_id:
+                # kazoo is ahead of what the loop has heard: it would send this in another session.
+                raise SessionExpired("the session has ended; nothing was sent")
             future: asyncio.Future[Any] = loop.create_future()
             self._in_flight[future] = None
             sent, session_id = self._clock.monotonic(), self._session_id
@@ -549,10 +552,12 @@ class ZooKeeperCoordinator(SessionBase):
                 ours = _translate(error, path)
                 if not isinstance(ours, ConnectionLost | SessionExpired):
                     self._proved(sent, session_id, leader=leader)
+                    self._check_same_session(losses, applied=False)
                 raise ours from error
             finally:
                 self._in_flight.pop(future, None)
             self._proved(sent, session_id, leader=leader)
+            self._check_same_session(losses, applied=leader)
             return answer
 
     def _proved(self, sent: float, session_id: int, *, leader: bool) -> None:

@@ -377,6 +377,20 @@ async def lose_watches(nemesis: Nemesis) -> None:
         nemesis.world.ensemble.release_events(coordinator, drop=drop)
 
 
+async def stale_reads(nemesis: Nemesis) -> None:
+    """Somebody's ZooKeeper server falls behind, until that client writes or for a while."""
+    host: Host | None = nemesis.pick(nemesis.anybody)
+    if host is None or host.coordinator is None or host.coordinator.view is not None:
+        return
+    coordinator, lasts_s = host.coordinator, nemesis.seconds(0.2, 4)
+    nemesis.note("stale reads", host.name, lasts_s)
+    nemesis.world.ensemble.lag(coordinator)
+    try:
+        await asyncio.sleep(lasts_s)
+    finally:
+        nemesis.world.ensemble.catch_up(coordinator)
+
+
 async def flaky_zookeeper(nemesis: Nemesis) -> None:
     """For a while somebody's calls keep failing: requests and replies are lost, sessions end."""
     world, rng = nemesis.world, nemesis.rng
@@ -390,7 +404,8 @@ async def flaky_zookeeper(nemesis: Nemesis) -> None:
         if coordinator is not None and host.alive and not host.paused:
             ensemble = world.ensemble
             likely = (ensemble.lose_next_reply, ensemble.lose_next_request)
-            strike = ensemble.expire_next if rng.random() < 0.08 else rng.choice(likely)
+            ends = (ensemble.expire_next, ensemble.outlive_next)
+            strike = rng.choice(ends) if rng.random() < 0.08 else rng.choice(likely)
             strike(coordinator, skip=rng.randrange(8))
         await asyncio.sleep(rng.uniform(0.005, 0.3))
 
@@ -479,6 +494,7 @@ FAULTS: dict[str, Fault] = {
     "lost reply": lose_reply,
     "lost request": lose_request,
     "watches": lose_watches,
+    "stale reads": stale_reads,
     "flaky zookeeper": flaky_zookeeper,
     "ensemble away": ensemble_away,
     "move": move_partition,

@@ -1,6 +1,7 @@
 """One member's share of a group, over ZooKeeper's twin: nobody keeps what it does not consume."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -15,9 +16,9 @@ from vq.client.config import ConsumerConfig
 from vq.client.delivery import Progress
 from vq.client.membership import Membership, MembershipHooks
 from vq.coordination import claims, commits, groups, topics
-from vq.coordination.coordinator import ConnectionLost, NodeExists, SessionState
+from vq.coordination.coordinator import ConnectionLost, NodeExists, SessionExpired, SessionState
 from vq.coordination.memory import MemoryCoordinator
-from vq.errors import GenerationStale, InvalidArgument, NotMaster
+from vq.errors import CoordinationError, GenerationStale, InvalidArgument, NotMaster
 from vq.model import TopicPartition
 
 P0, P1, P2, P3 = (TopicPartition("t", number) for number in range(4))
@@ -118,6 +119,10 @@ async def group() -> AsyncIterator[Group]:
         await cluster.create_topic("t", partitions=4)
         async with AsyncExitStack() as stack:
             yield Group(cluster, stack)
+
+
+async def _is(found: Awaitable[object], wanted: object) -> bool:
+    return await found == wanted
 
 
 async def share(*consumers: Consumer) -> None:
@@ -332,6 +337,67 @@ async def test_a_lost_answer_anywhere_while_giving_up_leaves_nothing_behind(
     second = await group.join("b")
     await share(first, second)
     first.coordinator.lose_request = first.coordinator.lose_reply = 0
+
+
+@pytest.mark.parametrize("skip", range(24))
+async def test_a_call_applied_in_the_next_session_leaves_no_owner_behind(
+    group: Group, skip: int
+) -> None:
+    """An owner node of the new session, made by a claim of the old one, is found and released."""
+    first = await group.join("a")
+    await until(lambda: first.held == ALL)
+    second = await group.member("b")
+    group.cluster.ensemble.outlive_next(second.coordinator, skip=skip)
+    with contextlib.suppress(CoordinationError):
+        await second.member.start()
+    if second.member._task is None:
+        await second.member.start()
+    await share(first, second)
+    held = dict.fromkeys(first.held, "a") | dict.fromkeys(second.held, "b")
+    await until_true(lambda: _is(group.owners(), held))
+    second.coordinator.outlive_request = 0
+
+
+@pytest.mark.parametrize("skip", range(24))
+async def test_a_member_that_ends_takes_back_a_claim_of_either_session(
+    group: Group, skip: int
+) -> None:
+    """Its process goes on with the session, so nothing else would delete the owner node."""
+    first = await group.join("a")
+    await until(lambda: first.held == ALL)
+    client = await group.client()
+    second = await group.member("b", client)
+    group.cluster.ensemble.outlive_next(second.coordinator, skip=skip)
+    states: list[SessionState] = []
+    client.coordinator.add_listener(states.append)
+    with contextlib.suppress(CoordinationError):
+        await second.member.start()
+    await until(lambda: SessionState.LOST in states or len(second.held) == 2)
+    second.coordinator.outlive_request = 0
+    await second.member.close(1.0)
+    await until(lambda: first.held == ALL)
+    await until_true(lambda: _is(group.owners(), dict.fromkeys(ALL, "a")))
+
+
+async def test_a_claim_whose_session_ends_is_not_had(group: Group) -> None:
+    """It says so, whatever came of it in the tree."""
+    client = await group.client()
+    coordinator = client.coordinator
+    assert isinstance(coordinator, MemoryCoordinator)
+    outcomes = set()
+    for skip in range(16):
+        coordinator.outlive_request = skip + 1
+        session = coordinator.session_id
+        try:
+            claim = await claims.claim(coordinator, "g", "a", P0)
+        except (SessionExpired, ConnectionLost) as error:
+            outcomes.add(type(error))
+        else:
+            outcomes.add(type(claim))
+            assert coordinator.session_id == session
+            assert await claims.still_ours(coordinator, claim)
+        coordinator.outlive_request = 0
+    assert {SessionExpired, claims.Claim} <= outcomes
 
 
 async def test_a_release_that_did_not_get_through_is_made_up_for(
