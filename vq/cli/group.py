@@ -1,6 +1,6 @@
 """``vq group``: consumer groups, their members, and how far behind they are."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,13 +64,17 @@ async def _list_row(coordinator: Coordinator, name: str) -> dict[str, Any]:
 # describe -------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """What the tree says of a group; a topic that is gone is missing from ``topics``."""
+    """What the tree says of a group; a topic that is gone is missing from ``topics``.
+
+    ``younger`` has the partitions without a committed offset that were made after the group began.
+    """
 
     contract: ConsumerGroup
     members: Mapping[str, MemberView]
     owners: Mapping[TopicPartition, str]
     offsets: Mapping[TopicPartition, CommittedOffset]
     topics: Mapping[str, TopicView]
+    younger: Set[TopicPartition] = frozenset()
 
 
 @group.command()
@@ -123,12 +127,22 @@ async def _read(cluster: ClusterClient, name: str) -> GroupState:
         raise UnknownGroup(f"there is no consumer group {name!r}")
     names = sorted(contract.topics)
     views = await gather_all(_view_or_none(coordinator, each) for each in names)
+    present = {view.name: view for view in views if view is not None}
+    offsets = await commits.read_offsets(coordinator, name, names)
+    fresh = [
+        where
+        for view in present.values()
+        for number in range(len(view.partitions))
+        if (where := TopicPartition(view.name, number)) not in offsets
+    ]
+    younger = await gather_all(claims.is_younger(coordinator, name, where) for where in fresh)
     return GroupState(
         contract,
         await groups.members(coordinator, name),
         await claims.read_owners(coordinator, name, names),
-        await commits.read_offsets(coordinator, name, names),
-        {view.name: view for view in views if view is not None},
+        offsets,
+        present,
+        {where for where, is_younger in zip(fresh, younger, strict=True) if is_younger},
     )
 
 
@@ -148,8 +162,9 @@ async def _row(
     begin = end = None
     if ends is not None:
         end = ends.latest
-        start_at = end if state.contract.start == "latest" else ends.earliest
-        begin = max(committed.offset, ends.earliest) if committed is not None else start_at
+        begin = max(committed.offset, ends.earliest) if committed is not None else ends.earliest
+        if committed is None and state.contract.start == "latest" and where not in state.younger:
+            begin = end
     count = None
     beyond = begin is not None and end is not None and begin > end  # messages were lost
     if counted and begin is not None and end is not None and not beyond:

@@ -112,7 +112,8 @@ class ConsumerConfig:
         group: The consumer group; needed for ``subscribe``, not for ``get``.
         member: This member's name inside the group; made from host, process and a random number
             when empty.
-        start_position: Where the group begins in partitions it has no offset for.
+        start_position: Where the group begins in partitions it has no offset for. With ``latest``,
+            a partition that is added after the group began is read from its start all the same.
         commit_interval_s: Offsets are committed this often (with 20 % jitter), and on release,
             close and revocation.
         prefetch_bytes: Bytes fetched ahead per partition and not yet handed to the listener.

@@ -271,7 +271,9 @@ class ConsumerCore:
             return
         assert self._membership is not None
         offsets = await self.offsets(where)
-        latest = self._membership.contract.start == "latest"
+        latest = self._membership.contract.start == "latest" and not await claims.is_younger(
+            self._cluster.coordinator, self.config.group, where
+        )
         begin = Progress(offsets.latest if latest else offsets.earliest)
         # Kept at once: what arrives from now on must not be skipped after a crash.
         error = (await self._membership.commit({where: begin}))[where]

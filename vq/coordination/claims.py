@@ -29,7 +29,7 @@ from vq.coordination.coordinator import (
     Set,
     Watch,
 )
-from vq.coordination.paths import Assignment, CommittedOffset, Owner, PartitionOfGroup
+from vq.coordination.paths import Assignment, CommittedOffset, Owner, Partition, PartitionOfGroup
 from vq.coordination.reading import numbered_children, read_numbered
 from vq.errors import CoordinationError
 from vq.model import TopicPartition
@@ -186,6 +186,18 @@ async def with_progress(coordinator: Coordinator, claimed: Claim) -> Claim:
         offset = CommittedOffset.decode(path, node.data)
         return replace(claimed, committed=offset, offset_version=node.stat.version)
     raise ConnectionLost(f"the progress of {claimed.partition} could not be read after its claim")
+
+
+async def is_younger(coordinator: Coordinator, group: str, partition: TopicPartition) -> bool:
+    """Whether a partition was made after the group's first claim in its topic.
+
+    A group that starts at the latest message leaves out what is older than itself. Such a partition
+    holds nothing of that kind, however late the group comes to it.
+    """
+    topic, number = partition
+    first = await coordinator.exists(Assignment.parent(group, topic))
+    made = await coordinator.exists(Partition.path(topic, number))
+    return first is not None and made is not None and made.czxid > first.czxid
 
 
 def _is_held_by(owner: Node, path: str, member: str, session_id: int) -> bool:

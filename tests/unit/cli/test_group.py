@@ -48,3 +48,19 @@ async def test_the_lag_is_the_sum_over_the_partitions() -> None:
 async def test_a_lag_that_cannot_be_counted_is_unknown_beside_the_bytes_that_are_known() -> None:
     summary = await described(4, None)
     assert (summary["lag_bytes"], summary["lag_messages"]) == (800, None)
+
+
+async def test_a_group_that_starts_at_the_latest_owes_what_younger_partitions_hold() -> None:
+    """A consumer begins at their start, so they count; older ones begin at their end."""
+    contract = ConsumerGroup(start="latest", topics={"t": ""})
+    state = GroupState(contract, {}, {}, {}, {}, {TopicPartition("t", 1)})
+    rows = [
+        await group._row(
+            cast("Inspector", Answers(7)),
+            state,
+            PartitionPlacement("t", number, (Span("b1", 0),)),
+            counted=True,
+        )
+        for number in range(2)
+    ]
+    assert [row["lag_bytes"] for row in rows] == [0, 900]

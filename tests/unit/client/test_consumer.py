@@ -262,6 +262,24 @@ async def test_a_group_begins_where_it_is_told(factory: aio.MessageFactory) -> N
     assert await take(latest, 1) == [b"3"]
 
 
+async def test_a_partition_younger_than_the_group_is_read_from_its_start(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """A group that starts at the latest message leaves out what is older than itself, no more:
+    here partitions are added and filled while it has no member."""
+    await send(factory, *texts(0))
+    consumer = await consumer_of(factory, start_position=StartPosition.LATEST)
+    await consumer.start()
+    await until(consumer.assignment)
+    await consumer.close()
+    async with cluster.admin() as coordinator:
+        await topics.add_partitions(coordinator, "t", 3)
+    await until(lambda: len(factory._opened().routes.partitions("t")) == 4)
+    await send(factory, *(Message("t", b"%d" % n, key=str(n)) for n in range(1, 41)))
+    consumer = await consumer_of(factory, start_position=StartPosition.LATEST)
+    assert sorted(map(int, await take(consumer, 40))) == list(range(1, 41))
+
+
 async def test_where_it_begins_is_kept_at_once(factory: aio.MessageFactory) -> None:
     """A crash before the first commit must not skip what came in between."""
     await send(factory, *texts(1))

@@ -7,7 +7,7 @@ from support.coordination import at
 
 from vq.coordination import claims, commits
 from vq.coordination.claims import Claim, StillOwned
-from vq.coordination.paths import Assignment
+from vq.coordination.paths import Assignment, Partition
 from vq.model import TopicPartition
 
 P0 = TopicPartition("t", 0)
@@ -74,3 +74,20 @@ async def test_releasing_twice_or_late_harms_nobody(ensemble, client, other) -> 
     theirs = await claims.claim(other, "g", "m2", P0)
     await claims.release(client, mine)
     assert await claims.still_ours(other, theirs)
+
+
+async def test_a_partition_is_younger_than_a_group_that_began_before_it(client) -> None:
+    """Whether members were there meanwhile or not; what is made again is younger, too."""
+    path = Partition.path("t", 0)
+    await client.create(path, parents=True)
+    assert not await claims.is_younger(client, "g", P0), "it has claimed nothing yet"
+    await claims.release(client, await claims.claim(client, "g", "m1", P0))
+    await client.create(Partition.path("t", 1))
+    assert not await claims.is_younger(client, "g", P0)
+    assert await claims.is_younger(client, "g", TopicPartition("t", 1))
+    assert not await claims.is_younger(client, "g", TopicPartition("t", 2)), "there is none"
+    await claims.claim(client, "late", "m1", P0)
+    assert not await claims.is_younger(client, "late", TopicPartition("t", 1))
+    await client.delete(path)
+    await client.create(path)
+    assert await claims.is_younger(client, "g", P0)
