@@ -3,6 +3,7 @@
 #   make demo [INPUT=file]   a real cluster carries a real file, every line accounted for
 #   make test [ARGS=...]     all tests; ARGS goes to pytest, e.g. ARGS='tests/unit -k log'
 #   make test-long           the long forms of the fault runs
+#   make mutants [ARGS=...]  put small bugs into a copy of vq, one at a time: which suite finds each
 #   make bench [ARGS=...]    every speed target beside what the bare machine gives; ARGS=--quick
 #   make check               lint, format, types, import layers, generated code
 #
@@ -10,7 +11,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long bench check format proto docs setup clean
+.PHONY: help demo test test-long mutants bench check format proto docs setup clean
 
 VENV := .venv/bin
 RUN  := $(VENV)/python
@@ -35,7 +36,7 @@ exec "$$python" tools/bootstrap.py $(1)
 endef
 
 help:
-	@sed -n '3,9s/^# \{0,1\}//p' Makefile
+	@sed -n '3,10s/^# \{0,1\}//p' Makefile
 
 demo:
 	$(call bootstrap,demo)
@@ -48,6 +49,10 @@ test:
 test-long:
 	$(call bootstrap,test)
 	VQ_LONG=1 $(RUN) -m pytest tests/faults tests/property --timeout 7200 $(ARGS)
+
+mutants:
+	$(call bootstrap,test)
+	@$(RUN) tools/mutants.py $(ARGS)
 
 bench:
 	$(call bootstrap,demo bench)

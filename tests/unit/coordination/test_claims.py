@@ -38,6 +38,16 @@ async def test_an_owned_partition_cannot_be_claimed(client, other) -> None:
     assert (await commits.commit(client, [(mine, at(5))])).stale == ()
 
 
+async def test_a_member_of_the_same_name_in_another_session_is_another(client, other) -> None:
+    """It neither takes over the living owner's node nor releases it."""
+    mine = await claims.claim(client, "g", "m1", P0)
+    with pytest.raises(StillOwned):
+        await claims.claim(other, "g", "m1", P0)
+    await claims.release(other, mine)
+    assert await claims.still_ours(client, mine)
+    assert not await claims.still_ours(other, mine)
+
+
 async def test_two_members_on_one_session_are_two(client) -> None:
     """Consumers of one process share its session, but not their partitions."""
     mine = await claims.claim(client, "g", "m1", P0)

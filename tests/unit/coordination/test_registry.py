@@ -144,6 +144,16 @@ async def test_a_node_deleted_by_hand_is_made_again(client, other) -> None:
     await one.stop()
 
 
+async def test_mastership_needs_the_registration(client) -> None:
+    """A process whose node is gone leads nothing, whatever it believes."""
+    one = broker(client)
+    info = await one.register()
+    await client.delete(BrokerNode.path("b1", "n1"))
+    with pytest.raises(CoordinationError):
+        await one.claim_mastership(info.incarnation)
+    assert await registry.read_state(client, "b1") is None
+
+
 async def test_only_a_member_in_sync_may_lead(client) -> None:
     """A new node might lack acknowledged messages; the message says whom to start."""
     state = GroupState(epoch=4, master="n1", insync=("n1",), incarnations={"n1": 1})

@@ -1,18 +1,21 @@
 """What every coordinator shares: checks of input, paths, ending background tasks."""
 
 import asyncio
+import math
 
 import pytest
 
+from vq.clock import SystemClock
 from vq.coordination.coordinator import (
     MULTI_OPERATIONS_MAX,
     NODE_BYTES_MAX,
     Check,
     Create,
+    SessionState,
     join,
     parent_of,
 )
-from vq.coordination.session import check_data, check_operations, check_path, end_task
+from vq.coordination.session import SessionBase, check_data, check_operations, check_path, end_task
 from vq.errors import InvalidArgument
 
 
@@ -46,6 +49,19 @@ def test_sizes_are_bounded() -> None:
     for operations in ([], [Check("a", 0)] * (MULTI_OPERATIONS_MAX + 1), [Create("a", largest)]):
         with pytest.raises(InvalidArgument):
             check_operations(operations)
+
+
+def test_an_answer_of_an_earlier_session_proves_nothing() -> None:
+    """Only an answer in the present session says how long it surely lives."""
+    session = SessionBase(clock=SystemClock(), session_timeout_s=6)
+    session._enter(SessionState.CONNECTED, 1)
+    session._answered(10.0, 1)
+    session._enter(SessionState.LOST)
+    session._enter(SessionState.CONNECTED, 2)
+    session._answered(20.0, 1)
+    assert session.last_reply_monotonic == -math.inf
+    session._answered(15.0, 2)
+    assert session.last_reply_monotonic == 15.0
 
 
 async def test_ending_a_task_does_not_swallow_a_cancellation() -> None:

@@ -173,6 +173,15 @@ def test_filter_keeps_whole_records_of_the_tags_and_merges_neighbours() -> None:
     assert filter_by_tag(data, 100, {b"green"}) == ([], [], end)
 
 
+def test_a_tag_that_reaches_beyond_its_record_matches_nothing() -> None:
+    """Though the bytes behind the record would complete it."""
+    lying = bytearray(encode_record(1, b"", b"re"))
+    lying[20:24] = (3).to_bytes(4, "big")
+    data = memoryview(bytes(lying) + TAGGED)
+    reached = bytes(data[24:27])
+    assert filter_by_tag(data, 0, {reached}) == ([], [], len(data))
+
+
 def test_properties_come_back() -> None:
     """All fields; nothing at all takes no bytes."""
     full = Properties("key", {"b": "2", "a": "1"}, 1_700_000_000_000, 3, "orders-1@88")
@@ -223,6 +232,14 @@ def test_a_bomb_does_not_go_off() -> None:
             decompress(payload, flag)
     with pytest.raises(InvalidArgument):
         compress(b"x", COMPRESSION_LZ4)
+
+
+def test_the_bound_of_a_decompressed_payload_is_exact() -> None:
+    """As many bytes as the bound are taken, one more is damage."""
+    payload, flag = zlib.compress(bytes(100)), COMPRESSION_ZLIB << 4
+    assert decompress(payload, flag, bytes_max=100) == bytes(100)
+    with pytest.raises(CorruptData, match="larger than 99 bytes"):
+        decompress(payload, flag, bytes_max=99)
 
 
 @pytest.mark.parametrize("key", ["k", "ü", "k" * 127, "ü" * 63])

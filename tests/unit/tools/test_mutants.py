@@ -1,0 +1,75 @@
+"""The catalogue of mutants fits the code, and the tool that runs it tells found from survived."""
+
+from pathlib import Path
+
+import pytest
+from support.tool import load_tool
+
+mutants = load_tool("mutants")
+
+ROOT = Path(__file__).parents[3]
+
+
+def a_mutant(**changes: object) -> mutants.Mutant:
+    fields: dict[str, object] = {
+        "name": "one",
+        "file": "code.py",
+        "find": "1",
+        "replace": "2",
+        "breaks": "One is one.",
+        "tests": ("test_code.py",),
+    }
+    return mutants.Mutant(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    (tmp_path / "code.py").write_text("def one():\n    return 1\n")
+    (tmp_path / "test_code.py").write_text(
+        "import code_under_test\n\ndef test_one():\n    assert code_under_test.one() == 1\n"
+    )
+    (tmp_path / "code_under_test.py").write_text("def one():\n    return 1\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("mutant", mutants.load(), ids=lambda mutant: mutant.name)
+def test_an_entry_of_the_catalogue_fits_the_code(mutant: mutants.Mutant) -> None:
+    text = (ROOT / mutant.file).read_text()
+    assert text.count(mutant.find) == 1
+    changed = text.replace(mutant.find, mutant.replace)
+    if mutant.file.endswith(".py"):
+        compile(changed, mutant.file, "exec")
+    assert mutant.breaks.endswith(".")
+    assert [test for test in mutant.tests if not (ROOT / test.partition("::")[0]).exists()] == []
+    assert mutant.tests
+
+
+def test_there_are_enough_of_them() -> None:
+    assert len(mutants.load()) >= 60
+
+
+def test_a_text_that_is_gone_is_named(tree: Path) -> None:
+    with pytest.raises(mutants.CatalogueError, match=r"mutant one.* 0 times in code\.py"):
+        a_mutant(find="gone").apply(tree)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("replace", "found"), [("2", True), ("1 + 0", False)])
+def test_a_bug_is_found_and_a_harmless_change_survives(
+    tree: Path, capsys: pytest.CaptureFixture[str], replace: str, found: bool
+) -> None:
+    mutant = a_mutant(file="code_under_test.py", replace=replace)
+    findings = mutants.judge(mutant, tree, ["named"], jobs=1, every_suite=False)
+    assert mutants.report(mutant, findings) is found
+    told = capsys.readouterr().out
+    assert ("by=test_code.py::test_one" in told) is found
+    assert ("SURVIVED" in told) is not found
+    assert (tree / mutant.file).read_text() == "def one():\n    return 1\n"
+
+
+def test_an_entry_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    entry = '[[mutant]]\nname="a"\nfile="x"\nfind="1"\nreplace="2"\nbreaks="b."\ntests=["t"]\n'
+    path = tmp_path / "catalogue.toml"
+    path.write_text(entry * 2)
+    with pytest.raises(mutants.CatalogueError, match="mutant a stands twice"):
+        mutants.load(path)
