@@ -19,7 +19,7 @@ from support.faults import LONG, times
 from vq.broker.epoch_file import read_epoch, store_epoch
 from vq.clock import ManualClock
 from vq.errors import VqError
-from vq.store.directory import DataDirectory
+from vq.store.directory import DataDirectory, NamesakeFound
 from vq.store.log import Log, LogConfig
 from vq.store.memory_disk import MemoryDisk, Operation, RandomChance, keep_all, keep_none
 from vq.store.record import decode_into, encode_record
@@ -56,6 +56,15 @@ def open_log(disk: MemoryDisk, directory: DataDirectory, topic: str, topic_id: s
     return Log.open(place, topic_id=topic_id, config=CONFIG, disk=disk, clock=ManualClock())
 
 
+def claimed(directory: DataDirectory, topic: str, topic_id: str) -> None:
+    """Claim a topic as a broker does: what lies there of a deleted one goes to the trash."""
+    try:
+        directory.claim_topic(topic, topic_id)
+    except NamesakeFound:
+        directory.move_topic(topic, ManualClock(), keep=False)
+        directory.claim_topic(topic, topic_id)
+
+
 def payloads(log: Log) -> list[bytes]:
     found: list = []
     offset = log.start_offset
@@ -81,7 +90,7 @@ def tell(disk: MemoryDisk, rng: random.Random) -> Told:
 
     def claim(topic: str, topic_id: str) -> None:
         told.claims.append((now(), topic, topic_id))
-        directory.claim_topic(topic, topic_id)
+        claimed(directory, topic, topic_id)
         ids[topic] = topic_id
         logs[topic] = open_log(disk, directory, topic, topic_id)
 
@@ -141,7 +150,7 @@ def examine(disk: MemoryDisk, told: Told, at: int) -> list[str]:
                 ids = [i for claimed, each, i in told.claims if each == topic and claimed < at]
                 if not ids:
                     continue
-                directory.claim_topic(topic, ids[-1])
+                claimed(directory, topic, ids[-1])
                 found = held[topic] = payloads(open_log(disk, directory, topic, ids[-1]))
                 appended = [p for begun, i, p in told.appended if i == ids[-1] and begun < at]
                 answered = [p for done, i, p in told.acknowledged if i == ids[-1] and done <= at]

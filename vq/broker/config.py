@@ -88,7 +88,7 @@ class BrokerConfig:
             after this time.
         start_timeout_s: How long to wait for ZooKeeper when starting.
         stop_timeout_s: A graceful stop ends within this time whatever happens.
-        trash_keep_s: How long data of a deleted topic are kept aside before they are removed.
+        trash_keep_s: How long data of a deleted topic lie in the trash before they are removed.
         connections: Bounds of connections.
     """
 

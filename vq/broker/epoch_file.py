@@ -2,20 +2,23 @@
 
 A text file of one line, ``<data>/@epoch``, sample:
 
-    vq-epoch 1 17
+    vq-epoch 2 17 4d10e8df
 
-The words are: what it is, version of this layout, epoch. It lets a broker notice that the group's
+The words are: what it is, version of this layout, epoch, CRC-32C of the three words before (version
+1 had none): a changed digit is damage, not another epoch. It lets a broker notice that the group's
 record in ZooKeeper was lost: an epoch that does not rise is no fence.
 """
 
 from pathlib import Path
 
 from vq.errors import CoordinationError, DirectoryRefused
+from vq.store.checked_text import checksum
 from vq.store.disk import Disk
 
 _NAME = "@epoch"  # no topic can be called that
 _MARK = "vq-epoch"
-_VERSION = "1"
+_VERSION = "2"
+_UNCHECKED_VERSION = "1"
 _DIGITS_MAX = 20
 
 
@@ -29,11 +32,12 @@ def read_epoch(data: Path, disk: Disk) -> int:
     if not disk.exists(path):
         return 0
     words = disk.read_bytes(path).decode("ascii", "replace").split()
-    known = len(words) == 3 and words[:2] == [_MARK, _VERSION]
-    if not known or not words[2].isdigit() or len(words[2]) > _DIGITS_MAX:
+    known = words[:2] == [_MARK, _VERSION] and words[3:] == [checksum(" ".join(words[:3]))]
+    unchecked = len(words) == 3 and words[:2] == [_MARK, _UNCHECKED_VERSION]
+    if not (known or unchecked) or not words[2].isdigit() or len(words[2]) > _DIGITS_MAX:
         raise DirectoryRefused(
-            f"{path} holds {' '.join(words)[:60]!r}, not '{_MARK} {_VERSION} <epoch>'; it was "
-            "damaged or written by a newer vq"
+            f"{path} holds {' '.join(words)[:60]!r}, not '{_MARK} {_VERSION} <epoch> <crc>'; it "
+            "was damaged or written by a newer vq"
         )
     return int(words[2])
 
@@ -52,4 +56,5 @@ def store_epoch(data: Path, disk: Disk, epoch: int) -> None:
             "group's record was lost or is another cluster's. Restore ZooKeeper's data, or point "
             "the broker at the right ensemble"
         )
-    disk.write_atomic(data / _NAME, f"{_MARK} {_VERSION} {epoch}\n".encode())
+    text = f"{_MARK} {_VERSION} {epoch}"
+    disk.write_atomic(data / _NAME, f"{text} {checksum(text)}\n".encode())

@@ -14,7 +14,7 @@ from pathlib import Path
 from vq.clock import Clock
 from vq.model import TopicPartition
 from vq.store.block import BlockCache
-from vq.store.directory import DataDirectory
+from vq.store.directory import DataDirectory, LocalTopic
 from vq.store.disk import Disk
 from vq.store.log import Log, LogConfig
 
@@ -41,6 +41,10 @@ class Logs:
         Returns:
             Whether there is one in the usual place, and the directories of earlier ranges in
             rising order.
+
+        Raises:
+            NamesakeFound: Data of another topic of this name lie there.
+            DirectoryRefused: Whose data lie there cannot be told.
         """
         self._directory.claim_topic(partition.topic, topic_id)
         usual = self._directory.log_directory(*partition)
@@ -91,10 +95,21 @@ class Logs:
         self._disk.sync_directory(usual.parent)
         return aside
 
-    def trash_topic(self, name: str) -> None:
-        """Move all data of a topic out of the way; its logs must be closed."""
-        self._directory.trash_topic(name)
+    def move_topic(self, name: str, *, keep: bool) -> Path | None:
+        """Move all data of a topic out of the way, to stay or to be purged; close its logs before.
 
-    def purge_trash(self) -> int:
-        """Remove what was moved out of the way; return how many topics that were."""
-        return self._directory.purge_trash()
+        Returns where they are now, None if there were none.
+        """
+        return self._directory.move_topic(name, self._clock, keep=keep)
+
+    def purge_trash(self, keep_s: float) -> int:
+        """Remove what was moved out of the way long ago; return how many topics that were."""
+        return self._directory.purge_trash(self._clock, keep_s)
+
+    def local_topics(self) -> list[LocalTopic]:
+        """Return what topics have data here."""
+        return self._directory.topics()
+
+    def kept(self) -> list[Path]:
+        """Return where data lie that were moved out of the way to stay."""
+        return self._directory.kept()

@@ -50,6 +50,10 @@ from vq.version import __version__
 logger = logging.getLogger(__name__)
 
 
+#: How often the trash is looked at, at least.
+_PURGE_INTERVAL_S = 60.0
+
+
 class BrokerNode:
     """One broker. ``start`` once, ``stop`` once; both on the loop it lives on.
 
@@ -145,6 +149,7 @@ class BrokerNode:
         await self._coordinator.start(config.start_timeout_s)
         self._remove_listener = self._coordinator.add_listener(self._on_session)
         await self._partitions.view.refresh()
+        await self._partitions.look_for_strangers()
         self._listener = await self._network.listen(
             Address(config.host, config.port), self._server.new_session
         )
@@ -341,15 +346,16 @@ class BrokerNode:
 
     async def _purge_trash(self) -> None:
         """Remove data of deleted topics after a while, in which an operator may take them back."""
+        keep_s = self.config.trash_keep_s
         while True:
-            await asyncio.sleep(self.config.trash_keep_s)
             try:
-                removed = await self._runner.run(self._logs.purge_trash)
+                removed = await self._runner.run(lambda: self._logs.purge_trash(keep_s))
             except OSError as error:
                 logger.warning("the trash cannot be emptied: %s", error)
             else:
                 if removed:
                     logger.info("data of %d deleted topics were removed", removed)
+            await asyncio.sleep(min(keep_s, _PURGE_INTERVAL_S))
 
     async def _watch_disk(self) -> None:
         while True:

@@ -20,8 +20,10 @@ from vq.broker.runner import Runner
 from vq.broker.tasks import Tasks
 from vq.broker.topics_view import TopicsView
 from vq.coordination.coordinator import Coordinator
+from vq.coordination.paths import Topic
 from vq.coordination.reading import TopicView
 from vq.coordination.registry import read_state
+from vq.coordination.topics import was_deleted
 from vq.errors import (
     Busy,
     CoordinationError,
@@ -33,6 +35,7 @@ from vq.errors import (
 )
 from vq.limits import is_valid_name
 from vq.model import PartitionPlacement, TopicPartition
+from vq.store.directory import NamesakeFound
 from vq.store.log import Log, LogState
 
 logger = logging.getLogger(__name__)
@@ -149,7 +152,6 @@ class Partitions:
         for placement, version in zip(view.partitions, view.partition_versions, strict=True):
             channel = self.channels.get((view.name, placement.partition))
             if channel is not None and channel.topic_id != view.id:
-                logger.warning("topic %s was deleted and made anew", view.name)
                 await self._remove_topic(view.name)
                 channel = None
             if channel is not None:
@@ -205,7 +207,7 @@ class Partitions:
             context=self._context,
         )
         key, topic_id = channel.partition, view.id
-        there, aside = await self._runner.run(lambda: self._logs.prepare(key, topic_id))
+        there, aside = await self._prepare(key, topic_id)
         for path in aside:
             await self._add_older(channel, path)
         if there:
@@ -213,6 +215,56 @@ class Partitions:
         self.channels[key] = channel
         await self._fit(channel)
         return channel
+
+    async def _prepare(self, key: TopicPartition, topic_id: str) -> tuple[bool, list[Path]]:
+        """See ``Logs.prepare``; data of a namesake are moved out of the way."""
+        try:
+            return await self._runner.run(lambda: self._logs.prepare(key, topic_id))
+        except NamesakeFound as error:
+            await self._move_away(key.topic, error.topic_id)
+            return await self._runner.run(lambda: self._logs.prepare(key, topic_id))
+
+    async def _move_away(self, topic: str, topic_id: str) -> None:
+        """Move a topic's data: to the trash if the tree says it was deleted, else to stay."""
+        deleted = await was_deleted(self._coordinator, topic_id)
+        path = await self._runner.run(lambda: self._logs.move_topic(topic, keep=not deleted))
+        if deleted:
+            logger.warning("topic %s (id %s) was deleted; its data go to %s", topic, topic_id, path)
+        else:
+            logger.warning(
+                "another topic is called %s now, but nothing says that the one with id %s was "
+                "deleted: was ZooKeeper restored from a backup? Its data are kept in %s",
+                topic,
+                topic_id,
+                path,
+            )
+
+    async def look_for_strangers(self) -> None:
+        """Look at data of topics that ZooKeeper does not have: deleted meanwhile, or to be kept.
+
+        Raises:
+            CoordinationError: ZooKeeper cannot be asked.
+        """
+        try:
+            found = await self._runner.run(self._logs.local_topics)
+            kept = await self._runner.run(self._logs.kept)
+        except OSError as error:
+            logger.warning("what lies in the data directory cannot be listed: %s", error)
+            return
+        for local in found:
+            if local.topic in self.view.topics or local.topic in self.view.problems:
+                continue
+            if local.topic_id and await was_deleted(self._coordinator, local.topic_id):
+                await self._move_away(local.topic, local.topic_id)
+            else:
+                logger.warning(
+                    "ZooKeeper has no topic %s, and nothing says that it was deleted (id %s): its "
+                    "data are kept. Was ZooKeeper restored from a backup?",
+                    local.topic,
+                    local.topic_id or "unknown",
+                )
+        for path in kept:
+            logger.warning("%s is kept: nothing says that this topic was deleted", path)
 
     async def _add_older(self, channel: Channel, path: Path) -> None:
         """Open an earlier range of the partition, for reading."""
@@ -226,20 +278,33 @@ class Partitions:
             channel.add_older(log)
 
     async def _remove_topic(self, name: str) -> None:
-        """Close a topic that was deleted, and move its data out of the way."""
+        """Close a topic that was deleted, and move its data out of the way.
+
+        Raises:
+            CoordinationError: It is gone, but was not deleted; or ZooKeeper cannot be asked.
+        """
         if await self._tree_was_lost():
             raise CoordinationError(
                 f"topic {name!r} is gone from ZooKeeper, and so is the record of this broker's "
                 "group: the tree was emptied, not the topic deleted. Its data are kept. Restore "
                 "ZooKeeper's data, or give the broker an empty directory"
             )
-        logger.warning("topic %s was deleted; its data go to the trash", name)
-        error = UnknownTopic(f"topic {name!r} was deleted")
         doomed = [each for each in self.channels.values() if each.partition.topic == name]
+        known = self.view.topics.get(name)
+        topic_id = doomed[0].topic_id if doomed else known.id if known is not None else ""
+        deleted = await was_deleted(self._coordinator, topic_id)
+        if not deleted and await self._coordinator.exists(Topic.path(name)) is None:
+            raise CoordinationError(
+                f"topic {name!r} is gone from ZooKeeper, but nothing says that it was deleted "
+                f"(id {topic_id}): ZooKeeper was restored from a backup that is older than the "
+                "topic. Its data are kept. Restore a newer backup; or, if the topic is not wanted "
+                "any more, stop this broker and remove the topic's directory"
+            )
+        error = UnknownTopic(f"topic {name!r} was deleted")
         for channel in doomed:
             del self.channels[channel.partition]
             await self._close(channel, error)
-        await self._runner.run(lambda: self._logs.trash_topic(name))
+        await self._move_away(name, topic_id)
 
     async def _tree_was_lost(self) -> bool:
         """Whether the group's record is gone or older than what this node has acted on."""

@@ -10,6 +10,7 @@ version); a higher ``v`` is refused. Nothing here does I/O.
       load/<node>             ephemeral   BrokerLoad      how busy it is
     topics/<topic>                        Topic           id, settings, phase
       partitions/<n>                      Partition       placement spans, state
+    deleted                               DeletedTopics   ids and names of topics deleted lately
     consumers/<group>                     ConsumerGroup   model, topics, start
       members/<member>        ephemeral   Member          host, pid, subscriptions
       assignment/<topic>/<n>              Assignment      member, generation (the fence)
@@ -21,7 +22,7 @@ version); a higher ``v`` is refused. Nothing here does I/O.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Final, Self
 
 from vq.coordination.coordinator import join
@@ -32,6 +33,7 @@ FORMAT_VERSION: Final = 1
 
 BROKERS: Final = "brokers"
 TOPICS: Final = "topics"
+DELETED: Final = "deleted"
 CONSUMERS: Final = "consumers"
 SLOTS: Final = "slots"
 
@@ -296,6 +298,33 @@ def _span(document: Mapping[str, Any]) -> Span:
     if end is not None and (type(end) is not int or end < start):
         raise ValueError(f"span {document!r} ends before it starts")
     return Span(group, start, end)
+
+
+#: Deleted topics remembered. With the longest names that is 120 KB, of the 1 MB a znode may have.
+DELETED_TOPICS_MAX: Final = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletedTopics(Value):
+    """``deleted``: id → name of the topics deleted last, the oldest first.
+
+    Written before anything of a topic goes. A topic that is missing and not in here was not
+    deleted, as far as this tree knows: the tree may be older than the topic, after a restore.
+    """
+
+    _what = "list of deleted topics"
+    topics: Mapping[str, str] = field(default_factory=dict)
+
+    @staticmethod
+    def path() -> str:
+        """Return the path of the list."""
+        return DELETED
+
+    def with_topic(self, topic_id: str, name: str) -> Self:
+        """Return the list with one more topic, and without the oldest ones beyond the bound."""
+        others = {key: value for key, value in self.topics.items() if key != topic_id}
+        kept = list({**others, topic_id: name}.items())[-DELETED_TOPICS_MAX:]
+        return replace(self, topics=dict(kept))
 
 
 # Consumers ------------------------------------------------------------------------------------

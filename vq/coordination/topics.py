@@ -33,6 +33,7 @@ from vq.coordination.paths import (
     READY,
     TOPICS,
     CommittedOffset,
+    DeletedTopics,
     Owner,
     Partition,
     Topic,
@@ -53,6 +54,7 @@ __all__ = [
     "delete_topic",
     "describe_topic",
     "list_topics",
+    "was_deleted",
 ]
 
 #: Partitions made or deleted by one ``multi``.
@@ -127,7 +129,8 @@ async def create_topic(
 async def delete_topic(coordinator: Coordinator, name: str) -> None:
     """Delete a topic, its placement and every group's progress on it.
 
-    Brokers delete the data when they see it gone. May be repeated after any failure. The groups'
+    Brokers delete the data when they see it gone, since it is in the list of deleted topics, which
+    is written before anything goes. May be repeated after any failure. The groups'
     generations stay and are raised: if they began again at 0, a member that slept through could
     commit the old topic's progress into its namesake's.
 
@@ -139,9 +142,10 @@ async def delete_topic(coordinator: Coordinator, name: str) -> None:
         view = await read_topic(coordinator, name, any_phase=True)
         topic = Topic(id=view.id, settings=view.settings, phase=DELETING)
         try:
-            await coordinator.set(path, topic.encode(), version=view.version)
+            remember = await _remember_deletion(coordinator, view)
+            await coordinator.multi([Set(path, topic.encode(), view.version), *remember])
             break
-        except (BadVersion, ConnectionLost):
+        except (BadVersion, NoNode, NodeExists, ConnectionLost):
             continue
     else:
         raise _too_busy(name)
@@ -150,6 +154,29 @@ async def delete_topic(coordinator: Coordinator, name: str) -> None:
             await _delete_tree(coordinator, parent(group, name))
         await fence_claims(coordinator, group, name)
     await _delete_tree(coordinator, path)
+
+
+async def _remember_deletion(coordinator: Coordinator, view: TopicView) -> list[Operation]:
+    """Return what puts a topic on the list of deleted ones; nothing if it is there already."""
+    path = DeletedTopics.path()
+    try:
+        node = await coordinator.get(path)
+    except NoNode:
+        return [Create(path, DeletedTopics().with_topic(view.id, view.name).encode())]
+    known = DeletedTopics.decode(path, node.data)
+    if view.id in known.topics:
+        return []
+    return [Set(path, known.with_topic(view.id, view.name).encode(), node.stat.version)]
+
+
+async def was_deleted(coordinator: Coordinator, topic_id: str) -> bool:
+    """Whether somebody deleted the topic with this id, as far as the tree remembers."""
+    path = DeletedTopics.path()
+    try:
+        node = await coordinator.get(path)
+    except NoNode:
+        return False
+    return topic_id in DeletedTopics.decode(path, node.data).topics
 
 
 async def add_partitions(coordinator: Coordinator, name: str, count: int) -> TopicView:

@@ -2,25 +2,38 @@
 
 <data>/@identity               whose it is (``identity``)
 <data>/@lock                   held while a broker runs
-<data>/@trash/<topic>.<id>     topics of an earlier id, kept until purged
-<data>/<topic>/topic.json      {"v": 1, "topic": "orders", "id": "5d2f…"}
+<data>/@trash/<topic>.<id>.<time>   data of deleted topics, purged when that time is long ago
+<data>/@kept/<topic>.<id>.<time>    data of topics of which nothing says that they were deleted
+<data>/<topic>/topic.json      {"v": 2, "topic": "orders", "id": "5d2f…", "crc": "0a1b2c3d"}
 <data>/<topic>/<partition>/    a log (``log``); appears with the first append
+
+What cannot be told is refused: nothing is moved or removed because a file cannot be read. ``time``
+is when the data were moved, as ``20261122T095600Z``.
 """
 
-import json
+import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from vq.errors import DirectoryRefused
+from vq.clock import Clock
+from vq.errors import CorruptData, DirectoryRefused
 from vq.model import check_name
+from vq.store.checked_text import decode_text, encode_text
+from vq.store.checkpoint import Checkpoint
 from vq.store.disk import Disk, Lock
+from vq.store.format import CHECKPOINT_NAME, TEMPORARY_SUFFIX
 from vq.store.identity import LOCK_NAME, Identity, check_identity
 
-__all__ = ["DataDirectory", "LocalTopic", "unusable"]
+__all__ = ["DataDirectory", "LocalTopic", "NamesakeFound", "unusable"]
 
 TRASH_NAME: Final = "@trash"
+KEPT_NAME: Final = "@kept"
 TOPIC_FILE_NAME: Final = "topic.json"
+TOPIC_VERSION: Final = 2
+_TIME_FORMAT: Final = "%Y%m%dT%H%M%SZ"
+_MOVED = re.compile(r"(?P<base>.+)\.(?P<time>\d{8}T\d{6}Z)(-\d+)?")
 
 
 def unusable(path: Path, error: OSError) -> DirectoryRefused:
@@ -32,9 +45,20 @@ def unusable(path: Path, error: OSError) -> DirectoryRefused:
     )
 
 
+class NamesakeFound(DirectoryRefused):
+    """Data of another topic of this name lie here; ``topic_id`` is its id.
+
+    They must be moved (``DataDirectory.move_topic``) before the topic can have its directory.
+    """
+
+    def __init__(self, message: str, topic_id: str) -> None:
+        super().__init__(message)
+        self.topic_id = topic_id
+
+
 @dataclass(frozen=True, slots=True)
 class LocalTopic:
-    """What lies here of one topic: its id (empty if its file is lost) and its partitions."""
+    """What lies here of one topic: its id (empty if it cannot be told) and its partitions."""
 
     topic: str
     topic_id: str
@@ -80,31 +104,55 @@ class DataDirectory:
     def claim_topic(self, topic: str, topic_id: str) -> None:
         """Make this the directory of the topic with that id; do it before its logs are opened.
 
-        Data of a deleted topic of the same name is moved to the trash first, so that it never
-        meets its namesake.
-
         Raises:
             InvalidArgument: The topic's name may not name a directory.
-            DirectoryRefused: The topic's file was written by a newer vq, or a file has its name.
-            OSError: The topic's directory cannot be made or moved.
+            NamesakeFound: Data of a topic of the same name and another id lie here.
+            DirectoryRefused: Whose data lie here cannot be told; or a file has the topic's name.
+            OSError: The topic's directory cannot be made or read.
         """
         if self._topic_ids.get(topic) == topic_id:
             return
         directory = self.path / check_name("topic", topic)
         disk = self._disk
+        file = directory / TOPIC_FILE_NAME
         if disk.exists(directory) and not disk.is_directory(directory):
             raise DirectoryRefused(
                 f"{directory} is a file: topic {topic!r} cannot have its directory there; move the "
                 "file away or give the topic another name"
             )
-        if disk.exists(directory) and self._read_topic_id(topic) != topic_id:
-            self.trash_topic(topic)
-        if not disk.exists(directory):
-            for parent in disk.mkdir(directory):
-                disk.sync_directory(parent)
-            text = json.dumps({"v": 1, "topic": topic, "id": topic_id})
-            disk.write_atomic(directory / TOPIC_FILE_NAME, text.encode() + b"\n")
+        for parent in disk.mkdir(directory):
+            disk.sync_directory(parent)
+        if not disk.exists(file):
+            if set(disk.listdir(directory)) - {file.name + TEMPORARY_SUFFIX}:
+                raise self._unreadable(topic, "is missing, but there are data beside it", topic_id)
+            values = {"topic": topic, "id": topic_id}
+            disk.write_atomic(file, encode_text(TOPIC_VERSION, values))
+        found = self._read_topic_id(topic, wanted=topic_id)
+        if found != topic_id:
+            self._check_checkpoints(topic, found)
+            raise NamesakeFound(
+                f"{directory} has data of topic id {found}; topic {topic!r} has the id {topic_id}",
+                found,
+            )
         self._topic_ids[topic] = topic_id
+
+    def _check_checkpoints(self, topic: str, topic_id: str) -> None:
+        """Return if no checkpoint of the topic's logs names another id than its file does."""
+        directory = self.path / topic
+        for name in self._disk.listdir(directory):
+            path = directory / name / CHECKPOINT_NAME
+            if not self._disk.exists(path):
+                continue
+            try:
+                found = Checkpoint.from_bytes(self._disk.read_bytes(path)).topic_id
+            except CorruptData:
+                continue
+            if found != topic_id:
+                raise DirectoryRefused(
+                    f"{directory / TOPIC_FILE_NAME} names topic id {topic_id}, but {path} names "
+                    f"{found}: whose data these are cannot be told. Restore the file from a copy, "
+                    f"or move {directory} away"
+                )
 
     def log_directory(self, topic: str, partition: int) -> Path:
         """Return the directory for one partition's log, which need not exist.
@@ -114,19 +162,37 @@ class DataDirectory:
         """
         return self.path / check_name("topic", topic) / str(partition)
 
-    def _read_topic_id(self, topic: str) -> str:
-        """Return the id of the topic whose data lies here; empty if that cannot be told."""
+    def _read_topic_id(self, topic: str, *, wanted: str = "<id>") -> str:
+        """Return the id of the topic whose data lie here.
+
+        Raises:
+            DirectoryRefused: It cannot be told.
+        """
         path = self.path / topic / TOPIC_FILE_NAME
         if not self._disk.exists(path):
-            return ""
+            raise self._unreadable(topic, "is missing", wanted)
         try:
-            values = json.loads(self._disk.read_bytes(path))
-            version, topic_id = int(values["v"]), str(values["id"])
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            return ""
-        if version > 1:
-            raise DirectoryRefused(f"{path} has version {version}; this vq knows 1: run a newer vq")
-        return topic_id
+            data = self._disk.read_bytes(path)
+            version, values = decode_text(data, version_max=TOPIC_VERSION)
+            if version <= TOPIC_VERSION and values["topic"] != topic:
+                raise CorruptData(f"it names topic {values['topic']!r}")
+            topic_id = values["id"]
+        except (CorruptData, KeyError) as error:
+            raise self._unreadable(topic, f"cannot be read ({error})", wanted) from error
+        if version > TOPIC_VERSION:
+            raise DirectoryRefused(
+                f"{path} has version {version}; this vq knows up to {TOPIC_VERSION}: run a newer vq"
+            )
+        return str(topic_id)
+
+    def _unreadable(self, topic: str, what: str, topic_id: str) -> DirectoryRefused:
+        directory = self.path / topic
+        return DirectoryRefused(
+            f"{directory / TOPIC_FILE_NAME} {what}, so it cannot be told whose data lie in "
+            f"{directory}. Nothing was changed. If they are those of the topic that is there now, "
+            f'write this line to the file: {{"v": 1, "topic": "{topic}", "id": "{topic_id}"}} '
+            "(`vq topic describe` shows the id). If not, move the directory away"
+        )
 
     def topics(self) -> list[LocalTopic]:
         """Return what lies here, sorted by topic."""
@@ -137,37 +203,86 @@ class DataDirectory:
                 continue
             if self._disk.is_directory(directory):
                 numbers = [int(n) for n in self._disk.listdir(directory) if n.isdigit()]
-                found.append(LocalTopic(name, self._read_topic_id(name), tuple(sorted(numbers))))
+                try:
+                    topic_id = self._read_topic_id(name)
+                except DirectoryRefused:
+                    topic_id = ""
+                found.append(LocalTopic(name, topic_id, tuple(sorted(numbers))))
         return found
 
-    def trash_topic(self, topic: str) -> Path | None:
-        """Move all data of a topic to the trash; return where it is now, None if there was none.
+    # Moved out of the way -----------------------------------------------------------------------
+    def move_topic(self, topic: str, clock: Clock, *, keep: bool) -> Path | None:
+        """Move all data of a topic out of the way; return where they are, None if there were none.
 
         The topic's logs must be closed.
+
+        Args:
+            topic: Its name.
+            clock: Says when that was.
+            keep: To ``@kept``, where they stay; otherwise to ``@trash``, which is purged.
+
+        Raises:
+            DirectoryRefused: Whose data they are cannot be told.
         """
         directory = self.path / check_name("topic", topic)
         if not self._disk.exists(directory):
             return None
-        trash = self.path / TRASH_NAME
-        for parent in self._disk.mkdir(trash):
+        topic_id = self._topic_ids.get(topic) or self._read_topic_id(topic)
+        place = self.path / (KEPT_NAME if keep else TRASH_NAME)
+        for parent in self._disk.mkdir(place):
             self._disk.sync_directory(parent)
-        base = f"{topic}.{self._read_topic_id(topic) or 'unknown'}"
-        target, number = trash / base, 0
-        while self._disk.exists(target):
-            number += 1
-            target = trash / f"{base}.{number}"
+        target = self._free_name(place, f"{topic}.{topic_id}", clock)
         self._disk.rename(directory, target)
-        self._disk.sync_directory(trash)
+        self._disk.sync_directory(place)
         self._disk.sync_directory(self.path)
         self._topic_ids.pop(topic, None)
         return target
 
-    def purge_trash(self) -> int:
-        """Delete what lies in the trash for good; return how many topics that were."""
+    def _free_name(self, place: Path, base: str, clock: Clock) -> Path:
+        now = datetime.fromtimestamp(-(-clock.wall_ms() // 1000), UTC)  # rounded up: never early
+        base = f"{base}.{now.strftime(_TIME_FORMAT)}"
+        target, number = place / base, 0
+        while self._disk.exists(target):
+            number += 1
+            target = place / f"{base}-{number}"
+        return target
+
+    def kept(self) -> list[Path]:
+        """Return what was moved to ``@kept`` and is still there."""
+        place = self.path / KEPT_NAME
+        if not self._disk.exists(place):
+            return []
+        return [place / name for name in self._disk.listdir(place)]
+
+    def purge_trash(self, clock: Clock, keep_s: float) -> int:
+        """Delete for good what was moved to the trash ``keep_s`` ago or earlier; return how many.
+
+        What has no time in its name, or one in the future (the clock was set back), gets the
+        present one: it is purged ``keep_s`` from now.
+        """
         trash = self.path / TRASH_NAME
         if not self._disk.exists(trash):
             return 0
-        names = self._disk.listdir(trash)
-        for name in names:
-            self._disk.rmtree(trash / name)
-        return len(names)
+        now_s = clock.wall_ms() / 1000
+        purged = 0
+        for name in self._disk.listdir(trash):
+            base, moved_s = _moved(name)
+            if moved_s is None or moved_s > now_s + 1:
+                self._disk.rename(trash / name, self._free_name(trash, base, clock))
+                self._disk.sync_directory(trash)
+            elif now_s - moved_s >= keep_s:
+                self._disk.rmtree(trash / name)
+                purged += 1
+        return purged
+
+
+def _moved(name: str) -> tuple[str, float | None]:
+    """Return what a name in the trash is without its time, and that time."""
+    found = _MOVED.fullmatch(name)
+    if found is None:
+        return name, None
+    try:
+        moved = datetime.strptime(found["time"], _TIME_FORMAT).replace(tzinfo=UTC)
+    except ValueError:  # the digits are no date
+        return name, None
+    return found["base"], moved.timestamp()

@@ -72,7 +72,7 @@ __all__ = [
 ]
 
 #: Version of the whole data directory; a directory with a larger one is refused.
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 #: Version byte of a control record's payload.
 CONTROL_VERSION: Final = 1
 

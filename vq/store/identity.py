@@ -1,19 +1,20 @@
 """Whose data directory this is: an identity file, compared before anything else is touched.
 
-    @identity    {"v": 1, "cluster": "default", "group": "b1", "node": "n1", "id": "8f0c…"}
+    @identity    {"v": 2, "cluster": "default", "group": "b1", "node": "n1", "id": "8f0c…",
+                  "crc": "0a1b2c3d"}
     @lock        process id of the broker that uses the directory now
 
 Topics are directories beside these two; no topic's name can begin with ``@``. ``id`` is drawn when
 the directory is made: an emptied directory under a known node is thereby told from the old one.
 """
 
-import json
 import secrets
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from vq.errors import DirectoryRefused
+from vq.errors import CorruptData, DirectoryRefused
+from vq.store.checked_text import decode_text, encode_text
 from vq.store.disk import Disk
 from vq.store.format import FORMAT_VERSION, TEMPORARY_SUFFIX
 
@@ -21,15 +22,6 @@ __all__ = ["IDENTITY_NAME", "LOCK_NAME", "Identity", "check_identity"]
 
 IDENTITY_NAME: Final = "@identity"
 LOCK_NAME: Final = "@lock"
-#: What a damaged identity ends in; the last two are for 1e999 as a number and for "[[[[" and so on.
-_UNREADABLE: Final = (
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    OverflowError,
-    RecursionError,
-)
 #: What may lie in a directory that is to become a data directory.
 _HARMLESS: Final = frozenset({LOCK_NAME, "lost+found", IDENTITY_NAME + TEMPORARY_SUFFIX})
 
@@ -45,7 +37,7 @@ class Identity:
 
     def to_bytes(self) -> bytes:
         """Return the JSON text of the identity file."""
-        return json.dumps({"v": FORMAT_VERSION, **asdict(self)}).encode() + b"\n"
+        return encode_text(FORMAT_VERSION, asdict(self))
 
     @classmethod
     def from_bytes(cls, data: bytes, path: Path) -> "Identity":
@@ -55,9 +47,8 @@ class Identity:
             DirectoryRefused: It cannot be parsed, or was written by a newer vq.
         """
         try:
-            values = json.loads(data)
-            version = int(values.pop("v"))
-        except _UNREADABLE as error:
+            version, values = decode_text(data, version_max=FORMAT_VERSION)
+        except CorruptData as error:
             raise _damaged(path, error) from error
         if version > FORMAT_VERSION:
             raise DirectoryRefused(
@@ -72,8 +63,8 @@ class Identity:
 
 def _damaged(path: Path, error: Exception) -> DirectoryRefused:
     return DirectoryRefused(
-        f"{path} is damaged ({error}): restore it from a copy; its text is documented in "
-        "docs/formats.md"
+        f"{path} is damaged, or was written by a newer vq ({error}): restore it from a copy; its "
+        "text is documented in docs/formats.md"
     )
 
 
@@ -86,13 +77,18 @@ def check_identity(path: Path, *, cluster: str, group: str, node: str, disk: Dis
     """
     file = path / IDENTITY_NAME
     if disk.exists(file):
-        found = Identity.from_bytes(disk.read_bytes(file), file)
+        data = disk.read_bytes(file)
+        found = Identity.from_bytes(data, file)
         if (found.cluster, found.group, found.node) != (cluster, group, node):
             raise DirectoryRefused(
                 f"{path} belongs to cluster {found.cluster!r}, group {found.group!r}, node "
                 f"{found.node!r}; this broker is cluster {cluster!r}, group {group!r}, node "
                 f"{node!r}: give it a directory of its own"
             )
+        if (
+            data != found.to_bytes()
+        ):  # of an earlier format: an earlier vq must refuse it from now on
+            disk.write_atomic(file, found.to_bytes())
         return found
     strangers = [name for name in disk.listdir(path) if name not in _HARMLESS]
     if strangers:

@@ -6,8 +6,9 @@ import json
 import pytest
 from support.broker import DATA, Client, message, until
 
+from vq.broker.epoch_file import read_epoch
 from vq.coordination.coordinator import SessionState
-from vq.coordination.paths import BrokerLoad, BrokerNode, GroupState
+from vq.coordination.paths import BrokerLoad, BrokerNode, GroupState, Partition, Topic
 from vq.coordination.registry import groups, read_state
 from vq.coordination.topics import change_settings, delete_topic
 from vq.errors import (
@@ -23,6 +24,7 @@ from vq.errors import (
 )
 from vq.model import FlushMode, TopicSettings
 from vq.remoting.messages import decode_reply
+from vq.store.memory_disk import MemoryDisk
 from vq.store.record import decode_records
 
 
@@ -57,7 +59,7 @@ async def test_every_start_raises_the_epoch_and_stores_it_first(cluster):
     for epoch in (1, 2, 3):
         node = await cluster.start()
         assert node.epoch == epoch
-        assert cluster.disks["b1"].read_bytes(DATA / "@epoch") == b"vq-epoch 1 %d\n" % epoch
+        assert read_epoch(DATA, cluster.disks["b1"]) == epoch
         await node.stop()
 
 
@@ -176,7 +178,7 @@ async def test_after_a_lost_session_the_node_registers_anew(served):
     again = await served.connect()
     assert again.hello.incarnation > incarnation
     assert (await again.put("t", 0, [message(b"x")])).epoch == 2
-    assert served.disk.read_bytes(DATA / "@epoch") == b"vq-epoch 1 2\n"
+    assert read_epoch(DATA, served.disk) == 2
 
 
 async def test_a_node_that_lost_its_group_to_another_stops_acting(cluster):
@@ -316,6 +318,88 @@ async def test_an_emptied_zookeeper_does_not_delete_data(served):
     assert "emptied" in str(view.problems["t"])
     _, body = await served.client.get("t", 0, 0)
     assert [r.payload for r in decode_records(body, 0)] == [b"kept"]
+
+
+async def _restored_without(served, topic: str) -> None:
+    """Put the tree into the state it had before the topic was made; nobody deleted it."""
+    async with served.cluster.admin() as admin:
+        for number in (0, 1):
+            await admin.delete(Partition.path(topic, number))
+        await admin.delete(Partition.parent(topic))
+        await admin.delete(Topic.path(topic))
+
+
+def _names(disk: MemoryDisk, folder: str) -> list[str]:
+    path = DATA / folder
+    return [name.split(".")[0] for name in disk.listdir(path)] if disk.exists(path) else []
+
+
+async def test_a_tree_older_than_a_topic_does_not_delete_its_data(served):
+    """ZooKeeper came back from a backup that has the group but not the topic: its data stay."""
+    await served.client.put("t", 0, [message(b"kept")])
+    await _restored_without(served, "t")
+    view = served.node._partitions.view
+    view.hint()
+    await until(lambda: "t" in view.problems)
+    assert "backup that is older" in str(view.problems["t"])
+    assert _names(served.disk, "@trash") == []
+    _, body = await served.client.get("t", 0, 0)
+    assert [r.payload for r in decode_records(body, 0)] == [b"kept"]
+
+
+@pytest.mark.parametrize("running", [True, False], ids=["running", "stopped"])
+async def test_a_tree_older_than_a_topic_does_not_give_its_data_to_a_namesake(
+    served, caplog, running
+):
+    """The topic was made again after the restore: the old data are kept aside, and told."""
+    await served.client.put("t", 0, [message(b"kept")])
+    if not running:
+        await served.node.stop()
+    await _restored_without(served, "t")
+    if not running:
+        await served.cluster.start(trash_keep_s=0.01)
+        assert "ZooKeeper has no topic t" in caplog.text
+    await served.cluster.create_topic("t", partitions=2)
+    await until(lambda: _names(served.disk, "@kept") == ["t"])
+    assert _names(served.disk, "@trash") == []
+    assert "restored from a backup" in caplog.text
+    client = await Client.connect(served.cluster.network, served.cluster.nodes["b1"].address)
+    assert (await client.put("t", 0, [message(b"new")])).offset == 88
+    await served.cluster.nodes["b1"].stop()
+    caplog.clear()
+    await served.cluster.start(trash_keep_s=0.01)
+    assert "is kept: nothing says" in caplog.text
+
+
+async def test_a_topic_deleted_while_the_broker_was_away_goes_to_the_trash(served):
+    """At the start it is found among the deleted ones; it does not lie there for ever."""
+    await served.client.put("t", 0, [message(b"x")])
+    await served.node.stop()
+    async with served.cluster.admin() as admin:
+        await delete_topic(admin, "t")
+    await served.cluster.start()
+    assert _names(served.disk, "@trash") == ["t"]
+    assert not served.disk.exists(DATA / "t")
+
+
+async def test_one_damaged_byte_beside_a_topics_data_deletes_nothing(served, caplog):
+    """The broker starts, says which file and what to do, and leaves the data where they are."""
+    await served.client.put("t", 0, [message(b"kept")])
+    await served.node.stop()
+    file = DATA / "t" / "topic.json"
+    text = served.disk.read_bytes(file)
+    damaged = bytearray(text)
+    damaged[text.index(b"id") + 7] ^= 1
+    served.disk.write_atomic(file, bytes(damaged))
+    node = await served.cluster.start(trash_keep_s=0.01)
+    assert str(file) in caplog.text
+    assert "Nothing was changed" in str(node._partitions.view.problems["t"])
+    assert _names(served.disk, "@trash") == []
+    served.disk.write_atomic(file, text)
+    node._partitions.view.hint()
+    await until(lambda: ("t", 0) in node._partitions.channels)
+    client = await Client.connect(served.cluster.network, node.address)
+    assert [r.payload for r in decode_records((await client.get("t", 0, 0))[1], 0)] == [b"kept"]
 
 
 # Disk ---------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from vq.coordination.paths import (
     BrokerNode,
     CommittedOffset,
     ConsumerGroup,
+    DeletedTopics,
     GroupState,
     Member,
     Owner,
@@ -63,6 +64,10 @@ GOLDEN: list[tuple[Value, str]] = [
         Partition(spans=(Span("b1", 0, 9), Span("b2", 9)), state=PartitionState.RO),
         '{"v": 1, "placement": [{"group": "b1", "start": 0, "end": 9}, '
         '{"group": "b2", "start": 9, "end": null}], "state": "ro"}',
+    ),
+    (
+        DeletedTopics(topics={"ab": "t", "cd": "u"}),
+        '{"v": 1, "topics": {"ab": "t", "cd": "u"}}',
     ),
     (
         ConsumerGroup(start="latest", topics={"t": "red"}),

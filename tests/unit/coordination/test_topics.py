@@ -5,6 +5,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 from support.coordination import FAULTS, client_of, disarm, strike
@@ -145,6 +146,21 @@ async def test_a_deleted_topic_takes_the_groups_progress_along(client) -> None:
     assert await commits.read_offsets(client, "g", ["t"]) == {}
     late = await commits.commit(client, [(mine, CommittedOffset(offset=9))])
     assert late.stale == (TopicPartition("t", 0),)
+
+
+async def test_deleted_topics_are_remembered(client) -> None:
+    """By id, the last ones; a topic that is merely missing was not deleted."""
+    made = [await topics.create_topic(client, f"t{number}") for number in range(4)]
+    with patch("vq.coordination.paths.DELETED_TOPICS_MAX", 2):
+        for view in made[:3]:
+            await topics.delete_topic(client, view.name)
+    assert [await topics.was_deleted(client, view.id) for view in made] == [
+        False,
+        True,
+        True,
+        False,
+    ]
+    assert not await topics.was_deleted(client, "")
 
 
 async def test_partitions_are_added_at_the_end(client) -> None:

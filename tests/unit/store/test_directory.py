@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from vq.clock import Clock, ManualClock
 from vq.errors import DirectoryRefused, InvalidArgument
-from vq.store.directory import DataDirectory, LocalTopic
+from vq.store.checked_text import encode_text
+from vq.store.checkpoint import Checkpoint
+from vq.store.directory import DataDirectory, LocalTopic, NamesakeFound
 from vq.store.disk import Disk, RealDisk
 from vq.store.memory_disk import MemoryDisk, keep_none
 
@@ -58,37 +61,155 @@ def test_a_claimed_topic_keeps_its_id() -> None:
     assert DataDirectory.topics(open_directory(disk.crash(keep_none))) == data.topics()
 
 
-def test_data_of_a_namesake_go_to_the_trash() -> None:
-    """Nothing is deleted until purged, and two generations do not collide."""
-    disk = MemoryDisk()
+def moved(data: DataDirectory, topic: str, clock: Clock, *, keep: bool = False) -> str:
+    path = data.move_topic(topic, clock, keep=keep)
+    assert path is not None
+    return path.name
+
+
+def test_data_of_a_namesake_are_moved_out_of_the_way_first() -> None:
+    """Nothing is deleted, two generations do not collide, and it is told whose data they are."""
+    disk, clock = MemoryDisk(), ManualClock(wall_ms=1_763_805_360_000)
     data = open_directory(disk)
-    for topic_id in ("id1", "id2", "id1", "id3"):
+    data.claim_topic("orders", "id1")
+    disk.mkdir(HOME / "orders" / "0")
+    with pytest.raises(NamesakeFound, match="id1") as found:
+        data.claim_topic("orders", "id2")
+    assert found.value.topic_id == "id1"
+    assert moved(data, "orders", clock) == "orders.id1.20251122T095600Z"
+    for topic_id in ("id2", "id1"):
         data.claim_topic("orders", topic_id)
         disk.mkdir(HOME / "orders" / "0")
-    assert disk.listdir(HOME / "@trash") == ["orders.id1", "orders.id1.1", "orders.id2"]
-    assert data.topics() == [LocalTopic("orders", "id3", (0,))]
-    assert data.purge_trash() == 3
-    assert data.purge_trash() == 0
+        moved(data, "orders", clock)
+    assert disk.listdir(HOME / "@trash") == [
+        "orders.id1.20251122T095600Z",
+        "orders.id1.20251122T095600Z-1",
+        "orders.id2.20251122T095600Z",
+    ]
+    assert data.topics() == []
+
+
+def test_the_trash_is_purged_by_the_age_of_what_lies_in_it() -> None:
+    """Neither a purge that is due nor a restart takes what was moved there lately."""
+    disk, clock = MemoryDisk(), ManualClock()
+    for topic in ("old", "new"):
+        data = open_directory(disk)  # the broker starts anew; ages go on
+        data.claim_topic(topic, "id1")
+        disk.mkdir(HOME / topic / "0")
+        moved(data, topic, clock)
+        clock.advance(18)
+        data.close()
+    data = open_directory(disk)
+    assert data.purge_trash(clock, keep_s=20) == 1
+    assert [name.split(".")[0] for name in disk.listdir(HOME / "@trash")] == ["new"]
+    assert data.purge_trash(clock, keep_s=20) == 0
+    clock.advance(5)
+    assert data.purge_trash(clock, keep_s=20) == 1
     assert disk.listdir(HOME / "@trash") == []
 
 
-def test_a_topic_directory_without_its_file_is_a_strangers() -> None:
-    """It cannot be told whose data these are, so they are put aside."""
+@pytest.mark.parametrize(
+    "name", ["orders", "orders.id1", "a.b.20259999T000000Z", "orders.id1.20991231T000000Z"]
+)
+def test_what_has_no_age_in_the_trash_gets_one(name: str) -> None:
+    """Put there by hand or by an earlier vq, or moved by a clock that was ahead."""
+    disk, clock = MemoryDisk(), ManualClock()
+    data = open_directory(disk)
+    disk.mkdir(HOME / "@trash" / name)
+    for _ in range(2):
+        assert data.purge_trash(clock, keep_s=10) == 0
+        clock.advance(6)
+    assert data.purge_trash(clock, keep_s=10) == 1
+
+
+def test_what_is_kept_is_never_purged() -> None:
+    """It has a place of its own."""
+    disk, clock = MemoryDisk(), ManualClock()
+    data = open_directory(disk)
+    assert data.kept() == []
+    data.claim_topic("orders", "id1")
+    name = moved(data, "orders", clock, keep=True)
+    clock.advance(10**6)
+    assert data.purge_trash(clock, keep_s=1) == 0
+    assert data.kept() == [HOME / "@kept" / name]
+
+
+def test_every_damaged_byte_of_a_topics_file_is_noticed() -> None:
+    """Nothing is moved because of it; the message names the file and what to write."""
+    disk, clock = MemoryDisk(), ManualClock()
+    data = open_directory(disk)
+    data.claim_topic("orders", "id1")
+    disk.mkdir(HOME / "orders" / "0")
+    data.close()
+    file = HOME / "orders" / "topic.json"
+    text = disk.read_bytes(file)
+    for at in range(len(text) - 1):
+        damaged = bytearray(text)
+        damaged[at] ^= 1
+        disk.write_atomic(file, bytes(damaged))
+        data = open_directory(disk)
+        said = r"topic.json (has version|cannot be)"
+        with pytest.raises(DirectoryRefused, match=said) as refused:
+            data.claim_topic("orders", "id1")
+        assert not isinstance(refused.value, NamesakeFound)
+        with pytest.raises(DirectoryRefused):
+            data.move_topic("orders", clock, keep=False)
+        assert data.topics() == [LocalTopic("orders", "", (0,))]
+        data.close()
+    disk.write_atomic(file, b'{"v": 1, "topic": "orders", "id": "id1"}')  # as it was told
+    open_directory(disk).claim_topic("orders", "id1")
+
+
+def test_a_topics_file_that_is_missing_beside_data_is_refused() -> None:
+    """It cannot be told whose data these are. Without data it is a claim that was interrupted."""
     disk = MemoryDisk()
     data = open_directory(disk)
     disk.mkdir(HOME / "orders" / "0")
-    disk.write_atomic(HOME / "orders" / "topic.json", b"not json")
-    assert data.topics() == [LocalTopic("orders", "", (0,))]
+    with pytest.raises(DirectoryRefused, match="missing, but there are data"):
+        data.claim_topic("orders", "id1")
+    disk.rmtree(HOME / "orders" / "0")
     data.claim_topic("orders", "id1")
-    assert disk.listdir(HOME / "@trash") == ["orders.unknown"]
+    assert data.topics() == [LocalTopic("orders", "id1", ())]
+
+
+def test_a_topics_file_of_another_topic_is_refused() -> None:
+    """Copied to the wrong place."""
+    disk = MemoryDisk()
+    data = open_directory(disk)
+    data.claim_topic("orders", "id1")
+    disk.rename(HOME / "orders", HOME / "clicks")
+    with pytest.raises(DirectoryRefused, match="it names topic 'orders'"):
+        data.claim_topic("clicks", "id1")
+
+
+def test_a_topics_file_that_contradicts_a_checkpoint_is_refused() -> None:
+    """A file of the first version has no checksum: a changed id alone moves nothing away."""
+    disk = MemoryDisk()
+    data = open_directory(disk)
+    data.claim_topic("orders", "id1")
+    disk.mkdir(HOME / "orders" / "0")
+    checkpoint = Checkpoint(topic_id="id1", start_offset=0, offset=0).to_bytes()
+    disk.write_atomic(HOME / "orders" / "0" / "checkpoint", checkpoint)
+    disk.mkdir(HOME / "orders" / "1")
+    disk.write_atomic(HOME / "orders" / "1" / "checkpoint", b"unreadable")
+    disk.write_atomic(HOME / "orders" / "topic.json", b'{"v": 1, "topic": "orders", "id": "id0"}')
+    with pytest.raises(DirectoryRefused, match=r"orders/0/checkpoint names id1") as refused:
+        open_again(disk, data).claim_topic("orders", "id1")
+    assert not isinstance(refused.value, NamesakeFound)
+
+
+def open_again(disk: MemoryDisk, data: DataDirectory) -> DataDirectory:
+    data.close()
+    return open_directory(disk)
 
 
 def test_a_topic_of_a_newer_format_is_refused() -> None:
-    """And not put aside."""
+    """And not moved away."""
     disk = MemoryDisk()
     data = open_directory(disk)
     disk.mkdir(HOME / "orders")
-    disk.write_atomic(HOME / "orders" / "topic.json", b'{"v": 2, "id": "id1"}')
+    text = encode_text(3, {"topic": "orders", "id": "id1"})
+    disk.write_atomic(HOME / "orders" / "topic.json", text)
     with pytest.raises(DirectoryRefused, match="newer"):
         data.claim_topic("orders", "id1")
     assert disk.exists(HOME / "orders")
@@ -104,9 +225,10 @@ def test_a_file_of_a_topics_name_is_left_alone() -> None:
     assert disk.read_bytes(HOME / "orders") == b"mine"
 
 
-def test_trashing_what_is_not_there_is_nothing() -> None:
+def test_moving_what_is_not_there_is_nothing() -> None:
     """A deleted topic may never have had data here."""
-    assert open_directory(MemoryDisk()).trash_topic("orders") is None
+    data = open_directory(MemoryDisk())
+    assert data.move_topic("orders", ManualClock(), keep=False) is None
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "@trash", "x" * 201])
@@ -116,7 +238,7 @@ def test_names_that_are_no_names_never_reach_the_disk(name: str) -> None:
     for call in (
         lambda: data.claim_topic(name, "id"),
         lambda: data.log_directory(name, 0),
-        lambda: data.trash_topic(name),
+        lambda: data.move_topic(name, ManualClock(), keep=False),
     ):
         with pytest.raises(InvalidArgument):
             call()
@@ -127,7 +249,7 @@ def test_what_is_no_topic_is_not_listed() -> None:
     disk = MemoryDisk()
     data = open_directory(disk)
     data.claim_topic("orders", "id1")
-    data.trash_topic("orders")
+    data.move_topic("orders", ManualClock(), keep=False)
     disk.mkdir(HOME / "lost+found")
     disk.write_atomic(HOME / "notes", b"")
     assert data.topics() == []

@@ -1,10 +1,13 @@
 """Whose data directory this is."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from vq.errors import DirectoryRefused
+from vq.store.checked_text import encode_text
+from vq.store.format import FORMAT_VERSION
 from vq.store.identity import IDENTITY_NAME, Identity, check_identity
 from vq.store.memory_disk import MemoryDisk
 
@@ -43,8 +46,7 @@ def test_another_brokers_directory_is_refused(other: str) -> None:
 def test_a_newer_format_is_refused() -> None:
     """It says to run the newer vq."""
     disk = empty()
-    text = check(disk).to_bytes().replace(b'"v": 1', b'"v": 2')
-    disk.write_atomic(HOME / IDENTITY_NAME, text)
+    disk.write_atomic(HOME / IDENTITY_NAME, encode_text(FORMAT_VERSION + 1, asdict(check(disk))))
     with pytest.raises(DirectoryRefused, match="a newer vq wrote it"):
         check(disk)
 
@@ -74,3 +76,25 @@ def test_a_file_systems_own_directory_is_no_stranger() -> None:
     disk = empty()
     disk.mkdir(HOME / "lost+found")
     check(disk)
+
+
+def test_every_damaged_byte_of_an_identity_is_noticed() -> None:
+    """No single bit makes it another broker's, or another directory."""
+    disk = empty()
+    text = check(disk).to_bytes()
+    for at in range(len(text) - 1):
+        damaged = bytearray(text)
+        damaged[at] ^= 1
+        disk.write_atomic(HOME / IDENTITY_NAME, bytes(damaged))
+        with pytest.raises(DirectoryRefused, match=r"damaged|newer"):
+            check(disk)
+
+
+def test_an_identity_of_the_first_format_is_taken_over() -> None:
+    """From then on an earlier vq refuses the directory, which may hold what it cannot read."""
+    disk = empty()
+    old = b'{"v": 1, "cluster": "c", "group": "g", "node": "n", "id": "8f"}\n'
+    disk.write_atomic(HOME / IDENTITY_NAME, old)
+    assert check(disk) == Identity("c", "g", "n", "8f")
+    assert b'"v": 2' in disk.read_bytes(HOME / IDENTITY_NAME)
+    assert check(disk) == Identity("c", "g", "n", "8f")
