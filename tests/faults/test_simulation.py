@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from support.simulation import mutants, run
-from support.simulation.nemesis import FAULTS
+from support.simulation.nemesis import COMBINATIONS, FAULTS, draw_kinds
 from support.simulation.world import Size
 
 LONG = os.environ.get("VQ_LONG") == "1"
@@ -76,7 +76,15 @@ def test_a_seed_replays_whatever_the_hash_seed_of_the_interpreter() -> None:
         assert ended.stdout.split() == here
 
 
-@pytest.mark.slow
+def test_faults_that_hurt_together_are_drawn_together() -> None:
+    """Each combination is among the faults of several seeds of the short form."""
+    drawn = [set(draw_kinds(seed)) for seed in range(60)]
+    for combination in COMBINATIONS:
+        assert sum(kinds >= set(combination) for kinds in drawn) >= 3, combination
+    assert set().union(*drawn) == set(FAULTS)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=str)
 def test_the_simulation_kills(mutant: mutants.Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     """A variant of vq that breaks a promise is found out within a few seeds (M-MUT)."""

@@ -154,6 +154,7 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             topic_id="5f0c",
             start_offset=5000,
             producers=b"\x01\x02",
+            placement_version=9,
         )
     ),
     (Command.ADOPT, "response"): Sample(wire.AdoptResponse()),

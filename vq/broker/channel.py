@@ -80,6 +80,19 @@ def local_span(placement: PartitionPlacement, group: str) -> Span | None:
     return next((span for span in reversed(placement.spans) if span.group == group), None)
 
 
+def check_placement_version(partition: TopicPartition, known: int, wanted: int) -> None:
+    """Return if a move was decided under the placement that is known here.
+
+    Raises:
+        PartitionReadOnly: It was not; nothing was done.
+    """
+    if known != wanted:
+        raise PartitionReadOnly(
+            f"partition {partition} has placement version {known}, not {wanted}; read it again and "
+            "repeat the move"
+        )
+
+
 class Channel:
     """One partition of which this group holds at least a part.
 
@@ -92,7 +105,8 @@ class Channel:
         start_offset: First offset of ``log``.
         high_watermark: Where readers stop. Invariant: start_offset <= it <= end of the log.
         sealed: A move asked for the end of this span, under ``placement_version``.
-        adopted: Prepared for a move; takes appends once the placement names this group.
+        adopted: The placement version under which it was prepared for a move to this group; takes
+            appends once the placement names this group. None: it was not.
         failure: The I/O error that ended writing, or opening.
         flushing: The flusher works on the log at this moment; it must not be closed.
         closing: The topic is gone or the node stops; nothing more is done here.
@@ -147,7 +161,7 @@ class Channel:
         self.start_offset = self.high_watermark = self.span.start if self.span else 0
         self.sync = settings.flush is FlushMode.SYNC
         self.sealed = False
-        self.adopted = False
+        self.adopted: int | None = None
         self.closing: VqError | None = None
         self.failure: BaseException | None = None
         self.acks: deque[Acknowledgement] = deque()
@@ -192,6 +206,26 @@ class Channel:
             and self.placement.writer_group == self.context.group
         )
 
+    def check_version(self, version: int) -> None:
+        """See ``check_placement_version``."""
+        check_placement_version(self.partition, self.placement_version, version)
+
+    @property
+    def held(self) -> bool:
+        """Whether this group holds a part of the partition, or is prepared to take it over."""
+        return self.span is not None or self.adopted == self.placement_version
+
+    @property
+    def unprepared(self) -> bool:
+        """Whether the log ends before the span begins in which this group takes the appends."""
+        log, span = self.log, self.span
+        return (
+            log is not None
+            and span is not None
+            and span.end is None
+            and log.end_offset < span.start
+        )
+
     def apply(
         self, settings: TopicSettings, placement: PartitionPlacement, placement_version: int
     ) -> None:
@@ -204,8 +238,8 @@ class Channel:
         self.placement = placement
         self.placement_version = placement_version
         self.span = local_span(placement, self.context.group)
-        if placement.writer_group == self.context.group:
-            self.adopted = False
+        if self.log is None and self.span is not None:
+            self.start_offset = self.high_watermark = self.span.start
         self.sync = settings.flush is FlushMode.SYNC
         for older in self.older:
             older.settings, older.placement = settings, placement
@@ -292,6 +326,8 @@ class Channel:
             if self.span is None:
                 return NotMaster, f"partition {self} lives on {placement.writer_group}, not {group}"
             return PartitionReadOnly, f"new messages of {self} go to {placement.writer_group}"
+        if self.unprepared:
+            return PartitionReadOnly, f"the log of partition {self} is being prepared for a move"
         if placement.state is not PartitionState.RW:
             return PartitionReadOnly, f"partition {self} is {placement.state.value}"
         if not self.settings.writable:

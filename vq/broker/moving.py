@@ -3,14 +3,18 @@
     mover              old group                  ZooKeeper        new group
       │── SEAL(v) ───▶ no appends, flush;
       │◀─ E, table ─── its end E is durable
-      │── ADOPT(E, table) ───────────────────────────────────────▶ an empty log from E on
+      │── ADOPT(v, E, table) ────────────────────────────────────▶ an empty log from E on
       │── old span ends at E, new one begins ──▶ compare-and-set on v
                        reads only                                  takes appends
 
 A mover that dies after SEAL must not stop the partition for ever, and one that merely sleeps must
 not wake up and end the span below messages acknowledged meanwhile. So before a sealed log takes
-appends again the version of the partition's node is raised: from then on the mover's
-compare-and-set fails. The seal itself is on disk, hence that holds across a restart too.
+appends again the version of the partition's node is raised: from then on the mover's ADOPT and its
+compare-and-set fail. The seal itself is on disk, hence that holds across a restart too.
+
+ADOPT puts a log aside that does not end where the span begins. So it is refused unless the
+placement has the version of the SEAL, as of now and not as last heard. That is checked once more
+when its turn at the files has come: this group may take appends by then.
 """
 
 import logging
@@ -18,13 +22,13 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import Any
 
-from vq.broker.channel import Channel
+from vq.broker.channel import Channel, check_placement_version
 from vq.broker.context import Context
 from vq.broker.partitions import Partitions
 from vq.broker.session import Session
 from vq.broker.tasks import Tasks
-from vq.coordination.coordinator import BadVersion, Coordinator, NoNode, Set
-from vq.coordination.paths import Partition, Topic
+from vq.coordination.coordinator import BadVersion, Coordinator, NoNode
+from vq.coordination.topics import touch_partition
 from vq.errors import (
     CoordinationError,
     InvalidRequest,
@@ -72,29 +76,30 @@ class Mover:
     async def _seal(self, channel: Channel, version: int) -> wire.SealResponse:
         if version != channel.placement_version:
             await self._refresh(channel.partition.topic)
-        if version != channel.placement_version:
-            raise PartitionReadOnly(
-                f"partition {channel} has placement version {channel.placement_version}, "
-                f"not {version}; read it again and repeat the move"
-            )
+        channel.check_version(version)
         if channel.placement.writer_group != self._context.group:
             raise PartitionReadOnly(f"partition {channel} takes appends elsewhere, not here")
         if not channel.sealed:
             channel.sealed = True
             channel.update_refusal()
             self._context.call_later(self._seal_timeout_s, partial(self._expire, channel, version))
-        log = await self._partitions.seal_log(channel)
-        end_offset = log.end_offset
+        try:
+            end_offset, producers = await self._partitions.seal_log(channel, version)
+        finally:
+            self._unseal_if_over(channel)
         logger.info("partition %s is sealed at %d", channel, end_offset)
-        return wire.SealResponse(end_offset=end_offset, producers=log.producers.to_bytes())
+        return wire.SealResponse(end_offset=end_offset, producers=producers)
 
     def _expire(self, channel: Channel, version: int) -> None:
         """The time of a seal is up: if nobody changed the placement, take appends again."""
         if channel.sealed and channel.placement_version == version:
             channel.sealed = False
             channel.update_refusal()
-            if channel.needs_unseal:
-                self.unseal(channel)
+            self._unseal_if_over(channel)
+
+    def _unseal_if_over(self, channel: Channel) -> None:
+        if channel.needs_unseal:
+            self.unseal(channel)
 
     def unseal(self, channel: Channel) -> None:
         """Have a sealed log take appends again, as soon as no mover can count on its end."""
@@ -103,36 +108,19 @@ class Mover:
             self._tasks.start(self._unseal(channel))
 
     async def _unseal(self, channel: Channel) -> None:
+        topic, number = channel.partition
         try:
-            await self._raise_version(channel)
+            await touch_partition(self._coordinator, topic, number, channel.placement_version)
+            if await self._partitions.unseal_log(channel):
+                logger.info("partition %s takes appends again", channel)
         except (BadVersion, NoNode):
             pass  # changed meanwhile: what the refresh finds decides
         except CoordinationError as error:
             logger.warning("partition %s stays sealed for now: %s", channel, error)
-            self._context.call_later(RETRY_S, partial(self._partitions.view.hint, None))
-        else:
-            if channel.needs_unseal and channel.log is not None:
-                channel.log.unseal()
-                channel.update_refusal()
-                logger.info("partition %s takes appends again", channel)
+            self._context.call_later(RETRY_S, partial(self._unseal_if_over, channel))
         finally:
             self._unsealing.discard(channel)
-            self._partitions.view.hint(channel.partition.topic)
-
-    async def _raise_version(self, channel: Channel) -> None:
-        """Write the partition's node, and its topic's, with the values they have."""
-        topic, number = channel.partition
-        path, topic_path = Partition.path(topic, number), Topic.path(topic)
-        topic_node = await self._coordinator.get(topic_path)
-        node = await self._coordinator.get(path)
-        if node.stat.version != channel.placement_version:
-            raise BadVersion(path)
-        await self._coordinator.multi(
-            [
-                Set(path, node.data, node.stat.version),
-                Set(topic_path, topic_node.data, topic_node.stat.version),
-            ]
-        )
+            self._partitions.view.hint(topic)
 
     # ADOPT --------------------------------------------------------------------------------------
     def adopt(self, session: Session, ticket: Ticket, header: wire.AdoptRequest) -> None:
@@ -141,6 +129,8 @@ class Mover:
 
     async def _adopt(self, header: wire.AdoptRequest) -> wire.AdoptResponse:
         partition = TopicPartition(header.topic, header.partition)
+        # A server that lags behind must not confirm a placement that is over.
+        await self._coordinator.sync()
         await self._refresh(partition.topic)
         topic = self._partitions.view.topics.get(partition.topic)
         if topic is None or topic.id != header.topic_id:
@@ -149,17 +139,16 @@ class Mover:
             raise InvalidRequest(
                 f"topic {partition.topic!r} has no partition {partition.partition}"
             )
-        placement = topic.partitions[partition.partition]
-        if placement.writer_group == self._context.group:
+        if topic.partitions[partition.partition].writer_group == self._context.group:
             raise InvalidRequest(
                 f"group {self._context.group} takes appends of {partition} already"
             )
-        channel = self._partitions.channels.get(partition)
-        if channel is None:
-            version = topic.partition_versions[partition.partition]
-            channel = await self._partitions.add(topic, placement, version)
-        channel.adopted = True
-        await self._partitions.adopt_log(channel, header.start_offset, header.producers)
+        version = header.placement_version
+        check_placement_version(partition, topic.partition_versions[partition.partition], version)
+        channel = await self._partitions.add_for_move(partition, topic.id, version)
+        await self._partitions.adopt_log(
+            channel, header.start_offset, header.producers, version=version
+        )
         if channel.failure is not None:
             raise StorageFailed(f"partition {partition} cannot be prepared: {channel.failure}")
         logger.info("partition %s is prepared from offset %d on", partition, header.start_offset)
@@ -169,6 +158,9 @@ class Mover:
     async def _refresh(self, topic: str) -> None:
         self._partitions.view.hint(topic)
         await self._partitions.view.refresh()
+        problem = self._partitions.view.problems.get(topic)
+        if problem is not None:
+            raise problem
 
     async def _answer(
         self, session: Session, ticket: Ticket, work: Coroutine[Any, Any, Header]

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from vq.broker.channel import Channel
+from vq.broker.channel import Channel, check_placement_version
 from vq.broker.context import Context
 from vq.broker.logs import Logs
 from vq.broker.runner import Runner
@@ -36,7 +36,7 @@ from vq.errors import (
 from vq.limits import is_valid_name
 from vq.model import PartitionPlacement, TopicPartition
 from vq.store.directory import NamesakeFound
-from vq.store.log import Log, LogState
+from vq.store.log import LogState
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,9 @@ class Partitions:
         self._logs = logs
         self._runner = runner
         self._tasks = tasks
-        self._files = asyncio.Lock()  # held while a log is opened, put aside or closed
+        # Order: ``_membership`` before ``_files``.
+        self._membership = asyncio.Lock()  # held while ``channels`` is made to fit a topic
+        self._files = asyncio.Lock()  # held while a log is opened, sealed, put aside or closed
         self._opening: dict[Channel, list[Callable[[], None]]] = {}
         self.channels: dict[tuple[str, int], Channel] = {}
         self.on_sealed: Callable[[Channel], None] | None = None
@@ -148,18 +150,22 @@ class Partitions:
     # Following ZooKeeper ------------------------------------------------------------------------
     async def _apply(self, view: TopicView) -> None:
         """Take a topic as ZooKeeper has it now."""
+        async with self._membership:
+            await self._apply_changes(view)
+
+    async def _apply_changes(self, view: TopicView) -> None:
         group = self._context.group
         for placement, version in zip(view.partitions, view.partition_versions, strict=True):
             channel = self.channels.get((view.name, placement.partition))
             if channel is not None and channel.topic_id != view.id:
-                await self._remove_topic(view.name)
+                await self._close_topic(view.name)
                 channel = None
             if channel is not None:
                 await self._change(channel, view, placement, version)
-                if channel.span is None and not channel.adopted:
+                if not channel.held:
                     await self._forget(channel)
             elif any(span.group == group for span in placement.spans):
-                await self.add(view, placement, version)
+                await self._add(view, placement, version)
 
     async def _change(
         self, channel: Channel, view: TopicView, placement: PartitionPlacement, version: int
@@ -175,14 +181,14 @@ class Partitions:
         span, log = channel.span, channel.log
         if span is None or log is None or channel.failure is not None:
             return
-        if span.end is None and log.end_offset < span.start:
+        if channel.unprepared:
             logger.warning(
                 "[partition=%s] takes appends from %d on without having been prepared; resends "
                 "across the move cannot be recognised",
                 channel,
                 span.start,
             )
-            await self.adopt_log(channel, span.start, b"")
+            await self.adopt_log(channel, span.start, b"", version=channel.placement_version)
         if span.end is not None and log.end_offset < span.end:
             logger.error(
                 "[partition=%s] holds messages up to %d only, where ZooKeeper says %d: "
@@ -196,7 +202,7 @@ class Partitions:
         if channel.needs_unseal and self.on_sealed is not None:
             self.on_sealed(channel)
 
-    async def add(self, view: TopicView, placement: PartitionPlacement, version: int) -> Channel:
+    async def _add(self, view: TopicView, placement: PartitionPlacement, version: int) -> Channel:
         """Make the channel of a partition and open what there is of it on disk."""
         channel = Channel(
             TopicPartition(view.name, placement.partition),
@@ -278,6 +284,10 @@ class Partitions:
             channel.add_older(log)
 
     async def _remove_topic(self, name: str) -> None:
+        async with self._membership:
+            await self._close_topic(name)
+
+    async def _close_topic(self, name: str) -> None:
         """Close a topic that was deleted, and move its data out of the way.
 
         Raises:
@@ -318,32 +328,65 @@ class Partitions:
         await self._close(channel, NotMaster(f"partition {channel} was moved away"))
 
     # Moving -------------------------------------------------------------------------------------
-    async def adopt_log(self, channel: Channel, start_offset: int, producers: bytes) -> None:
+    async def add_for_move(self, partition: TopicPartition, topic_id: str, version: int) -> Channel:
+        """Return the channel of a partition that shall move here, made if there is none.
+
+        Raises:
+            UnknownTopic, PartitionReadOnly: The topic or the placement changed meanwhile.
+        """
+        async with self._membership:
+            view = self.view.topics.get(partition.topic)
+            if view is None or view.id != topic_id:
+                raise self._why_unknown(partition)
+            number = partition.partition
+            check_placement_version(partition, view.partition_versions[number], version)
+            channel = self.channels.get(partition)
+            if channel is None:
+                channel = await self._add(view, view.partitions[number], version)
+            channel.adopted = version
+            return channel
+
+    async def adopt_log(
+        self, channel: Channel, start_offset: int, producers: bytes, *, version: int
+    ) -> None:
         """Give the channel a log that goes on at ``start_offset``; one that does not is put aside.
 
         The channel's ``failure`` says if that did not work.
-        """
-        async with self._files:
-            log = channel.log
-            if log is not None and log.end_offset == start_offset:
-                return  # it comes back to where it left, or this is the same ADOPT again
-            if log is not None:
-                await self.settle(channel)
-                channel.log = None
-                path = await self._runner.run(lambda: self._logs.put_aside(channel.partition, log))
-                if path is not None:
-                    await self._add_older(channel, path)
-            await self._open(channel, start_offset, producers)
-
-    async def seal_log(self, channel: Channel) -> Log:
-        """Seal the channel's log, with everything in it and the seal itself durable; return it.
 
         Raises:
-            PartitionFailed, PartitionQuarantined, PartitionReadOnly: It cannot be sealed.
+            PartitionReadOnly: The placement is not the one of ``version`` any more: whoever asks
+                slept, and what the log holds may be acknowledged by now.
+        """
+        async with self._files:
+            self._check_current(channel, version)
+            if channel.log is None and channel.failure is None:
+                await self._open(channel, start_offset, producers)
+            log = channel.log
+            if log is None or log.end_offset == start_offset:
+                return  # it comes back to where it left, or this is the same ADOPT again
+            await self.settle(channel)
+            self._check_current(channel, version)
+            channel.log = None
+            path = await self._runner.run(lambda: self._logs.put_aside(channel.partition, log))
+            if path is not None:
+                await self._add_older(channel, path)
+            await self._open(channel, start_offset, producers)
+
+    async def seal_log(self, channel: Channel, version: int) -> tuple[int, bytes]:
+        """Seal the channel's log for a move that was decided under ``version``.
+
+        Returns:
+            The end of the log and its producer table: everything in it, and the seal itself, is
+            durable.
+
+        Raises:
+            PartitionFailed, PartitionQuarantined, PartitionReadOnly: It cannot be sealed, or the
+                placement changed meanwhile.
             StorageFailed: The seal may not be durable.
         """
         await self.ensure_open(channel)
         async with self._files:
+            self._check_current(channel, version)
             if channel.log is not None:
                 channel.log.seal()
             await self.settle(channel)
@@ -354,7 +397,25 @@ class Partitions:
                 await self._runner.run(log.save_seal)
             finally:
                 channel.look_at_log()
-            return log
+            self._check_current(channel, version)
+            return log.end_offset, log.producers.to_bytes()
+
+    async def unseal_log(self, channel: Channel) -> bool:
+        """Have a sealed log take appends again, if nothing speaks against it; whether it does.
+
+        Not while a seal is being saved: that is done by another thread.
+        """
+        async with self._files:
+            if not channel.needs_unseal or channel.log is None:
+                return False
+            channel.log.unseal()
+            channel.update_refusal()
+            return True
+
+    def _check_current(self, channel: Channel, version: int) -> None:
+        if channel.closing is not None:
+            raise channel.why_refused()
+        channel.check_version(version)
 
     # Closing ------------------------------------------------------------------------------------
     async def settle(self, channel: Channel) -> None:

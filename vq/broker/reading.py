@@ -11,6 +11,7 @@ from vq.broker.channel import Channel
 from vq.broker.context import Timer
 from vq.broker.session import Session
 from vq.errors import (
+    Busy,
     CorruptData,
     InvalidRequest,
     OffsetOutOfRange,
@@ -111,6 +112,7 @@ def check_range(channel: Channel, offset: int) -> None:
 
     Raises:
         PartitionFailed: What is kept here could not be read at the start: it is unknown.
+        Busy: The log that will hold it is being prepared.
         PartitionRangeElsewhere: Another group holds it; reading goes on there.
         OffsetOutOfRange: Nobody holds it; the details carry the valid range.
     """
@@ -126,6 +128,8 @@ def check_range(channel: Channel, offset: int) -> None:
             f"offset {offset} of {channel} is on group {holder.group}",
             details={"next_offset": offset, "group": holder.group},
         )
+    if channel.unprepared:
+        raise Busy(f"the log of {channel} is being prepared for a move")
     raise OffsetOutOfRange(
         f"offset {offset} of {channel} is outside [{channel.earliest}, {channel.high_watermark}]",
         details={"earliest": channel.earliest, "latest": channel.high_watermark},

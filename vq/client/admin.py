@@ -157,6 +157,11 @@ class Move:
     source: NodeInfo
     target: NodeInfo
 
+    @property
+    def version(self) -> int:
+        """Version of the partition's znode that all steps of this move rest on."""
+        return self.view.partition_versions[self.placement.partition]
+
 
 async def plan_moves(
     cluster: ClusterClient, topic: str, partitions: Iterable[int], group: str
@@ -230,24 +235,39 @@ async def carry_out(cluster: ClusterClient, planned: Move) -> int:
 
 
 async def _carry_out(cluster: ClusterClient, planned: Move) -> int:
-    placement, view = planned.placement, planned.view
-    name, number = placement.topic, placement.partition
-    seal = SealRequest(
-        topic=name,
-        partition=number,
-        placement_version=view.partition_versions[number],
-        topic_id=view.id,
+    sealed = await seal(cluster, planned)
+    await adopt(cluster, planned, sealed)
+    await place(cluster, planned, sealed)
+    return sealed.end_offset
+
+
+async def seal(cluster: ClusterClient, planned: Move) -> SealResponse:
+    """First step of a move: the old master ends its appends and tells where."""
+    request = SealRequest(
+        topic=planned.placement.topic,
+        partition=planned.placement.partition,
+        placement_version=planned.version,
+        topic_id=planned.view.id,
     )
-    sealed, _ = await cluster.request(planned.source.address, Command.SEAL, seal)
+    sealed, _ = await cluster.request(planned.source.address, Command.SEAL, request)
     assert isinstance(sealed, SealResponse)
-    adopt = AdoptRequest(
-        topic=name,
-        partition=number,
-        topic_id=view.id,
+    return sealed
+
+
+async def adopt(cluster: ClusterClient, planned: Move, sealed: SealResponse) -> None:
+    """Second step of a move: the new master prepares the log that goes on there."""
+    request = AdoptRequest(
+        topic=planned.placement.topic,
+        partition=planned.placement.partition,
+        topic_id=planned.view.id,
         start_offset=sealed.end_offset,
         producers=sealed.producers,
+        placement_version=planned.version,
     )
-    await cluster.request(planned.target.address, Command.ADOPT, adopt)
-    moved = move(placement, sealed.end_offset, planned.target.group)
-    await topics.change_placement(cluster.coordinator, view, moved)
-    return sealed.end_offset
+    await cluster.request(planned.target.address, Command.ADOPT, request)
+
+
+async def place(cluster: ClusterClient, planned: Move, sealed: SealResponse) -> None:
+    """Last step of a move, and the one that counts: the tree names the new group."""
+    moved = move(planned.placement, sealed.end_offset, planned.target.group)
+    await topics.change_placement(cluster.coordinator, planned.view, moved)

@@ -54,6 +54,7 @@ __all__ = [
     "delete_topic",
     "describe_topic",
     "list_topics",
+    "touch_partition",
     "was_deleted",
 ]
 
@@ -262,6 +263,34 @@ async def change_placement(
                     Set(Topic.path(name), topic.encode(), now.version),
                 ]
             )
+    raise _too_busy(name)
+
+
+async def touch_partition(coordinator: Coordinator, name: str, number: int, version: int) -> None:
+    """Raise the version of a partition's node, and change nothing, if it is still ``version``.
+
+    Raises:
+        BadVersion: The partition was changed by somebody else; nothing was written.
+        NoNode: The topic is gone.
+        ConnectionLost: Whether it was raised is unknown.
+    """
+    path, topic_path = Partition.path(name, number), Topic.path(name)
+    for _ in range(CHANGE_TRIES_MAX):
+        topic_node = await coordinator.get(topic_path)
+        node = await coordinator.get(path)
+        if node.stat.version != version:
+            raise BadVersion(path)
+        try:
+            await coordinator.multi(
+                [
+                    Set(path, node.data, version),
+                    Set(topic_path, topic_node.data, topic_node.stat.version),
+                ]
+            )
+            return
+        except BadVersion as error:
+            if error.path == path:
+                raise
     raise _too_busy(name)
 
 

@@ -279,18 +279,20 @@ class SealResponse(_message.Message):
     def __init__(self, end_offset: _Optional[int] = ..., producers: _Optional[bytes] = ...) -> None: ...
 
 class AdoptRequest(_message.Message):
-    __slots__ = ("topic", "partition", "topic_id", "start_offset", "producers")
+    __slots__ = ("topic", "partition", "topic_id", "start_offset", "producers", "placement_version")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     PRODUCERS_FIELD_NUMBER: _ClassVar[int]
+    PLACEMENT_VERSION_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     topic_id: str
     start_offset: int
     producers: bytes
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., start_offset: _Optional[int] = ..., producers: _Optional[bytes] = ...) -> None: ...
+    placement_version: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., start_offset: _Optional[int] = ..., producers: _Optional[bytes] = ..., placement_version: _Optional[int] = ...) -> None: ...
 
 class AdoptResponse(_message.Message):
     __slots__ = ()

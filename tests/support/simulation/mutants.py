@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from vq.broker import moving, partitions
 from vq.broker.channel import Channel
-from vq.broker.moving import Mover
+from vq.broker.partitions import Partitions
 from vq.broker.storer import Storer
 from vq.client.fetcher import Chunk, PartitionFetcher
 from vq.client.inbox import InboxDelivery
@@ -143,10 +144,17 @@ def _unflushed_readable(patch: pytest.MonkeyPatch) -> None:
 
 
 def _unseal_keeps_version(patch: pytest.MonkeyPatch) -> None:
-    async def nothing(_mover: Mover, _channel: Channel) -> None:
+    async def nothing(*_: Any) -> None:
         return
 
-    patch.setattr(Mover, "_raise_version", nothing)
+    patch.setattr(moving, "touch_partition", nothing)
+
+
+def _adopt_unchecked(patch: pytest.MonkeyPatch) -> None:
+    for module in (moving, partitions):
+        patch.setattr(module, "check_placement_version", lambda *_: None)
+    patch.setattr(Partitions, "_check_current", lambda *_: None)
+    patch.setattr(Channel, "unprepared", False)
 
 
 def _seal_not_durable(patch: pytest.MonkeyPatch) -> None:
@@ -224,6 +232,7 @@ MUTANTS = (
     Mutant("gaps accepted", _gaps_accepted, ("full disk", "slow disk")),
     Mutant("unflushed bytes readable", _unflushed_readable, ("power cut", "slow disk")),
     Mutant("unseal keeps the version", _unseal_keeps_version, ("move", "cut")),
+    Mutant("adopt not checked", _adopt_unchecked, ("sleepy mover", "watches")),
     Mutant("seal not durable", _seal_not_durable, ("move", "kill broker")),
     Mutant("commit unguarded", _commit_unguarded, ("pause", "expire")),
     Mutant("owner not waited for", _owner_not_waited_for, ("leave",)),

@@ -12,7 +12,14 @@ from dataclasses import replace
 from typing import Any
 
 from support.simulation.loop import generator
-from support.simulation.world import DATA, BrokerHost, ClientHost, Host, World
+from support.simulation.world import (
+    DATA,
+    SEAL_TIMEOUT_S,
+    BrokerHost,
+    ClientHost,
+    Host,
+    World,
+)
 
 from vq.client import admin
 from vq.client.cluster import ClusterClient
@@ -21,18 +28,27 @@ from vq.coordination.coordinator import SessionState
 from vq.coordination.memory import MemoryCoordinator
 from vq.errors import VqError
 from vq.model import FlushMode
+from vq.remoting.wire_pb2 import SealResponse
 
 Fault = Callable[["Nemesis"], Coroutine[Any, Any, None]]
 PAUSES_BETWEEN_S = (0.6, 2.0, 4.0)
 KINDS_PER_RUN = (1, 8)
+#: Longer than a seal lasts.
+_LONG_SLEEP_S = SEAL_TIMEOUT_S + 0.7
 #: Faults that take what was acknowledged without being flushed.
 TAKE_UNFLUSHED = frozenset({"power cut", "failing disk"})
 
 
 def draw_kinds(seed: int) -> tuple[str, ...]:
-    """Return the kinds of faults of a run."""
+    """Return the kinds of faults of a run: two runs in three have kinds that hurt together.
+
+    A pair drawn at random is one in three hundred; those that belong together would hardly meet.
+    """
     rng = generator(seed, "kinds")
-    return tuple(sorted(rng.sample(sorted(FAULTS), rng.randint(*KINDS_PER_RUN))))
+    kinds = set(rng.sample(sorted(FAULTS), rng.randint(*KINDS_PER_RUN)))
+    if seed % 3:
+        kinds.update(COMBINATIONS[(seed - seed // 3) % len(COMBINATIONS)])
+    return tuple(sorted(kinds))
 
 
 class Nemesis:
@@ -57,6 +73,8 @@ class Nemesis:
         self.struck: dict[str, int] = {}
         self._running: list[asyncio.Task[None]] = []
         self._ensemble_is_up = True
+        #: What the last mover of a partition to a group knew: its plan, and the answer to its SEAL.
+        self.earlier_moves: dict[tuple[int, str], tuple[admin.Move, SealResponse]] = {}
 
     async def run(self, seconds: float) -> None:
         """Strike again and again for ``seconds``."""
@@ -445,6 +463,44 @@ async def move_partition(nemesis: Nemesis) -> None:
         world.history.add("note", "operator", f"move of orders-{number}: {type(error).__name__}")
 
 
+async def sleepy_mover(nemesis: Nemesis) -> None:
+    """A mover sleeps, dies, or comes back at every step of a move.
+
+    What it knows may be over by then; it goes on all the same, as a process does that was stopped
+    between two requests. What an earlier mover of the partition sent may arrive only now.
+    """
+    world, rng, operator = nemesis.world, nemesis.rng, nemesis.operator
+    number, target = rng.randrange(world.size.partitions), rng.choice(world.brokers).name
+    try:
+        moves = await admin.plan_moves(operator, "orders", [number], target)
+        for planned in moves:
+            nemesis.note("sleepy mover", f"orders-{number} to {target}")
+            mine = planned, await admin.seal(operator, planned)
+            steps = [(admin.adopt, mine), (admin.place, mine)]
+            earlier = nemesis.earlier_moves.get((number, target), mine)
+            while rng.random() < 0.5:
+                late = rng.choice((admin.adopt, admin.place)), rng.choice((mine, earlier))
+                steps.insert(rng.randrange(len(steps) + 1), late)
+            nemesis.earlier_moves[number, target] = mine
+            for step, knowledge in steps:
+                await asyncio.sleep(rng.choice((0.0, 0.0, nemesis.seconds(0, 1), _LONG_SLEEP_S)))
+                if rng.random() < 0.1:
+                    return  # it dies here
+                await _stubbornly(nemesis, step(operator, *knowledge))
+    except VqError as error:
+        world.history.add("note", "operator", f"sleepy mover: {type(error).__name__}")
+
+
+async def _stubbornly(nemesis: Nemesis, step: Coroutine[Any, Any, None]) -> None:
+    """Take a step of a move; one that is refused mostly does not end the mover."""
+    try:
+        await step
+    except VqError as error:
+        nemesis.world.history.add("note", "operator", f"a step: {type(error).__name__}")
+        if nemesis.rng.random() < 0.3:
+            raise
+
+
 async def add_partition(nemesis: Nemesis) -> None:
     """An operator gives the topic one more partition; not more than twice in a run."""
     world = nemesis.world
@@ -498,6 +554,21 @@ FAULTS: dict[str, Fault] = {
     "flaky zookeeper": flaky_zookeeper,
     "ensemble away": ensemble_away,
     "move": move_partition,
+    "sleepy mover": sleepy_mover,
     "grow": add_partition,
     "settings": change_settings,
 }
+
+#: Kinds of faults that meet in the same few lines of the broker or the client.
+COMBINATIONS: tuple[tuple[str, ...], ...] = (
+    ("power cut", "slow disk"),  # what was acknowledged, and what only nearly was
+    ("move", "watches"),  # the old and the new group hear of it at different times
+    ("sleepy mover", "watches"),
+    ("sleepy mover", "kill broker"),
+    ("move", "lost reply", "lost request"),  # the version is raised, or it is not known
+    ("move", "power cut"),
+    ("expire", "failing disk"),  # a new epoch that cannot be stored
+    ("full disk", "kill all"),
+    ("reset", "slow disk"),  # resends while the first attempt waits for its flush
+    ("pause", "expire", "leave"),
+)

@@ -6,10 +6,14 @@ from typing import Any
 import pytest
 from support.broker import Client, MemoryCluster, message, until
 
+from vq.broker import moving
+from vq.broker.channel import Channel
+from vq.broker.moving import Mover
 from vq.coordination.coordinator import BadVersion
 from vq.coordination.placement import move
-from vq.coordination.topics import change_placement, describe_topic
+from vq.coordination.topics import change_placement, describe_topic, touch_partition
 from vq.errors import (
+    Busy,
     InvalidRequest,
     NotMaster,
     PartitionFailed,
@@ -21,6 +25,7 @@ from vq.errors import (
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply
+from vq.store.log import LogState
 
 STAMP = {"producer_id": 9, "producer_epoch": 1}
 
@@ -53,13 +58,21 @@ class Pair:
         request = wire.SealRequest(topic="t", partition=0, placement_version=version)
         return (await self.clients[self.old].call(Command.SEAL, request))[0]
 
-    async def adopt(self, start: int, producers: bytes = b"", topic_id: str = "") -> None:
+    async def adopt(
+        self,
+        start: int,
+        producers: bytes = b"",
+        topic_id: str = "",
+        version: int | None = None,
+    ) -> None:
+        view = await self.view()
         request = wire.AdoptRequest(
             topic="t",
             partition=0,
-            topic_id=topic_id or (await self.view()).id,
+            topic_id=topic_id or view.id,
             start_offset=start,
             producers=producers,
+            placement_version=view.partition_versions[0] if version is None else version,
         )
         await self.clients[self.new].call(Command.ADOPT, request)
 
@@ -76,6 +89,24 @@ class Pair:
 
     async def put(self, group: str, **fields: Any) -> Any:
         return await self.clients[group].put("t", 0, [message(b"x")], **fields)
+
+    def channel(self, group: str) -> Channel:
+        return self.cluster.nodes[group]._partitions.channels["t", 0]
+
+    def files(self, group: str) -> asyncio.Lock:
+        """The lock that is held while logs of ``group`` are opened, sealed or put aside."""
+        return self.cluster.nodes[group]._partitions._files
+
+    def mover(self, group: str) -> Mover:
+        mover = self.cluster.nodes[group]._dispatcher._moves
+        assert isinstance(mover, Mover)
+        return mover
+
+    async def touch(self) -> None:
+        """Raise the version of the partition's node, and change nothing."""
+        async with self.cluster.admin() as coordinator:
+            view = await describe_topic(coordinator, "t")
+            await touch_partition(coordinator, "t", 0, view.partition_versions[0])
 
     async def until_writable(self, group: str) -> None:
         channels = self.cluster.nodes[group]._partitions.channels
@@ -284,3 +315,160 @@ async def test_an_outdated_or_foreign_request_is_refused(pair):
     with pytest.raises(InvalidRequest, match="already"):
         await pair.clients[pair.old].call(Command.ADOPT, request)
     await pair.put(pair.old)
+
+
+# Movers that sleep ------------------------------------------------------------------------------
+async def test_a_mover_that_sleeps_before_adopt_is_refused(cluster):
+    """Its seal has ended and the old place went on: no log may begin at the end it knows."""
+    pair = await Pair(cluster).start(seal_timeout_s=0.05)
+    await pair.put(pair.old)
+    version = (await pair.view()).partition_versions[0]
+    sealed = await pair.seal(version)
+    await pair.until_writable(pair.old)
+    await pair.put(pair.old)
+    with pytest.raises(PartitionReadOnly, match=f"not {version}"):
+        await pair.adopt(sealed.end_offset, sealed.producers, version=version)
+    assert ("t", 0) not in pair.cluster.nodes[pair.new]._partitions.channels
+
+
+async def test_an_adopt_is_checked_against_the_newest_placement(cluster):
+    """Also while the events that would tell the new group of it are on their way."""
+    pair = await Pair(cluster).start(refresh_interval_s=60.0)
+    version = (await pair.view()).partition_versions[0]
+    sealed = await pair.seal(version)
+    await pair.touch()
+    cluster.ensemble.hold_events(cluster.coordinators[pair.new])
+    with pytest.raises(PartitionReadOnly, match=f"not {version}"):
+        await pair.adopt(sealed.end_offset, sealed.producers, version=version)
+    cluster.ensemble.release_events(cluster.coordinators[pair.new])
+
+
+async def test_an_adopt_that_waited_while_the_move_ended_changes_nothing(pair):
+    """Sent twice: the second one must not put the log aside that takes appends meanwhile."""
+    await pair.put(pair.old)
+    view = await pair.view()
+    sealed = await pair.seal()
+    end = sealed.end_offset
+    await pair.adopt(end, sealed.producers)
+    version = view.partition_versions[0]
+    async with pair.files(pair.new):
+        again = asyncio.ensure_future(pair.adopt(end, sealed.producers, version=version))
+        await until(lambda: pair.files(pair.new)._waiters)
+        await pair.place(view, end)
+        await pair.until_writable(pair.new)
+        stored = await pair.put(pair.new)
+    with pytest.raises(PartitionReadOnly):
+        await again
+    assert (await pair.clients[pair.new].get("t", 0, end))[0].next_offset > stored.offset
+    assert (await pair.put(pair.new)).offset > stored.offset
+
+
+async def test_nothing_is_appended_before_the_span_begins(pair):
+    """A log that was not prepared for its span takes nothing until it begins where that does."""
+    await pair.put(pair.old)
+    view = await pair.view()
+    sealed = await pair.seal()
+    await pair.adopt(sealed.end_offset, sealed.producers)
+    begin = sealed.end_offset + 1_000
+    async with pair.files(pair.new):
+        await pair.place(view, begin)
+        await pair.until_known(pair.new, pair.new)
+        with pytest.raises(PartitionReadOnly, match="prepared"):
+            await pair.put(pair.new)
+        with pytest.raises(Busy, match="prepared"):
+            await pair.clients[pair.new].get("t", 0, begin)
+    await pair.until_writable(pair.new)
+    assert (await pair.put(pair.new)).offset == begin + 88
+    assert pair.channel(pair.new).start_offset == begin
+
+
+async def test_a_log_not_opened_yet_begins_where_its_span_does(pair):
+    """Whatever opens it first: a PUT may come while the ADOPT that should have is on its way."""
+    await pair.put(pair.old)
+    view = await pair.view()
+    sealed = await pair.seal()
+    end, version = sealed.end_offset, view.partition_versions[0]
+    async with pair.files(pair.new):
+        adopting = asyncio.ensure_future(pair.adopt(end, sealed.producers, version=version))
+        await until(lambda: ("t", 0) in pair.cluster.nodes[pair.new]._partitions.channels)
+        await pair.place(view, end)
+        await pair.until_known(pair.new, pair.new)
+    with pytest.raises(PartitionReadOnly):
+        await adopting
+    assert (await pair.put(pair.new)).offset == end + 88
+
+
+# Seals that end ---------------------------------------------------------------------------------
+async def test_a_seal_that_ends_after_the_move_does_not_reopen_the_old_place(cluster):
+    """The old group has not heard of the move; what it took now would be acknowledged and lost."""
+    pair = await Pair(cluster).start(refresh_interval_s=60.0, seal_timeout_s=60.0)
+    await pair.put(pair.old)
+    version = (await pair.view()).partition_versions[0]
+    cluster.ensemble.hold_events(cluster.coordinators[pair.old])
+    end = await pair.move()
+    mover, channel = pair.mover(pair.old), pair.channel(pair.old)
+    assert channel.placement.writer_group == pair.old, "it has heard of the move"
+    mover._expire(channel, version)
+    await until(lambda: channel not in mover._unsealing)
+    with pytest.raises(PartitionReadOnly):
+        await pair.put(pair.old)
+    assert channel.log is not None
+    assert channel.log.end_offset == end
+    cluster.ensemble.release_events(cluster.coordinators[pair.old])
+
+
+async def test_a_version_raised_before_the_seal_is_saved_leaves_no_seal_behind(pair):
+    """The placement changes while the SEAL waits for its turn at the disk."""
+    await pair.put(pair.old)
+    version = (await pair.view()).partition_versions[0]
+    async with pair.files(pair.old):
+        sealing = asyncio.ensure_future(pair.seal(version))
+        await until(lambda: pair.channel(pair.old).sealed)
+        await pair.touch()
+        await until(lambda: pair.channel(pair.old).placement_version != version)
+    with pytest.raises(PartitionReadOnly):
+        await sealing
+    await pair.until_writable(pair.old)
+    await pair.put(pair.old)
+
+
+async def test_a_version_raised_while_a_seal_is_saved_ends_it_afterwards(pair):
+    """Nothing is appended while the seal is being written; then the log takes appends again."""
+    await pair.put(pair.old)
+    version = (await pair.view()).partition_versions[0]
+    flusher = pair.cluster.flushers[pair.old]
+    flusher.held = True
+    waiting = pair.clients[pair.old].send_put("t", 0, [message(b"y")])
+    await until(lambda: flusher.submissions >= 2)
+    sealing = asyncio.ensure_future(pair.seal(version))
+    channel = pair.channel(pair.old)
+    await until(lambda: channel.log.state is LogState.SEALED)
+    await pair.touch()
+    await until(lambda: channel.placement_version != version)
+    await until(lambda: pair.files(pair.old)._waiters)
+    with pytest.raises(PartitionReadOnly):
+        await pair.put(pair.old)
+    flusher.release()
+    decode_reply(await waiting)
+    with pytest.raises(PartitionReadOnly):
+        await sealing
+    await pair.until_writable(pair.old)
+    await pair.put(pair.old)
+
+
+async def test_a_lost_call_does_not_leave_a_partition_sealed(cluster, monkeypatch):
+    """Raising the version is tried again when ZooKeeper did not get, or not answer, the call."""
+    monkeypatch.setattr(moving, "RETRY_S", 0.01)
+    pair = await Pair(cluster).start(refresh_interval_s=60.0)
+    await pair.put(pair.old)
+    version = (await pair.view()).partition_versions[0]
+    channel = pair.channel(pair.old)
+    for lose in (cluster.ensemble.lose_next_request, cluster.ensemble.lose_next_reply):
+        version = channel.placement_version
+        await pair.seal(version)
+        lose(cluster.coordinators[pair.old], skip=2)  # the write comes after two reads
+        pair.mover(pair.old)._expire(channel, version)
+        await pair.until_writable(pair.old)
+        await until(lambda v=version: channel.placement_version > v)
+        assert not cluster.coordinators[pair.old].lose_request
+        assert not cluster.coordinators[pair.old].lose_reply

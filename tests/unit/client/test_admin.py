@@ -109,6 +109,7 @@ async def test_a_move_seals_adopts_and_then_changes_the_tree(brokers: Brokers) -
     assert isinstance(adopt, AdoptRequest)
     assert (source, target) == (ADDRESS["b1"], ADDRESS["b2"])
     assert (adopt.start_offset, adopt.producers) == (500, b"table")
+    assert adopt.placement_version == seal.placement_version == planned.version
     view = await topics.describe_topic(brokers.coordinator, "t")
     assert adopt.topic_id == view.id
     assert view.partitions[0].spans == (Span("b1", 0, 500), Span("b2", 500))
