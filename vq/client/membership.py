@@ -15,6 +15,7 @@ through, are *owed*, and released in the next round or at the end.
 
 import asyncio
 import logging
+import math
 import os
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -24,8 +25,9 @@ from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
 from vq.client.delivery import Progress
 from vq.coordination import claims, commits, groups
-from vq.coordination.coordinator import SessionState, WatchEvent
-from vq.coordination.paths import CommittedOffset, ConsumerGroup, Member
+from vq.coordination.coordinator import EventKind, SessionState, WatchEvent
+from vq.coordination.group_view import Assigned, GroupView
+from vq.coordination.paths import CommittedOffset, ConsumerGroup, Member, Owner
 from vq.coordination.rebalance import assign
 from vq.errors import (
     CoordinationError,
@@ -88,6 +90,10 @@ class Membership:
         self._filters = dict(filters)
         self._hooks = hooks
         self._claims: dict[TopicPartition, claims.Claim] = {}
+        self._view = GroupView(self._coordinator, self._group, on_members=self.wake)
+        self._waiting: dict[str, TopicPartition] = {}  # by the path of the owner, which is watched
+        self._doubtful = True  # compare all that is held with the tree in the next round
+        self._audit_at = -math.inf
         self._owed: dict[TopicPartition, claims.Claim] = {}  # perhaps ours in the tree, not held
         self._nonce = f"{cluster.rng.getrandbits(64):016x}"
         self._leaving: set[TopicPartition] = set()  # of the claims: began to be given up
@@ -178,10 +184,15 @@ class Membership:
         """Look at the group again soon."""
         self._wake.set()
 
-    def _hint(self, _event: WatchEvent) -> None:
+    def _on_owner(self, event: WatchEvent) -> None:
+        """The owner of a partition that this member waits for released it, or died."""
+        if event.kind is EventKind.DISCONNECTED:
+            self._waiting.clear()
+        self._waiting.pop(event.path, None)
         self._wake.set()
 
     def _on_session(self, state: SessionState) -> None:
+        self._doubt()
         self._wake.set()
         self._cancel_timer()
         if state is SessionState.SUSPENDED:
@@ -268,18 +279,21 @@ class Membership:
             await self._drop_everything()
         if state is not SessionState.CONNECTED:
             return self._config.audit_interval_s  # the session's next state wakes us
+        self._maybe_audit()
         if self._session != self._coordinator.session_id:
             await self._join()  # what is owed stays: a late claim may be in the new session
-        present = await groups.members(self._coordinator, self._group, watch=self._hint)
+        present = await self._view.members()
         if self._member not in present:
             await self._join()
             self._wake.set()
             return self._config.audit_interval_s
+        topics = {name: view.value.topics for name, view in present.items()}
+        assigned = await self._view.assigned({topic for each in topics.values() for topic in each})
         await self._release_owed()
-        await self._drop_lost()
+        await self._drop_lost(assigned)
         if not await self._resume():
             return self._config.audit_interval_s
-        target = await self._target({name: view.value.topics for name, view in present.items()})
+        target = await self._target(topics, assigned)
         failed: VqError | None = None
         try:
             # Even where it is wanted again by now: what began to be drained stands still.
@@ -297,7 +311,7 @@ class Membership:
         await self._claim_all(target - set(self._claims))
         if failed is not None:
             raise failed
-        return self._config.audit_interval_s
+        return max(_DEBOUNCE_S, self._audit_at - self._cluster.clock.monotonic())
 
     async def _resume(self) -> bool:
         """Go on after a suspension, now that ownership is proved; False if it no longer is."""
@@ -313,7 +327,23 @@ class Membership:
         self._hooks.resume()
         return True
 
-    async def _target(self, topics: Mapping[str, tuple[str, ...]]) -> set[TopicPartition]:
+    def _maybe_audit(self) -> None:
+        now = self._cluster.clock.monotonic()
+        if now >= self._audit_at:
+            self._audit_at = now + self._config.audit_interval_s
+            self._view.audit()
+            self._waiting.clear()
+            self._doubtful = True
+
+    def _doubt(self) -> None:
+        """What was known may have changed without a hint."""
+        self._view.doubt()
+        self._waiting.clear()
+        self._doubtful = True
+
+    async def _target(
+        self, topics: Mapping[str, tuple[str, ...]], assigned: Mapping[TopicPartition, Assigned]
+    ) -> set[TopicPartition]:
         """Return the partitions that should be this member's."""
         subscribed = sorted({topic for each in topics.values() for topic in each})
         partitions: list[TopicPartition] = []
@@ -325,48 +355,38 @@ class Membership:
             partitions += [
                 TopicPartition(topic, each.partition) for each in routes.partitions(topic)
             ]
-        known = await claims.read_assignments(self._coordinator, self._group, subscribed)
-        current = {where: assignment.member for where, assignment in known.items()}
+        current = {where: each.member for where, each in assigned.items()}
         members = {name: frozenset(each) for name, each in topics.items()}
         shares = assign(members, partitions, current)
         return {where for where, member in shares.items() if member == self._member}
 
     async def _claim_all(self, wanted: set[TopicPartition]) -> None:
-        """Claim what can be had; one that fails does not keep the others waiting.
+        """Claim what can be had; what others still own is tried again when they release it.
 
         Raises:
             VqError: Of one that failed, after all were tried.
         """
-        waiting: set[TopicPartition] = set()
-        failed: VqError | None = None
+        for path, where in list(self._waiting.items()):
+            if where not in wanted:
+                del self._waiting[path]
+        await _each(wanted - set(self._waiting.values()), self._claim)
 
-        async def claim(where: TopicPartition) -> None:
-            if not await self._claim(where):
-                waiting.add(where)
-
-        try:
-            await _each(wanted, claim)
-        except VqError as error:
-            failed = error
-        if waiting:
-            await self._watch_owners(waiting)
-        if failed is not None:
-            raise failed
-
-    async def _watch_owners(self, waiting: set[TopicPartition]) -> None:
-        topics = sorted({where.topic for where in waiting})
-        owners = await claims.read_owners(self._coordinator, self._group, topics, watch=self._hint)
-        if not waiting <= set(owners):
-            self._wake.set()  # one became free before it was watched
-
-    async def _claim(self, where: TopicPartition) -> bool:
-        """Return whether it is ours now; False while another member owns it."""
+    async def _claim(self, where: TopicPartition) -> None:
+        """Make it ours, or wait for its owner."""
         self._owed[where] = claims.Claim(self._group, self._member, where, generation=0)
+        owner = Owner.path(self._group, where.topic, where.partition)
+        self._waiting[owner] = where  # before the watch, which may fire before the claim returns
         try:
-            claim = await claims.claim(self._coordinator, self._group, self._member, where)
+            claim = await claims.claim(
+                self._coordinator, self._group, self._member, where, watch=self._on_owner
+            )
         except claims.StillOwned:
             del self._owed[where]
-            return False
+            return
+        except BaseException:
+            self._waiting.pop(owner, None)
+            raise
+        self._waiting.pop(owner, None)
         self._claims[where] = claim
         del self._owed[where]
         logger.info("group %s, member %s: has %s now", self._group, self._member, where)
@@ -375,7 +395,6 @@ class Membership:
         except Exception:
             await self._give_up([where])
             raise
-        return True
 
     async def _give_up(self, partitions: Iterable[TopicPartition]) -> None:
         """Drain, commit and release, in this order; each as soon as its listener lets it.
@@ -403,15 +422,28 @@ class Membership:
         await claims.release(self._coordinator, self._owed[where])
         self._owed.pop(where, None)
 
-    async def _drop_lost(self) -> None:
-        """Compare what is held with what the tree says is owned."""
+    async def _drop_lost(self, assigned: Mapping[TopicPartition, Assigned]) -> None:
+        """Compare what is held with what the tree says is owned.
+
+        All of it after a lost connection and at each audit, otherwise what was claimed since.
+        """
+        suspects = {
+            where
+            for where, claim in self._claims.items()
+            if self._doubtful or where not in assigned or assigned[where].version > claim.generation
+        }
 
         async def look(where: TopicPartition) -> None:
             if not await claims.still_ours(self._coordinator, self._claims[where]):
                 logger.warning("group %s, member %s: lost %s", self._group, self._member, where)
                 await self._drop(where)
 
-        await _each(self._claims, look)
+        doubtful, self._doubtful = self._doubtful, False
+        try:
+            await _each(suspects, look)
+        except BaseException:
+            self._doubtful = doubtful
+            raise
 
     async def _drop_everything(self) -> None:
         """The session ended, and with it every owner node."""

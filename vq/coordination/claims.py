@@ -98,12 +98,18 @@ async def read_owners(
 
 
 async def claim(
-    coordinator: Coordinator, group: str, member: str, partition: TopicPartition
+    coordinator: Coordinator,
+    group: str,
+    member: str,
+    partition: TopicPartition,
+    *,
+    watch: Watch | None = None,
 ) -> Claim:
     """Own a partition: raise its generation and create the owner node, both or neither.
 
     Returns the claim with the progress committed so far. A partition this member owns already (a
-    lost reply) is claimed again, with a new generation.
+    lost reply) is claimed again, with a new generation. ``watch`` is left on the owner node of
+    another member.
 
     Raises:
         StillOwned: Another member's owner node is there.
@@ -121,7 +127,7 @@ async def claim(
             continue
         release: list[Operation] = []
         with contextlib.suppress(NoNode):
-            owner = await coordinator.get(owner_path)
+            owner = await coordinator.get(owner_path, watch=watch)
             if not _is_held_by(owner, owner_path, member, coordinator.session_id):
                 raise StillOwned(
                     f"{partition} of group {group!r} is still owned by "

@@ -12,6 +12,7 @@ from vq.coordination.coordinator import (
     BadVersion,
     ConnectionLost,
     Coordinator,
+    Node,
     NodeExists,
     NoNode,
     Stat,
@@ -145,10 +146,15 @@ async def _read_member(
 ) -> MemberView | None:
     path = Member.path(group, member)
     try:
-        node = await coordinator.get(path, watch=watch)
+        return decode_member(path, await coordinator.get(path, watch=watch))
     except NoNode:
         return None
-    return MemberView(member, Member.decode(path, node.data), node.stat.ephemeral_owner)
+
+
+def decode_member(path: str, node: Node) -> MemberView:
+    """Return what a member's node says."""
+    name = path.rpartition("/")[2]
+    return MemberView(name, Member.decode(path, node.data), node.stat.ephemeral_owner)
 
 
 async def group_topics(coordinator: Coordinator, group: str) -> list[str]:

@@ -128,6 +128,7 @@ class MemoryEnsemble:
         self.reconnect_delay_s = reconnect_delay_s
         self.tree = ZnodeTree()
         self.running = True
+        self.served = 0  # calls that arrived, for tests that count them
         self._sessions: dict[int, _Session] = {}
         self._ids = itertools.count(0x1000)
         self._clients: list[MemoryCoordinator] = []
@@ -630,6 +631,7 @@ class MemoryCoordinator(SessionBase):
     ) -> None:
         if self.cut_unheard:
             return
+        self._ensemble.served += 1
         self.outlive_request, outlived = _count_down(self.outlive_request)
         if outlived:
             self._in_flight.pop(future, None)

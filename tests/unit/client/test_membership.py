@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -121,6 +122,12 @@ async def group() -> AsyncIterator[Group]:
             yield Group(cluster, stack)
 
 
+def audit(consumer: Consumer) -> None:
+    """Let the time of the next audit have come."""
+    consumer.member._audit_at = -math.inf
+    consumer.member.wake()
+
+
 async def _is(found: Awaitable[object], wanted: object) -> bool:
     return await found == wanted
 
@@ -178,10 +185,10 @@ async def test_a_partition_is_waited_for_until_its_owner_has_drained_it(
     still_owned = 0
     claim = claims.claim
 
-    async def count(*arguments: Any) -> claims.Claim:
+    async def count(*arguments: Any, **options: Any) -> claims.Claim:
         nonlocal still_owned
         try:
-            return await claim(*arguments)
+            return await claim(*arguments, **options)
         except claims.StillOwned:
             still_owned += 1
             raise
@@ -196,9 +203,9 @@ async def test_a_partition_is_waited_for_until_its_owner_has_drained_it(
 
     first.on_revoke = drain
     second = await group.join("b")
-    await until(lambda: still_owned >= 2)
-    second.member.wake()
-    await until(lambda: still_owned >= 4)
+    await until(lambda: still_owned == 2)
+    audit(second)
+    await until(lambda: still_owned == 4)
     assert second.held == set()
     drained.set()
     await share(first, second)
@@ -230,14 +237,16 @@ async def test_an_owner_released_just_before_it_was_watched_is_seen(
     """Otherwise the partition would lie idle until the next audit, half a minute later."""
     first = await group.join("a")
     await until(lambda: first.held == ALL)
-    read_owners = claims.read_owners
+    claim = claims.claim
     asked = asyncio.Event()
 
-    async def read_late(coordinator: Any, *arguments: Any, **options: Any) -> Any:
-        if coordinator is second.coordinator:
+    async def claim_late(coordinator: Any, *arguments: Any, **options: Any) -> claims.Claim:
+        try:
+            return await claim(coordinator, *arguments, **options)
+        except claims.StillOwned:
             asked.set()
             await first_gone.wait()
-        return await read_owners(coordinator, *arguments, **options)
+            raise
 
     first_gone = asyncio.Event()
     drained = asyncio.Event()
@@ -247,24 +256,18 @@ async def test_an_owner_released_just_before_it_was_watched_is_seen(
 
     first.on_revoke = drain
     second = await group.member("b")
-    monkeypatch.setattr(memberships.claims, "read_owners", read_late)
+    monkeypatch.setattr(memberships.claims, "claim", claim_late)
     await second.member.start()
-    await asked.wait()  # it found them owned; now they are released, and only then it looks
+    await asked.wait()  # it found them owned; now they are released, and only then it hears that
     drained.set()
     await until(lambda: len(first.held) == 2)
 
     async def released() -> bool:
-        return len(await group_owners_directly(group, read_owners)) <= 2
+        return len(await group.owners()) <= 2
 
     await until_true(released)
     first_gone.set()
     await share(first, second)
-
-
-async def group_owners_directly(group: Group, read_owners: Any) -> dict[TopicPartition, str]:
-    async with group.cluster.admin() as coordinator:
-        found: dict[TopicPartition, str] = await read_owners(coordinator, "g", ["t"])
-    return found
 
 
 async def test_a_topic_that_is_deleted_is_given_up(group: Group) -> None:
@@ -619,14 +622,14 @@ async def test_delivery_pauses_also_while_a_round_waits_for_zookeeper(
     consumer = await group.join("a")
     await until(lambda: consumer.held == ALL)
     inside = asyncio.Event()
-    read = groups.members
+    read = consumer.member._view.members
 
-    async def members(*arguments: Any, **options: Any) -> Any:
+    async def members() -> Any:
         inside.set()
         await until(lambda: consumer.coordinator.state is SessionState.CONNECTED)
-        return await read(*arguments, **options)
+        return await read()
 
-    monkeypatch.setattr(memberships.groups, "members", members)
+    monkeypatch.setattr(consumer.member._view, "members", members)
     group.cluster.ensemble.stop()
     consumer.member.wake()
     await until(lambda: consumer.events == ["suspend"])
@@ -691,7 +694,7 @@ async def test_an_owner_node_taken_away_is_noticed(group: Group) -> None:
     await until(lambda: consumer.held == ALL)
     async with group.cluster.admin() as coordinator:
         await coordinator.delete("consumers/g/owners/t/1")
-    consumer.member.wake()
+    audit(consumer)
     await until(lambda: consumer.events == [f"drop {P1}"] and consumer.held == ALL)
 
 

@@ -1,0 +1,179 @@
+"""What a member knows of its group: the other members, and who claimed which partition last.
+
+Read once, then only what changed: every node read is watched, a watch that fires marks its node,
+and marked nodes are read again when they are asked for. So a member that joins costs each of the
+others the reading of one node, and of one for each partition that moved.
+
+Watches are hints: ``doubt`` has everything read again, for a lost connection takes them along, and
+``audit`` has a part of it, so that all is compared with the tree by and by.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from vq.coordination.coordinator import (
+    Coordinator,
+    EventKind,
+    Node,
+    NoNode,
+    WatchEvent,
+    join,
+    parent_of,
+)
+from vq.coordination.groups import MemberView, decode_member
+from vq.coordination.paths import Assignment, Member
+from vq.coordination.reading import children_or_none, gather_all
+from vq.model import TopicPartition
+
+T = TypeVar("T")
+
+#: Values below one parent that an audit reads again; the next audit goes on behind them.
+AUDITED_AT_ONCE: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """The last claim of a partition: who made it, and the version it gave the assignment's node."""
+
+    member: str
+    version: int
+
+
+class GroupView:
+    """The members and assignments of one group, as fresh as the watches. Loop-bound, one reader.
+
+    Args:
+        coordinator: Where the group is.
+        group: Its name.
+        on_members: Called when a member came, went or changed; must not block.
+    """
+
+    def __init__(
+        self, coordinator: Coordinator, group: str, *, on_members: Callable[[], None]
+    ) -> None:
+        self._coordinator = coordinator
+        self._group = group
+        self._members = _Children(
+            coordinator, Member.parent(group), decode_member, on_change=on_members
+        )
+        self._topics: dict[str, _Children[Assigned]] = {}
+
+    async def members(self) -> dict[str, MemberView]:
+        """Return the members, sorted by name."""
+        found = await self._members.read()
+        return dict(sorted(found.items()))
+
+    async def assigned(self, topics: Iterable[str]) -> dict[TopicPartition, Assigned]:
+        """Return the last claim of every partition of ``topics`` that was ever claimed."""
+        wanted = sorted(set(topics))
+        for gone in self._topics.keys() - set(wanted):
+            del self._topics[gone]
+        result: dict[TopicPartition, Assigned] = {}
+        for topic in wanted:
+            if topic not in self._topics:
+                parent = Assignment.parent(self._group, topic)
+                self._topics[topic] = _Children(self._coordinator, parent, _decode_assigned)
+            found = await self._topics[topic].read()
+            result |= {
+                TopicPartition(topic, int(name)): value
+                for name, value in found.items()
+                if name.isdecimal()
+            }
+        return result
+
+    def doubt(self) -> None:
+        """Have everything read again."""
+        for children in self._all():
+            children.doubt()
+
+    def audit(self) -> None:
+        """Have the names read again, and some of the values of each kind."""
+        for children in self._all():
+            children.audit(AUDITED_AT_ONCE)
+
+    def _all(self) -> "list[_Children[MemberView] | _Children[Assigned]]":
+        return [self._members, *self._topics.values()]
+
+
+class _Children(Generic[T]):
+    """The children of one node and what they hold; reads what is new and what was marked."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        parent: str,
+        decode: Callable[[str, Node], T],
+        *,
+        on_change: Callable[[], None] | None = None,
+    ) -> None:
+        self._coordinator = coordinator
+        self._parent = parent
+        self._decode = decode
+        self._on_change = on_change
+        self._listed = False
+        self._values: dict[str, T] = {}
+        self._stale: set[str] = set()
+        self._audited = 0
+
+    async def read(self) -> Mapping[str, T]:
+        """Return name and value of every child."""
+        await self._list()
+        # What a watch marks from here on is read the next time: it may fire before a read returns.
+        names, self._stale = sorted(self._stale), set()
+        try:
+            nodes = await gather_all(self._get(name) for name in names)
+        except BaseException:
+            self._stale.update(names)
+            raise
+        for name, node in zip(names, nodes, strict=True):
+            if node is None:
+                self._values.pop(name, None)
+            else:
+                self._values[name] = self._decode(join(self._parent, name), node)
+        return self._values
+
+    def doubt(self) -> None:
+        self._listed = False
+        self._stale.update(self._values)
+
+    def audit(self, count: int) -> None:
+        self._listed = False
+        names = sorted(self._values)
+        if names:
+            start = self._audited % len(names)
+            part = (names[start:] + names[:start])[:count]
+            self._stale.update(part)
+            self._audited = start + len(part)
+
+    async def _list(self) -> None:
+        if self._listed:
+            return
+        self._listed = True
+        try:
+            names = set(await children_or_none(self._coordinator, self._parent, watch=self._hint))
+        except BaseException:
+            self._listed = False
+            raise
+        self._values = {name: value for name, value in self._values.items() if name in names}
+        self._stale = (self._stale & names) | (names - self._values.keys())
+
+    async def _get(self, name: str) -> Node | None:
+        try:
+            return await self._coordinator.get(join(self._parent, name), watch=self._hint)
+        except NoNode:
+            return None
+
+    def _hint(self, event: WatchEvent) -> None:
+        if event.kind is EventKind.DISCONNECTED:
+            self.doubt()
+        elif event.path == self._parent:
+            self._listed = False
+        elif parent_of(event.path) == self._parent:
+            self._stale.add(event.path.rpartition("/")[2])
+        if self._on_change is not None:
+            self._on_change()
+
+
+def _decode_assigned(path: str, node: Node) -> Assigned:
+    return Assigned(Assignment.decode(path, node.data).member, node.stat.version)
