@@ -54,6 +54,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 CONNECTIONS_MAX: Final = 10_000
 CONNECTIONS_PER_ADDRESS_MAX: Final = 1_000
 CONNECTIONS_BEFORE_HELLO_MAX: Final = 256
+CONNECTIONS_BEFORE_HELLO_PER_ADDRESS_MAX: Final = 128
 #: Requests of one connection that may wait for an answer (PUTs for a flush, GETs for data).
 REQUESTS_IN_FLIGHT_PER_CONNECTION_MAX: Final = 1_024
 #: Bytes of PUT bodies of one connection that may wait for a flush before reading pauses.

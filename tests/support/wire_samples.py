@@ -76,6 +76,7 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
                 )
             ],
             requests_waiting=5,
+            problems=["new connections wait"],
         )
     ),
     (Command.PUT, "request"): Sample(

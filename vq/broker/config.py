@@ -21,6 +21,7 @@ class ConnectionLimits:
         connections_max: Open connections at once.
         per_address_max: Of them from one address.
         before_hello_max: Of them that have not said HELLO yet.
+        before_hello_per_address_max: Of those from one address.
         requests_in_flight_max: Requests of one connection without an answer; told in HELLO.
         put_bytes_in_flight_max: Bytes of PUTs of one connection that wait, for a topic to be
             looked up, a log to be opened or a flush, before reading from it pauses.
@@ -37,6 +38,7 @@ class ConnectionLimits:
     connections_max: int = limits.CONNECTIONS_MAX
     per_address_max: int = limits.CONNECTIONS_PER_ADDRESS_MAX
     before_hello_max: int = limits.CONNECTIONS_BEFORE_HELLO_MAX
+    before_hello_per_address_max: int = limits.CONNECTIONS_BEFORE_HELLO_PER_ADDRESS_MAX
     requests_in_flight_max: int = limits.REQUESTS_IN_FLIGHT_PER_CONNECTION_MAX
     put_bytes_in_flight_max: int = limits.PUT_BYTES_IN_FLIGHT_PER_CONNECTION_MAX
     put_bytes_waiting_max: int = 256 * limits.MIB

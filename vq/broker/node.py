@@ -151,7 +151,9 @@ class BrokerNode:
         await self._partitions.view.refresh()
         await self._partitions.look_for_strangers()
         self._listener = await self._network.listen(
-            Address(config.host, config.port), self._server.new_session
+            Address(config.host, config.port),
+            self._server.new_session,
+            on_full=self._server.make_room,
         )
         self._storer.start()
         self._tasks.start(self._sweep())
@@ -214,7 +216,14 @@ class BrokerNode:
             identity=self._identity(0),
         )
         status.server = self._server
+        status.problems = self._problems
         self._update_refusal()
+
+    def _problems(self) -> list[str]:
+        """Return what is wrong with the node as a whole, for STATUS."""
+        refusal = self._dispatcher.put_refusal
+        found = [self._listener.trouble if self._listener is not None else "", str(refusal or "")]
+        return [each for each in found if each]
 
     def _identity(self, incarnation: int) -> ServerIdentity:
         config = self.config

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final, cast
 
+from vq.broker.admission import Admission
 from vq.broker.config import ConnectionLimits
 from vq.broker.session import Cancellable, Handler
 from vq.broker.turn import Turn
@@ -37,6 +38,11 @@ logger = logging.getLogger(__name__)
 
 #: How long a peer that is being told off may go on sending before the connection is cut.
 LINGER_S: Final = 2.0
+#: How many such connections are kept at once; further ones are closed at once, and their peers may
+#: see a reset instead of the reason.
+LINGERING_MAX: Final = 64
+#: How many silent connections are ended when the process has run out of file descriptors.
+ROOM_MADE: Final = 16
 
 
 class BrokerSession(asyncio.Protocol):
@@ -63,7 +69,6 @@ class BrokerSession(asyncio.Protocol):
         "client_id",
         "congested",
         "connection",
-        "hello_done",
         "in_flight",
         "open",
         "put_bytes",
@@ -92,7 +97,6 @@ class BrokerSession(asyncio.Protocol):
         self.client_id = ""
         self.connection = server.new_connection()
         self.open = False
-        self.hello_done = False
         self.congested = False
         self.put_bytes = 0
         self.in_flight = 0
@@ -107,9 +111,7 @@ class BrokerSession(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if isinstance(peer, tuple) and peer else str(peer)
         self._transport.set_write_buffer_limits(high=self._server.limits.write_buffer_bytes)
-        error = self._server.admit(self)
-        if error is not None:
-            self.end(error)
+        self._server.admit(self)
 
     def data_received(self, data: bytes) -> None:
         """Have the requests in ``data`` handled, then see whether to go on reading."""
@@ -215,10 +217,10 @@ class BrokerSession(asyncio.Protocol):
             self._relieve()
 
     # Own ----------------------------------------------------------------------------------------
-    def end(self, error: VqError) -> None:
-        """Tell the peer why, and close."""
+    def end(self, error: VqError, *, linger: bool = True) -> None:
+        """Tell the peer why, and close; at once without ``linger``."""
         if self._closing_since is None:
-            self._close(self.connection.refuse(error))
+            self._close(self.connection.refuse(error), linger=linger)
 
     def abort(self) -> None:
         """Close without sending what waits."""
@@ -275,25 +277,27 @@ class BrokerSession(asyncio.Protocol):
         self.client_id = getattr(event.hello, "client_id", "")
         self._server.opened(self)
 
-    def _close(self, event: Closing) -> None:
+    def _close(self, event: Closing, *, linger: bool = True) -> None:
         """Send why, stop listening to the peer, and end once it has had time to read that.
 
         Closing at once while the peer still sends would make the kernel drop the reason: a reset
         discards what the peer has not read yet. So its bytes are read and thrown away for a while.
+        A peer that has sent nothing reads the reason also without ``linger``.
         """
-        transport = self._transport
+        transport, server = self._transport, self._server
         self._forget()
-        self._closing_since = self._server.now()
-        self._server.count_bad_peer(self.address, event.error)
+        self._closing_since = server.now()
+        server.leaves(self, event.error)
         self._out += self.connection.data_to_send()
         self.write_out()
         if transport is None or transport.is_closing():
             return
         if self._paused:
             self._paused = False
-            self._server.paused.pop(self, None)
+            server.paused.pop(self, None)
             transport.resume_reading()
-        if transport.can_write_eof():
+        if linger and transport.can_write_eof() and len(server.lingering) < LINGERING_MAX:
+            server.lingering[self] = None
             transport.write_eof()
         else:
             transport.close()
@@ -384,6 +388,7 @@ class Server:
         put_bytes: Bytes of PUTs of all sessions, ended ones too, that wait; see
             ``session.Session``.
         gathered_bytes: Bytes of incomplete frames kept for all sessions.
+        lingering: Connections whose peers are given time to read why they were ended.
         refused: Connections ended for what their peer did, or for want of room.
     """
 
@@ -406,9 +411,9 @@ class Server:
         self.requests_waiting = 0
         self.put_bytes = 0
         self.gathered_bytes = 0
+        self.lingering: dict[BrokerSession, None] = {}
         self.refused = 0
-        self._before_hello = 0
-        self._by_address: Counter[str] = Counter()
+        self._admission = Admission(limits)
         self._bad_peers: Counter[str] = Counter()
         self._last_bad: VqError | None = None
 
@@ -420,29 +425,26 @@ class Server:
         """Return the state of a new connection."""
         return ServerConnection(self.identity, requests_max=self.limits.requests_in_flight_max)
 
-    def admit(self, session: BrokerSession) -> VqError | None:
-        """Count a new connection; return why there is no room for it, or None."""
-        limits = self.limits
+    def admit(self, session: BrokerSession) -> None:
+        """Count a new connection; end whoever must go for it, perhaps itself."""
         self.sessions[session] = None
-        self._by_address[session.address] += 1
-        self._before_hello += 1
-        for what, count, bound in (
-            ("connections", len(self.sessions), limits.connections_max),
-            (
-                f"connections from {session.address}",
-                self._by_address[session.address],
-                limits.per_address_max,
-            ),
-            ("connections before HELLO", self._before_hello, limits.before_hello_max),
-        ):
-            if count > bound:
-                return Busy(f"this would be {what} number {count}; at most {bound} are allowed")
-        return None
+        for peer, error in self._admission.admit(session, self.now()):
+            # A newcomer's HELLO may be under way; one that was silent for long has sent nothing.
+            cast("BrokerSession", peer).end(error, linger=peer is session)
 
     def opened(self, session: BrokerSession) -> None:
         """Note that a session said HELLO."""
-        self._before_hello -= 1
-        session.hello_done = True
+        self._admission.spoke(session, self.now())
+
+    def leaves(self, session: BrokerSession, error: VqError) -> None:
+        """Note that a connection is being ended: it does not count any more.
+
+        One log line a sweep tells of all of them.
+        """
+        self._admission.forget(session, self.now())
+        self.refused += 1
+        self._bad_peers[session.address] += 1
+        self._last_bad = error
 
     def remove(self, session: BrokerSession) -> None:
         """Forget a connection that is gone."""
@@ -450,17 +452,17 @@ class Server:
             return
         del self.sessions[session]
         self.paused.pop(session, None)
-        if not session.hello_done:
-            self._before_hello -= 1
-        self._by_address[session.address] -= 1
-        if not self._by_address[session.address]:
-            del self._by_address[session.address]
+        self.lingering.pop(session, None)
+        self._admission.forget(session, self.now())
 
-    def count_bad_peer(self, address: str, error: VqError) -> None:
-        """Note for the log that a connection was ended; one line a sweep tells of all of them."""
-        self.refused += 1
-        self._bad_peers[address] += 1
-        self._last_bad = error
+    def make_room(self) -> None:
+        """End some silent connections: the process has no file descriptor for new ones."""
+        for _ in range(ROOM_MADE):
+            peer = self._admission.oldest_silent()
+            if peer is None:
+                return
+            error = Busy("the broker has run out of file descriptors, and this one sent no HELLO")
+            cast("BrokerSession", peer).end(error, linger=False)
 
     def sweep(self) -> None:
         """Look at everybody's deadlines, at who may be read from again, and log who was ended."""

@@ -1,5 +1,7 @@
 """What a node says of itself in answer to STATUS. Every number is read where it is counted."""
 
+from collections.abc import Callable
+
 from vq.broker.channel import Channel
 from vq.broker.config import BrokerConfig
 from vq.broker.context import Context
@@ -15,6 +17,7 @@ class StatusReport:
 
     Attributes:
         server: Set once there is one.
+        problems: Tells what is wrong with the node as a whole; set with ``server``.
     """
 
     def __init__(
@@ -30,6 +33,7 @@ class StatusReport:
         self._disk_watch = disk_watch
         self._started = context.clock.monotonic()
         self.server: Server | None = None
+        self.problems: Callable[[], list[str]] = list
 
     def report(self, with_partitions: bool) -> wire.StatusResponse:
         """Return the node's status, with one entry for each partition if asked."""
@@ -54,6 +58,7 @@ class StatusReport:
             disk_bytes_total=self._disk_watch.total,
             # The request being answered is one of those without an answer.
             requests_waiting=server.requests_waiting - 1 if server is not None else 0,
+            problems=self.problems(),
         )
         if with_partitions:
             response.partitions.extend(_partition(channels[key]) for key in sorted(channels))

@@ -173,6 +173,7 @@ class BrokerAnswer:
     trip_s: float = 0.0
     skew_s: float = 0.0
     bad_partitions: Sequence[str] = ()
+    problems: Sequence[str] = ()
 
 
 def brokers(groups: Mapping[str, bool], answers: Sequence[BrokerAnswer]) -> list[Finding]:
@@ -205,6 +206,12 @@ def _answer(answer: BrokerAnswer) -> Finding:
             check,
             f"{answer.address}: {', '.join(answer.bad_partitions)}",
             "these partitions take no messages; the broker's log says why and what to do",
+        )
+    if answer.problems:
+        return fail(
+            check,
+            f"{answer.address}: {'; '.join(answer.problems)}",
+            "see `vq cluster status` and the broker's log",
         )
     return ok(check, f"{answer.address} answers in {answer.trip_s * 1000:.1f} ms")
 

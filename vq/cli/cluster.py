@@ -55,6 +55,9 @@ def status(invocation: Invocation) -> None:
     ]
     for text in broken:
         invocation.output.remark(text)
+    for row in rows:
+        for problem in row["problems"]:
+            invocation.output.remark(f"{row['group']}/{row['node']}: {problem}")
     bad = [row for row in rows if row["answers"] != "yes"]
     if bad:
         raise CommandFailed(f"{len(bad)} of {len(rows)} broker(s) are not well, see 'answers'")
@@ -119,6 +122,7 @@ def _row(
         "flushes": raw.get("flushes"),
         "disk_bytes_free": free,
         "disk_bytes_total": raw.get("disk_bytes_total"),
+        "problems": list(raw.get("problems", ())),
         "bad_partitions": _not_rw(raw.get("partitions", ())),
     }
 

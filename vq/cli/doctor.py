@@ -228,4 +228,11 @@ async def _ask(cluster: ClusterClient, node: NodeInfo) -> BrokerAnswer:
         for each in status.raw["partitions"]
         if each["state"] in {"failed", "quarantined"}
     ]
-    return BrokerAnswer(name, address, trip_s=trip_s, skew_s=skew_s, bad_partitions=bad)
+    return BrokerAnswer(
+        name,
+        address,
+        trip_s=trip_s,
+        skew_s=skew_s,
+        bad_partitions=bad,
+        problems=status.raw["problems"],
+    )

@@ -61,14 +61,18 @@ class MemoryNetwork:
 
     # The port ---------------------------------------------------------------------------------
     async def listen(
-        self, address: Address, protocol_factory: Callable[[], asyncio.Protocol]
+        self,
+        address: Address,
+        protocol_factory: Callable[[], asyncio.Protocol],
+        *,
+        on_full: Callable[[], None] | None = None,
     ) -> "MemoryListener":
         """See ``Network.listen``; the host may be any name."""
         if not address.port:
             address = Address(address.host, self._free_port(address.host))
         if address in self._listeners:
             raise AddressUnavailable(f"cannot listen on {address}: address already in use")
-        listener = MemoryListener(self, address, protocol_factory)
+        listener = MemoryListener(self, address, protocol_factory, on_full)
         self._listeners[address] = listener
         return listener
 
@@ -88,6 +92,8 @@ class MemoryNetwork:
         """
         await self._travel(host, address.host)
         listener = self._listeners.get(address)
+        while listener is not None and listener.full and not listener.closed:
+            await listener.wait_for_room()
         await self._travel(address.host, host)
         if listener is None or listener.closed:
             raise Unreachable(f"cannot connect to {address}: nobody listens there")
@@ -213,10 +219,16 @@ class MemoryHost:
         self._host = host
 
     async def listen(
-        self, address: Address, protocol_factory: Callable[[], asyncio.Protocol]
+        self,
+        address: Address,
+        protocol_factory: Callable[[], asyncio.Protocol],
+        *,
+        on_full: Callable[[], None] | None = None,
     ) -> "MemoryListener":
         """See ``Network.listen``; always on this host, whatever host the address names."""
-        return await self._network.listen(Address(self._host, address.port), protocol_factory)
+        return await self._network.listen(
+            Address(self._host, address.port), protocol_factory, on_full=on_full
+        )
 
     async def connect(
         self, address: Address, protocol_factory: Callable[[], P]
@@ -233,21 +245,43 @@ class MemoryListener:
         network: MemoryNetwork,
         address: Address,
         protocol_factory: Callable[[], asyncio.Protocol],
+        on_full: Callable[[], None] | None,
     ) -> None:
         self._network = network
         self._address = address
+        self._on_full = on_full
+        self._room = asyncio.Event()
         self.protocol_factory = protocol_factory
         self.context = contextvars.copy_context()
         self.closed = False
+        self.full = False
 
     @property
     def address(self) -> Address:
         """See ``Listener.address``."""
         return self._address
 
+    @property
+    def trouble(self) -> str:
+        """See ``Listener.trouble``."""
+        return "new connections wait: no file descriptor left" if self.full else ""
+
+    def set_full(self, full: bool) -> None:
+        """Let its process have no file descriptor for new connections, or have some again."""
+        self.full = full
+        self._room.set()
+        self._room = asyncio.Event()
+
+    async def wait_for_room(self) -> None:
+        """Return when something changed."""
+        if self._on_full is not None:
+            self._on_full()
+        await self._room.wait()
+
     def close(self) -> None:
         """See ``Listener.close``."""
         self.closed = True
+        self._room.set()
         self._network.forget_listener(self)
 
     async def wait_closed(self) -> None:

@@ -6,8 +6,12 @@ runs it. ``vq.remoting.memory`` holds the twin without sockets; one contract sui
 
 import asyncio
 import contextlib
+import logging
+import os
+import resource
 import socket
 import ssl
+import sys
 from collections.abc import Callable
 from typing import Final, Protocol, TypeVar, cast
 
@@ -15,8 +19,16 @@ from vq import limits
 from vq.errors import AddressUnavailable, Unreachable
 from vq.model import Address
 
+logger = logging.getLogger(__name__)
+
 P = TypeVar("P", bound=asyncio.Protocol)
 
+#: Connections taken in one turn of the loop.
+ACCEPTS_PER_TURN: Final = 16
+#: How long none is taken after the process ran out of descriptors or kernel memory.
+ACCEPT_PAUSE_S: Final = 0.5
+#: Descriptors that connections leave to files: an eighth of the limit, at most so many.
+DESCRIPTORS_KEPT_MAX: Final = 512
 #: Writes queue up to this many bytes before the protocol is told to pause.
 WRITE_BUFFER_HIGH_BYTES: Final = limits.MIB
 
@@ -27,6 +39,11 @@ class Listener(Protocol):
     @property
     def address(self) -> Address:
         """Where it listens; the real port if 0 was asked for."""
+        ...
+
+    @property
+    def trouble(self) -> str:
+        """Why it takes no connections at this moment; empty when it does."""
         ...
 
     def close(self) -> None:
@@ -46,9 +63,21 @@ class Network(Protocol):
     """
 
     async def listen(
-        self, address: Address, protocol_factory: Callable[[], asyncio.Protocol]
+        self,
+        address: Address,
+        protocol_factory: Callable[[], asyncio.Protocol],
+        *,
+        on_full: Callable[[], None] | None = None,
     ) -> Listener:
         """Take connections at ``address``; port 0 means any free one.
+
+        While the process has no file descriptor to spare, connections wait in the backlog, and the
+        listener looks again every so often.
+
+        Args:
+            address: Where.
+            protocol_factory: Makes the protocol of each connection.
+            on_full: Called each time no descriptor is found; closing connections makes room.
 
         Raises:
             AddressUnavailable: It is taken, not this machine's, or not permitted.
@@ -89,23 +118,19 @@ class TcpNetwork:
         self._backlog = backlog
 
     async def listen(
-        self, address: Address, protocol_factory: Callable[[], asyncio.Protocol]
+        self,
+        address: Address,
+        protocol_factory: Callable[[], asyncio.Protocol],
+        *,
+        on_full: Callable[[], None] | None = None,
     ) -> "TcpListener":
         """See ``Network.listen``."""
-        loop = asyncio.get_running_loop()
         try:
-            server = await loop.create_server(
-                protocol_factory,
-                address.host,
-                address.port,
-                ssl=self._server_ssl,
-                backlog=self._backlog,
-                reuse_address=True,
-            )
+            sockets = await _bind(address, self._backlog)
         except OSError as error:
             reason = error.strerror or error
             raise AddressUnavailable(f"cannot listen on {address}: {reason}") from error
-        return TcpListener(server)
+        return TcpListener(sockets, protocol_factory, ssl_context=self._server_ssl, on_full=on_full)
 
     async def connect(
         self, address: Address, protocol_factory: Callable[[], P]
@@ -123,29 +148,166 @@ class TcpNetwork:
 
 
 class TcpListener:
-    """A listening socket; made by ``TcpNetwork.listen``."""
+    """A listening socket; made by ``TcpNetwork.listen``.
 
-    def __init__(self, server: asyncio.Server) -> None:
-        self._server = server
-        host, port = server.sockets[0].getsockname()[:2]
+    It accepts by itself: asyncio's server retries at once when the process is out of descriptors,
+    uvloop's closes the connection without a word.
+    """
+
+    def __init__(
+        self,
+        sockets: list[socket.socket],
+        protocol_factory: Callable[[], asyncio.Protocol],
+        *,
+        ssl_context: ssl.SSLContext | None = None,
+        on_full: Callable[[], None] | None = None,
+    ) -> None:
+        self._sockets = sockets
+        self._protocol_factory = protocol_factory
+        self._ssl = ssl_context
+        self._on_full = on_full
+        self._loop = asyncio.get_running_loop()
+        self._starting: set[asyncio.Task[None]] = set()
+        self._retry: asyncio.TimerHandle | None = None
+        self._trouble = ""
+        host, port = sockets[0].getsockname()[:2]
         self._address = Address(host, port)
+        self._watch()
 
     @property
     def address(self) -> Address:
         """See ``Listener.address``."""
         return self._address
 
+    @property
+    def trouble(self) -> str:
+        """See ``Listener.trouble``."""
+        return self._trouble
+
     def close(self) -> None:
         """See ``Listener.close``."""
-        self._server.close()
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+        else:
+            self._unwatch()
+        for sock in self._sockets:
+            sock.close()
+        self._sockets = []
 
     async def wait_closed(self) -> None:
-        """See ``Listener.wait_closed``.
-
-        ``close`` frees the address in the same turn of the loop; asyncio's own ``wait_closed``
-        would also wait for connections to end.
-        """
+        """See ``Listener.wait_closed``: ``close`` frees the address in the same turn."""
         await asyncio.sleep(0)
+
+    def _watch(self) -> None:
+        for sock in self._sockets:
+            self._loop.add_reader(sock.fileno(), self._accept, sock)
+
+    def _unwatch(self) -> None:
+        for sock in self._sockets:
+            self._loop.remove_reader(sock.fileno())
+
+    def _accept(self, listening: socket.socket) -> None:
+        """Take some of the connections that wait, so that others than newcomers get their turn."""
+        for _ in range(ACCEPTS_PER_TURN):
+            try:
+                sock, _ = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._pause(error.strerror or str(error))
+                return
+            sock.setblocking(False)
+            task = self._loop.create_task(self._start(sock))
+            self._starting.add(task)
+            task.add_done_callback(self._starting.discard)
+            if sock.fileno() >= _descriptors_max():
+                self._pause("file descriptors are almost used up")
+                return
+
+    async def _start(self, sock: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._protocol_factory, sock, ssl=self._ssl)
+        except OSError as error:  # the peer has gone, or its TLS handshake failed
+            logger.info("a connection ended before it began: error=%s", error)
+            sock.close()
+        except BaseException:
+            sock.close()
+            raise
+
+    def _pause(self, why: str) -> None:
+        """Take nothing for a while; the kernel keeps what comes."""
+        self._unwatch()
+        trouble = f"new connections wait: {why}"
+        if trouble != self._trouble:
+            soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            logger.error(
+                "new connections wait, the process is out of resources: address=%s cause=%r "
+                "descriptors_max=%d; end connections or raise the limit (`ulimit -n`)",
+                self._address,
+                why,
+                soft,
+            )
+        self._trouble = trouble
+        self._retry = self._loop.call_later(ACCEPT_PAUSE_S, self._look_again)
+
+    def _look_again(self) -> None:
+        """Go on if a connection could be taken now; else have room made and look again later."""
+        if not self._has_room():
+            self._retry = self._loop.call_later(ACCEPT_PAUSE_S, self._look_again)
+            if self._on_full is not None:
+                self._on_full()
+            return
+        self._retry = None
+        self._trouble = ""
+        logger.info("new connections are taken again: address=%s", self._address)
+        self._watch()
+
+    def _has_room(self) -> bool:
+        try:
+            descriptor = os.dup(self._sockets[0].fileno())
+        except OSError:
+            return False
+        os.close(descriptor)
+        return descriptor < _descriptors_max()
+
+
+def _descriptors_max() -> int:
+    """Return the descriptor number from which on no connection is taken.
+
+    The kernel gives the lowest free number, so the number tells how many are in use. Those above
+    are left to block files and directories: clients that are connected already need them.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return sys.maxsize
+    return soft - min(DESCRIPTORS_KEPT_MAX, soft // 8)
+
+
+async def _bind(address: Address, backlog: int) -> list[socket.socket]:
+    """Return listening sockets, one for each address that the host's name stands for."""
+    found = await asyncio.get_running_loop().getaddrinfo(
+        address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    sockets: list[socket.socket] = []
+    port = address.port
+    try:
+        for family, kind, protocol, _, where in dict.fromkeys(found):
+            sock = socket.socket(family, kind, protocol)
+            sockets.append(sock)
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind((where[0], port, *where[2:]))
+            port = sock.getsockname()[1]
+        for sock in sockets:
+            sock.listen(backlog)
+    except BaseException:
+        for sock in sockets:
+            sock.close()
+        raise
+    return sockets
 
 
 def tune(transport: asyncio.BaseTransport) -> None:

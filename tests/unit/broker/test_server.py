@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from support.broker import Client, message, until
 
+from vq.broker import server as server_module
 from vq.broker.channel import Channel
 from vq.broker.config import ConnectionLimits
 from vq.errors import Busy, InternalError, UnknownTopic, VqError
@@ -125,16 +126,20 @@ async def test_who_says_nothing_is_disconnected(cluster):
 
 
 async def test_a_dripping_frame_is_disconnected(cluster):
-    """A frame that never becomes whole ends the connection, however busily its bytes drip."""
-    node, _ = await _strict(cluster, frame_timeout_s=0.05)
+    """A frame that never becomes whole ends the connection while its bytes still drip."""
+    node, _ = await _strict(cluster, frame_timeout_s=0.1)
     raw = (await cluster.network.connect(node.address, Raw))[1]
     raw.transport.write(HELLO)
-    frame = _frame(Command.PUT, b"", b"x" * 5_000)
-    for at in range(200):
-        if raw.closed.is_set() or len(raw.frames) > 1:
-            break
-        raw.transport.write(frame[at : at + 1])
-        await asyncio.sleep(0.005)
+    await until(lambda: raw.frames)
+    frame = _frame(Command.PUT, b"", bytes(1 << 20))
+    begun = asyncio.get_running_loop().time()
+    dripped = 0
+    while len(raw.frames) < 2:  # a byte in every turn: no pause is ever as long as the deadline
+        assert asyncio.get_running_loop().time() - begun < 5, "it drips on and is not closed"
+        raw.transport.write(frame[dripped : dripped + 1])
+        dripped += 1
+        await asyncio.sleep(0.002)
+    assert asyncio.get_running_loop().time() - begun >= 0.1, "not before its time is up"
     assert "not whole" in str(await raw.refused())
 
 
@@ -158,21 +163,48 @@ async def test_connections_are_capped(cluster):
     raw = (await cluster.network.connect(node.address, Raw))[1]
     error = await raw.refused()
     assert isinstance(error, Busy)
-    assert "connections number 3" in str(error)
+    assert "too many connections" in str(error)
     await until(lambda: len(server.sessions) == 2)
     clients[0].close()
     await until(lambda: len(server.sessions) == 1)
     await (await Client.connect(cluster.network, node.address)).status()
 
 
-async def test_connections_without_hello_are_capped(cluster):
-    """A flood of silent connections does not use up the places of those that speak."""
+async def test_silent_connections_do_not_keep_clients_out(cluster):
+    """They make room for newer ones, and a client that says HELLO stays."""
     node, server = await _strict(cluster, before_hello_max=2)
     silent = [(await cluster.network.connect(node.address, Raw))[1] for _ in range(3)]
-    assert "before HELLO" in str(await silent[2].refused())
-    silent[0].transport.close()
-    await until(lambda: len(server.sessions) == 1)
-    await Client.connect(cluster.network, node.address)
+    assert "oldest without a HELLO" in str(await silent[0].refused())
+    await until(lambda: len(server.sessions) == 2)
+    client = await Client.connect(cluster.network, node.address)
+    assert "oldest without a HELLO" in str(await silent[1].refused())
+    more = [(await cluster.network.connect(node.address, Raw))[1] for _ in range(5)]
+    await more[2].refused()
+    await client.status()
+
+
+async def test_connections_that_are_told_why_are_bounded(cluster, monkeypatch):
+    """Peers that do not close after they were told do not pile up."""
+    monkeypatch.setattr(server_module, "LINGERING_MAX", 3)
+    node, server = await _strict(cluster)
+    raws = [(await cluster.network.connect(node.address, Raw))[1] for _ in range(10)]
+    for raw in raws:
+        raw.transport.write(bytes(64))
+    await until(lambda: all(raw.closed.is_set() or raw.frames for raw in raws))
+    assert len(server.lingering) <= 3
+    await until(lambda: not server.sessions)
+    assert not server.lingering
+
+
+async def test_silent_connections_make_room_when_descriptors_run_out(cluster):
+    """Those that speak stay."""
+    node, server = await _strict(cluster)
+    client = await Client.connect(cluster.network, node.address)
+    silent = [(await cluster.network.connect(node.address, Raw))[1] for _ in range(3)]
+    server.make_room()
+    for raw in silent:
+        assert "file descriptors" in str(await raw.refused())
+    await client.status()
 
 
 async def test_incomplete_frames_of_all_connections_share_a_budget(cluster):
@@ -451,3 +483,18 @@ async def test_ping_tells_the_time(served):
     """PING answers with the broker's wall clock."""
     reply, _ = await served.client.call(Command.PING, wire.PingRequest())
     assert reply.wall_ms > 1_700_000_000_000
+
+
+async def test_a_node_without_descriptors_says_so_in_its_status(served):
+    """To those that are connected; others wait until there is room."""
+    listener = served.node._listener
+    listener.set_full(True)
+    (problem,) = (await served.client.status()).problems
+    assert "no file descriptor" in problem
+    waiting = asyncio.ensure_future(served.cluster.network.connect(served.node.address, Raw))
+    await served.client.status()
+    assert not waiting.done()
+    listener.set_full(False)
+    raw = (await waiting)[1]
+    assert not (await served.client.status()).problems
+    raw.transport.close()

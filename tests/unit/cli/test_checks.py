@@ -68,12 +68,14 @@ def test_every_broker_and_every_group_without_master_is_a_line() -> None:
         [
             BrokerAnswer("b1/n1", "h:1", trip_s=0.001, skew_s=0.002),
             BrokerAnswer("b3/n1", "h:3", bad_partitions=("t-0 is quarantined (damage at 88)",)),
+            BrokerAnswer("b4/n1", "h:4", problems=("new connections wait: no descriptor",)),
         ],
     )
     assert [(finding.check, finding.level) for finding in findings] == [
         ("group b2", Level.FAIL),
         ("broker b1/n1", Level.OK),
         ("broker b3/n1", Level.FAIL),
+        ("broker b4/n1", Level.FAIL),
         ("clocks", Level.OK),
     ]
 

@@ -1,0 +1,83 @@
+"""A real broker process and peers that only cost it: what is left for its clients."""
+
+import resource
+import time
+from collections.abc import Callable
+
+import pytest
+from support.raw_client import RawClient, message
+from support.strangers import strangers
+
+from vq.cli.processes import BrokerChild
+
+DEADLINE_S = 20.0
+
+pytestmark = pytest.mark.slow
+
+
+def _until(check: Callable[[], object]) -> None:
+    """Wait until ``check()`` is true."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not check():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _processor_s(broker: BrokerChild) -> float:
+    """Return the processor time that the broker has used."""
+    with open(f"/proc/{broker.pid}/stat") as stat:
+        fields = stat.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+@pytest.mark.parametrize("source", ["127.0.0.1", "127.0.0.2"], ids=["same address", "another"])
+def test_a_flood_of_silent_connections_does_not_keep_clients_waiting(processes, source):
+    """Two thousand that say nothing and come back at once: new clients get through in time."""
+    broker = processes.add("b1")
+    address = broker.spec.address
+    with strangers(address, 2_000, source=source):
+        with RawClient(address, timeout_s=DEADLINE_S) as client:
+            _until(lambda: client.status().connections > 100)
+        waited = []
+        for _ in range(20):
+            begun = time.monotonic()
+            with RawClient(address, timeout_s=DEADLINE_S) as client:
+                client.status()
+            waited.append(time.monotonic() - begun)
+    assert sorted(waited)[-2] < 1.0, waited
+
+
+@pytest.mark.parametrize("descriptors", [80, 16], ids=["almost none left", "none left"])
+def test_a_broker_without_descriptors_says_so_and_recovers(processes, descriptors):
+    """Clients that are there go on; new ones wait in the backlog until there is room."""
+    broker = processes.add("b1")
+    processes.vq("topic", "create", "t")
+    address, (soft, hard) = (
+        broker.spec.address,
+        resource.prlimit(broker.pid, resource.RLIMIT_NOFILE),
+    )
+    with RawClient(address) as client:
+        client.put("t", 0, [message(b"x")])
+        resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (descriptors, hard))
+        held: list[RawClient] = []
+        try:
+            for _ in range(80):
+                held.append(RawClient(address, hello=False))
+                held[-1].sock.sendall(b"".join(held[-1].connection.hello(client_id="raw")))
+            _until(lambda: client.status().problems)
+            (problem,) = client.status().problems
+            assert "new connections wait" in problem
+            client.put("t", 0, [message(b"y")])
+            processor_s, begun = _processor_s(broker), time.monotonic()
+            _until(lambda: time.monotonic() - begun > 1.5)
+            assert _processor_s(broker) - processor_s < 0.5, "it spins"
+        finally:
+            resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (soft, hard))
+        for each in held:  # those in the backlog are served now
+            while each.hello is None:
+                each._receive()
+            each.close()
+        assert not client.status().problems
+    log = broker.spec.log.read_text()
+    assert log.count("new connections wait, the process is out of resources") == 1
+    assert log.count("new connections are taken again") == 1
