@@ -220,6 +220,12 @@ class PartitionRangeElsewhere(Refused):
     hint = "this range of the partition lives on another broker group; read the routes again"
 
 
+class FetchSessionLost(Refused):
+    status = 33
+    retriable = True
+    hint = "the broker has no such fetch session at this sequence; begin it again with sequence 0"
+
+
 class SequenceGap(Refused):
     status = 40
     hint = "a batch of this producer is missing before this one; send it first"

@@ -55,8 +55,16 @@ CONNECTIONS_MAX: Final = 10_000
 CONNECTIONS_PER_ADDRESS_MAX: Final = 1_000
 CONNECTIONS_BEFORE_HELLO_MAX: Final = 256
 CONNECTIONS_BEFORE_HELLO_PER_ADDRESS_MAX: Final = 128
-#: Requests of one connection that may wait for an answer (PUTs for a flush, GETs for data).
+#: Requests of one connection that may wait for an answer; as many reads (GET, FETCH) may wait
+#: beside them.
 REQUESTS_IN_FLIGHT_PER_CONNECTION_MAX: Final = 1_024
+#: Partitions added or asked for again by one FETCH, and results in one answer.
+FETCH_PARTITIONS_PER_REQUEST_MAX: Final = 1_024
+#: What a broker remembers for the fetch sessions of one connection: each session and each of its
+#: partitions counts 512 bytes, each tag 64 and its own.
+FETCH_STATE_BYTES_PER_CONNECTION_MAX: Final = 16 * MIB
+FETCH_STATE_ENTRY_BYTES: Final = 512
+FETCH_STATE_TAG_BYTES: Final = 64
 #: Bytes of PUT bodies of one connection that may wait for a flush before reading pauses.
 PUT_BYTES_IN_FLIGHT_PER_CONNECTION_MAX: Final = 32 * MIB
 #: Longest hold of a GET that waits for data.
@@ -79,6 +87,9 @@ assert MESSAGE_BYTES_MAX + RECORD_OVERHEAD_BYTES_MAX <= BATCH_BYTES_MAX
 assert BATCH_BYTES_MAX + FRAME_HEADER_BYTES_MAX + 20 <= FRAME_BYTES_MAX
 assert FETCH_BYTES_MAX + FRAME_HEADER_BYTES_MAX + 20 <= FRAME_BYTES_MAX
 assert BATCH_BYTES_MAX < FETCH_BYTES_MAX, "one GET must be able to carry the largest batch"
+assert (
+    PARTITIONS_PER_TOPIC_MAX * 4 * FETCH_STATE_ENTRY_BYTES < FETCH_STATE_BYTES_PER_CONNECTION_MAX
+), "one client can wait for every partition of several topics"
 assert ID_TIME_BITS + ID_SLOT_BITS + ID_SEQUENCE_BITS == 63
 
 

@@ -241,6 +241,21 @@ class Client(asyncio.Protocol):
             frame = await self.send_get(topic, partition, offset, **fields)
         return decode_reply(frame), frame.body
 
+    def send_fetch(
+        self, sequence: int, *partitions: wire.FetchPartition, **fields: Any
+    ) -> "asyncio.Future[Any]":
+        """Send a FETCH without waiting; of session 1 unless told."""
+        values = {"session": 1, "max_wait_ms": 20_000, **fields}
+        request = wire.FetchRequest(sequence=sequence, partitions=partitions, **values)
+        return self.send(Command.FETCH, request)
+
+    async def fetch(
+        self, sequence: int, *partitions: wire.FetchPartition, **fields: Any
+    ) -> dict[int, tuple[Any, bytes]]:
+        """FETCH; returns result and bytes of each handle answered."""
+        async with asyncio.timeout(WAIT_S):
+            return fetched(await self.send_fetch(sequence, *partitions, **fields))
+
     async def offsets(self, topic: str, partition: int, **fields: Any) -> Any:
         """OFFSETS; returns the response header."""
         request = wire.OffsetsRequest(topic=topic, partition=partition, **fields)
@@ -250,6 +265,17 @@ class Client(asyncio.Protocol):
         """STATUS; returns the response header."""
         request = wire.StatusRequest(with_partitions=with_partitions)
         return (await self.call(Command.STATUS, request))[0]
+
+
+def fetched(frame: Any) -> dict[int, tuple[Any, bytes]]:
+    """Result and bytes of each handle in an answer to FETCH, in its order."""
+    found, position = {}, 0
+    for result in decode_reply(frame).results:  # type: ignore[attr-defined]
+        assert result.handle not in found
+        found[result.handle] = result, frame.body[position : position + result.size]
+        position += result.size
+    assert position == len(frame.body)
+    return found
 
 
 def message(payload: bytes, id: int = 1, tag: str | None = None) -> bytes:

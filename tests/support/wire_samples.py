@@ -120,6 +120,65 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
         ),
         RECORD,
     ),
+    (Command.FETCH, "request"): Sample(
+        wire.FetchRequest(
+            session=2,
+            sequence=300,
+            max_bytes=8388608,
+            max_wait_ms=15000,
+            partitions=[
+                wire.FetchPartition(handle=5, offset=5000000170, max_bytes=1048576, epoch=3),
+                wire.FetchPartition(
+                    handle=9,
+                    offset=88,
+                    max_bytes=65536,
+                    epoch=3,
+                    validate=True,
+                    topic="orders",
+                    partition=3,
+                    topic_id="5f0c",
+                    tags=["t", "ü"],
+                ),
+            ],
+            removed=[7, 300],
+            close=True,
+        )
+    ),
+    (Command.FETCH, "response"): Sample(
+        wire.FetchResponse(
+            results=[
+                wire.FetchResult(
+                    handle=5,
+                    offset=5000000170,
+                    next_offset=5000000203,
+                    high_watermark=5000000291,
+                    log_start_offset=88,
+                    epoch=3,
+                    size=33,
+                ),
+                wire.FetchResult(
+                    handle=9,
+                    offset=88,
+                    next_offset=4000,
+                    high_watermark=4900,
+                    log_start_offset=88,
+                    epoch=3,
+                    size=33,
+                    filtered=True,
+                    offsets=[176],
+                ),
+                wire.FetchResult(
+                    handle=12,
+                    offset=99,
+                    status=29,
+                    message="offset 99 is inside a record",
+                    numbers={"next": 176},  # one entry: protobuf gives maps no order
+                    texts={"state": "rw"},
+                ),
+            ]
+        ),
+        RECORD + RECORD,
+    ),
     (Command.OFFSETS, "request"): Sample(
         wire.OffsetsRequest(
             topic="orders",

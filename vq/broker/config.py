@@ -22,12 +22,17 @@ class ConnectionLimits:
         per_address_max: Of them from one address.
         before_hello_max: Of them that have not said HELLO yet.
         before_hello_per_address_max: Of those from one address.
-        requests_in_flight_max: Requests of one connection without an answer; told in HELLO.
+        requests_in_flight_max: Requests of one connection without an answer; told in HELLO. Reads
+            (GET, FETCH) are counted apart, against the same number.
         put_bytes_in_flight_max: Bytes of PUTs of one connection that wait, for a topic to be
             looked up, a log to be opened or a flush, before reading from it pauses.
         put_bytes_waiting_max: The same of all connections, before reading pauses for each that
             sends more.
-        requests_waiting_max: Requests of all connections without an answer before reading pauses.
+        requests_waiting_max: Requests of all connections without an answer, reads not counted,
+            before reading pauses.
+        reads_waiting_max: Reads of all connections without an answer; one more is refused.
+        fetch_state_bytes_max: What is remembered for the fetch sessions of one connection.
+        fetch_state_bytes_total_max: The same for all connections.
         gathered_bytes_max: Bytes of incomplete frames kept for all connections; the connection
             that would exceed it is closed as ``Busy``.
         write_buffer_bytes: What may wait to be taken by a peer before reading from it pauses.
@@ -43,6 +48,9 @@ class ConnectionLimits:
     put_bytes_in_flight_max: int = limits.PUT_BYTES_IN_FLIGHT_PER_CONNECTION_MAX
     put_bytes_waiting_max: int = 256 * limits.MIB
     requests_waiting_max: int = 65_536
+    reads_waiting_max: int = 65_536
+    fetch_state_bytes_max: int = limits.FETCH_STATE_BYTES_PER_CONNECTION_MAX
+    fetch_state_bytes_total_max: int = 256 * limits.MIB
     gathered_bytes_max: int = 256 * limits.MIB
     write_buffer_bytes: int = 1 * limits.MIB
     hello_timeout_s: float = limits.HELLO_TIMEOUT_S

@@ -13,28 +13,16 @@ from typing import Any, Protocol
 from vq.broker import reading
 from vq.broker.channel import Channel
 from vq.broker.context import Context
+from vq.broker.directory import Directory, look_up
+from vq.broker.fetching import Fetches
 from vq.broker.session import Handler, Session
-from vq.errors import InternalError, NotMaster, UnknownTopic, VqError
+from vq.errors import InternalError, NotMaster, VqError
 from vq.model import TopicPartition
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import Ticket
 from vq.remoting.format import Command
 
 logger = logging.getLogger(__name__)
-
-
-class Directory(Protocol):
-    """Where channels are found and opened; in practice ``partitions.Partitions``."""
-
-    channels: dict[tuple[str, int], Channel]
-
-    def resolve(self, partition: TopicPartition, then: Callable[[Channel | VqError], None]) -> None:
-        """Look again for a partition that is not in ``channels``; ``then`` is called later."""
-        ...
-
-    def open(self, channel: Channel, then: Callable[[], None]) -> None:
-        """Give the channel its log, or a failure; ``then`` is called afterwards."""
-        ...
 
 
 class Moves(Protocol):
@@ -63,6 +51,7 @@ class Dispatcher:
         moves: Moves,
         context: Context,
         status: Callable[[bool], wire.StatusResponse],
+        fetches: Fetches,
     ) -> None:
         self._directory = directory
         self._moves = moves
@@ -73,6 +62,7 @@ class Dispatcher:
         self.handlers: dict[int, Handler] = {
             Command.PUT: self.put,
             Command.GET: self.get,
+            Command.FETCH: fetches.fetch,
             Command.OFFSETS: self.offsets,
             Command.PING: self.ping,
             Command.STATUS: self.status,
@@ -144,22 +134,17 @@ class Dispatcher:
     def _resolve(
         self, handler: Handler, session: Session, ticket: Ticket, header: Any, body: bytes
     ) -> None:
-        """Look for the partition in ZooKeeper: the watch that tells of it may be on its way.
-
-        Or of another topic of that name. What is sent to it must not end in its namesake, which is
-        about to be deleted here.
-        """
+        """Have the partition looked up; the request waits meanwhile."""
         parked = _Parked(session, body)
 
         def then(found: Channel | VqError) -> None:
             if isinstance(found, VqError):
                 parked.refuse(ticket, found)
-            elif header.topic_id not in (found.topic_id, ""):
-                parked.refuse(ticket, _made_anew(header.topic))
             else:
                 parked.go_on(handler, ticket, header)
 
-        self._directory.resolve(TopicPartition(header.topic, header.partition), then)
+        where = TopicPartition(header.topic, header.partition)
+        look_up(self._directory, where, header.topic_id, then)
 
 
 class _Parked:
@@ -207,10 +192,6 @@ class _Parked:
             self._session.waiting.pop(self, None)
             self._session.count_put_bytes(-len(body))
         return body
-
-
-def _made_anew(topic: str) -> UnknownTopic:
-    return UnknownTopic(f"topic {topic!r} was deleted and made anew; publish or subscribe it again")
 
 
 def _lease_ended(context: Context) -> NotMaster:

@@ -22,6 +22,7 @@ from vq.broker.context import Context
 from vq.broker.disk_watch import DiskLevel, DiskWatch
 from vq.broker.dispatcher import Dispatcher
 from vq.broker.epoch_file import store_epoch
+from vq.broker.fetching import Fetches
 from vq.broker.flusher import Flusher, FlushRunner, ThreadFlusher
 from vq.broker.lease import Lease
 from vq.broker.load import LoadMeter
@@ -207,7 +208,10 @@ class BrokerNode:
             seal_timeout_s=config.seal_timeout_s,
         )
         status = StatusReport(config, self._context, self._partitions, self._disk_watch)
-        self._dispatcher = Dispatcher(self._partitions, mover, self._context, status.report)
+        fetches = Fetches(self._partitions, self._context, turn, config.connections)
+        self._dispatcher = Dispatcher(
+            self._partitions, mover, self._context, status.report, fetches
+        )
         self._server = Server(
             config.connections,
             handlers=self._dispatcher.handlers,

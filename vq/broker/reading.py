@@ -4,6 +4,7 @@ Bytes go from the mapped block to the socket without a copy, unless a tag filter
 A GET that finds too little waits in its channel; it costs one small object and one timer.
 """
 
+from collections.abc import Collection
 from typing import Final
 
 from vq import limits
@@ -43,7 +44,7 @@ def get(channel: Channel, session: Session, ticket: Ticket, header: wire.GetRequ
         if header.validate and channel.log is not None:
             channel.log.check_boundary(header.offset)
         if header.tags:
-            _check_tags(header)
+            check_tags(header.tags)
             FilteredGet(channel, session, ticket, header).begin()
             return
         available = channel.read_limit - header.offset
@@ -84,10 +85,15 @@ def _fetch_bytes(header: wire.GetRequest) -> int:
     return min(header.max_bytes or limits.FETCH_BYTES_MAX, limits.FETCH_BYTES_MAX)
 
 
-def _check_tags(header: wire.GetRequest) -> None:
-    if len(header.tags) > limits.FILTER_TAGS_MAX:
+def check_tags(tags: Collection[str]) -> None:
+    """Return if a filter has no more tags than may be.
+
+    Raises:
+        InvalidRequest: It has.
+    """
+    if len(tags) > limits.FILTER_TAGS_MAX:
         raise InvalidRequest(
-            f"{len(header.tags)} tags in one filter; at most {limits.FILTER_TAGS_MAX} are taken"
+            f"{len(tags)} tags in one filter; at most {limits.FILTER_TAGS_MAX} are taken"
         )
 
 
@@ -252,7 +258,7 @@ class FilteredGet(WaitingGet):
         try:
             check_readable(channel, self._header.epoch)
             check_range(channel, self._position)
-            slices, offsets, self._position = self._scan()
+            slices, offsets, self._position = scan(channel, self._position, self._tags)
         except PartitionRangeElsewhere as error:
             self._sent_on(error)
             return
@@ -278,26 +284,6 @@ class FilteredGet(WaitingGet):
             self.cancel()
             self._session.refuse(self._ticket, error)
 
-    def _scan(self) -> tuple[list[memoryview], list[int], int]:
-        """Filter the next bytes; a record that begins there is always taken whole."""
-        log, position = self._channel.log, self._position
-        limit = self._channel.read_limit
-        if log is None or position >= limit:
-            return [], [], position
-        view = log.read(position, FILTER_SCAN_BYTES, limit)
-        try:
-            found = filter_by_tag(view, position, self._tags)
-            if found[2] == position and len(view) >= RECORD_HEADER_BYTES:
-                size = RECORD_HEADER_BYTES + RECORD_HEADER.unpack_from(view)[0]
-                found = filter_by_tag(log.read(position, size, limit), position, self._tags)
-        except CorruptData as error:
-            log.check_boundary(position)
-            raise PartitionQuarantined(f"{self._channel}: {error}") from error
-        if found[2] == position:
-            log.check_boundary(position)
-            raise PartitionQuarantined(f"{self._channel}: the record at {position} is incomplete")
-        return found
-
     def _reply(self, slices: list[memoryview], offsets: list[int]) -> None:
         self.cancel()
         channel = self._channel
@@ -316,6 +302,35 @@ class FilteredGet(WaitingGet):
             ),
             body,
         )
+
+
+def scan(
+    channel: Channel, position: int, tags: Collection[bytes]
+) -> tuple[list[memoryview], list[int], int]:
+    """Filter the next bytes by tag; a record that begins there is always taken whole.
+
+    Returns:
+        The matching records, their offsets, and where to go on.
+
+    Raises:
+        VqError: The bytes cannot be read, or are damaged.
+    """
+    log, limit = channel.log, channel.read_limit
+    if log is None or position >= limit:
+        return [], [], position
+    view = log.read(position, FILTER_SCAN_BYTES, limit)
+    try:
+        found = filter_by_tag(view, position, tags)
+        if found[2] == position and len(view) >= RECORD_HEADER_BYTES:
+            size = RECORD_HEADER_BYTES + RECORD_HEADER.unpack_from(view)[0]
+            found = filter_by_tag(log.read(position, size, limit), position, tags)
+    except CorruptData as error:
+        log.check_boundary(position)
+        raise PartitionQuarantined(f"{channel}: {error}") from error
+    if found[2] == position:
+        log.check_boundary(position)
+        raise PartitionQuarantined(f"{channel}: the record at {position} is incomplete")
+    return found
 
 
 def offsets(

@@ -13,7 +13,7 @@ rest.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, cast
 
 from vq.broker.admission import Admission
@@ -30,6 +30,7 @@ from vq.remoting.connection import (
     ServerIdentity,
     Ticket,
 )
+from vq.remoting.format import READS
 from vq.remoting.frames import Buffer
 from vq.remoting.messages import Header
 from vq.remoting.transport import tune
@@ -72,6 +73,7 @@ class BrokerSession(asyncio.Protocol):
         "in_flight",
         "open",
         "put_bytes",
+        "reads",
         "waiting",
     )
 
@@ -99,7 +101,8 @@ class BrokerSession(asyncio.Protocol):
         self.open = False
         self.congested = False
         self.put_bytes = 0
-        self.in_flight = 0
+        self.in_flight = 0  # requests without an answer, but for
+        self.reads = 0  # those that may wait for data
         self.waiting: dict[Cancellable, None] = {}
 
     # Called by the transport --------------------------------------------------------------------
@@ -124,8 +127,15 @@ class BrokerSession(asyncio.Protocol):
         for event in connection.receive_data(data):
             if type(event) is Request:
                 ticket = event.ticket
-                self.in_flight += 1
-                server.requests_waiting += 1
+                if ticket.command in READS:
+                    self.reads += 1
+                    server.reads_waiting += 1
+                    if server.reads_waiting > server.limits.reads_waiting_max:
+                        self.refuse(ticket, server.too_many_reads())
+                        continue
+                else:
+                    self.in_flight += 1
+                    server.requests_waiting += 1
                 try:
                     handlers[ticket.command](self, ticket, event.message, event.body)
                 except Exception as error:
@@ -189,12 +199,17 @@ class BrokerSession(asyncio.Protocol):
     def reply(self, ticket: Ticket, message: Header, body: Buffer = b"") -> None:
         """See ``session.Session``."""
         if self.open:
-            self._answered(self.connection.reply(ticket, message, body))
+            self._answered(ticket, self.connection.reply(ticket, message, body))
+
+    def reply_parts(self, ticket: Ticket, message: Header, parts: Sequence[Buffer]) -> None:
+        """See ``session.Session``."""
+        if self.open:
+            self._answered(ticket, self.connection.reply_parts(ticket, message, parts))
 
     def refuse(self, ticket: Ticket, error: VqError) -> None:
         """See ``session.Session``."""
         if self.open:
-            self._answered(self.connection.reply_error(ticket, error))
+            self._answered(ticket, self.connection.reply_error(ticket, error))
 
     def defer(self, action: Callable[[], None]) -> None:
         """See ``session.Session``; bounded by the requests that may be in flight."""
@@ -246,7 +261,8 @@ class BrokerSession(asyncio.Protocol):
             self._sweep_frame(now)
         else:
             self._frame = None
-            if not self.in_flight and now - self._idle_since > limits.idle_timeout_s:
+            waits = self.in_flight or self.reads
+            if not waits and now - self._idle_since > limits.idle_timeout_s:
                 self.end(TimedOut(f"no request for {limits.idle_timeout_s:g} s"))
 
     def _sweep_congested(self, now: float) -> None:
@@ -307,16 +323,21 @@ class BrokerSession(asyncio.Protocol):
         server = self._server
         self.open = False
         server.requests_waiting -= self.in_flight
+        server.reads_waiting -= self.reads
         server.gathered_bytes -= self._gathered
-        self.in_flight = self._gathered = 0
+        self.in_flight = self.reads = self._gathered = 0
         self._deferred = []
         for waiting in list(self.waiting):
             waiting.cancel()
 
-    def _answered(self, buffers: list[Buffer]) -> None:
+    def _answered(self, ticket: Ticket, buffers: list[Buffer]) -> None:
         server = self._server
-        self.in_flight -= 1
-        server.requests_waiting -= 1
+        if ticket.command in READS:
+            self.reads -= 1
+            server.reads_waiting -= 1
+        else:
+            self.in_flight -= 1
+            server.requests_waiting -= 1
         self._send(buffers)
         if self._paused:
             self.maybe_resume()
@@ -384,7 +405,9 @@ class Server:
         handlers: What handles each command.
         turn: Where sessions announce that they have something to send.
         sessions: Every connection that is not gone yet, in order of arrival.
-        requests_waiting: Requests of all sessions without an answer.
+        requests_waiting: Requests of all sessions without an answer, reads not counted.
+        reads_waiting: Reads (GET, FETCH) of all sessions without an answer. They may wait for data,
+            and so never make a connection pause.
         put_bytes: Bytes of PUTs of all sessions, ended ones too, that wait; see
             ``session.Session``.
         gathered_bytes: Bytes of incomplete frames kept for all sessions.
@@ -409,6 +432,7 @@ class Server:
         self.sessions: dict[BrokerSession, None] = {}
         self.paused: dict[BrokerSession, None] = {}
         self.requests_waiting = 0
+        self.reads_waiting = 0
         self.put_bytes = 0
         self.gathered_bytes = 0
         self.lingering: dict[BrokerSession, None] = {}
@@ -431,6 +455,13 @@ class Server:
         for peer, error in self._admission.admit(session, self.now()):
             # A newcomer's HELLO may be under way; one that was silent for long has sent nothing.
             cast("BrokerSession", peer).end(error, linger=peer is session)
+
+    def too_many_reads(self) -> Busy:
+        """Return the refusal of a read beyond the node's bound."""
+        return Busy(
+            f"{self.reads_waiting - 1} reads wait for data on this node, at most "
+            f"{self.limits.reads_waiting_max} may; read many partitions with one FETCH"
+        )
 
     def opened(self, session: BrokerSession) -> None:
         """Note that a session said HELLO."""

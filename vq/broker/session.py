@@ -1,6 +1,6 @@
 """What channels see of a connection: somebody who asked and waits for an answer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from vq.errors import VqError
@@ -40,6 +40,10 @@ class Session(Protocol):
 
     def reply(self, ticket: Ticket, message: Header, body: Buffer = b"") -> None:
         """Answer; does nothing when the connection has ended meanwhile."""
+        ...
+
+    def reply_parts(self, ticket: Ticket, message: Header, parts: Sequence[Buffer]) -> None:
+        """Answer with a body in parts; otherwise as ``reply``."""
         ...
 
     def defer(self, action: Callable[[], None]) -> None:

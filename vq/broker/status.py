@@ -57,7 +57,9 @@ class StatusReport:
             disk_bytes_free=self._disk_watch.free,
             disk_bytes_total=self._disk_watch.total,
             # The request being answered is one of those without an answer.
-            requests_waiting=server.requests_waiting - 1 if server is not None else 0,
+            requests_waiting=(
+                server.requests_waiting + server.reads_waiting - 1 if server is not None else 0
+            ),
             problems=self.problems(),
         )
         if with_partitions:

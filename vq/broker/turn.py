@@ -52,8 +52,7 @@ class Turn:
         self._scheduled = False
         if self._action is not None:
             self._action()
-        writers = self._writers
-        if writers:
-            self._writers = []
+        while self._writers:  # a fetch session that answers makes its connection one of them
+            writers, self._writers = self._writers, []
             for writer in writers:
                 writer.write_out()

@@ -17,7 +17,7 @@ the broker and requests of the client are returned as lists of buffers, for one 
 """
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -34,7 +34,7 @@ from vq.errors import (
     VqError,
 )
 from vq.remoting import wire_pb2 as wire
-from vq.remoting.format import CORRELATION_ID_MAX, VERSION_MAX, VERSION_MIN, Command
+from vq.remoting.format import CORRELATION_ID_MAX, READS, VERSION_MAX, VERSION_MIN, Command
 from vq.remoting.frames import Buffer, Frame, FrameParser, encode_frame
 from vq.remoting.messages import (
     Header,
@@ -191,10 +191,11 @@ class ServerConnection(_Connection):
         self._frame_bytes_max = frame_bytes_max
         self._requests_max = requests_max
         self._waiting: set[int] = set()  # correlation ids of requests without an answer yet
+        self._reads = 0  # how many of them are reads
 
     @property
     def requests_in_flight(self) -> int:
-        """How many requests wait for an answer. Invariant: 0 <= it <= ``requests_max``."""
+        """How many requests wait for an answer. Invariant: 0 <= it <= 2 * ``requests_max``."""
         return len(self._waiting)
 
     def receive_data(self, data: bytes) -> list[Opened | Request | Closing]:
@@ -233,6 +234,16 @@ class ServerConnection(_Connection):
             buffers.append(body)
         return buffers
 
+    def reply_parts(self, ticket: Ticket, message: Header, parts: Sequence[Buffer]) -> list[Buffer]:
+        """Return the buffers of a good answer whose body comes in parts; otherwise as ``reply``."""
+        command, correlation_id, flags = ticket
+        header = encode_header(command, message, flags)
+        size = sum(map(len, parts))
+        head = encode_frame(command, STATUS_OK, correlation_id, flags, header, size)
+        if not self._settle(ticket):
+            return []
+        return [*self.data_to_send(), head, *parts]
+
     def reply_error(self, ticket: Ticket, error: VqError) -> list[Buffer]:
         """Return the buffers that refuse a request; otherwise as ``reply``."""
         if not self._settle(ticket):
@@ -254,6 +265,8 @@ class ServerConnection(_Connection):
         if ticket.correlation_id not in self._waiting:
             raise InvalidState(f"{ticket} was answered before")
         self._waiting.remove(ticket.correlation_id)
+        if ticket.command in READS:
+            self._reads -= 1
         return True
 
     def _take(self, data: bytes, events: list[Opened | Request | Closing]) -> None:
@@ -291,14 +304,14 @@ class ServerConnection(_Connection):
                 )
         except VqError as error:
             return self._close(ticket, error)
-        if len(waiting) >= self._requests_max:
-            busy = Busy(
-                f"{len(waiting)} requests of this connection wait for an answer, "
-                f"at most {self._requests_max} may"
-            )
+        is_read = command in READS
+        count = self._reads if is_read else len(waiting) - self._reads
+        if count >= self._requests_max:
+            busy = _too_many(count, is_read, self._requests_max)
             self._outgoing.append(_error_frame(ticket, busy))
             return None
         waiting.add(correlation_id)
+        self._reads += is_read
         return Request(ticket, message, body)
 
     def _receive_hello(self, ticket: Ticket, frame: Frame) -> Opened:
@@ -351,18 +364,19 @@ class ClientConnection(_Connection):
     def __init__(self, *, frame_bytes_max: int = limits.FRAME_BYTES_MAX) -> None:
         super().__init__(frame_bytes_max)
         self._waiting: dict[int, tuple[int, Any]] = {}  # correlation id -> command, context
+        self._reads = 0  # how many of them are reads
         self._last_id = 0
         self._peer_frame_bytes_max = limits.FRAME_BYTES_MAX_BEFORE_HELLO
         self._requests_max = 1
 
     @property
     def requests_in_flight(self) -> int:
-        """How many requests wait for a reply. Invariant: 0 <= it <= ``requests_max``."""
+        """How many requests wait for a reply. Invariant: 0 <= it <= 2 * ``requests_max``."""
         return len(self._waiting)
 
     @property
     def requests_max(self) -> int:
-        """How many requests the broker lets wait at once; 1 before ``Opened``."""
+        """How many requests, and as many reads, may wait at once; 1 before ``Opened``."""
         return self._requests_max
 
     def hello(
@@ -407,18 +421,17 @@ class ClientConnection(_Connection):
 
         Raises:
             InvalidState: The connection is not open, or this is HELLO. Nothing was sent.
-            Busy: As many requests wait as the broker allows. Nothing was sent.
+            Busy: As many requests of its kind wait as the broker allows. Nothing was sent.
             InvalidArgument: The frame is larger than the broker accepts. Nothing was sent.
         """
         if self._state is not State.OPEN:
             raise InvalidState(f"the connection is {self._state.value}, not open")
         if command == Command.HELLO:
             raise InvalidState("HELLO opens a connection and is no request on an open one")
-        if len(self._waiting) >= self._requests_max:
-            raise Busy(
-                f"{len(self._waiting)} requests wait for a reply on this connection, "
-                f"at most {self._requests_max} may"
-            )
+        is_read = command in READS
+        count = self._reads if is_read else len(self._waiting) - self._reads
+        if count >= self._requests_max:
+            raise _too_many(count, is_read, self._requests_max)
         return self._send(command, header, body, context, flags)
 
     def forget(self, correlation_id: int) -> Any:
@@ -458,6 +471,8 @@ class ClientConnection(_Connection):
                 if known is None or known[0] != frame.command:
                     raise _unsolicited(frame)
                 del waiting[frame.correlation_id]  # not before: ``abandon`` tells who still waits
+                if frame.command in READS:
+                    self._reads -= 1
                 if frame.command == Command.HELLO:
                     event: Opened | Reply = self._open(decode_reply(frame))
                 else:
@@ -484,6 +499,8 @@ class ClientConnection(_Connection):
             max_bytes=self._peer_frame_bytes_max,
         )
         self._waiting[correlation_id] = (command, context)
+        if command in READS:
+            self._reads += 1
         return correlation_id, [head, body] if body else [head]
 
     def _free_id(self) -> int:
@@ -527,6 +544,11 @@ def negotiate(hello: wire.HelloRequest) -> int:
 def _error_frame(ticket: Ticket, error: VqError) -> bytes:
     status, header = encode_error(error, ticket.flags)
     return encode_frame(ticket.command, status, ticket.correlation_id, ticket.flags, header)
+
+
+def _too_many(count: int, is_read: bool, bound: int) -> Busy:
+    kind = "reads" if is_read else "requests"
+    return Busy(f"{count} {kind} of this connection wait for an answer, at most {bound} may")
 
 
 def _unsolicited(frame: Frame) -> VqError:

@@ -64,9 +64,14 @@ class Command(enum.IntEnum):
     PUT = 10
     GET = 11
     OFFSETS = 12
+    FETCH = 13
     SEAL = 20
     ADOPT = 21
 
+
+#: Commands that may wait for data. They are counted apart from all others: a connection whose reads
+#: wait has as much room for PUTs as one that reads nothing.
+READS: Final = frozenset({int(Command.GET), int(Command.FETCH)})
 
 assert PREFIX_BYTES == 20
 assert limits.FRAME_HEADER_BYTES_MAX + PREFIX_BYTES < limits.FRAME_BYTES_MAX

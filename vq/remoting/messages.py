@@ -45,6 +45,7 @@ MESSAGES: Final[Mapping[int, Pair]] = {
     Command.PUT: Pair(wire.PutRequest, wire.PutResponse),
     Command.GET: Pair(wire.GetRequest, wire.GetResponse),
     Command.OFFSETS: Pair(wire.OffsetsRequest, wire.OffsetsResponse),
+    Command.FETCH: Pair(wire.FetchRequest, wire.FetchResponse),
     Command.SEAL: Pair(wire.SealRequest, wire.SealResponse),
     Command.ADOPT: Pair(wire.AdoptRequest, wire.AdoptResponse),
 }
@@ -117,16 +118,33 @@ def status_of(error: VqError) -> int:
 
 def encode_error(error: VqError, flags: int = 0) -> tuple[int, bytes]:
     """Return status and header bytes that tell a peer of ``error``; never too large for a frame."""
-    message = wire.Error(message=str(error)[:ERROR_TEXT_CHARS_MAX])
+    message = wire.Error()
+    _describe(error, message)
+    if flags & FLAG_HESSIAN:
+        return status_of(error), hessian_messages.encode(message)
+    return status_of(error), message.SerializeToString(deterministic=True)
+
+
+def describe_error(error: VqError, result: wire.FetchResult) -> None:
+    """Make ``result`` tell of ``error``; never too large for a frame."""
+    result.status = status_of(error)
+    _describe(error, result)
+
+
+def described_error(result: wire.FetchResult) -> VqError:
+    """Return the error that a result with ``status`` != 0 tells of; the caller may raise it."""
+    details: dict[str, int | str] = {**result.numbers, **result.texts}
+    return error_from_status(result.status, result.message, details=details)
+
+
+def _describe(error: VqError, message: wire.Error | wire.FetchResult) -> None:
+    message.message = str(error)[:ERROR_TEXT_CHARS_MAX]
     for name, value in list(error.details.items())[:ERROR_DETAILS_MAX]:
         key = name[:ERROR_KEY_CHARS_MAX]
         if isinstance(value, int) and value in _INT64:
             message.numbers[key] = value
         else:
             message.texts[key] = str(value)[:ERROR_VALUE_CHARS_MAX]
-    if flags & FLAG_HESSIAN:
-        return status_of(error), hessian_messages.encode(message)
-    return status_of(error), message.SerializeToString(deterministic=True)
 
 
 def decode_error(status: int, header: bytes, flags: int) -> VqError:

@@ -220,6 +220,96 @@ class GetResponse(_message.Message):
     offsets: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., epoch: _Optional[int] = ..., filtered: _Optional[bool] = ..., offsets: _Optional[_Iterable[int]] = ...) -> None: ...
 
+class FetchPartition(_message.Message):
+    __slots__ = ("handle", "offset", "max_bytes", "epoch", "validate", "topic", "partition", "topic_id", "tags")
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    VALIDATE_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    TAGS_FIELD_NUMBER: _ClassVar[int]
+    handle: int
+    offset: int
+    max_bytes: int
+    epoch: int
+    validate: bool
+    topic: str
+    partition: int
+    topic_id: str
+    tags: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, handle: _Optional[int] = ..., offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., epoch: _Optional[int] = ..., validate: _Optional[bool] = ..., topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., tags: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class FetchRequest(_message.Message):
+    __slots__ = ("session", "sequence", "max_bytes", "max_wait_ms", "partitions", "removed", "close")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    sequence: int
+    max_bytes: int
+    max_wait_ms: int
+    partitions: _containers.RepeatedCompositeFieldContainer[FetchPartition]
+    removed: _containers.RepeatedScalarFieldContainer[int]
+    close: bool
+    def __init__(self, session: _Optional[int] = ..., sequence: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[FetchPartition, _Mapping]]] = ..., removed: _Optional[_Iterable[int]] = ..., close: _Optional[bool] = ...) -> None: ...
+
+class FetchResult(_message.Message):
+    __slots__ = ("handle", "offset", "next_offset", "high_watermark", "log_start_offset", "epoch", "size", "filtered", "offsets", "status", "message", "numbers", "texts")
+    class NumbersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class TextsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    FILTERED_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    TEXTS_FIELD_NUMBER: _ClassVar[int]
+    handle: int
+    offset: int
+    next_offset: int
+    high_watermark: int
+    log_start_offset: int
+    epoch: int
+    size: int
+    filtered: bool
+    offsets: _containers.RepeatedScalarFieldContainer[int]
+    status: int
+    message: str
+    numbers: _containers.ScalarMap[str, int]
+    texts: _containers.ScalarMap[str, str]
+    def __init__(self, handle: _Optional[int] = ..., offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., epoch: _Optional[int] = ..., size: _Optional[int] = ..., filtered: _Optional[bool] = ..., offsets: _Optional[_Iterable[int]] = ..., status: _Optional[int] = ..., message: _Optional[str] = ..., numbers: _Optional[_Mapping[str, int]] = ..., texts: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class FetchResponse(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[FetchResult]
+    def __init__(self, results: _Optional[_Iterable[_Union[FetchResult, _Mapping]]] = ...) -> None: ...
+
 class OffsetsRequest(_message.Message):
     __slots__ = ("topic", "partition", "time_ms", "by_time", "count", "from_offset", "to_offset", "epoch", "topic_id")
     TOPIC_FIELD_NUMBER: _ClassVar[int]

@@ -466,7 +466,7 @@ async def test_stopping_twice_or_before_a_start_is_fine(cluster):
 async def test_waiting_gets_end_at_a_stop(served):
     """A long poll is told that the broker stops, so that its client looks elsewhere."""
     waiting = served.client.send_get("t", 0, 0, max_wait_ms=20_000)
-    await until(lambda: served.node._server.requests_waiting == 1)
+    await until(lambda: served.node._server.reads_waiting == 1)
     await served.node.stop()
     with pytest.raises(ShuttingDown):
         decode_reply(await asyncio.wait_for(waiting, 5))

@@ -127,7 +127,7 @@ async def test_a_closed_connection_leaves_nothing_parked(served):
     await until(lambda: channels["t", 0].parked and channels["t", 1].parked)
     other.close()
     await until(lambda: not channels["t", 0].parked and not channels["t", 1].parked)
-    assert served.node._server.requests_waiting == 0
+    assert served.node._server.reads_waiting == 0
 
 
 # Tag filters --------------------------------------------------------------------------------------

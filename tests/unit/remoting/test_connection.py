@@ -352,6 +352,44 @@ def test_correlation_ids_start_again_without_meeting_those_in_use() -> None:
     assert numbers == [CORRELATION_ID_MAX, 1, 3]
 
 
+def test_reads_that_wait_leave_room_for_other_requests() -> None:
+    """Both ends count GET and FETCH apart; an answer gives the place back to its own kind."""
+    client, server = opened(requests_max=2)
+    get, fetch = wire.GetRequest().SerializeToString(), wire.FetchRequest().SerializeToString()
+    data = joined(client.request(Command.GET, get)[1])
+    data += joined(client.request(Command.FETCH, fetch)[1])
+    with pytest.raises(Busy, match="2 reads"):
+        client.request(Command.GET, get)
+    data += b"".join(joined(client.request(Command.PING, PING)[1]) for _ in range(2))
+    with pytest.raises(Busy, match="2 requests"):
+        client.request(Command.PING, PING)
+    events = server.receive_data(data)
+    assert len(events) == server.requests_in_flight == 4
+    rude = request_bytes(Command.GET, wire.GetRequest(), correlation_id=99)
+    assert server.receive_data(rude) == []
+    assert isinstance(refusal(server), Busy)
+    assert isinstance(events[1], Request)
+    client.receive_data(joined(server.reply(events[1].ticket, wire.FetchResponse())))
+    with pytest.raises(Busy, match="2 requests"):
+        client.request(Command.PING, PING)
+    again = joined(client.request(Command.GET, get)[1])
+    assert len(server.receive_data(again)) == 1
+
+
+def test_a_body_may_come_in_parts() -> None:
+    """They follow the header without being joined."""
+    client, server = opened()
+    _, buffers = client.request(Command.FETCH, wire.FetchRequest().SerializeToString())
+    (request,) = server.receive_data(joined(buffers))
+    assert isinstance(request, Request)
+    part = memoryview(b"abc")
+    answer = server.reply_parts(request.ticket, wire.FetchResponse(), [part, b"", b"de"])
+    assert answer[1] is part
+    (reply,) = client.receive_data(joined(answer))
+    assert isinstance(reply, Reply)
+    assert reply.frame.body == b"abcde"
+
+
 def test_a_forgotten_request_keeps_its_place_until_the_reply() -> None:
     """The broker is still busy with it; its late reply disturbs nobody."""
     client, server = opened(requests_max=1)

@@ -20,6 +20,7 @@ def test_commands_keep_their_numbers() -> None:
         "PUT": 10,
         "GET": 11,
         "OFFSETS": 12,
+        "FETCH": 13,
         "SEAL": 20,
         "ADOPT": 21,
     }

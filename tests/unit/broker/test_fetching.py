@@ -1,0 +1,668 @@
+"""FETCH: one request waits for many partitions; a session remembers them."""
+
+import asyncio
+import random
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+from support.broker import Client, fetched, message, until
+
+from vq import limits
+from vq.broker.config import ConnectionLimits
+from vq.broker.fetching import SCANS_PER_ANSWER, FetchedPartition, FetchSession
+from vq.coordination.topics import delete_topic
+from vq.errors import (
+    Busy,
+    FetchSessionLost,
+    InvalidRequest,
+    OffsetNotBoundary,
+    OffsetOutOfRange,
+    ShuttingDown,
+    StaleEpoch,
+    UnknownPartition,
+    UnknownTopic,
+)
+from vq.remoting import wire_pb2 as wire
+from vq.remoting.format import Command
+from vq.remoting.messages import decode_reply, described_error
+from vq.store.record import decode_records
+
+MIB = limits.MIB
+
+
+def add(partition: int, offset: int = 0, *, handle: int | None = None, **fields):
+    """Add a partition to the session, by default under its own number."""
+    values = {"topic": "t", "max_bytes": MIB, **fields}
+    number = partition if handle is None else handle
+    return wire.FetchPartition(handle=number, partition=partition, offset=offset, **values)
+
+
+def again(handle: int, offset: int, **fields):
+    """Ask for a partition of the session again."""
+    return wire.FetchPartition(handle=handle, offset=offset, **{"max_bytes": MIB, **fields})
+
+
+def payloads(found, handle: int) -> list[bytes]:
+    """The messages that an answer has of one partition."""
+    result, body = found[handle]
+    return [record.payload for record in decode_records(body, result.offset)]
+
+
+def parked(served) -> list[int]:
+    """The partitions that somebody waits for."""
+    channels = served.node._partitions.channels.values()
+    return sorted(each.partition.partition for each in channels if each.parked)
+
+
+async def answer(waiting) -> dict:
+    """What a FETCH that waited brought."""
+    return fetched(await asyncio.wait_for(waiting, 5))
+
+
+async def fill(client: Client, partitions: Iterable[int], count: int = 3, size: int = 10) -> None:
+    for number in partitions:
+        batch = [message(b"%d" % number * size, n + 1) for n in range(count)]
+        await client.put("t", number, batch)
+
+
+@pytest.fixture
+async def wide(cluster, served):
+    """Topic ``w`` with many partitions, and ``t`` with two."""
+    await cluster.create_topic("w", partitions=200)
+    channels = served.node._partitions.channels
+    await until(lambda: len(channels) == 202)
+    return served
+
+
+# Waiting and waking -------------------------------------------------------------------------------
+async def test_one_request_waits_for_many_partitions(wide):
+    """It is answered by those that move, and by them only."""
+    waiting = wide.client.send_fetch(0, *(add(n, topic="w") for n in range(200)))
+    await until(lambda: len(parked(wide)) == 200)
+    assert wide.node._server.reads_waiting == 1
+    await wide.client.put("w", 7, [message(b"here")])
+    found = await answer(waiting)
+    assert list(found) == [7]
+    assert payloads(found, 7) == [b"here"]
+    result = found[7][0]
+    assert (result.offset, result.next_offset) == (0, result.high_watermark)
+    assert (result.log_start_offset, result.epoch, result.filtered) == (0, 1, False)
+
+
+async def test_idle_partitions_cost_no_work(wide, monkeypatch):
+    """Neither a request, nor its time-out, nor an answer looks at one that did not move."""
+    looks: list[int] = []
+    look = FetchedPartition.look
+    monkeypatch.setattr(
+        FetchedPartition, "look", lambda self: (looks.append(self.handle), look(self))[1]
+    )
+    await wide.client.fetch(0, *(add(n, topic="w") for n in range(200)), max_wait_ms=0)
+    assert len(looks) == 200
+    looks.clear()
+    for sequence in range(1, 20):
+        await wide.client.fetch(sequence, max_wait_ms=1)
+    assert looks == []
+    waiting = wide.client.send_fetch(20)
+    await until(lambda: wide.node._server.reads_waiting == 1)
+    await wide.client.put("w", 5, [message(b"x")])
+    await answer(waiting)
+    assert set(looks) == {5}
+
+
+async def test_a_partition_is_answered_once_and_rests_until_it_is_asked_for_again(served):
+    """The client decides what it has room for."""
+    await fill(served.client, [0])
+    found = await served.client.fetch(0, add(0), add(1))
+    end = found[0][0].next_offset
+    await served.client.put("t", 0, [message(b"more")])
+    assert await served.client.fetch(1, max_wait_ms=20) == {}
+    found = await served.client.fetch(2, again(0, end))
+    assert payloads(found, 0) == [b"more"]
+
+
+async def test_what_moves_in_one_flush_is_told_in_one_answer(wide):
+    """The session answers at the end of the turn."""
+    waiting = wide.client.send_fetch(0, *(add(n, topic="w") for n in range(10)))
+    await until(lambda: len(parked(wide)) == 10)
+    wide.flusher.held = True
+    first = wide.client.send_put("w", 1, [message(b"x")])
+    await until(lambda: wide.flusher.submissions)
+    others = [wide.client.send_put("w", n, [message(b"x")]) for n in (4, 2, 9)]
+    await until(lambda: wide.node._context.counters.batches_in == 4)
+    wide.flusher.release()
+    await asyncio.wait_for(asyncio.gather(first, *others), 5)
+    found = await answer(waiting)
+    rest = await wide.client.fetch(1) if len(found) == 1 else {}
+    assert list(found) + list(rest) == [1, 4, 2, 9]
+    assert len(found) == 4 or len(rest) == 3
+
+
+async def test_a_request_answers_the_one_that_waits_and_takes_its_place(served):
+    """So that the client can change what it waits for at any time."""
+    first = served.client.send_fetch(0, add(0))
+    await until(lambda: parked(served) == [0])
+    second = served.client.send_fetch(1, add(1))
+    assert await answer(first) == {}
+    assert not second.done()
+    await fill(served.client, [0])
+    assert list(await answer(second)) == [0]
+    third = served.client.send_fetch(2, removed=[1])
+    await until(lambda: parked(served) == [])
+    await fill(served.client, [1])
+    assert await served.client.fetch(3, close=True) == {}
+    assert await answer(third) == {}
+
+
+async def test_a_wait_ends_in_time_and_empty(served):
+    """Nothing is lost: the partitions stay in the session."""
+    assert await served.client.fetch(0, add(0), max_wait_ms=20) == {}
+    waiting = served.client.send_fetch(1)
+    await until(lambda: served.node._server.reads_waiting == 1)
+    await fill(served.client, [0])
+    assert payloads(await answer(waiting), 0) == [b"0" * 10] * 3
+
+
+async def test_reads_that_wait_do_not_take_the_place_of_puts(cluster):
+    """A connection whose reads are at their bound sends as before; one more read is refused."""
+    bounds = ConnectionLimits(requests_in_flight_max=4, sweep_interval_s=0.02)
+    node = await cluster.start(connections=bounds)
+    await cluster.create_topic("t", partitions=2)
+    client = await Client.connect(cluster.network, node.address)
+    waiting = [client.send_get("t", 1, 0, max_wait_ms=20_000) for _ in range(3)]
+    waiting.append(client.send_fetch(0, add(1)))
+    await until(lambda: node._server.reads_waiting == 4)
+    for _ in range(10):
+        await client.put("t", 0, [message(b"x")])
+    with pytest.raises(Busy, match="4 reads"):
+        client.send_get("t", 0, 0)
+    await client.put("t", 1, [message(b"y")])
+    await asyncio.wait_for(asyncio.gather(*waiting), 5)
+    assert node._server.reads_waiting == 0
+
+
+async def test_reads_that_wait_on_a_node_do_not_stop_it(cluster):
+    """Beyond the node's bound a read is refused; PUTs of everybody go on."""
+    bounds = ConnectionLimits(reads_waiting_max=3, sweep_interval_s=0.02)
+    node = await cluster.start(connections=bounds)
+    await cluster.create_topic("t", partitions=2)
+    clients = [await Client.connect(cluster.network, node.address) for _ in range(4)]
+    for client in clients[:3]:
+        client.send_get("t", 1, 0, max_wait_ms=20_000)
+    await until(lambda: node._server.reads_waiting == 3)
+    with pytest.raises(Busy, match="at most 3"):
+        await clients[3].get("t", 1, 0)
+    for client in clients:
+        await client.put("t", 0, [message(b"x")])
+    clients[0].close()
+    await until(lambda: node._server.reads_waiting == 2)
+    await clients[3].get("t", 0, 0)
+
+
+# Bounded and fair answers -------------------------------------------------------------------------
+async def test_every_partition_gets_its_turn(served, cluster):
+    """However much one has to give, the others are in the next answer."""
+    await cluster.create_topic("f", partitions=5)
+    await until(lambda: len(served.node._partitions.channels) == 7)
+    for number in range(5):
+        for _ in range(4):
+            await served.client.put("f", number, [message(b"x" * 1_000, n) for n in range(10)])
+    offsets = dict.fromkeys(range(5), 0)
+    found = await served.client.fetch(
+        0, *(add(n, topic="f", max_bytes=4_000) for n in range(5)), max_bytes=9_000
+    )
+    turns = list(found)
+    for sequence in range(1, 10):
+        for handle, (result, body) in found.items():
+            assert len(body) <= 4_000
+            offsets[handle] = result.next_offset
+        asked = [again(handle, offsets[handle], max_bytes=4_000) for handle in found]
+        found = await served.client.fetch(sequence, *asked, max_bytes=9_000)
+        assert sum(len(body) for _, body in found.values()) <= 9_000
+        assert len(found) == 2
+        turns += found
+    assert turns == [n % 5 for n in range(20)]
+
+
+async def test_one_that_is_larger_than_an_answer_is_given_in_pieces(served):
+    """The first one in line gets the whole answer."""
+    await served.client.put("t", 0, [message(b"x" * 30_000)])
+    whole = (await served.client.get("t", 0, 0))[1]
+    pieces, sequence, asked = [], 0, add(0)
+    while sum(map(len, pieces)) < len(whole):
+        found = await served.client.fetch(sequence, asked, max_bytes=4_000)
+        pieces.append(found[0][1])
+        asked = again(0, found[0][0].next_offset)
+        sequence += 1
+    assert b"".join(pieces) == whole
+    assert len(pieces) == -(-len(whole) // 4_000)
+
+
+async def test_an_answer_waits_for_a_peer_that_does_not_take_the_last_one(cluster):
+    """And is given once it does. Requests that came meanwhile are answered behind it."""
+    bounds = ConnectionLimits(write_buffer_bytes=10_000, sweep_interval_s=0.02)
+    node = await cluster.start(connections=bounds)
+    await cluster.create_topic("t", partitions=2)
+    client = await Client.connect(cluster.network, node.address)
+    await client.put("t", 0, [message(b"x" * 500_000)])
+    client.transport.pause_reading()
+    (session,) = node._server.sessions
+    first = client.send_get("t", 0, 0)
+    waiting = [client.send_fetch(0, add(0)), *(client.send_fetch(n) for n in (1, 2))]
+    await until(lambda: session.congested)
+    assert session.reads >= 1
+    before = node._context.counters.bytes_out
+    client.transport.resume_reading()
+    await asyncio.wait_for(first, 5)
+    found = [await answer(each) for each in waiting[:2]]
+    assert sorted(map(list, found)) in ([[], [0]], [[], []])
+    if not any(found):
+        found.append(await answer(waiting[2]))
+    assert node._context.counters.bytes_out - before == sum(
+        len(each[0][1]) for each in found if each
+    )
+
+
+# Errors -------------------------------------------------------------------------------------------
+async def test_an_error_of_one_partition_leaves_the_others_alone(served):
+    """Each has its own status; the request is done, and the handle has left the session."""
+    await fill(served.client, [0])
+    found = await served.client.fetch(
+        0,
+        add(1, 99, handle=1),
+        add(1, epoch=9, handle=2),
+        add(9, handle=3),
+        add(0, topic="nobody", handle=4),
+        add(0, 3, validate=True, handle=5),
+        add(0, topic="..", handle=6),
+        add(0, tags=[str(n) for n in range(65)], handle=7),
+        add(0, topic_id="other", handle=8),
+        again(77, 0),
+        add(0),
+    )
+    sequence = 1
+    while len(found) < 10:  # what must be looked up comes in its own time
+        found |= await served.client.fetch(sequence)
+        sequence += 1
+    errors = {
+        handle: described_error(result) for handle, (result, _) in found.items() if result.status
+    }
+    kinds = {handle: type(error) for handle, error in errors.items()}
+    assert kinds == {
+        1: OffsetOutOfRange,
+        2: StaleEpoch,
+        3: UnknownPartition,
+        4: UnknownTopic,
+        5: OffsetNotBoundary,
+        6: InvalidRequest,
+        7: InvalidRequest,
+        8: UnknownTopic,
+        77: InvalidRequest,
+    }
+    assert errors[1].details == {"earliest": 0, "latest": 0}
+    assert payloads(found, 0) == [b"0" * 10] * 3
+
+
+async def test_a_handle_that_failed_can_be_added_again(served):
+    """Under the same number."""
+    found = await served.client.fetch(0, add(0, 99))
+    assert found[0][0].status == OffsetOutOfRange.status
+    assert (await served.client.fetch(1, again(0, 0)))[0][0].status == InvalidRequest.status
+    await fill(served.client, [0])
+    assert payloads(await served.client.fetch(2, add(0)), 0) == [b"0" * 10] * 3
+
+
+async def test_who_waits_for_a_topic_that_is_deleted_is_told(served):
+    """The others of the session go on."""
+    await served.cluster.create_topic("gone")
+    await until(lambda: ("gone", 0) in served.node._partitions.channels)
+    waiting = served.client.send_fetch(0, add(0), add(0, topic="gone", handle=5))
+    await until(lambda: served.node._partitions.channels["gone", 0].parked)
+    async with served.cluster.admin() as admin:
+        await delete_topic(admin, "gone")
+    found = await answer(waiting)
+    assert list(found) == [5]
+    assert found[5][0].status == UnknownTopic.status
+    await fill(served.client, [0])
+    assert list(await served.client.fetch(1)) == [0]
+
+
+async def test_who_waits_at_a_stop_is_told(served):
+    """So that the client looks elsewhere; those it did not wait for any more as well."""
+    waiting = served.client.send_fetch(0, add(0), add(1))
+    await until(lambda: parked(served) == [0, 1])
+    await served.node.stop()
+    statuses = {result.status for result, _ in (await answer(waiting)).values()}
+    assert statuses == {ShuttingDown.status}
+
+
+async def test_bytes_that_the_medium_cannot_give_fail_their_partition_only(served):
+    """As they fail a GET."""
+    await fill(served.client, [0, 1])
+    served.disk.fail("view")
+    found = await served.client.fetch(0, add(0), add(1))
+    assert [bool(result.status) for result, _ in found.values()] == [True, False]
+
+
+# Sessions -----------------------------------------------------------------------------------------
+async def test_a_session_that_is_not_there_says_so(served):
+    """The client begins it again; a gap in the sequence ends it."""
+    with pytest.raises(FetchSessionLost, match="unknown"):
+        await served.client.fetch(1, add(0))
+    waiting = served.client.send_fetch(0, add(0))
+    with pytest.raises(FetchSessionLost, match="at sequence 0, the request has sequence 2"):
+        await served.client.fetch(2)
+    assert await answer(waiting) == {}
+    assert parked(served) == []
+    with pytest.raises(FetchSessionLost):
+        await served.client.fetch(1)
+
+
+async def test_sequence_zero_begins_anew(served):
+    """What the broker had under that number is forgotten."""
+    first = served.client.send_fetch(0, add(0), add(1))
+    await until(lambda: parked(served) == [0, 1])
+    second = served.client.send_fetch(0, add(1))
+    assert await answer(first) == {}
+    await until(lambda: parked(served) == [1])
+    second.cancel()
+
+
+async def test_sessions_of_a_connection_do_not_meet(served):
+    """Each has its own partitions, handles and sequence."""
+    one = served.client.send_fetch(0, add(0), session=1)
+    two = served.client.send_fetch(0, add(1, handle=0), session=2)
+    await until(lambda: parked(served) == [0, 1])
+    await fill(served.client, [1])
+    assert payloads(await answer(two), 0) == [b"1" * 10] * 3
+    assert not one.done()
+
+
+async def test_nothing_is_left_of_a_connection_that_ends(served):
+    """Whatever its sessions were doing."""
+    other = await served.connect()
+    fetches = served.node._dispatcher.handlers[Command.FETCH].__self__
+    other.send_fetch(0, add(0), add(1, tags=["a"]), add(0, topic="unknown", handle=9))
+    other.send_fetch(0, add(0), session=2)
+    await until(lambda: parked(served) == [0, 1])
+    assert fetches._bytes_total > 5 * 512
+    other.close()
+    await until(lambda: not fetches._sessions)
+    assert parked(served) == []
+    assert (fetches._bytes, fetches._bytes_total) == ({}, 0)
+    assert served.node._server.reads_waiting == 0
+
+
+async def test_what_is_remembered_is_bounded_per_connection_and_per_node(cluster):
+    """What does not fit is told per partition; the rest works, and room given back is used."""
+    bounds = ConnectionLimits(
+        sweep_interval_s=0.02, fetch_state_bytes_max=3_000, fetch_state_bytes_total_max=4_500
+    )
+    node = await cluster.start(connections=bounds)
+    await cluster.create_topic("t", partitions=8)
+    await until(lambda: len(node._partitions.channels) == 8)
+    one = await Client.connect(cluster.network, node.address)
+    two = await Client.connect(cluster.network, node.address)
+    found = await one.fetch(0, *(add(n) for n in range(6)))
+    assert {handle: result.status for handle, (result, _) in found.items()} == dict.fromkeys(
+        [4, 5], Busy.status
+    )
+    found = await one.fetch(1, add(6), removed=[0, 1], max_wait_ms=20)
+    assert found == {}
+    found = await one.fetch(2, add(7, tags=["x" * 200] * 3 + ["y" * 255]))
+    assert found[7][0].status == Busy.status, "tags count, too"
+    found = await two.fetch(0, *(add(n) for n in range(6)))
+    assert {result.status for result, _ in found.values()} == {Busy.status}
+    assert len(found) == 3
+    with pytest.raises(Busy):
+        await two.fetch(0, session=2)
+    one.close()
+    await until(lambda: len(node._server.sessions) == 1)
+    await two.fetch(0, session=9, max_wait_ms=1)
+
+
+async def test_a_request_names_a_bounded_number_of_partitions(served):
+    """So that what is wrong with each always fits into the answer."""
+    count = limits.FETCH_PARTITIONS_PER_REQUEST_MAX
+    with pytest.raises(InvalidRequest, match="1024"):
+        await served.client.fetch(0, *(again(n, 0) for n in range(count + 1)))
+    found = await served.client.fetch(0, *(again(n, 0) for n in range(count)))
+    assert len(found) == count
+
+
+# Filters ------------------------------------------------------------------------------------------
+async def test_a_filter_gives_only_what_matches(served):
+    """Beside a partition without one."""
+    tags = ["red", "blue", "red"]
+    batch = [message(b"%d" % n, n, tag) for n, tag in enumerate(tags)]
+    await served.client.put("t", 0, batch)
+    await served.client.put("t", 1, batch)
+    found = await served.client.fetch(0, add(0, tags=["red", "green"]), add(1))
+    assert payloads(found, 0) == [b"0", b"2"]
+    assert payloads(found, 1) == [b"0", b"1", b"2"]
+    everything = decode_records(found[1][1], 0)
+    result = found[0][0]
+    assert result.filtered
+    assert list(result.offsets) == [everything[0].offset, everything[2].offset]
+    assert result.next_offset == result.high_watermark
+    waiting = served.client.send_fetch(1, again(0, result.next_offset))
+    await until(lambda: parked(served) == [0])
+    await served.client.put("t", 0, [message(b"no", 5, "blue")])
+    await until(lambda: parked(served) == [0])
+    assert not waiting.done()
+    await served.client.put("t", 0, [message(b"yes", 6, "green")])
+    assert payloads(await answer(waiting), 0) == [b"yes"]
+
+
+async def test_a_filter_that_picks_nothing_tells_how_far_it_got(served):
+    """When the wait ends; the client goes on there, and commits that."""
+    await served.client.put("t", 0, [message(b"no", 1, "blue")])
+    found = await served.client.fetch(0, add(0, tags=["red"]), add(1), max_wait_ms=20)
+    assert list(found) == [0]
+    result, body = found[0]
+    assert (result.offset, body) == (0, b"")
+    assert result.filtered
+    assert result.next_offset == result.high_watermark > 0
+    assert await served.client.fetch(1, again(0, result.next_offset), max_wait_ms=20) == {}
+
+
+async def test_how_far_a_filter_got_is_told_beside_the_data_of_others(served):
+    """A busy neighbour does not keep it back for ever."""
+    await served.client.put("t", 0, [message(b"no", 1, "blue")])
+    found = await served.client.fetch(0, add(0, tags=["red"]), add(1), max_wait_ms=1)
+    found.pop(1, None)
+    sequence, offset = 1, 0
+    async with asyncio.timeout(5):
+        while 0 not in found:
+            await fill(served.client, [1])
+            found = await served.client.fetch(sequence, again(1, offset), max_wait_ms=50)
+            offset = found[1][0].next_offset if 1 in found else offset
+            sequence += 1
+    assert found[0][0].next_offset > 0
+
+
+async def test_rare_tags_in_long_logs_are_found_in_steps(served):
+    """No turn of the loop scans more than one step, and no filter waits for the end of another."""
+    many = [message(b"x" * 1000, n, "blue") for n in range(200)]
+    for number in (0, 1):
+        for _ in range(4):
+            await served.client.put("t", number, many)
+        await served.client.put("t", number, [message(b"here", 1, "red")])
+    found = await served.client.fetch(0, add(0, tags=["red"]), add(1, tags=["red"]))
+    found |= await served.client.fetch(1) if len(found) < 2 else {}
+    assert payloads(found, 0) == payloads(found, 1) == [b"here"]
+
+
+async def test_filters_with_much_to_give_share_an_answer(served, cluster):
+    """An answer gathers several steps, but not without end."""
+    await cluster.create_topic("f", partitions=10)
+    await until(lambda: len(served.node._partitions.channels) == 12)
+    for number in range(10):
+        batch = [message(b"x" * 1_000, n, "red") for n in range(1_000)]
+        await served.client.put("f", number, batch)
+    found = await served.client.fetch(0, *(add(n, topic="f", tags=["red"]) for n in range(10)))
+    assert len(found) == SCANS_PER_ANSWER
+    found |= await served.client.fetch(1)
+    assert sorted(found) == list(range(10))
+
+
+# Whatever comes -----------------------------------------------------------------------------------
+@pytest.mark.parametrize("seed", range(5))
+async def test_a_client_that_follows_the_rules_reads_every_byte_once(served, cluster, seed):
+    """Adding, removing, asking again, interrupting: in any order, with small answers."""
+    rng = random.Random(seed)
+    await cluster.create_topic("r", partitions=6)
+    await until(lambda: len(served.node._partitions.channels) == 8)
+    logs = {number: bytearray() for number in range(6)}
+    asked: set[int] = set()
+    inside: set[int] = set()
+    sequence = 0
+    waiting: list = []
+    puts = 0
+
+    def take(found: dict) -> None:
+        for handle, (result, body) in found.items():
+            if handle not in asked:
+                continue  # removed while the answer was on its way
+            assert result.status == 0
+            assert result.offset == len(logs[handle])
+            logs[handle] += body
+            assert result.next_offset == len(logs[handle])
+            asked.discard(handle)
+
+    async def request(**fields) -> None:
+        nonlocal sequence
+        changes = []
+        for number in rng.sample(range(6), rng.randrange(4)):
+            if number not in asked:
+                bound = rng.choice([100, 1_000, MIB])
+                item = add if number not in inside else again
+                fields_of = {"topic": "r"} if number not in inside else {}
+                changes.append(item(number, len(logs[number]), max_bytes=bound, **fields_of))
+                inside.add(number)
+                asked.add(number)
+        removed = [n for n in rng.sample(range(6), rng.randrange(2)) if n in inside]
+        removed = [n for n in removed if n not in {item.handle for item in changes}]
+        # What is removed may be in an answer already: take that first, as a client must.
+        if removed:
+            while waiting:
+                interrupt = served.client.send_fetch(sequence, max_wait_ms=1)
+                sequence += 1
+                take(await answer(waiting.pop(0)))
+                take(await answer(interrupt))
+            inside.difference_update(removed)
+            asked.difference_update(removed)
+        values = {"max_wait_ms": rng.choice([0, 5, 20_000]), "max_bytes": rng.choice([500, MIB])}
+        waiting.append(
+            served.client.send_fetch(sequence, *changes, removed=removed, **{**values, **fields})
+        )
+        sequence += 1
+
+    for _ in range(150):
+        if puts < 60 and rng.random() < 0.5:
+            puts += 1
+            size = rng.randrange(1, 2_000)
+            await served.client.put("r", rng.randrange(6), [message(b"z" * size)])
+        if rng.random() < 0.7 or len(waiting) > 1:
+            await request()
+        while len(waiting) > 1:
+            take(await answer(waiting.pop(0)))
+    while waiting:
+        await request(max_wait_ms=1)
+        take(await answer(waiting.pop(0)))
+        if len(waiting) == 1:
+            take(await answer(waiting.pop(0)))
+    whole = {}
+    for number in range(6):
+        whole[number] = (await served.client.get("r", number, 0))[1]
+    async with asyncio.timeout(10):
+        while any(len(logs[n]) < len(whole[n]) for n in logs):
+            await request(max_wait_ms=1)
+            while waiting:
+                take(await answer(waiting.pop(0)))
+    assert {n: bytes(log) for n, log in logs.items()} == whole
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_hostile_requests_harm_nobody(served, seed, caplog):
+    """Any numbers in any fields: each request is answered, and nothing is left behind."""
+    rng = random.Random(seed)
+    await fill(served.client, [0, 1])
+    other = await served.connect()
+    fetches = served.node._dispatcher.handlers[Command.FETCH].__self__
+
+    def number(most: int) -> int:
+        return rng.choice([0, 0, 1, 2, 3, rng.randrange(300), most])
+
+    def partition() -> wire.FetchPartition:
+        return wire.FetchPartition(
+            handle=rng.choice([0, 1, 2, 2**32 - 1]),
+            offset=number(2**64 - 1),
+            max_bytes=number(2**32 - 1),
+            epoch=rng.choice([0, 0, 0, 1, 2**32 - 1]),
+            validate=rng.random() < 0.3,
+            topic=rng.choice(["t", "t", "t", "", "", "..", "none", "x" * 300, "ü\0"]),
+            partition=rng.choice([0, 0, 1, 2**32 - 1]),
+            topic_id=rng.choice(["", "", "", "other"]),
+            tags=["t"] * rng.choice([0, 0, 0, 1, 64, 65, 1_000]),
+        )
+
+    waiting = []
+    sequences = [0] * 4
+    for _ in range(300):
+        session = rng.randrange(4)
+        if rng.random() < 0.1:
+            sequences[session] = number(2**32 - 1)
+        request = wire.FetchRequest(
+            session=session,
+            sequence=sequences[session],
+            max_bytes=number(2**32 - 1),
+            max_wait_ms=rng.choice([0, 0, 1, 20_000, 2**32 - 1]),
+            partitions=[partition() for _ in range(rng.randrange(8))],
+            removed=[rng.choice([0, 1, 2, 9]) for _ in range(rng.randrange(3))],
+            close=rng.random() < 0.05,
+        )
+        sequences[session] = (sequences[session] + 1) % 2**32
+        waiting.append(other.send(Command.FETCH, request))
+        if rng.random() < 0.2:
+            await fill(served.client, [rng.randrange(2)], count=1)
+    closing = [wire.FetchRequest(session=session, close=True) for session in range(4)]
+    waiting += [other.send(Command.FETCH, request) for request in closing]
+    async with asyncio.timeout(10):
+        for frame in await asyncio.gather(*waiting):
+            assert frame.status in (0, InvalidRequest.status, FetchSessionLost.status)
+    assert not fetches._sessions
+    assert (fetches._bytes, fetches._bytes_total, parked(served)) == ({}, 0, [])
+    assert served.node._server.reads_waiting == 0
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_a_bug_in_here_ends_the_request_and_the_session(served, monkeypatch):
+    """And is told as one: nobody waits for ever."""
+
+    def fail(self) -> None:
+        raise ZeroDivisionError("a bug")
+
+    waiting = served.client.send_fetch(0, add(0))
+    await until(lambda: parked(served) == [0])
+    monkeypatch.setattr(FetchSession, "_tell_progress", fail)
+    await fill(served.client, [0])
+    frame = await asyncio.wait_for(waiting, 5)
+    with pytest.raises(Exception, match="a bug"):
+        decode_reply(frame)
+    with pytest.raises(FetchSessionLost):
+        await served.client.fetch(1)
+    frame = await asyncio.wait_for(served.client.send_fetch(0, add(0)), 5)
+    with pytest.raises(Exception, match="a bug"):
+        decode_reply(frame)
+    assert parked(served) == []
+    monkeypatch.undo()
+    assert payloads(await served.client.fetch(0, add(0)), 0) == [b"0" * 10] * 3
+
+
+def test_the_defaults_hold_a_topic_of_the_largest_size() -> None:
+    """On one connection, with a tag or two; and many such connections on a node."""
+    bounds = ConnectionLimits()
+    each = limits.FETCH_STATE_ENTRY_BYTES + 2 * (limits.FETCH_STATE_TAG_BYTES + 30)
+    assert limits.PARTITIONS_PER_TOPIC_MAX * each < bounds.fetch_state_bytes_max
+    assert replace(bounds).fetch_state_bytes_total_max >= 16 * bounds.fetch_state_bytes_max

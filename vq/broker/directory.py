@@ -1,0 +1,54 @@
+"""Where requests find the channel of their partition."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from vq.broker.channel import Channel
+from vq.errors import UnknownTopic, VqError
+from vq.model import TopicPartition
+
+
+class Directory(Protocol):
+    """Where channels are found and opened; in practice ``partitions.Partitions``."""
+
+    channels: dict[tuple[str, int], Channel]
+
+    def resolve(self, partition: TopicPartition, then: Callable[[Channel | VqError], None]) -> None:
+        """Look again for a partition that is not in ``channels``; ``then`` is called later."""
+        ...
+
+    def open(self, channel: Channel, then: Callable[[], None]) -> None:
+        """Give the channel its log, or a failure; ``then`` is called afterwards."""
+        ...
+
+
+def known(directory: Directory, partition: TopicPartition, topic_id: str) -> Channel | None:
+    """Return the channel of a partition, if it is one of the topic with that id (empty: any)."""
+    channel = directory.channels.get(partition)
+    return channel if channel is None or topic_id in (channel.topic_id, "") else None
+
+
+def look_up(
+    directory: Directory,
+    partition: TopicPartition,
+    topic_id: str,
+    then: Callable[[Channel | VqError], None],
+) -> None:
+    """Look for the partition in ZooKeeper: the watch that tells of it may be on its way.
+
+    Or of another topic of that name. What is sent to it must not end in its namesake, which is
+    about to be deleted here.
+    """
+
+    def compare(found: Channel | VqError) -> None:
+        if isinstance(found, Channel) and topic_id not in (found.topic_id, ""):
+            then(
+                UnknownTopic(
+                    f"topic {partition.topic!r} was deleted and made anew; publish or subscribe it "
+                    "again"
+                )
+            )
+        else:
+            then(found)
+
+    directory.resolve(partition, compare)

@@ -1,0 +1,569 @@
+"""FETCH: one request waits for many partitions.
+
+A session remembers what a client wants to read; a request names only what changed.
+
+    FETCH ──▶ partitions named are looked at ──▶ ready ──▶ gathered into one answer
+                      │ nothing to read yet        ▲
+                      ▼                            │ the session answers at the end of the turn
+              parked in their channels ── wake ────┘
+
+Each partition is asked for once and answered once; then it rests until the client asks for it
+again. Idle partitions therefore cost no work: neither a request that waits, nor its time-out, nor
+an answer looks at any partition but those that are ready. Ready ones are answered in turn, so
+that none waits for more than one answer of each of the others.
+
+Sessions end with their connection. What they remember is bounded per connection and per node.
+"""
+
+import enum
+import logging
+from typing import Final
+
+from vq import limits
+from vq.broker.channel import Channel
+from vq.broker.config import ConnectionLimits
+from vq.broker.context import Context, Timer
+from vq.broker.directory import Directory, known, look_up
+from vq.broker.reading import check_range, check_readable, check_tags, scan
+from vq.broker.session import Session
+from vq.broker.turn import Turn
+from vq.errors import Busy, FetchSessionLost, InternalError, InvalidRequest, VqError
+from vq.model import TopicPartition
+from vq.remoting import wire_pb2 as wire
+from vq.remoting.connection import Ticket
+from vq.remoting.frames import Buffer
+from vq.remoting.messages import describe_error
+
+logger = logging.getLogger(__name__)
+
+#: Filtered partitions scanned for one answer once it has something to tell: 128 KiB each, one a
+#: turn of the loop.
+SCANS_PER_ANSWER: Final = 8
+#: Header bytes that a result takes at most in either encoding, its error and offsets not counted,
+#: and each of its offsets.
+_RESULT_BYTES: Final = 224
+_OFFSET_BYTES: Final = 10
+#: An answer takes no further result beyond this; the largest one still fits behind it.
+_HEADER_BYTES_MAX: Final = limits.FRAME_HEADER_BYTES_MAX - 256 * limits.KIB
+
+
+class Fetches:
+    """All fetch sessions of a node."""
+
+    def __init__(
+        self, directory: Directory, context: Context, turn: Turn, bounds: ConnectionLimits
+    ) -> None:
+        self.directory = directory
+        self.context = context
+        self.turn = turn
+        self._bounds = bounds
+        self._sessions: dict[tuple[Session, int], FetchSession] = {}
+        self._bytes: dict[Session, int] = {}
+        self._bytes_total = 0
+
+    def fetch(
+        self, session: Session, ticket: Ticket, header: wire.FetchRequest, body: bytes
+    ) -> None:
+        """FETCH: change what a session waits for, and answer when some of it is there."""
+        key = session, header.session
+        found = self._sessions.get(key)
+        try:
+            if len(header.partitions) > limits.FETCH_PARTITIONS_PER_REQUEST_MAX:
+                raise InvalidRequest(
+                    f"{len(header.partitions)} partitions in one FETCH; at most "
+                    f"{limits.FETCH_PARTITIONS_PER_REQUEST_MAX} are taken"
+                )
+            if header.sequence == 0:
+                if found is not None:
+                    found.end()
+                if not self.take_room(session, limits.FETCH_STATE_ENTRY_BYTES):
+                    raise Busy(self.no_room)
+                found = self._sessions[key] = FetchSession(self, session, header.session)
+            elif found is None or header.sequence != found.sequence + 1:
+                raise FetchSessionLost(
+                    f"fetch session {header.session} is "
+                    f"{f'at sequence {found.sequence}' if found else 'unknown'}, the request has "
+                    f"sequence {header.sequence}"
+                )
+        except VqError as error:
+            if found is not None:
+                found.end()
+            session.refuse(ticket, error)
+            return
+        try:
+            found.take(ticket, header)
+        except Exception:
+            found.cancel()  # whoever called this answers
+            raise
+
+    @property
+    def no_room(self) -> str:
+        """What to say when ``take_room`` refuses."""
+        return (
+            f"no room for more fetched partitions: at most {self._bounds.fetch_state_bytes_max} "
+            f"bytes are kept for a connection, {self._bounds.fetch_state_bytes_total_max} for all"
+        )
+
+    def take_room(self, session: Session, size: int) -> bool:
+        """Count ``size`` bytes for a connection; False and nothing when there is no room."""
+        used = self._bytes.get(session, 0) + size
+        if (
+            used > self._bounds.fetch_state_bytes_max
+            or self._bytes_total + size > self._bounds.fetch_state_bytes_total_max
+        ):
+            return False
+        self._bytes[session] = used
+        self._bytes_total += size
+        return True
+
+    def give_room(self, session: Session, size: int) -> None:
+        """Take back what ``take_room`` counted."""
+        self._bytes_total -= size
+        self._bytes[session] -= size
+        if not self._bytes[session]:
+            del self._bytes[session]
+
+    def forget(self, session: Session, number: int) -> None:
+        """A session has ended."""
+        del self._sessions[session, number]
+        self.give_room(session, limits.FETCH_STATE_ENTRY_BYTES)
+
+
+class FetchedPartition:
+    """One partition of a session: asked for and parked, ready, being looked up; or answered.
+
+    Attributes:
+        channel: None while it is looked up.
+        offset: What the client asked for last.
+        position: Where to look for data; beyond ``offset`` when a filter picked nothing so far.
+        failure: An error to be told instead of data.
+        size: What it counts for in the bounds of its session.
+    """
+
+    __slots__ = (
+        "_parked_in",
+        "channel",
+        "epoch",
+        "failure",
+        "handle",
+        "max_bytes",
+        "offset",
+        "position",
+        "session",
+        "size",
+        "tags",
+        "validate",
+    )
+
+    def __init__(
+        self, session: "FetchSession", handle: int, tags: frozenset[bytes], size: int
+    ) -> None:
+        self.session = session
+        self.handle = handle
+        self.tags = tags
+        self.size = size
+        self.channel: Channel | None = None
+        self.failure: VqError | None = None
+        self._parked_in: Channel | None = None
+
+    def ask(self, item: wire.FetchPartition) -> None:
+        """Take what the client wants to read next."""
+        self.unpark()
+        self.failure = None
+        self.offset = self.position = item.offset
+        self.max_bytes = min(item.max_bytes or limits.FETCH_BYTES_MAX, limits.FETCH_BYTES_MAX)
+        self.epoch = item.epoch
+        self.validate = item.validate
+
+    def found(self, channel: Channel | VqError) -> None:
+        """Go on once the look-up has ended."""
+        if self.session.partitions.get(self.handle) is not self:
+            return  # removed meanwhile
+        if isinstance(channel, VqError):
+            self.failure = channel
+            self.session.ready(self)
+        else:
+            self.channel = channel
+            self.look()
+
+    def look(self) -> None:
+        """Become ready if there is something to tell; park until there is."""
+        if self.channel is None:
+            return
+        try:
+            part = self.readable()
+            if self.validate and part.log is not None:
+                part.log.check_boundary(self.offset)
+        except VqError as error:
+            self.failure = error
+        else:
+            if part.read_limit <= self.position:
+                part.parked[self] = None
+                self._parked_in = part
+                return
+        self.session.ready(self)
+
+    def readable(self) -> Channel:
+        """Return the channel of the range to read from now.
+
+        Raises:
+            VqError: This group or this topic has nothing to read there.
+        """
+        channel = self.channel
+        assert channel is not None
+        check_readable(channel, self.epoch)
+        if channel.older:
+            channel = channel.holding(self.position)
+        check_range(channel, self.position)
+        return channel
+
+    def wake(self) -> None:
+        """See ``channel.Woken``."""
+        self.unpark()
+        self.look()
+
+    def unpark(self) -> None:
+        """Wait for nothing any more."""
+        if self._parked_in is not None:
+            self._parked_in.parked.pop(self, None)
+            self._parked_in = None
+
+
+class Due(enum.Enum):
+    """Who calls a session that is to answer."""
+
+    END_OF_TURN = "the end of this turn"
+    NEXT_TURN = "the next turn"
+    PEER = "the connection, once the peer has taken more"
+
+
+class FetchSession:
+    """What one client waits for, and the FETCH that it waits with.
+
+    Attributes:
+        partitions: By handle.
+        sequence: Of the last request.
+    """
+
+    __slots__ = (
+        "_due",
+        "_fetches",
+        "_max_bytes",
+        "_number",
+        "_parts",
+        "_progress_since",
+        "_progressed",
+        "_ready",
+        "_response",
+        "_results_bytes",
+        "_scans",
+        "_scans_done",
+        "_session",
+        "_size",
+        "_ticket",
+        "_timed_out",
+        "_timer",
+        "_wait_s",
+        "partitions",
+        "sequence",
+    )
+
+    def __init__(self, fetches: Fetches, session: Session, number: int) -> None:
+        self._fetches = fetches
+        self._session = session
+        self._number = number
+        self.partitions: dict[int, FetchedPartition] = {}
+        self.sequence = 0
+        # Ready for the next answer, in the order in which they became so: those to be read from
+        # or to be told of, and those to be looked through for tags.
+        self._ready: dict[FetchedPartition, None] = {}
+        self._scans: dict[FetchedPartition, None] = {}
+        # Filtered ones that have come further and have nothing to show for it yet.
+        self._progressed: dict[FetchedPartition, None] = {}
+        self._progress_since = 0.0
+        # The request that waits,
+        self._ticket: Ticket | None = None
+        self._max_bytes = 0
+        self._wait_s = 0.0
+        self._timed_out = False
+        self._timer: Timer | None = None
+        self._due: Due | None = None
+        # and its answer so far.
+        self._response = wire.FetchResponse()
+        self._parts: list[Buffer] = []
+        self._size = 0
+        self._results_bytes = 0
+        self._scans_done = 0
+        session.waiting[self] = None
+
+    # Requests -----------------------------------------------------------------------------------
+    def take(self, ticket: Ticket, header: wire.FetchRequest) -> None:
+        """Change what is waited for; answer now, or as soon as there is something to tell.
+
+        A request that waits already is answered first, with what there is: perhaps nothing.
+        """
+        self.sequence = header.sequence
+        if self._ticket is not None:
+            self._send()
+        self._due = Due.NEXT_TURN  # ``_answer`` below, for all that is ready by then
+        self._ticket = ticket
+        self._max_bytes = min(header.max_bytes or limits.FETCH_BYTES_MAX, limits.FETCH_BYTES_MAX)
+        self._wait_s = min(header.max_wait_ms / 1000, limits.LONG_POLL_S_MAX)
+        self._timed_out = self._wait_s <= 0
+        if header.close:
+            self.end()
+            return
+        for handle in header.removed:
+            self._remove(handle)
+        for item in header.partitions:
+            self._ask(item)
+        self._answer()
+        if self._ticket is not None and not self._timed_out:
+            context = self._fetches.context
+            self._timer = context.call_later(self._wait_s, self._expire)
+
+    def _ask(self, item: wire.FetchPartition) -> None:
+        """Look at one partition that a request names."""
+        if item.topic:
+            self._add(item)
+            return
+        fetched = self.partitions.get(item.handle)
+        if fetched is None:
+            error = InvalidRequest(f"handle {item.handle} is not in fetch session {self._number}")
+            self._tell_error(item.handle, item.offset, error)
+            return
+        self._unready(fetched)
+        fetched.ask(item)
+        fetched.look()
+
+    def _add(self, item: wire.FetchPartition) -> None:
+        """Take a partition into the session. One that cannot be is told of in this answer."""
+        self._remove(item.handle)
+        try:
+            check_tags(item.tags)
+            tags = frozenset(tag.encode() for tag in item.tags)
+            size = limits.FETCH_STATE_ENTRY_BYTES + sum(
+                limits.FETCH_STATE_TAG_BYTES + len(tag) for tag in tags
+            )
+            if not self._fetches.take_room(self._session, size):
+                raise Busy(self._fetches.no_room)
+        except VqError as error:
+            self._tell_error(item.handle, item.offset, error)
+            return
+        fetched = self.partitions[item.handle] = FetchedPartition(self, item.handle, tags, size)
+        fetched.ask(item)
+        where = TopicPartition(item.topic, item.partition)
+        directory = self._fetches.directory
+        fetched.channel = known(directory, where, item.topic_id)
+        if fetched.channel is None:
+            look_up(directory, where, item.topic_id, fetched.found)
+        else:
+            fetched.look()
+
+    def _remove(self, handle: int) -> None:
+        fetched = self.partitions.pop(handle, None)
+        if fetched is not None:
+            fetched.unpark()
+            self._unready(fetched)
+            self._fetches.give_room(self._session, fetched.size)
+
+    def _unready(self, fetched: FetchedPartition) -> None:
+        self._ready.pop(fetched, None)
+        self._scans.pop(fetched, None)
+        self._progressed.pop(fetched, None)
+
+    def end(self) -> None:
+        """End the session; a request that waits is answered with what there is."""
+        if self._ticket is not None:
+            self._send()
+        self.cancel()
+
+    def cancel(self) -> None:
+        """See ``session.Cancellable``; called when the connection has ended."""
+        if self not in self._session.waiting:
+            return  # it has ended before
+        del self._session.waiting[self]
+        self._stop_timer()
+        self._ticket = None
+        for handle in list(self.partitions):
+            self._remove(handle)
+        self._fetches.forget(self._session, self._number)
+
+    # Answers ------------------------------------------------------------------------------------
+    def ready(self, fetched: FetchedPartition) -> None:
+        """There is something to tell of a partition."""
+        if fetched.tags and fetched.failure is None:
+            self._scans[fetched] = None
+        else:
+            self._ready[fetched] = None
+        if self._ticket is not None and self._due is None:
+            self._due = Due.END_OF_TURN
+            self._fetches.turn.add(self)
+
+    def write_out(self) -> None:
+        """See ``turn.Writer``: answer with all that became ready in this turn."""
+        self._go_on(Due.END_OF_TURN)
+
+    def _expire(self) -> None:
+        self._timer = None
+        self._timed_out = True
+        self._go_on(None)
+
+    def _go_on(self, due: Due | None) -> None:
+        """Answer if it is due; called by nobody who could deal with an error."""
+        if self._ticket is None or self._due is not due:
+            return
+        try:
+            self._answer()
+        except Exception as error:
+            logger.exception("a fetch session failed: %s", self._ticket)
+            self._session.refuse(self._ticket, InternalError(f"{type(error).__name__}: {error}"))
+            self.cancel()
+
+    def _answer(self) -> None:
+        """Gather what is ready, and send it once it is enough."""
+        if self._session.congested:
+            if self._due is not Due.PEER:
+                self._due = Due.PEER
+                self._session.defer(lambda: self._go_on(Due.PEER))
+            return
+        self._due = Due.NEXT_TURN  # until it is decided below
+        if self._scans and not self._full:
+            self._scan(next(iter(self._scans)))
+        while self._ready and not self._full:
+            if not self._read(next(iter(self._ready))):
+                break
+        has_results = bool(self._response.results)
+        goes_on = self._scans and not self._full and not self._timed_out
+        if goes_on and (not has_results or self._scans_done < SCANS_PER_ANSWER):
+            self._fetches.context.call_later(0, lambda: self._go_on(Due.NEXT_TURN))
+            return
+        self._due = None
+        if has_results or self._timed_out:
+            self._tell_progress()
+            self._send()
+
+    @property
+    def _full(self) -> bool:
+        return (
+            self._size >= self._max_bytes
+            or self._results_bytes >= _HEADER_BYTES_MAX
+            or len(self._response.results) >= limits.FETCH_PARTITIONS_PER_REQUEST_MAX
+        )
+
+    def _read(self, fetched: FetchedPartition) -> bool:
+        """Put bytes or the error of a partition into the answer; False when they do not fit."""
+        room = self._max_bytes - self._size
+        try:
+            if fetched.failure is not None:
+                self._fail(fetched, fetched.failure)
+                return True
+            part = fetched.readable()
+            limit = part.read_limit
+            wanted = min(limit - fetched.position, fetched.max_bytes)
+            if wanted > room and self._size:
+                return False  # it comes first in the next answer, and whole
+            if part.log is None or wanted <= 0:
+                del self._ready[fetched]
+                fetched.look()
+                return True
+            view = part.log.read(fetched.position, min(wanted, room), limit)
+        except VqError as error:
+            self._fail(fetched, error)
+            return True
+        self._tell(fetched, fetched.position + len(view), [view])
+        return True
+
+    def _scan(self, fetched: FetchedPartition) -> None:
+        """Look through the next bytes of a filtered partition."""
+        del self._scans[fetched]
+        self._scans_done += 1
+        try:
+            part = fetched.readable()
+            slices, offsets, position = scan(part, fetched.position, fetched.tags)
+        except VqError as error:
+            fetched.failure = error
+            self._ready[fetched] = None
+            return
+        moved = position > fetched.position
+        fetched.position = position
+        fetched.validate = False
+        if slices:
+            self._tell(fetched, position, slices, offsets)
+            return
+        if moved:
+            if not self._progressed:
+                self._progress_since = self._fetches.context.clock.monotonic()
+            self._progressed[fetched] = None
+        fetched.look()
+
+    def _fail(self, fetched: FetchedPartition, error: VqError) -> None:
+        """Tell of an error; or first how far a filter got, since that is where to go on."""
+        if fetched.position > fetched.offset:
+            self._tell(fetched, fetched.position, [])
+        else:
+            self._remove(fetched.handle)
+            self._tell_error(fetched.handle, fetched.offset, error)
+
+    def _tell_progress(self) -> None:
+        """Tell how far filters got that picked nothing, once in a while."""
+        if not self._progressed:
+            return
+        since = self._fetches.context.clock.monotonic() - self._progress_since
+        if not self._timed_out and since < self._wait_s:
+            return
+        while self._progressed and not self._full:
+            fetched = next(iter(self._progressed))
+            self._tell(fetched, fetched.position, [])
+
+    def _tell(
+        self,
+        fetched: FetchedPartition,
+        next_offset: int,
+        slices: list[memoryview],
+        offsets: list[int] | None = None,
+    ) -> None:
+        """Put a partition's result into the answer; it rests until it is asked for again."""
+        channel = fetched.channel
+        assert channel is not None
+        fetched.unpark()
+        self._unready(fetched)
+        offsets = offsets or []
+        size = sum(map(len, slices))
+        self._response.results.add(
+            handle=fetched.handle,
+            offset=fetched.offset,
+            next_offset=next_offset,
+            high_watermark=channel.high_watermark,
+            log_start_offset=channel.earliest,
+            epoch=channel.context.epoch,
+            size=size,
+            filtered=bool(fetched.tags),
+            offsets=offsets,
+        )
+        self._parts += slices
+        self._size += size
+        self._results_bytes += _RESULT_BYTES + _OFFSET_BYTES * len(offsets)
+
+    def _tell_error(self, handle: int, offset: int, error: VqError) -> None:
+        result = self._response.results.add(handle=handle, offset=offset)
+        describe_error(error, result)
+        self._results_bytes += _RESULT_BYTES + 2 * result.ByteSize()
+
+    def _send(self) -> None:
+        ticket, response, parts = self._ticket, self._response, self._parts
+        assert ticket is not None
+        self._stop_timer()
+        self._ticket = None
+        self._fetches.context.counters.bytes_out += self._size
+        self._response, self._parts = wire.FetchResponse(), []
+        self._size = self._results_bytes = self._scans_done = 0
+        if len(parts) == 1:
+            self._session.reply(ticket, response, parts[0])
+        else:
+            self._session.reply_parts(ticket, response, parts)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
