@@ -16,7 +16,7 @@ from vq.model import TopicPartition
 from vq.store.block import BlockCache
 from vq.store.directory import DataDirectory, LocalTopic
 from vq.store.disk import Disk
-from vq.store.log import Log, LogConfig
+from vq.store.log import Log, LogConfig, LogState
 
 logger = logging.getLogger(__name__)
 
@@ -82,11 +82,13 @@ class Logs:
 
     def put_aside(self, partition: TopicPartition, log: Log) -> Path | None:
         """Close the log and make its place free; return where its data are now, if it has any."""
+        # One in quarantine, or one that cannot be read, may be empty and have files all the same.
+        is_empty = not log.size_bytes and log.state in (LogState.OK, LogState.SEALED)
         log.close()
         usual = self._directory.log_directory(*partition)
         if not self._disk.exists(usual):
             return None
-        if not log.size_bytes:
+        if is_empty:
             self._disk.rmtree(usual)
             self._disk.sync_directory(usual.parent)
             return None

@@ -151,6 +151,7 @@ BATCH_ON_DISK_BYTES_MAX: Final = CONTROL_BYTES + limits.BATCH_BYTES_MAX
 BLOCK_SUFFIX: Final = ".block"
 INDEX_SUFFIX: Final = ".index"
 CUT_MARK: Final = ".cut-"
+DROPPED_SUFFIX: Final = ".drop"
 TEMPORARY_SUFFIX: Final = ".tmp"
 CHECKPOINT_NAME: Final = "checkpoint"
 OFFSET_DIGITS: Final = 16

@@ -41,6 +41,7 @@ from vq.store.format import (
 )
 from vq.store.log_config import LogConfig, LogState
 from vq.store.log_reader import NO_DESCRIPTOR_ERRNOS, LogReader
+from vq.store.manifest import ManifestEntry
 from vq.store.offset_index import OffsetIndex
 from vq.store.recovery import Recovered, RecoveryReport, recover
 from vq.store.ticket import SyncTicket
@@ -102,9 +103,10 @@ class Log(LogReader):
         self._ticket: SyncTicket | None = None
         self._bytes_since_checkpoint = recovered.facts.verified_bytes
         self._batches_since_checkpoint = recovered.facts.batches
-        self._checkpoint_wanted = False  # whatever the sizes say
+        self._checkpoint_wanted = bool(recovered.dropped)  # whatever the sizes say
         self._unsaved = [b for b in recovered.blocks[:-1] if not b.index_saved]  # closed blocks
-        self._doomed: list[Path] = []  # files of blocks that were dropped
+        self._first_checkpoint: Path | None = None  # written, and to be made durable
+        self._doomed = recovered.dropped  # files of blocks that were dropped
         self._rolled = False  # the next append begins a new block
         self._has_directory = recovered.has_checkpoint or bool(recovered.blocks)
         self._block_bytes = config.block_bytes
@@ -365,9 +367,33 @@ class Log(LogReader):
         block.index = OffsetIndex(start, messages_before=self.messages_appended)
         block.index_saved = False
         self._new_names.append(self.directory)
+        if not self._blocks:
+            try:
+                self._name_first(block)
+            except OSError:
+                block.close()
+                raise
         self._blocks.append(block)
         self._rolled = False
         return block
+
+    def _name_first(self, block: Block) -> None:
+        """Have a manifest name the log's first block before anybody relies on it.
+
+        A log's first checkpoint is not written beside the blocks and renamed, but lies in the page
+        cache until the flush that makes the block durable: many logs may begin at the same moment.
+        It vouches for no byte, so it may be torn; its name comes behind the block's.
+        """
+        path = self.directory / CHECKPOINT_NAME
+        if self._disk.exists(path):
+            self._checkpoint_wanted = True
+            return
+        file = self._disk.open(path, create=True)
+        try:
+            file.pwrite([self._make_checkpoint(ManifestEntry(block.start_offset)).to_bytes()], 0)
+        finally:
+            file.close()
+        self._first_checkpoint = path
 
     def _end_block(self, block: Block) -> None:
         """No appends to it any more: its unused space goes back, its index is to be saved."""
@@ -426,6 +452,7 @@ class Log(LogReader):
             assert block.file is not None, "a dirty block is never closed"
             ticket.files.append(block.file)
             ticket.blocks.append((block, block.length))
+        ticket.first_checkpoint, self._first_checkpoint = self._first_checkpoint, None
         if self._new_names:
             ticket.directories = list(dict.fromkeys(reversed(self._new_names)))
             self._new_names = []
@@ -485,9 +512,13 @@ class Log(LogReader):
     def _stop(self, state: LogState, reason: str) -> None:
         self.state, self.reason, self._stopped = state, reason, True
 
-    def _make_checkpoint(self) -> Checkpoint:
-        """Return a checkpoint that is true once everything appended so far is durable."""
+    def _make_checkpoint(self, first: ManifestEntry | None = None) -> Checkpoint:
+        """Return a checkpoint that is true once everything appended so far is durable.
+
+        ``first`` is the place of bytes that are to follow.
+        """
         last = self._blocks.last
+        manifest = [ManifestEntry(block.start_offset) for block in self._blocks if block.length]
         return Checkpoint(
             topic_id=self.topic_id,
             start_offset=self.start_offset,
@@ -499,6 +530,7 @@ class Log(LogReader):
             sealed=self.state is LogState.SEALED,
             index=last.index_bytes() if last is not None and last.index is not None else b"",
             producers=self.producers.to_bytes(),
+            manifest=(*manifest, first) if first is not None else tuple(manifest),
         )
 
     # Retention, sealing, closing ------------------------------------------------------------------

@@ -3,8 +3,9 @@
 The passes of ``recover``:
 
 1. Remove leftovers of interrupted writes, read the checkpoint, list the blocks.
-2. Finish an interrupted retention; compare the blocks before the checkpoint with each other by
-   name and length (their bytes were verified before the checkpoint was written).
+2. Finish an interrupted retention; compare the blocks with the checkpoint's manifest; compare those
+   before the checkpoint with each other by name and length (their bytes were verified before the
+   checkpoint was written).
 3. Flush what lies behind the checkpoint and read it from the medium: what a killed process had
    written is made durable before anybody can see it, and what a failed flush left in the page
    cache alone is not believed.
@@ -19,10 +20,15 @@ The passes of ``recover``:
     | DAMAGED    | no             | intact batches  | yes                     | quarantine below X |
     | DAMAGED    | yes            | anything        | –                       | quarantine below X |
 
+   A block that the manifest names and that is not there is DAMAGED, too: below it the log is
+   served, or above it when it was the first. Only a mark of retention, ``<block>.drop``, excuses
+   it.
+
 UNSYNCED is a group of appends of which a power cut kept some sectors: none was acknowledged, since
 the later ones say that nothing from X on was flushed when they were appended. Nothing is ever cut
 below an offset that some record says was flushed; a quarantined log is served below X, takes no
-appends, and its files are left as they are. Cut bytes go to ``<block>.cut-<X>`` beside the block.
+appends, and its files are left as they are. Cut bytes go to ``<block>.cut-<X>`` beside the block,
+and the report says how many, from where on, and what they held.
 
 Recovering twice is recovering once: every step leaves a state in which the next run does the rest.
 """
@@ -43,14 +49,16 @@ from vq.store.format import (
     BLOCK_SUFFIX,
     CHECKPOINT_NAME,
     CUT_MARK,
+    DROPPED_SUFFIX,
     INDEX_SUFFIX,
     OFFSET_DIGITS,
     TEMPORARY_SUFFIX,
+    block_name,
     parse_block_name,
 )
 from vq.store.offset_index import OffsetIndex
 from vq.store.producers import ProducerTable
-from vq.store.scan import LogFacts, claimed_synced_offset, is_zero, verify
+from vq.store.scan import Behind, LogFacts, is_zero, look_behind, verify
 
 __all__ = ["Case", "Recovered", "RecoveryReport", "classify", "recover"]
 
@@ -78,6 +86,7 @@ class RecoveryReport:
         batches: In how many batches.
         cut_bytes: Bytes taken off the end.
         cut_files: Where they are kept now.
+        cut_messages: How many messages they announced at least; None: that cannot be told.
         notes: Sentences for the operator.
     """
 
@@ -88,6 +97,7 @@ class RecoveryReport:
     batches: int = 0
     cut_bytes: int = 0
     cut_files: list[Path] = field(default_factory=list)
+    cut_messages: int | None = None
     notes: list[str] = field(default_factory=list)
 
 
@@ -102,6 +112,7 @@ class Recovered:
     blocks: list[Block] = field(default_factory=list)
     sealed: bool = False
     has_checkpoint: bool = False
+    dropped: list[Path] = field(default_factory=list)  # blocks whose retention was interrupted
     quarantine: str = ""  # why, if it is in quarantine
     report: RecoveryReport = field(default_factory=RecoveryReport)
 
@@ -161,6 +172,7 @@ def recover(
     if not starts and checkpoint is None:
         return _new_log(start_offset, producers)
     run = _Recovery(directory, disk, checkpoint)
+    run.marked = _marked(names)
     run.report.notes += notes
     try:
         log = run.run(starts)
@@ -192,6 +204,13 @@ def _remove_leftovers(disk: Disk, directory: Path) -> list[str]:
     return sorted(kept)
 
 
+def _marked(names: list[str]) -> set[int]:
+    """Return the start offsets of blocks that are marked as dropped by retention."""
+    bare = [name.removesuffix(DROPPED_SUFFIX) for name in names if name.endswith(DROPPED_SUFFIX)]
+    starts = [parse_block_name(name + BLOCK_SUFFIX) for name in bare]
+    return {start for start in starts if start is not None}
+
+
 def _read_checkpoint(
     disk: Disk, directory: Path, topic_id: str
 ) -> tuple[Checkpoint | None, list[str]]:
@@ -201,7 +220,10 @@ def _read_checkpoint(
     try:
         checkpoint = Checkpoint.from_bytes(disk.read_bytes(path))
     except CorruptData as error:
-        return None, [f"{path.name} is unusable ({error}); the whole log was verified instead"]
+        return None, [
+            f"{path} is unusable ({error}): the whole log was verified instead, but that the first "
+            "blocks are there cannot be proved"
+        ]
     if checkpoint.topic_id != topic_id:
         raise DirectoryRefused(
             f"{directory} belongs to topic id {checkpoint.topic_id}, not {topic_id}: another topic "
@@ -219,11 +241,13 @@ class _Recovery:
         self.cache = BlockCache()  # its own: this may run on another thread than the node's
         self.checkpoint = checkpoint
         self.report = RecoveryReport()
+        self.marked: set[int] = set()  # blocks whose deletion by retention was begun
+        self.gone: list[int] = []  # blocks that should be there and are not
         self.sizes: dict[int, int] = {}  # start offset → length of the file
 
     def run(self, starts: list[int]) -> Recovered:
         """Carry out passes 2 to 5."""
-        starts = self._finish_retention(starts)
+        starts = self._compare_with_manifest(self._finish_retention(starts))
         self.sizes = {s: self.disk.size(self._path(s)) for s in starts}
         checkpoint = self.checkpoint
         if not starts:
@@ -239,13 +263,17 @@ class _Recovery:
             if broken is not None:
                 log.facts = LogFacts()  # those of the checkpoint lie ahead of what is left
                 x = self._verify_from(log, starts[: broken + 1], broken)
-                return self._quarantine(log, x, f"the file of block {starts[broken]} is too short")
+                return self._quarantine(
+                    log, x, self._what_is_gone() or f"{block_name(starts[broken])} is too short"
+                )
             if checkpoint is not None and starts[0] > checkpoint.offset:
                 return self._quarantine(log, starts[0], f"everything below {starts[0]} is gone")
             x = self._verify_from(log, starts, first)
         except CorruptData as error:
             x = int(error.details["offset"])
             return self._quarantine(log, x, f"below the checkpoint there is {error}")
+        if self.gone:
+            return self._quarantine(log, x, self._what_is_gone())
         return self._settle(log, starts, x)
 
     # Pass 2 ---------------------------------------------------------------------------------------
@@ -265,13 +293,45 @@ class _Recovery:
             keep = at + 1
         return starts[keep:]
 
+    def _compare_with_manifest(self, starts: list[int]) -> list[int]:
+        """Note which blocks are gone; return those that belong to the log."""
+        checkpoint = self.checkpoint
+        if checkpoint is None or checkpoint.manifest is None:
+            return starts
+        named = [entry.start_offset for entry in checkpoint.manifest]
+        present = set(starts)
+        while named and named[0] in self.marked and named[0] not in present:
+            del named[0]
+        self.gone = [start for start in named if start not in present]
+        known = set(named)
+        strangers = [s for s in starts if s < checkpoint.offset and s not in known]
+        if strangers:
+            names = ", ".join(map(block_name, strangers))
+            self.report.notes.append(
+                f"{self.directory}: {names} is not in the log's manifest and is left alone"
+            )
+        return [start for start in starts if start not in strangers]
+
+    def _what_is_gone(self) -> str:
+        if not self.gone:
+            return ""
+        names = ", ".join(map(block_name, self.gone[:5])) + (" and more" if self.gone[5:] else "")
+        return f"the log's manifest names {names}, which is not there"
+
+    def _how_to_go_on(self, log: Recovered) -> str:
+        if self.gone and log.blocks and self.gone[-1] < log.start_offset:
+            marks = ", ".join(f"{start:0{OFFSET_DIGITS}d}{DROPPED_SUFFIX}" for start in self.gone)
+            return f"make empty files {marks} beside the others to go on without these messages"
+        return "move the directory away to go on without them"
+
     def _without_blocks(self, checkpoint: Checkpoint) -> Recovered:
         """The checkpoint stands alone: an empty log, or one whose blocks are gone."""
         log = Recovered(checkpoint.start_offset, checkpoint.offset, _facts_of(checkpoint))
         log.start_messages = checkpoint.start_messages
         log.sealed, log.has_checkpoint = checkpoint.sealed, True
-        if checkpoint.start_offset != checkpoint.offset:
-            return self._quarantine(log, checkpoint.start_offset, "its blocks are gone")
+        if self.gone or checkpoint.start_offset != checkpoint.offset:
+            why = self._what_is_gone() or "its blocks are gone"
+            return self._quarantine(log, checkpoint.start_offset, why)
         return self._finish(log, Case.CLEAN, checkpoint.offset)
 
     def _begin(self, starts: list[int], checkpoint: Checkpoint | None) -> Recovered:
@@ -280,7 +340,8 @@ class _Recovery:
             log.facts = _facts_of(checkpoint)
             log.start_messages = checkpoint.start_messages
             log.sealed, log.has_checkpoint = checkpoint.sealed, True
-            if starts[0] > checkpoint.start_offset:
+            log.dropped = [self._path(start) for start in sorted(self.marked)]
+            if starts[0] > checkpoint.start_offset and not self.gone:
                 self.report.notes.append(
                     f"the log begins at {starts[0]}; its last checkpoint said "
                     f"{checkpoint.start_offset}: the blocks between were deleted"
@@ -344,7 +405,7 @@ class _Recovery:
         checkpoint = self.checkpoint
         if checkpoint is None or start >= checkpoint.offset:
             self.disk.sync_directory(self.directory)
-        if checkpoint is None:
+        if checkpoint is None or checkpoint.offset == checkpoint.start_offset:
             self.disk.sync_directory(self.directory.parent)
 
     def _where_to_begin(self, block: Block, facts: LogFacts) -> tuple[int, OffsetIndex]:
@@ -373,23 +434,25 @@ class _Recovery:
     def _settle(self, log: Recovered, starts: list[int], x: int) -> Recovered:
         """Decide what X is and act."""
         later = [s for s in starts if s > log.blocks[-1].start_offset]
-        rest_is_zero, claimed = self._look_behind(log.blocks[-1], later, x)
+        rest_is_zero, behind = self._look_behind(log.blocks[-1], later, x)
         case = classify(
             x,
             checkpoint_offset=self.checkpoint.offset if self.checkpoint else 0,
             rest_is_zero=rest_is_zero,
-            claimed_synced=claimed,
+            claimed_synced=behind.synced_offset,
         )
         if case is Case.DAMAGED:
             return self._quarantine(
                 log,
                 x,
                 f"the batch at offset {x} is damaged, and later ones say it was flushed"
-                if claimed is not None
+                if behind.synced_offset is not None
                 else f"the log ends at {x}, before its checkpoint",
             )
         if later or case is not Case.CLEAN:
             self._cut(log.blocks[-1], later, x)
+        if self.report.cut_bytes:
+            self._tell_cut(case, x, behind)
         if self.checkpoint is not None and starts[0] > self.checkpoint.start_offset:
             with contextlib.suppress(CorruptData):
                 log.start_messages = lookup.before_block(
@@ -397,12 +460,12 @@ class _Recovery:
                 )
         return self._finish(log, case, x)
 
-    def _look_behind(self, block: Block, later: list[int], x: int) -> tuple[bool, int | None]:
-        """Return whether all behind X is zeros, and the highest synced offset claimed there."""
+    def _look_behind(self, block: Block, later: list[int], x: int) -> tuple[bool, Behind]:
+        """Return whether all behind X is zeros, and what control records there tell."""
         zero = True
-        claims: list[int] = []
+        behind = Behind()
         start = block.start_offset
-        for begin, offset in [(start, x), *((s, s - 1) for s in later)]:
+        for begin, offset in [(start, x), *((s, s) for s in later)]:
             size = self.sizes[begin]
             if size <= max(0, offset - begin):
                 continue
@@ -410,10 +473,21 @@ class _Recovery:
             if is_zero(file, max(0, offset - begin), size):
                 continue
             zero = False
-            claim = claimed_synced_offset(file, begin, offset, begin + size)
-            if claim is not None:
-                claims.append(claim)
-        return zero, max(claims, default=None)
+            behind.add(look_behind(file, begin, offset, begin + size, x))
+        return zero, behind
+
+    def _tell_cut(self, case: Case, x: int, behind: Behind) -> None:
+        report = self.report
+        held = "what they held cannot be told"
+        if behind.batches:
+            report.cut_messages = behind.messages
+            held = f"they announce at least {behind.messages} messages"
+        files = ", ".join(path.name for path in report.cut_files)
+        report.notes.append(
+            f"{self.directory}: {report.cut_bytes} bytes from offset {x} on were cut off ({case}) "
+            f"and are kept in {files}; {held}. With flush = sync none of these was acknowledged, "
+            "unless the medium lost what it had flushed"
+        )
 
     def _cut(self, block: Block, later: list[int], x: int) -> None:
         """Take everything behind X off the log and keep it aside, last block first."""
@@ -456,7 +530,7 @@ class _Recovery:
         log.quarantine = (
             f"{self.directory}: {why}. Nothing was cut; the log is served in "
             f"[{log.start_offset}, {x}) and takes no messages. Restore the partition's files from "
-            "a copy, or move the directory away to go on without them"
+            f"a copy, or {self._how_to_go_on(log)}"
         )
         self.report.notes.append(log.quarantine)
         log.end_offset = x

@@ -30,7 +30,7 @@ from vq.store.format import (
 from vq.store.offset_index import OffsetIndex
 from vq.store.producers import ProducerTable
 
-__all__ = ["LogFacts", "claimed_synced_offset", "is_zero", "verify"]
+__all__ = ["Behind", "LogFacts", "is_zero", "look_behind", "verify"]
 
 CHUNK_BYTES: Final = 8 * MIB
 _ZEROS: Final = bytes(64 * 1024)
@@ -129,14 +129,36 @@ def is_zero(file: File, position: int, end: int) -> bool:
     return True
 
 
-def claimed_synced_offset(file: File, block_start: int, offset: int, end: int) -> int | None:
-    """Return the highest synced offset that any intact control record behind ``offset`` tells.
+@dataclass(slots=True)
+class Behind:
+    """What intact control records at and behind X, the first byte that is no batch, tell.
+
+    Attributes:
+        synced_offset: The highest that one *behind* X tells; None: there is none behind it.
+        batches: How many there are, the one at X included.
+        messages: How many messages they announce.
+    """
+
+    synced_offset: int | None = None
+    batches: int = 0
+    messages: int = 0
+
+    def add(self, other: "Behind") -> None:
+        """Take up what was found in another block."""
+        if other.synced_offset is not None:
+            self.synced_offset = max(self.synced_offset or 0, other.synced_offset)
+        self.batches += other.batches
+        self.messages += other.messages
+
+
+def look_behind(file: File, block_start: int, offset: int, end: int, x: int) -> Behind:
+    """Return what intact control records in ``[offset, end)`` tell, of a log that is good up to x.
 
     A control record counts if its checksum holds and its start offset is where it lies: copies of
-    log bytes inside messages do not. None: there is none in ``(offset, end)``.
+    log bytes inside messages do not.
     """
-    highest: int | None = None
-    position = offset + 1 - block_start
+    found = Behind()
+    position = offset - block_start
     keep = b""
     for chunk in _chunks(file, position, end - block_start):
         data = keep + chunk
@@ -150,11 +172,14 @@ def claimed_synced_offset(file: File, block_start: int, offset: int, end: int) -
                 except CorruptData:
                     header = None
                 if header is not None and header.start_offset == block_start + data_at + at:
-                    highest = max(highest or 0, header.synced_offset)
+                    found.batches += 1
+                    found.messages += header.record_count
+                    if header.start_offset > x:
+                        found.synced_offset = max(found.synced_offset or 0, header.synced_offset)
             hit = data.find(CONTROL_MARK, hit + 1)
         keep = data[-(CONTROL_BYTES - 1) :]
         position += len(chunk)
-    return highest
+    return found
 
 
 def _chunks(file: File, position: int, end: int) -> Iterator[bytes]:

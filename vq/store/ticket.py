@@ -13,7 +13,13 @@ from typing import Final
 from vq.store.block import FULL_ERRNOS, Block
 from vq.store.checkpoint import Checkpoint
 from vq.store.disk import Disk, File
-from vq.store.format import CHECKPOINT_NAME, CUT_MARK, INDEX_SUFFIX, OFFSET_DIGITS
+from vq.store.format import (
+    CHECKPOINT_NAME,
+    CUT_MARK,
+    DROPPED_SUFFIX,
+    INDEX_SUFFIX,
+    OFFSET_DIGITS,
+)
 
 __all__ = ["SyncTicket"]
 
@@ -33,6 +39,7 @@ class SyncTicket:
         files: To be synced; ``blocks`` are the same with the length that becomes durable.
         directories: Whose new names are to be synced.
         indexes: Of blocks closed lately, written together with the checkpoint.
+        first_checkpoint: Written when the log began, to be synced.
         checkpoint: To be written, every now and then.
         doomed: Files of blocks that retention dropped.
         log_is_empty: No block is left, so the checkpoint alone says where the log goes on.
@@ -47,6 +54,7 @@ class SyncTicket:
     blocks: list[tuple[Block, int]] = field(default_factory=list)
     directories: list[Path] = field(default_factory=list)
     indexes: list[tuple[Block, bytes]] = field(default_factory=list)
+    first_checkpoint: Path | None = None
     checkpoint: Checkpoint | None = None
     doomed: list[Path] = field(default_factory=list)
     log_is_empty: bool = False
@@ -67,18 +75,36 @@ class SyncTicket:
         if not data_synced:
             for file in self.files:
                 file.datasync()
+            self._sync_first_checkpoint()
             for directory in self.directories:
                 self.disk.sync_directory(directory)
         if self.checkpoint is not None:
             self._save_work(self.checkpoint)
 
+    def _sync_first_checkpoint(self) -> None:
+        """Make the log's first manifest durable; for want of a descriptor the next one will do."""
+        if self.first_checkpoint is None:
+            return
+        try:
+            file = self.disk.open(self.first_checkpoint)
+        except OSError as error:
+            if error.errno not in PASSING_ERRNOS:
+                raise
+            logger.warning("[%s] its manifest was not synced: %s", self.directory.name, error)
+            return
+        try:
+            file.datasync()
+        finally:
+            file.close()
+
     def _save_work(self, checkpoint: Checkpoint) -> None:
         """Write what saves work after a crash, then delete what retention dropped.
 
         For want of room (or of a file descriptor) is no loss of messages: it is logged, and the
-        next checkpoint tries again, with a file of its own. On a full disk the deletion goes first:
-        it makes the room that writing needs. Only a log without any block left must wait for its
-        checkpoint, which alone says where it goes on.
+        next checkpoint tries again, with a file of its own. On a full disk the dropped blocks are
+        emptied first, which makes the room that writing needs; each leaves a mark, since a block
+        that the last checkpoint names must not just be missing. Only a log without any block left
+        must wait for its checkpoint, which alone says where it goes on.
 
         Any other error ends the log like one of its blocks would, although all this could be made
         again: a rename or a directory whose sync failed may be reported as done the next time with
@@ -87,7 +113,7 @@ class SyncTicket:
         if not self._written(checkpoint):
             if self.log_is_empty or not self.doomed:
                 return
-            self._delete(checkpoint.start_offset)
+            self._empty_dropped()
             if not self._written(checkpoint):
                 return
         self._delete(checkpoint.start_offset)
@@ -106,6 +132,24 @@ class SyncTicket:
         self.checkpoint_written = True
         return True
 
+    def _empty_dropped(self) -> None:
+        """Free the space of what retention dropped, and leave marks that say so."""
+        try:
+            marked = [(path, path.with_suffix(DROPPED_SUFFIX)) for path in self.doomed]
+            for path, mark in marked:
+                if self.disk.exists(path):
+                    self.disk.rename(path, mark)
+            self.disk.sync_directory(self.directory)
+            for _, mark in marked:
+                if self.disk.exists(mark):
+                    file = self.disk.open(mark)
+                    try:
+                        file.truncate(0)
+                    finally:
+                        file.close()
+        except OSError as error:
+            logger.warning("[%s] dropped blocks stay for now: %s", self.directory.name, error)
+
     def _delete(self, start_offset: int) -> None:
         """Delete what retention dropped; what stays costs room only, and is tried again."""
         try:
@@ -118,7 +162,8 @@ class SyncTicket:
         if not self.doomed:
             return
         for path in self.doomed:
-            for victim in (path, path.with_suffix(INDEX_SUFFIX)):
+            for suffix in (path.suffix, INDEX_SUFFIX, DROPPED_SUFFIX):
+                victim = path.with_suffix(suffix)
                 if self.disk.exists(victim):
                     self.disk.unlink(victim)
         for name in self.disk.listdir(self.directory):

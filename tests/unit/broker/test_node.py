@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import logging
+from pathlib import Path
 
 import pytest
 from support.broker import DATA, Client, message, until
@@ -18,12 +20,14 @@ from vq.errors import (
     DiskFull,
     InvalidState,
     NotMaster,
+    PartitionQuarantined,
     PermissionRefused,
     ShuttingDown,
     UnknownTopic,
 )
 from vq.model import FlushMode, TopicSettings
 from vq.remoting.messages import decode_reply
+from vq.store.format import CONTROL_BYTES
 from vq.store.memory_disk import MemoryDisk
 from vq.store.record import decode_records
 
@@ -156,6 +160,54 @@ async def test_a_dead_process_of_the_same_directory_does_not_block_the_next(serv
         node = await served.cluster.start()
     client = await Client.connect(served.cluster.network, node.address)
     assert [r.payload for r in decode_records((await client.get("t", 0, 0))[1], 0)] == [b"kept"]
+
+
+async def _killed_with_three_messages(served) -> Path:
+    """Acknowledge three batches, end the process without a stop; return the partition's block."""
+    for number in range(3):
+        await served.client.put("t", 0, [message(b"m%d" % number, number)])
+    served.cluster.ensemble.crash(served.cluster.coordinators["b1"])
+    served.cluster.network.kill("b1")
+    served.disk._locks.clear()
+    return DATA / "t" / "0" / f"{0:016d}.block"
+
+
+def _cut(disk: MemoryDisk, path: Path, length: int) -> None:
+    file = disk.open(path)
+    file.truncate(length)
+    file.datasync()
+    file.close()
+
+
+async def test_what_a_start_cuts_is_told(served, caplog):
+    """At WARNING: which partition and file, how many bytes and messages, from where on."""
+    block = await _killed_with_three_messages(served)
+    size = CONTROL_BYTES + 20 + 2
+    _cut(served.disk, block, 2 * size + CONTROL_BYTES + 5)
+    caplog.set_level(logging.WARNING, "vq.broker.logs")
+    node = await served.cluster.start()
+    (record,) = [r for r in caplog.records if r.name == "vq.broker.logs"]
+    assert record.levelno == logging.WARNING
+    said = record.getMessage()
+    for part in ("partition=t-0", f"from offset {2 * size} on", "at least 1 messages", ".cut-"):
+        assert part in said
+    client = await Client.connect(served.cluster.network, node.address)
+    assert (await client.put("t", 0, [message(b"next")])).offset == 2 * size + CONTROL_BYTES
+
+
+async def test_a_block_that_vanishes_after_a_kill_is_quarantined(served):
+    """The partition is not taken for a new one: no offset is given out again."""
+    block = await _killed_with_three_messages(served)
+    served.disk.unlink(block)
+    node = await served.cluster.start()
+    client = await Client.connect(served.cluster.network, node.address)
+    (partition,) = [
+        p for p in (await client.status(with_partitions=True)).partitions if not p.partition
+    ]
+    assert partition.state == "quarantined"
+    assert block.name in partition.reason
+    with pytest.raises(PartitionQuarantined):
+        await client.put("t", 0, [message(b"x")])
 
 
 # ZooKeeper away -----------------------------------------------------------------------------------

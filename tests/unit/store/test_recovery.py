@@ -1,9 +1,14 @@
 """Every row of recovery's table, and every layout a directory can be found in."""
 
+from dataclasses import replace
+
+import google_crc32c
 import pytest
 from support.store import DIRECTORY, append, flush, memory_disk, open_log, payloads
 
 from vq.errors import OffsetOutOfRange, PartitionQuarantined
+from vq.store.checkpoint import Checkpoint
+from vq.store.format import CONTROL_BYTES
 from vq.store.log import Log, LogConfig, LogState
 from vq.store.memory_disk import MemoryDisk, keep_all, keep_none
 from vq.store.recovery import Case, classify
@@ -90,7 +95,7 @@ def test_clean_with_space_taken_ahead() -> None:
     log = reopen(disk)
     assert (log.recovery.case, log.recovery.batches) == (Case.CLEAN, 3)
     assert numbers(log) == [0, 1, 2]
-    assert disk.listdir(DIRECTORY) == [FIRST.name]
+    assert disk.listdir(DIRECTORY) == [FIRST.name, "checkpoint"]
 
 
 @pytest.mark.parametrize("damage", [0, 4, 17, 30, 84, 88, 120, SIZE - 1])
@@ -103,6 +108,12 @@ def test_torn_tail(damage: int) -> None:
     assert (log.recovery.case, log.end_offset) == (Case.TORN_TAIL, 2 * SIZE)
     [aside] = log.recovery.cut_files
     assert aside.name == f"{FIRST.name.removesuffix('.block')}.cut-{2 * SIZE}"
+    [note] = log.recovery.notes
+    for said in (str(DIRECTORY), f"from offset {2 * SIZE} on", aside.name, "bytes"):
+        assert said in note
+    header_is_whole = damage >= CONTROL_BYTES
+    assert log.recovery.cut_messages == (1 if header_is_whole else None)
+    assert ("at least 1 messages" if header_is_whole else "cannot be told") in note
     assert disk.read_bytes(aside)[damage] == 0xFF
     append(log, b"0009")
     assert numbers(log) == [0, 1, 9]
@@ -143,6 +154,9 @@ def test_unsynced_group() -> None:
     assert (log.recovery.case, log.end_offset) == (Case.UNSYNCED, 3 * SIZE)
     assert numbers(log) == [0, 1, 2]
     assert log.recovery.cut_bytes > SIZE
+    assert log.recovery.cut_messages == 2
+    [note] = log.recovery.notes
+    assert "at least 2 messages" in note
 
 
 def test_unsynced_group_over_several_blocks() -> None:
@@ -267,15 +281,116 @@ def test_all_blocks_gone() -> None:
         log.read(0, 10, 10)
 
 
-def test_oldest_blocks_deleted_by_hand() -> None:
-    """The log begins later, counts right, and says so."""
+def test_a_first_block_that_is_gone_though_the_manifest_names_it() -> None:
+    """No retention said so: quarantine; what is left is served."""
     disk = closed(30)
     disk.unlink(FIRST)
+    log = reopen(disk)
+    assert (log.state, log.start_offset) == (LogState.QUARANTINED, 8 * SIZE)
+    assert numbers(log) == list(range(8, 30))
+    assert log.messages == 22
+    assert f"manifest names {FIRST.name}" in log.reason
+    with pytest.raises(OffsetOutOfRange):
+        log.read(0, 10, 10)
+    with pytest.raises(PartitionQuarantined):
+        append(log, b"x")
+
+
+def test_a_first_block_that_an_operator_gives_up() -> None:
+    """The mark that the message names excuses it; it goes with the next checkpoint."""
+    disk = closed(30)
+    disk.unlink(FIRST)
+    mark = FIRST.with_suffix(".drop")
+    assert mark.name in open_log(disk, config=NO_CHECKPOINT).reason
+    disk.write_atomic(mark, b"")
     log = reopen(disk)
     assert (log.state, log.start_offset) == (LogState.OK, 8 * SIZE)
     assert numbers(log) == list(range(8, 30))
     assert log.messages == 22
     assert any("deleted" in note for note in log.recovery.notes)
+    append(log, b"0030")
+    flush(log)
+    assert not disk.exists(mark)
+    assert numbers(reopen(disk)) == list(range(8, 31))
+
+
+def killed(count: int) -> MemoryDisk:
+    """Acknowledge batches and end without a close, as kill -9 does."""
+    disk = memory_disk()
+    fill(disk, count, flushed=True)
+    return disk
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_a_block_that_is_gone_after_a_kill(at: int) -> None:
+    """The first, a middle one, or the one that took appends: the manifest names each."""
+    disk = killed(20)
+    disk.unlink(DIRECTORY / f"{at * 8 * SIZE:016d}.block")
+    log = reopen(disk)
+    assert log.state is LogState.QUARANTINED
+    assert f"{at * 8 * SIZE:016d}.block" in log.reason
+    assert numbers(log) == (list(range(8, 20)) if at == 0 else list(range(at * 8)))
+
+
+def test_the_only_block_is_gone_after_a_kill() -> None:
+    """One acknowledged message is enough: the log is not taken for a new one."""
+    disk = killed(1)
+    disk.unlink(FIRST)
+    log = reopen(disk)
+    assert log.state is LogState.QUARANTINED
+    assert FIRST.name in log.reason
+    with pytest.raises(PartitionQuarantined):
+        append(log, b"x")
+
+
+@pytest.mark.parametrize("behind", [0, 17])
+def test_a_log_cut_below_its_checkpoint_after_a_kill(behind: int) -> None:
+    """Whole batches or not: the checkpoint proves that they were there."""
+    disk = killed(20)
+    block = DIRECTORY / f"{8 * SIZE:016d}.block"
+    file = disk.open(block)
+    file.truncate(3 * SIZE + behind)
+    file.datasync()
+    log = reopen(disk)
+    assert (log.state, numbers(log)) == (LogState.QUARANTINED, list(range(11)))
+    assert f"{block.name} is too short" in log.reason
+
+
+def test_a_block_that_the_manifest_does_not_name_is_left_alone() -> None:
+    """A stray copy among the blocks is no part of the log."""
+    disk = closed(30)
+    stray = DIRECTORY / f"{9 * SIZE:016d}.block"
+    disk.write_atomic(stray, b"not of this log")
+    log = reopen(disk)
+    assert numbers(log) == list(range(30))
+    assert any(stray.name in note for note in log.recovery.notes)
+    assert disk.read_bytes(stray) == b"not of this log"
+
+
+def test_a_checkpoint_of_the_first_version_proves_less() -> None:
+    """It has no manifest: a first block that is gone counts as deleted, and is told."""
+    disk = closed(30)
+    checkpoint = Checkpoint.from_bytes(disk.read_bytes(DIRECTORY / "checkpoint"))
+    assert checkpoint.manifest is not None
+    assert [entry.start_offset for entry in checkpoint.manifest] == [
+        0,
+        8 * SIZE,
+        16 * SIZE,
+        24 * SIZE,
+    ]
+    data = first_version(checkpoint)
+    disk.write_atomic(DIRECTORY / "checkpoint", data)
+    disk.unlink(FIRST)
+    log = reopen(disk)
+    assert (log.state, log.start_offset) == (LogState.OK, 8 * SIZE)
+    assert any("deleted" in note for note in log.recovery.notes)
+
+
+def first_version(checkpoint: Checkpoint) -> bytes:
+    """Return a checkpoint as the first version wrote it."""
+    new = replace(checkpoint, manifest=()).to_bytes()
+    old = new[:4] + b"\1" + new[5:64] + new[68:-4]
+    return old + int(google_crc32c.value(old)).to_bytes(4, "big")
 
 
 def test_everything_up_to_the_checkpoint_deleted() -> None:

@@ -9,7 +9,7 @@ from vq.store.format import BatchHeader, encode_control
 from vq.store.log import LogConfig
 from vq.store.memory_disk import MemoryFile
 from vq.store.offset_index import OffsetIndex
-from vq.store.scan import LogFacts, claimed_synced_offset, is_zero, verify
+from vq.store.scan import Behind, LogFacts, is_zero, look_behind, verify
 
 COUNT = 60
 
@@ -89,16 +89,28 @@ def test_the_highest_synced_offset_behind_damage_is_found() -> None:
             log.finish_sync(ticket)
     file = disk.open(DIRECTORY / f"{0:016d}.block")
     size = 88 + 120
-    assert claimed_synced_offset(file, 0, 0, log.end_offset) == 11 * size
-    assert claimed_synced_offset(file, 0, 10 * size, log.end_offset) == 11 * size
-    assert claimed_synced_offset(file, 0, 0, 11 * size) == 0
-    assert claimed_synced_offset(file, 0, 19 * size, log.end_offset) is None
+    end = log.end_offset
+    assert look_behind(file, 0, 0, end, 0) == Behind(11 * size, 20, 20)
+    assert look_behind(file, 0, 10 * size, end, 10 * size) == Behind(11 * size, 10, 10)
+    assert look_behind(file, 0, 0, 11 * size, 0) == Behind(0, 11, 11)
+    assert look_behind(file, 0, 19 * size, end, 19 * size) == Behind(None, 1, 1)
+    assert look_behind(file, 0, 19 * size, end, 5 * size) == Behind(11 * size, 1, 1)
+    assert look_behind(file, 0, 19 * size + 1, end, 19 * size) == Behind()
     for chunk in (90, 100, 128, 500):
         scan.CHUNK_BYTES, old = chunk, scan.CHUNK_BYTES  # type: ignore[misc]
         try:
-            assert claimed_synced_offset(file, 0, 0, log.end_offset) == 11 * size
+            assert look_behind(file, 0, 0, end, 0) == Behind(11 * size, 20, 20)
         finally:
             scan.CHUNK_BYTES = old  # type: ignore[misc]
+
+
+def test_what_several_blocks_tell_is_added_up() -> None:
+    """The highest synced offset of any, and all the messages."""
+    found = Behind(None, 1, 3)
+    found.add(Behind(7, 2, 5))
+    found.add(Behind(4, 1, 1))
+    found.add(Behind())
+    assert found == Behind(7, 4, 9)
 
 
 def test_zeros_are_told_from_anything_else() -> None:

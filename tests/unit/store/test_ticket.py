@@ -3,9 +3,12 @@
 import errno
 
 import pytest
-from support.store import DIRECTORY, append, flush, memory_disk, open_log
+from support.store import DIRECTORY, append, flush, memory_disk, open_log, payloads
 
-from vq.store.memory_disk import MemoryDisk
+from vq.store.checkpoint import Checkpoint
+from vq.store.log import Log, LogState
+from vq.store.manifest import ManifestEntry
+from vq.store.memory_disk import MemoryDisk, keep_none
 
 
 def kinds(disk: MemoryDisk, since: int) -> list[str]:
@@ -24,6 +27,7 @@ def test_files_first_then_names_then_the_checkpoint() -> None:
     assert kinds(disk, since) == [
         f"datasync {0:016d}.block",
         f"datasync {second}",
+        "datasync checkpoint",
         "sync_directory 0",
         "sync_directory orders",
         f"open {0:016d}.index.tmp",
@@ -61,10 +65,36 @@ def test_an_error_is_the_callers_and_ends_the_ticket(kind: str) -> None:
     ticket = log.begin_sync()
     assert ticket is not None
     assert ticket.checkpoint is not None
+    first = disk.read_bytes(DIRECTORY / "checkpoint")
     disk.fail(kind)
     with pytest.raises(OSError, match="told to fail"):
         ticket.run()
-    assert not disk.exists(DIRECTORY / "checkpoint")
+    assert disk.read_bytes(DIRECTORY / "checkpoint") == first
+    assert Checkpoint.from_bytes(first).offset == 0
+
+
+def test_the_first_manifest_is_durable_before_the_first_acknowledgement() -> None:
+    """It names the first block, and vouches for none of its bytes."""
+    disk = memory_disk()
+    log = open_log(disk)
+    append(log, b"x")
+    flush(log)
+    found = Checkpoint.from_bytes(disk.crash(keep_none).read_bytes(DIRECTORY / "checkpoint"))
+    assert found.manifest == (ManifestEntry(0),)
+    assert found.offset == 0
+
+
+def test_a_first_manifest_that_finds_no_descriptor_ends_nothing() -> None:
+    """The next checkpoint has it, too."""
+    disk = memory_disk()
+    log = open_log(disk)
+    append(log, b"x")
+    ticket = log.begin_sync()
+    assert ticket is not None
+    disk.fail("open", error=errno.EMFILE, name="checkpoint")
+    ticket.run()
+    log.finish_sync(ticket)
+    assert log.synced_offset == log.end_offset
 
 
 @pytest.mark.parametrize("name", ["checkpoint.tmp", ".index.tmp"])
@@ -148,3 +178,40 @@ def test_a_deletion_that_fails_is_tried_again() -> None:
         append(log, bytes(3000))
         flush(log)
     assert not disk.exists(DIRECTORY / f"{0:016d}.block")
+
+
+def dropped_on_a_full_disk(failures: int) -> tuple[MemoryDisk, Log]:
+    """A log of three blocks whose first was dropped; checkpoints find no room so many times."""
+    disk = memory_disk()
+    log = open_log(disk)
+    for _ in range(3):
+        append(log, bytes(3000))
+    flush(log)
+    log.drop_before(log._blocks[1].start_offset)
+    for _ in range(failures):
+        disk.fail("pwrite", error=errno.ENOSPC, name="checkpoint.tmp")
+    flush(log)
+    return disk, log
+
+
+def test_a_full_disk_empties_dropped_blocks_before_the_checkpoint() -> None:
+    """That makes the room it needs; nothing of them is left."""
+    disk, log = dropped_on_a_full_disk(1)
+    names = disk.listdir(DIRECTORY)
+    assert not [name for name in names if name.startswith("0" * 16)]
+    again = open_log(disk.crash(keep_none))
+    assert (again.state, again.start_offset) == (LogState.OK, log.start_offset)
+
+
+def test_a_block_dropped_without_a_checkpoint_is_not_missing() -> None:
+    """The last checkpoint still names it; its mark says that retention took it."""
+    disk, log = dropped_on_a_full_disk(2)
+    mark = DIRECTORY / f"{0:016d}.drop"
+    assert disk.size(mark) == 0
+    assert not disk.exists(DIRECTORY / f"{0:016d}.block")
+    again = open_log(disk.crash(keep_none))
+    assert (again.state, again.start_offset) == (LogState.OK, log.start_offset)
+    assert len(payloads(again)) == 2
+    log.drop_before(log._blocks[1].start_offset)
+    flush(log)
+    assert not disk.exists(mark)
