@@ -86,7 +86,12 @@ class MessageProducer:
         callback: SendCallback | None = None,
         timeout: float | None = None,
     ) -> SendFuture:
-        """Take one message; returns as soon as there is room for it. See ``vq.MessageProducer``."""
+        """Take one message; returns as soon as there is room for it. See ``vq.MessageProducer``.
+
+        The callback runs on this loop. What it raises is logged; ``SystemExit`` and
+        ``KeyboardInterrupt`` are then raised by the loop, as from any of its callbacks, once every
+        message of the batch has its outcome.
+        """
         future = self._core.take(message, callback, timeout)
         if future is not None:
             return future

@@ -1,17 +1,15 @@
 """One batch of a producer: its records as bytes, and the futures that wait for it."""
 
-import logging
 import math
 from operator import attrgetter
 
 import google_crc32c
 
-from vq.client.future import SendFuture
+from vq.client.future import SendFuture, report
 from vq.errors import VqError
 from vq.model import ProducerStamp, SendResult
 from vq.store.codec import encode_records, places
 
-logger = logging.getLogger(__name__)
 _content = attrgetter("content")
 _deadline = attrgetter("deadline")
 _head = attrgetter("head")
@@ -81,23 +79,28 @@ class Batch:
         """Give every future its offset, the first record being at ``offset``; run callbacks."""
         self.done = True
         results = places(partition, offset, self.sizes, self.ids)
-        for item, result in zip(self.items, results, strict=True):
-            item.outcome = result
-            callback = item.callback
-            if callback is not None:
-                try:
-                    callback(result, None)
-                except (Exception, SystemExit):
-                    logger.exception("a send callback raised")
-            if item.waiters is not None:
+        try:
+            for item, result in zip(self.items, results, strict=True):
+                item.outcome = result
+                callback = item.callback
+                if callback is not None:
+                    try:
+                        callback(result, None)
+                    except BaseException as error:  # noqa: BLE001 - user code may raise anything
+                        report("a send callback", error)
+                if item.waiters is not None:
+                    item.wake()
+        except BaseException:  # a signal handler raised between two messages
+            for item, result in zip(self.items, results, strict=True):
+                if item.outcome is None:
+                    item.succeed(result)
                 item.wake()
+            raise
 
     def fail(self, error: VqError) -> None:
         """Give every future ``error``."""
         self.done = True
-        for item in self.items:
-            if item is not _NOBODY:
-                item.fail(error)
+        fail_all(self.items, error)
 
     def expire(self, now: float, *, drop: bool) -> list[SendFuture]:
         """Take out the messages whose deadline has passed; return them, without an outcome yet.
@@ -123,6 +126,20 @@ class Batch:
         self.count -= len(late)
         self.payload_bytes -= payload_bytes(late)
         return late
+
+
+def fail_all(items: list[SendFuture], error: VqError) -> None:
+    """Give ``error`` to each of ``items`` that has no outcome."""
+    try:
+        for item in items:
+            if item.outcome is None:
+                item.fail(error)
+    except BaseException:  # a signal handler raised between two messages
+        for item in items:
+            if item.outcome is None:
+                item.fail(error)
+            item.wake()
+        raise
 
 
 def payload_bytes(items: list[SendFuture]) -> int:

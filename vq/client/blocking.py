@@ -74,7 +74,9 @@ class MessageProducer:
         """Take one message and return at once (or when the full buffer has room again).
 
         ``callback(result, error)`` runs on the factory's thread: it must be short, and may call
-        ``send_async`` but nothing that waits. ``timeout`` is the deadline of all attempts together,
+        ``send_async`` but nothing that waits. What it raises is logged, whatever it is, also
+        ``SystemExit`` and ``KeyboardInterrupt``: it ends neither the sending nor the program.
+        ``timeout`` is the deadline of all attempts together,
         by default ``config.send_timeout_s``.
 
         Raises:

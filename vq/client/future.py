@@ -4,6 +4,8 @@
 sending a message may. This one makes its lock only when somebody waits.
 """
 
+import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -22,6 +24,24 @@ _first_waiter = threading.Lock()  # two threads must not both make the list of a
 
 SendCallback = Callable[[SendResult | None, VqError | None], Any]
 """Called once per message with ``(result, None)`` or ``(None, error)``."""
+
+
+def report(what: str, error: BaseException) -> None:
+    """Log what a callback raised, whatever it is, so that the other messages get their outcome.
+
+    ``KeyboardInterrupt`` and ``SystemExit`` are raised again by the application's own event loop
+    (``vq.aio``), in its next turn: they end the program as in any asyncio callback, and ctrl-C is
+    not lost. On a factory's thread they could only end the sending, so they are logged and no more.
+    """
+    logger.error("%s raised", what, exc_info=error)
+    ends_program = isinstance(error, KeyboardInterrupt | SystemExit)
+    if ends_program and threading.get_ident() not in TELLING_THREADS:
+        with contextlib.suppress(RuntimeError):  # no loop runs in this thread
+            asyncio.get_running_loop().call_soon(_raise, error)
+
+
+def _raise(error: BaseException) -> None:
+    raise error
 
 
 class SendFuture:
@@ -102,14 +122,14 @@ class SendFuture:
         """Call ``callback(self)`` once the outcome is known, at once if it already is.
 
         It runs on the factory's thread: it must be short and must not wait for vq. What it raises
-        is logged.
+        is logged, whatever it is.
         """
 
         def tell() -> None:
             try:
                 callback(self)
-            except (Exception, SystemExit):
-                logger.exception("a done callback of a send raised")
+            except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
+                report("a done callback of a send", error)
 
         self._on_done(tell)
 
@@ -136,11 +156,20 @@ class SendFuture:
     def fail(self, error: VqError) -> None:
         """Note that the message was refused or its fate is unknown. For the sender only, once."""
         assert self.outcome is None, "the outcome of a send is set once"
-        self.outcome = error
+        self._tell(error, None, error)
+
+    def succeed(self, result: SendResult) -> None:
+        """Note where the message is stored. For the sender only, once; batches do it faster."""
+        self._tell(result, result, None)
+
+    def _tell(
+        self, outcome: SendResult | VqError, result: SendResult | None, error: VqError | None
+    ) -> None:
+        self.outcome = outcome
         if self.callback is not None:
             try:
-                self.callback(None, error)
-            except (Exception, SystemExit):
-                logger.exception("a send callback raised")
+                self.callback(result, error)
+            except BaseException as raised:  # noqa: BLE001 - the user's code may raise anything
+                report("a send callback", raised)
         if self.waiters is not None:
             self.wake()

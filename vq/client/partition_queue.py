@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from itertools import accumulate
 
 from vq import errors
-from vq.client.batch import Batch, payload_bytes
+from vq.client.batch import Batch, fail_all, payload_bytes
 from vq.client.config import ProducerConfig
 from vq.client.future import SendFuture
 from vq.model import ProducerStamp, TopicPartition
@@ -163,8 +163,10 @@ class PartitionQueue:
         batch.sent = False
         batch.stored = True
         if not batch.done:
-            batch.resolve(self.where.partition, offset)
-            self._on_ended(batch.count, batch.payload_bytes)
+            try:
+                batch.resolve(self.where.partition, offset)
+            finally:  # a signal handler may raise
+                self._on_ended(batch.count, batch.payload_bytes)
         self._settle()
 
     def on_refused(self, batch: Batch, error: errors.VqError, now: float) -> None:
@@ -245,13 +247,16 @@ class PartitionQueue:
             batch.error = error  # it must not be stored any more: a hole
 
     def _fail(self, batch: Batch, error: errors.VqError) -> None:
-        batch.fail(error)
-        self._on_ended(batch.count, batch.payload_bytes)
+        try:
+            batch.fail(error)
+        finally:
+            self._on_ended(batch.count, batch.payload_bytes)
 
     def _fail_items(self, items: list[SendFuture], error: errors.VqError) -> None:
-        for item in items:
-            item.fail(error)
-        self._on_ended(len(items), payload_bytes(items))
+        try:
+            fail_all(items, error)
+        finally:
+            self._on_ended(len(items), payload_bytes(items))
 
     def _not_sent(self) -> errors.VqError:
         refusal = self._refusal

@@ -1,5 +1,7 @@
 """One message's outcome: told once, to everybody who waits, whatever they do with it."""
 
+import asyncio
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -121,7 +123,21 @@ def test_done_callbacks_come_in_order_and_at_once_when_it_is_done() -> None:
     assert told == ["a", "b", "Busy"]
 
 
-@pytest.mark.parametrize("raised", [ValueError("mine"), SystemExit(1)])
+class Failed(BaseException):
+    """As gevent's time-outs and the failures of test frameworks: no ``Exception``."""
+
+
+RAISED = [
+    ValueError("mine"),
+    SystemExit(1),
+    KeyboardInterrupt(),
+    asyncio.CancelledError(),
+    GeneratorExit(),
+    Failed(),
+]
+
+
+@pytest.mark.parametrize("raised", RAISED, ids=repr)
 @pytest.mark.parametrize("stored", [True, False])
 def test_a_callback_that_raises_takes_no_other_message_with_it(
     raised: BaseException, stored: bool, caplog: pytest.LogCaptureFixture
@@ -142,6 +158,64 @@ def test_a_callback_that_raises_takes_no_other_message_with_it(
     assert all(item.done() for item in items)
     assert told == [items[1]]
     assert len(caplog.records) == 3
+    assert all(record.exc_info for record in caplog.records), "with its traceback"
+
+
+@pytest.mark.parametrize("raised", [SystemExit(1), KeyboardInterrupt()], ids=repr)
+def test_what_ends_a_program_is_raised_again_by_the_loop_of_the_application(
+    raised: BaseException,
+) -> None:
+    """Once every message of the batch has its outcome: ctrl-C is not lost."""
+
+    def fail(*_: object) -> None:
+        raise raised
+
+    items = [pending(fail), pending()]
+
+    async def main() -> None:
+        batch_of(*items).resolve(0, 88)
+        assert all(item.done() for item in items)
+        await asyncio.sleep(60)
+
+    with pytest.raises(type(raised)):
+        asyncio.run(main())
+
+
+def test_on_the_thread_of_a_factory_a_callback_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(futures, "TELLING_THREADS", {threading.get_ident()})
+
+    async def main() -> None:
+        batch_of(pending(lambda *_: sys.exit(1)), pending()).resolve(0, 88)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_signal_between_two_messages_leaves_none_without_an_outcome(stored: bool) -> None:
+    """The handler of ctrl-C raises anywhere; here, while a message's waiters are woken."""
+
+    class Struck(SendFuture):
+        __slots__ = ("struck",)
+
+        def wake(self) -> None:
+            if not hasattr(self, "struck"):
+                self.struck = True
+                raise KeyboardInterrupt
+            super().wake()
+
+    told: list[object] = []
+    items = [pending(), Struck(b"x", None, None, 1e9), pending(lambda *_: told.append("called"))]
+    items[1].add_done_callback(told.append)
+    items[2].add_done_callback(told.append)
+    batch = batch_of(*items)
+    with pytest.raises(KeyboardInterrupt):
+        batch.resolve(0, 88) if stored else batch.fail(Busy())
+    assert all(item.done() for item in items)
+    assert told == [items[1], "called", items[2]]
 
 
 def test_waiting_where_outcomes_are_told_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
