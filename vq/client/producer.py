@@ -11,6 +11,7 @@ themselves from what arrives while earlier ones are on their way.
 import asyncio
 import logging
 import threading
+from collections.abc import Callable
 
 from vq.client.batch import Batch
 from vq.client.cluster import ClusterClient
@@ -96,7 +97,8 @@ class ProducerCore:
         # Under the lock. The room may go below 0 by one message, and by what was taken in.
         self._room = 0
         self._set_room(config.buffer_bytes)
-        self._waiters: list[asyncio.Future[None]] = []  # told when messages get their outcome
+        # Told when messages get their outcome, in this order.
+        self._waiters: dict[asyncio.Future[None], None] = {}
         self._retry_timer: asyncio.TimerHandle | None = None
         self._tick_timer: asyncio.TimerHandle | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -171,10 +173,12 @@ class ProducerCore:
 
     def _close_leaving(self) -> None:
         """Close the queues that were given up, except those that a blocking sender holds now."""
-        left, self._leaving = self._leaving, []
+        with self._lock:  # a blocking sender adds to the list
+            left, self._leaving = self._leaving, []
         for queue in left:
             if not self._enter(queue):
-                self._leaving.append(queue)  # the holder wakes the loop
+                with self._lock:
+                    self._leaving.append(queue)  # the holder wakes the loop
                 continue
             try:
                 assert queue.closed is not None
@@ -331,9 +335,14 @@ class ProducerCore:
         self._ended(1, len(future.content))
 
     def _wake_loop(self) -> None:
-        if not self._intake.awake:
+        if self._intake.awake:
+            return
+        try:
             self._intake.awake = True
             self._loop.call_soon_threadsafe(self._pump)
+        except BaseException:  # a signal handler raised, perhaps before the loop was told
+            self._intake.awake = False
+            raise
 
     def _not_published(self, topic: object) -> VqError:
         if self._closed:
@@ -374,8 +383,7 @@ class ProducerCore:
         bound = self.config.send_timeout_s if timeout is None else timeout
         try:
             async with asyncio.timeout(min(bound, _WAIT_MAX_S)):
-                while self._is_full():
-                    await self._something_ended()
+                await self._until(lambda: not self._is_full())
         except TimeoutError:
             raise BufferFull(f"no room for a message within {bound:g} s") from None
 
@@ -491,16 +499,26 @@ class ProducerCore:
             self._loop.call_soon_threadsafe(self._wake_waiters)
 
     def _wake_waiters(self) -> None:
-        waiters, self._waiters = self._waiters, []
+        waiters, self._waiters = self._waiters, {}
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
-    async def _something_ended(self) -> None:
-        """Return when some messages have got their outcome."""
-        waiter = self._loop.create_future()
-        self._waiters.append(waiter)
-        await waiter
+    async def _until(self, reached: Callable[[], bool]) -> None:
+        """Return once ``reached()``; it is asked again whenever messages got their outcome.
+
+        Register first, then look: blocking senders settle messages in their own threads, and one
+        that does so between the look and the registration would wake nobody.
+        """
+        while True:
+            waiter = self._loop.create_future()
+            self._waiters[waiter] = None
+            try:
+                if reached():
+                    return
+                await waiter
+            finally:
+                self._waiters.pop(waiter, None)
 
     def _pump_at(self, when: float) -> None:
         if self._retry_timer is not None:
@@ -554,11 +572,13 @@ class ProducerCore:
     async def flush(self) -> None:
         """Wait until every message taken so far has its outcome (each has a deadline)."""
         taken = self._without_outcome()
-        while taken:
-            if taken[-1].done():
+
+        def all_done() -> bool:
+            while taken and taken[-1].done():
                 taken.pop()
-            else:
-                await self._something_ended()
+            return not taken
+
+        await self._until(all_done)
 
     def _without_outcome(self) -> list[SendFuture]:
         """Return every message that may have no outcome yet."""

@@ -16,7 +16,7 @@ from vq import aio
 from vq.client import producer as producers
 from vq.client.config import MESSAGE_OVERHEAD_BYTES, ProducerConfig
 from vq.client.future import SendFuture
-from vq.client.intake import TAKEN_IN_BYTES_MAX
+from vq.client.intake import TAKEN_IN_BYTES_MAX, PythonIntake, make_intake
 from vq.client.partitioner import key_partition
 from vq.client.producer import ProducerCore
 from vq.client.topic_queues import TopicQueues
@@ -36,7 +36,7 @@ from vq.errors import (
     UnknownTopic,
 )
 from vq.limits import MESSAGE_BYTES_MAX
-from vq.model import Address, Message, TopicPartition, TopicSettings
+from vq.model import Address, Message, SendResult, TopicPartition, TopicSettings
 
 SMALLEST_BUFFER = MESSAGE_BYTES_MAX + MESSAGE_OVERHEAD_BYTES
 
@@ -140,6 +140,49 @@ async def test_callbacks_get_the_result_or_the_error_once(factory: aio.MessageFa
     assert told[0][1] is None
     assert told[1][0] is None
     assert isinstance(told[1][1], NotSent)
+
+
+class Failed(BaseException):
+    """As gevent's time-outs and the failures of test frameworks: no ``Exception``."""
+
+
+@pytest.mark.parametrize("raised", [asyncio.CancelledError(), Failed(), GeneratorExit()], ids=repr)
+@pytest.mark.parametrize("make", [make_intake, PythonIntake])
+@pytest.mark.parametrize("stored", [True, False])
+async def test_whatever_a_callback_raises_its_neighbours_get_their_outcome(
+    factory: aio.MessageFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    raised: BaseException,
+    make: Any,
+    stored: bool,
+) -> None:
+    """Once; the connection stays, and the buffer gets its space back."""
+    monkeypatch.setattr(producers, "make_intake", make)
+    core = await published(factory)
+    await ended(send(core, Message("t", b"first")))
+    (connection,) = core._cluster._connections.values()
+    core._cluster.ids_ready = stored
+    told: list[bytes] = []
+
+    def callback(number: int) -> Any:
+        def tell(*_: object) -> None:
+            told.append(b"%d" % number)
+            if number % 2:
+                raise raised
+
+        return tell
+
+    timeout = None if stored else 0.05
+    futures = [send(core, Message("t", b"%d" % n), callback(n), timeout) for n in range(6)]
+    await core.flush()
+    assert {type(future.outcome) for future in futures} == {SendResult if stored else NotSent}
+    assert sorted(told) == [b"%d" % n for n in range(6)]
+    assert not connection.closed
+    assert list(core._cluster._connections.values()) == [connection]
+    assert core._room == core.config.buffer_bytes
+    core._cluster.ids_ready = True
+    assert (await ended(send(core, Message("t", b"last")))).id > 0
+    await core.close()
 
 
 @pytest.mark.parametrize(
@@ -583,6 +626,69 @@ async def test_flush_sleeps_while_a_blocking_sender_is_at_it(
     core._ended(0, 0)
     async with asyncio.timeout(1):
         await flushing
+
+
+async def test_an_outcome_between_the_look_and_the_wait_wakes_flush(
+    factory: aio.MessageFactory,
+) -> None:
+    """A blocking sender settles a message in its own thread, just after ``flush`` looked at it."""
+    core = await published(factory)
+
+    class Overtaken(SendFuture):
+        def done(self) -> bool:
+            seen = super().done()
+            if not seen:
+                self.fail(NotSent())
+                core._ended(0, 0)
+            return seen
+
+    lane: Any = SimpleNamespace(
+        futures=[Overtaken(b"x", None, None, 1e9) for _ in range(3)], close=lambda: None
+    )
+    core._lanes[Address("nowhere", 1)] = lane
+    async with asyncio.timeout(2):
+        await core.flush()
+    assert core._waiters == {}
+
+
+async def test_room_between_the_look_and_the_wait_wakes_a_sender(
+    factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = await published(factory)
+    looks = 0
+
+    def overtaken() -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            core._ended(0, 0)  # another thread made room when this one had looked
+        return looks == 1
+
+    monkeypatch.setattr(core, "_is_full", overtaken)
+    async with asyncio.timeout(2):
+        await core.wait_for_room(60.0)
+    assert core._waiters == {}
+
+
+async def test_a_sender_interrupted_while_it_wakes_the_loop_does_not_put_it_to_sleep(
+    factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C in the main thread: the next message wakes the loop, and both are sent."""
+    core = await published(factory)
+    await ended(send(core, Message("t", b"first")))
+    await until(lambda: not core._intake.awake)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as signal:
+        loop = SimpleNamespace(call_soon_threadsafe=interrupted)
+        signal.setattr(core, "_loop", loop)
+        with pytest.raises(KeyboardInterrupt):
+            core.take(Message("t", b"second"), None, None)
+    await ended(send(core, Message("t", b"third")))
+    assert sorted(await stored(factory)) == [b"first", b"second", b"third"]
+    await core.close()
 
 
 async def test_close_waits_for_every_message_and_refuses_new_ones(
