@@ -79,7 +79,7 @@ async def test_a_move_is_seen(admin, watcher) -> None:
     await topics.change_placement(admin, view, reopened)
     await until(lambda: watcher.snapshot.partitions("t")[0].writer_group == target)
     assert watcher.snapshot.partitions("t")[0].spans == (Span(group, 0, 77), Span(target, 77))
-    assert watcher.snapshot.master(target) is not None
+    await until(lambda: watcher.snapshot.master(target) is not None)
 
 
 def close_reopened(placement):
