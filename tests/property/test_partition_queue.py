@@ -27,12 +27,21 @@ class ModelBroker:
 
     def __init__(self) -> None:
         self.log: list[bytes] = []
+        self.forgot = False
         self.epoch = -1
         self.last = -1
         self.remembered: deque[tuple[int, int]] = deque(maxlen=5)
 
-    def put(self, stamp: ProducerStamp, contents: list[bytes]) -> int:
+    def forget(self) -> None:
+        """So many other producers have written that this one is not remembered."""
+        self.forgot = True
+        self.epoch = self.last = -1
+        self.remembered.clear()
+
+    def put(self, stamp: ProducerStamp, contents: list[bytes], *, resend: bool = False) -> int:
         _, epoch, sequence = stamp
+        if self.epoch == -1 and sequence == 0 and resend and self.forgot:
+            raise errors.SequenceStale("forgotten, perhaps")
         if epoch < self.epoch:
             raise errors.ProducerFenced("old epoch")
         if epoch > self.epoch:
@@ -61,9 +70,12 @@ def contents_of(body: bytes) -> list[bytes]:
 class Run:
     """One random history; ``seed`` makes it again."""
 
-    def __init__(self, seed: int, *, refusals: list[type[errors.VqError]]) -> None:
+    def __init__(
+        self, seed: int, *, refusals: list[type[errors.VqError]], forgets: bool = False
+    ) -> None:
         self.rng = random.Random(seed)
         self.refusals = refusals
+        self.forgets = forgets
         self.broker = ModelBroker()
         self.now = 0.0
         self.config = ProducerConfig(batch_records=3, retry_backoff_s=0.01)
@@ -71,8 +83,9 @@ class Run:
         self.queue = PartitionQueue(WHERE, 7, self.config, self.on_ended)
         self.ids = iter(range(1, 10**9))
         self.futures: list[SendFuture] = []
-        # What is under way on the present connection: (batch, attempt, stamp and bytes as sent).
-        self.wire: deque[tuple[Batch, int, ProducerStamp, bytes]] = deque()
+        # What is under way on the present connection: (batch, attempt, and as sent: stamp, bytes,
+        # whether it said that it is a resend).
+        self.wire: deque[tuple[Batch, int, ProducerStamp, bytes, bool]] = deque()
         self.delayed: list[tuple[ProducerStamp, list[bytes]]] = []
 
     def on_ended(self, count: int, size: int) -> None:
@@ -93,10 +106,10 @@ class Run:
         future = SendFuture(b"%d" % len(self.futures), None, None, self.now + 1.0)
         self.futures.append(future)
         # Another connection: what is left on the usual one is settled, and may come later.
-        self.delayed += [(stamp, contents_of(body)) for _, _, stamp, body in self.wire]
+        self.delayed += [(stamp, contents_of(body)) for _, _, stamp, body, _ in self.wire]
         self.wire.clear()
         batch = self.queue.batch_of([future], [next(self.ids)])
-        self.wire.append((batch, batch.attempts, batch.stamp, batch.body))
+        self.wire.append((batch, batch.attempts, batch.stamp, batch.body, batch.unknown))
         if self.rng.random() < 0.2:
             self.cut()
         else:
@@ -108,20 +121,20 @@ class Run:
             return [next(self.ids) for _ in range(count)]
 
         while (batch := self.queue.next_to_send(self.now, take_ids)) is not None:
-            self.wire.append((batch, batch.attempts, batch.stamp, batch.body))
+            self.wire.append((batch, batch.attempts, batch.stamp, batch.body, batch.unknown))
 
     def serve(self) -> None:
         """The broker takes one request and answers, or refuses it for a reason of its own."""
         if not self.wire:
             return
-        batch, attempt, stamp, body = self.wire.popleft()
+        batch, attempt, stamp, body, resend = self.wire.popleft()
         refusal: errors.VqError | None = None
         if self.refusals and self.rng.random() < 0.1:
             refusal = self.rng.choice(self.refusals)("by the model")
         offset = -1
         if refusal is None:
             try:
-                offset = self.broker.put(stamp, contents_of(body))
+                offset = self.broker.put(stamp, contents_of(body), resend=resend)
             except errors.VqError as error:
                 refusal = error
         if attempt != batch.attempts or not batch.sent:
@@ -134,11 +147,13 @@ class Run:
     def cut(self) -> None:
         """The connection ends; the broker may still get some of what was on the wire, later."""
         taken = self.rng.randrange(len(self.wire) + 1) if self.wire else 0
-        for number, (_, _, stamp, body) in enumerate(self.wire):
+        for number, (_, _, stamp, body, _) in enumerate(self.wire):
             if number < taken:
                 self.delayed.append((stamp, contents_of(body)))
         lost = [
-            batch for batch, attempt, _, _ in self.wire if batch.sent and attempt == batch.attempts
+            batch
+            for batch, attempt, _, _, _ in self.wire
+            if batch.sent and attempt == batch.attempts
         ]
         self.wire.clear()
         self.queue.on_unanswered(lost, self.now)
@@ -167,6 +182,9 @@ class Run:
             self.cut()
         elif act < 0.98:
             self.send_blocking()
+        elif act < 0.985:
+            if self.forgets and not self.delayed:  # a copy is not under way for so long
+                self.broker.forget()
         else:
             self.now += 0.3
             self.queue.on_tick(self.now)
@@ -207,6 +225,7 @@ def check(run: Run) -> None:
 KINDS = {
     "cuts": [],
     "busy": [errors.Busy, errors.DiskFull, errors.NotMaster],
+    "forgets": [errors.Busy],
     "final": [errors.MessageTooLarge, errors.PermissionRefused],
     "all": [errors.Busy, errors.NotMaster, errors.MessageTooLarge, errors.UnknownTopic],
 }
@@ -217,7 +236,7 @@ KINDS = {
 def test_acknowledged_once_refused_never_and_in_order(kind: str, block: int) -> None:
     """Two hundred random histories a kind; the seed of a failing one is in the message."""
     for seed in range(block * 50, block * 50 + 50):
-        run = Run(seed, refusals=list(KINDS[kind]))
+        run = Run(seed, refusals=list(KINDS[kind]), forgets=kind == "forgets")
         for _ in range(400):
             run.step()
         run.drain()

@@ -25,6 +25,21 @@ RECORD: Final = (
     bytes.fromhex("0000000d 4d84892c 0000000000000001 00000001 00000001 74") + b"vq says!"
 )
 
+#: A PUT that is sent again: `resend` (field 11) came later than the other fields.
+RESEND: Final = Sample(
+    wire.PutRequest(
+        topic="orders",
+        partition=3,
+        record_count=1,
+        crc=0xF72EA809,
+        producer_id=7,
+        epoch=3,
+        topic_id="5f0c",
+        resend=True,
+    ),
+    RECORD,
+)
+
 SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
     (Command.HELLO, "request"): Sample(
         wire.HelloRequest(

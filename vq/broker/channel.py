@@ -356,7 +356,7 @@ class Channel:
                         f"producer epoch {header.producer_epoch} is above {PRODUCER_EPOCH_MAX}"
                     )
                 stamp = ProducerStamp(header.producer_id, header.producer_epoch, header.sequence)
-                first = log.producers.check(stamp)
+                first = log.producers.check(stamp, resend=header.resend)
                 if first is not None:
                     self._acknowledge_again(session, ticket, first)
                     return

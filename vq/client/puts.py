@@ -21,6 +21,7 @@ def put_header(queue: PartitionQueue, batch: Batch) -> bytes:
         sequence=stamp.sequence,
         topic_id=queue.topic_id,
         epoch=queue.epoch,
+        resend=batch.unknown,
     ).SerializeToString()
 
 

@@ -4,7 +4,8 @@ Plain values in and out; the table is part of the checkpoint, is rebuilt from th
 behind it, and moves along when a partition moves. Not here: appending, or waiting for a flush.
 
     | size | field                                                              |
-    |  1   | version, 1                                                         |
+    |  1   | version, 2                                                         |
+    |  1   | 1: producers were forgotten, 0: none was; version 1 lacks the byte  |
     |  4   | number of producers n                                              |
     |      | n times, least recently used first:                                |
     |  8   |   producer id                                                      |
@@ -26,8 +27,9 @@ from vq.model import ProducerStamp
 
 __all__ = ["ProducerTable"]
 
-_VERSION: Final = 1
-_HEAD: Final = struct.Struct(">BI")
+_VERSION: Final = 2
+_HEAD: Final = struct.Struct(">B?I")
+_HEAD_1: Final = struct.Struct(">BI")
 _PRODUCER: Final = struct.Struct(">QHB")
 _BATCH: Final = struct.Struct(">QQ")
 
@@ -49,25 +51,35 @@ class ProducerTable:
     One thread only. Example, producer 7 in epoch 0 having stored sequences 0, 1 and 2: sequence 3
     is new, 1 is a resend and gives its first offset, 4 is a gap; epoch 1 starts again at 0, and
     then everything of epoch 0 is refused.
+
+    Attributes:
+        forgot: A producer that is not in the table may have written all the same: it was dropped
+            from a full table, or the log began elsewhere and its table did not come along.
     """
 
-    __slots__ = ("_entries",)
+    __slots__ = ("_entries", "forgot")
 
-    def __init__(self) -> None:
+    def __init__(self, *, forgot: bool = False) -> None:
         self._entries: OrderedDict[int, _Entry] = OrderedDict()
+        self.forgot = forgot
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def check(self, stamp: ProducerStamp) -> int | None:
+    def check(self, stamp: ProducerStamp, *, resend: bool = False) -> int | None:
         """Return None if the batch is new and next in line; a repeated one's first start offset.
 
         A repeated batch may still wait for its flush: it is durable once the log's synced offset
         is beyond the offset returned.
 
+        Args:
+            stamp: Of the batch.
+            resend: The producer has sent it before and got no answer.
+
         Raises:
             SequenceGap: Batches before it are missing, or a new epoch does not begin with 0.
-            SequenceStale: It is older than the five remembered.
+            SequenceStale: It is older than the five remembered; or it is the resend of a first
+                batch, and the table has forgotten producers, perhaps this one.
             ProducerFenced: A newer epoch of the producer has written.
             UnknownProducer: The producer is not remembered and this is not its first batch.
         """
@@ -75,6 +87,12 @@ class ProducerTable:
         entry = self._entries.get(producer_id)
         if entry is None:
             if sequence == 0:
+                if resend and self.forgot:
+                    raise SequenceStale(
+                        f"producer {producer_id} sent its first batch again and is not remembered "
+                        f"here: only the last {PRODUCERS_PER_PARTITION_MAX} producers are, so the "
+                        "first attempt may be stored"
+                    )
                 return None
             raise UnknownProducer(
                 f"producer {producer_id} is not remembered here and sent sequence {sequence}; "
@@ -105,6 +123,7 @@ class ProducerTable:
             entry = entries[producer_id] = _Entry(epoch)
             if len(entries) > PRODUCERS_PER_PARTITION_MAX:
                 entries.popitem(last=False)
+                self.forgot = True
         elif sequence != entry.last + 1:
             entry.batches.clear()
         entry.last = sequence
@@ -117,7 +136,7 @@ class ProducerTable:
 
     def to_bytes(self) -> bytes:
         """Return the bytes told in the module's table."""
-        parts = [_HEAD.pack(_VERSION, len(self._entries))]
+        parts = [_HEAD.pack(_VERSION, self.forgot, len(self._entries))]
         for producer_id, entry in self._entries.items():
             parts.append(_PRODUCER.pack(producer_id, entry.epoch, len(entry.batches)))
             parts += [_BATCH.pack(*batch) for batch in entry.batches]
@@ -135,12 +154,16 @@ class ProducerTable:
         table = cls()
         if not data:
             return table
-        if len(data) < _HEAD.size + 4 or data[0] != _VERSION:
-            raise CorruptData(f"{len(data)} bytes are no producer table of version {_VERSION}")
+        head = {1: _HEAD_1, _VERSION: _HEAD}.get(data[0])
+        if head is None or len(data) < head.size + 4:
+            raise CorruptData(f"{len(data)} bytes are no producer table of version 1 to {_VERSION}")
         if google_crc32c.value(data[:-4]) != int.from_bytes(data[-4:], "big"):
             raise CorruptData("a producer table fails its CRC")
-        count = _HEAD.unpack_from(data)[1]
-        at = _HEAD.size
+        count = head.unpack_from(data)[-1]
+        # Version 1 did not note it; a table only shrinks from the bound, so this errs on its side.
+        forgot = bool(data[1]) if head is _HEAD else count >= PRODUCERS_PER_PARTITION_MAX
+        table.forgot = forgot
+        at = head.size
         try:
             for _ in range(count):
                 producer_id, epoch, batches = _PRODUCER.unpack_from(data, at)

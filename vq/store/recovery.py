@@ -184,7 +184,10 @@ def recover(
 
 
 def _new_log(start_offset: int, producers: bytes) -> Recovered:
-    facts = LogFacts(producers=ProducerTable.from_bytes(producers))
+    table = ProducerTable.from_bytes(producers)
+    if not producers:
+        table.forgot = start_offset > 0  # who wrote before it is not known here
+    facts = LogFacts(producers=table)
     report = RecoveryReport(offset=start_offset, checkpoint_offset=start_offset)
     return Recovered(start_offset, start_offset, facts, report=report)
 
@@ -335,7 +338,9 @@ class _Recovery:
         return self._finish(log, Case.CLEAN, checkpoint.offset)
 
     def _begin(self, starts: list[int], checkpoint: Checkpoint | None) -> Recovered:
-        log = Recovered(starts[0], starts[0], LogFacts())
+        # Without a checkpoint, nobody knows who wrote below the first block that is left.
+        facts = LogFacts(producers=ProducerTable(forgot=starts[0] > 0))
+        log = Recovered(starts[0], starts[0], facts)
         if checkpoint is not None:
             log.facts = _facts_of(checkpoint)
             log.start_messages = checkpoint.start_messages

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from google.protobuf.message import Message
-from support.wire_samples import CORRELATION_ID, ERROR, SAMPLES
+from support.wire_samples import CORRELATION_ID, ERROR, RESEND, SAMPLES
 
 from vq.remoting import hessian, hessian_messages, messages
 from vq.remoting import wire_pb2 as wire
@@ -73,6 +73,11 @@ def sections(command: Command) -> Iterator[str]:
             yield f"\n== {direction}, {name}"
             header = messages.encode_header(command, message, flags)
             yield from frame_lines(command, 0, flags, message, header, body)
+    if command is Command.PUT:
+        for name, flags in ENCODINGS.items():
+            yield f"\n== resend, {name}"
+            header = messages.encode_header(command, RESEND.message, flags)
+            yield from frame_lines(command, 0, flags, RESEND.message, header, RESEND.body)
     if command is Command.GET:
         for name, flags in ENCODINGS.items():
             yield f"\n== error, {name}"

@@ -13,6 +13,7 @@ from vq.errors import (
     OutcomeUnknown,
     PartitionFailed,
     SequenceGap,
+    SequenceStale,
     StaleEpoch,
     StorageFailed,
     UnknownPartition,
@@ -20,6 +21,7 @@ from vq.errors import (
     UnknownTopic,
 )
 from vq.remoting.messages import decode_reply
+from vq.store import producers
 from vq.store.format import CONTROL_BYTES
 from vq.store.record import decode_records
 
@@ -134,6 +136,31 @@ async def test_an_unknown_producer_must_begin_with_sequence_0(served):
     """A broker that does not remember the producer cannot vouch for its earlier batches."""
     with pytest.raises(UnknownProducer):
         await served.client.put("t", 0, [message(b"x")], sequence=5, **STAMP)
+
+
+async def test_a_first_batch_is_not_stored_again_once_its_producer_is_forgotten(
+    served, monkeypatch
+):
+    """Sent again after more producers than are remembered: its outcome is unknown, not doubled."""
+    monkeypatch.setattr(producers, "PRODUCERS_PER_PARTITION_MAX", 8)
+
+    async def put(producer: int, **fields):
+        return await client.put("t", 0, [message(b"x")], producer_id=producer, **fields)
+
+    client = served.client
+    for producer in range(1, 10):
+        await put(producer)
+    end = (await served.client.offsets("t", 0)).log_end_offset
+    for restart in (False, True):
+        if restart:
+            await served.node.stop()
+            served.node = await served.cluster.start()
+            client = await served.connect()
+        with pytest.raises(SequenceStale):
+            await put(1, resend=True)
+        assert (await client.offsets("t", 0)).log_end_offset == end
+        assert (await put(9, resend=True)).duplicate
+    assert not (await put(100)).duplicate
 
 
 async def test_resends_are_recognised_after_a_restart(served):

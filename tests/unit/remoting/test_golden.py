@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.wire_samples import CORRELATION_ID, ERROR, SAMPLES
+from support.wire_samples import CORRELATION_ID, ERROR, RESEND, SAMPLES, Sample
 
 from vq.remoting import messages
 from vq.remoting.format import FLAG_HESSIAN, Command
@@ -38,8 +38,12 @@ def flags_of(title: str) -> int:
     return FLAG_HESSIAN if title.endswith("Hessian") else 0
 
 
+def sample_of(command: Command, kind: str) -> Sample:
+    return RESEND if kind == "resend" else SAMPLES[command, kind]
+
+
 def test_every_command_has_its_four_frames() -> None:
-    """Request and response, protobuf and Hessian; and one command shows an error."""
+    """Request and response, protobuf and Hessian; one shows an error, one a second request."""
     titles = {(command, title) for command, title, _ in GOLDEN}
     wanted = {
         (command, f"{direction}, {encoding}")
@@ -48,7 +52,11 @@ def test_every_command_has_its_four_frames() -> None:
         for encoding in ("protobuf", "Hessian")
     }
     assert wanted <= titles
-    assert titles - wanted == {(Command.GET, "error, protobuf"), (Command.GET, "error, Hessian")}
+    assert titles - wanted == {
+        (command, f"{kind}, {encoding}")
+        for command, kind in ((Command.GET, "error"), (Command.PUT, "resend"))
+        for encoding in ("protobuf", "Hessian")
+    }
 
 
 @pytest.mark.parametrize(("command", "title", "data"), GOLDEN, ids=IDS)
@@ -62,8 +70,8 @@ def test_a_golden_frame_is_read(command: Command, title: str, data: bytes) -> No
         error = messages.decode_error(frame.status, frame.header, flags)
         assert (type(error), str(error), error.details) == (type(ERROR), str(ERROR), ERROR.details)
         return
-    decode = messages.decode_request if kind == "request" else messages.decode_response
-    sample = SAMPLES[command, kind]
+    decode = messages.decode_response if kind == "response" else messages.decode_request
+    sample = sample_of(command, kind)
     assert frame.status == 0
     assert decode(command, frame.header, flags) == sample.message
     assert frame.body == sample.body
@@ -78,7 +86,7 @@ def test_a_golden_frame_is_written(command: Command, title: str, data: bytes) ->
         status, header = messages.encode_error(ERROR, flags)
         body = b""
     else:
-        message, body = SAMPLES[command, kind]
+        message, body = sample_of(command, kind)
         status, header = 0, messages.encode_header(command, message, flags)
     head = encode_frame(command, status, CORRELATION_ID, flags, header, len(body))
     assert (head + body).hex(" ") == data.hex(" ")
@@ -96,4 +104,5 @@ def test_the_samples_leave_out_no_field() -> None:
         "HelloRequest.mechanism",  # empty for anonymous, the only one there is
         "HelloRequest.credentials",
         "PutRequest.transaction_id",  # reserved for transactions
+        "PutRequest.resend",  # in frames of its own
     }

@@ -27,6 +27,7 @@ from vq.errors import (
     NotMaster,
     PartitionFailed,
     PartitionReadOnly,
+    SequenceStale,
     ShuttingDown,
     StorageFailed,
     UnknownProducer,
@@ -468,6 +469,18 @@ def test_a_moved_partition_goes_on_with_offset_and_producers() -> None:
     assert (log.start_offset, log.end_offset) == (old.end_offset, old.end_offset)
     assert log.producers.check(ProducerStamp(5, 0, 0)) == start
     assert append(log, b"y", stamp=ProducerStamp(5, 0, 1)) == old.end_offset
+    assert log.producers.check(ProducerStamp(6, 0, 0), resend=True) is None
+
+
+def test_a_log_that_begins_without_its_table_tells_no_first_batch_from_its_resend() -> None:
+    """It may be stored in the range before, of which nothing is known here."""
+    disk = memory_disk()
+    open_log(disk, start_offset=77)
+    for log in (open_log(disk.crash(keep_none)), open_log(memory_disk(), start_offset=77)):
+        with pytest.raises(SequenceStale):
+            log.producers.check(ProducerStamp(5, 0, 0), resend=True)
+        assert log.producers.check(ProducerStamp(5, 0, 0)) is None
+    assert open_log(memory_disk()).producers.check(ProducerStamp(5, 0, 0), resend=True) is None
 
 
 def test_another_topic_of_the_same_name_is_refused() -> None:

@@ -1,5 +1,8 @@
 """Who wrote which batches last."""
 
+import struct
+
+import google_crc32c
 import pytest
 
 from vq.errors import CorruptData, ProducerFenced, SequenceGap, SequenceStale, UnknownProducer
@@ -64,6 +67,43 @@ def test_the_table_is_bounded_and_forgets_the_least_recently_used() -> None:
     assert made.check(stamp(1, producer=0)) == 77
     with pytest.raises(UnknownProducer):
         made.check(stamp(1, producer=1))
+
+
+def first_again(made: ProducerTable, producer: int, *, epoch: int = 0) -> int | None:
+    return made.check(stamp(0, producer=producer, epoch=epoch), resend=True)
+
+
+def test_a_first_batch_sent_again_is_new_only_where_no_producer_was_forgotten() -> None:
+    """A forgotten producer's first batch looks like a new producer's; only the latter is new."""
+    made = ProducerTable()
+    for producer in range(PRODUCERS_PER_PARTITION_MAX):
+        made.record(stamp(0, producer=producer), producer)
+    assert first_again(made, 0) == 0
+    assert first_again(made, 10**9) is None, "everybody who ever wrote is remembered"
+    made.record(stamp(0, producer=10**9), 78)
+    for back in (made, made.copy()):
+        for epoch in (0, 1):
+            with pytest.raises(SequenceStale, match="not remembered"):
+                first_again(back, 0, epoch=epoch)
+        assert back.check(stamp(0, producer=0)) is None, "sent once, it is no resend"
+        assert first_again(back, 10**9) == 78
+        assert first_again(back, 10**9, epoch=1) is None, "fenced and known: it was not stored"
+
+
+def test_tables_of_version_1_are_read() -> None:
+    """A full one may have forgotten producers; a smaller one cannot have."""
+
+    def version_1(producers: int) -> bytes:
+        entry = struct.Struct(">QHBQQ")
+        entries = b"".join(entry.pack(each, 0, 1, 0, each) for each in range(producers))
+        body = struct.pack(">BI", 1, producers) + entries
+        return body + google_crc32c.value(body).to_bytes(4, "big")
+
+    small = ProducerTable.from_bytes(version_1(2))
+    assert (len(small), small.forgot, small.check(stamp(0, producer=1))) == (2, False, 1)
+    assert ProducerTable.from_bytes(version_1(PRODUCERS_PER_PARTITION_MAX)).forgot
+    with pytest.raises(CorruptData, match="version 1 to 2"):
+        ProducerTable.from_bytes(b"\3" + version_1(2)[1:])
 
 
 def test_bytes_come_back_in_order() -> None:
