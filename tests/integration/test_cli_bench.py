@@ -1,5 +1,9 @@
 """``vq bench`` against a real broker process: it measures, compares and leaves nothing."""
 
+import contextlib
+import os
+import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -49,6 +53,35 @@ def test_a_topic_that_lacks_a_message_fails_the_work(cluster: ProcessCluster) ->
         worker.wait_ready().go()
         with pytest.raises(WorkFailed, match="1 are missing"):
             worker.result(30)
+
+
+def test_a_temporary_cluster_goes_when_the_measurement_is_told_to_end(tmp_path: Path) -> None:
+    """SIGTERM: no process and no directory of it stays."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "vq.cli.main", "bench", "--standalone", "--seconds", "3600"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    ) as running:
+        assert running.stderr is not None
+        while b"send_async" not in running.stderr.readline():
+            assert running.poll() is None
+        assert list(tmp_path.iterdir()) != []
+        assert _processes_of(tmp_path) != []
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(60) == 143
+    assert list(tmp_path.iterdir()) == []
+    until(lambda: _processes_of(tmp_path) == [], "ZooKeeper and the broker end")
+
+
+def _processes_of(directory: Path) -> list[int]:
+    """Return the processes whose command line names the directory."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if str(directory).encode() in (each / "cmdline").read_bytes():
+                found.append(int(each.name))
+    return found
 
 
 def test_a_worker_that_says_nothing_is_given_up() -> None:

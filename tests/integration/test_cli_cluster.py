@@ -4,6 +4,7 @@ vq produce ──▶ b1, b2 (processes) ──▶ vq consume        ZooKeeper: s
 """
 
 import json
+import os
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.cluster import ProcessCluster, process_cluster
-from support.zookeeper import ZooKeeperService
+from support.zookeeper import ZooKeeperService, forbidden
 
 pytestmark = pytest.mark.slow
 LINES = [f"line {number}" for number in range(500)]
@@ -205,22 +206,53 @@ def test_a_cluster_of_a_mistyped_name_is_named_where_nothing_is_found(
         assert (b"--cluster" if command == ["doctor"] else b"'prodd'") in said
 
 
-def test_a_consumer_that_is_interrupted_commits_what_it_printed(cluster: ProcessCluster) -> None:
-    """ctrl-C after some lines: exit 130, and the next member goes on behind them."""
-    cluster.vq_json("topic", "create", "interrupted")
-    cluster.vq_json("produce", "interrupted", stdin=b"1\n2\n")
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_a_consumer_that_is_interrupted_commits_what_it_printed(
+    cluster: ProcessCluster, number: signal.Signals, code: int
+) -> None:
+    """A signal after some lines: its exit code, and the next member goes on behind them."""
+    topic = f"interrupted-{code}"
+    cluster.vq_json("topic", "create", topic)
+    cluster.vq_json("produce", topic, stdin=b"1\n2\n")
     with subprocess.Popen(
-        cluster.command("consume", "interrupted", "--group", "i"),
+        cluster.command("consume", topic, "--group", topic),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=cluster.environ,
     ) as running:
         assert running.stdout is not None
         assert [running.stdout.readline() for _ in range(2)] == [b"1\n", b"2\n"]
-        running.send_signal(signal.SIGINT)
-        assert running.wait(30) == 130
-    cluster.vq_json("produce", "interrupted", stdin=b"3\n")
-    assert drained(cluster, "interrupted", "i", 1) == ["3"]
+        running.send_signal(number)
+        assert running.wait(30) == code
+    cluster.vq_json("produce", topic, stdin=b"3\n")
+    assert drained(cluster, topic, topic, 1) == ["3"]
+
+
+@pytest.mark.root
+def test_a_consumer_with_process_id_1_commits_when_it_is_told_to_end(
+    cluster: ProcessCluster,
+) -> None:
+    """As in a container: the kernel gives process 1 no signal that it does not handle."""
+    cluster.vq_json("topic", "create", "contained")
+    cluster.vq_json("produce", "contained", stdin=b"1\n2\n")
+    with subprocess.Popen(
+        ["unshare", "--pid", "--fork", *cluster.command("consume", "contained", "--group", "c")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=cluster.environ,
+    ) as running:
+        assert running.stdout is not None
+        lines = [running.stdout.readline() for _ in range(2)]
+        if lines[0] == b"" and running.stderr is not None:
+            forbidden(running.stderr.read().decode())
+        assert lines == [b"1\n", b"2\n"]
+        children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+        os.kill(int(children[0]), signal.SIGTERM)
+        assert running.wait(30) == 143
+    cluster.vq_json("produce", "contained", stdin=b"3\n")
+    assert drained(cluster, "contained", "c", 1) == ["3"]
 
 
 def test_a_producer_that_is_interrupted_says_what_became_of_the_lines(

@@ -3,8 +3,10 @@
 0    ok
 1    failed: refused, unknown outcome, or the machine said no
 2    usage: an unusable flag, argument or setting
+129  interrupted with SIGHUP: the terminal went away
 130  interrupted with ctrl-C
 141  whoever read our output went away
+143  interrupted with SIGTERM
 """
 
 import json
@@ -14,13 +16,13 @@ from typing import TextIO
 
 import click
 
+from vq.cli import signals
 from vq.coordination.coordinator import ConnectionLost, NotConnected
 from vq.errors import InvalidArgument, OutcomeUnknown, Refused, VqError
 
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 
 
@@ -83,7 +85,7 @@ def run(
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         print("interrupted", file=target)
-        return EXIT_INTERRUPTED
+        return signals.exit_code()
     except BrokenPipeError:
         return EXIT_BROKEN_PIPE
     except VqError as error:

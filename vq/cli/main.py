@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from vq.cli import errors
+from vq.cli import errors, signals
 from vq.version import __version__
 
 
@@ -91,6 +91,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def main() -> None:
     """Entry point of the installed ``vq`` command; ends the process."""
+    signals.install()
     _open_closed_streams()
     code = run(sys.argv[1:])
     try:

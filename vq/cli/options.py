@@ -91,7 +91,7 @@ class Invocation:
         return build(ConsumerConfig, "consumer", self.sources.with_flags(**flags))
 
     def run(self, work: Coroutine[Any, Any, R]) -> R:
-        """Run a coroutine to its end; ctrl-C cancels it, so that it can tidy up."""
+        """Run a coroutine to its end; ctrl-C or SIGTERM cancels it, so that it can tidy up."""
         return asyncio.run(work)
 
 

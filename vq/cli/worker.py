@@ -78,8 +78,9 @@ class Worker:
     def _answer(self, key: str, timeout_s: float) -> Any:
         assert self.process.stdout is not None
         timer = threading.Timer(timeout_s, self.process.kill)
-        timer.start()
+        timer.daemon = True  # ctrl-C anywhere in here must not have the interpreter wait for it
         try:
+            timer.start()
             line = self.process.stdout.readline()
         finally:
             timer.cancel()
