@@ -519,6 +519,39 @@ def test_a_forked_child_is_refused_and_may_open_its_own(
     assert sorted(found) == [b"child", b"parent", b"parent", b"parent"]
 
 
+#: What the loop would do between the end of the interpreter and that of the process is drawn out:
+#: the C library sleeps in between, longer than the pause between two heartbeats.
+NO_SHUTDOWN = """
+    import ctypes, sys, time
+    import vq
+
+    zookeeper, cluster = sys.argv[1:]
+    factory = vq.MessageFactory(
+        vq.MessageFactoryConfig(zookeeper=zookeeper, cluster=cluster, session_timeout_s=4.0)
+    ).open()
+    time.sleep(0.2)  # until the loop waits for its next heartbeat
+    libc = ctypes.CDLL(None)
+    getattr(libc, "__cxa_atexit")(libc.sleep, ctypes.c_void_p(2), None)
+"""
+
+
+@pytest.mark.slow
+def test_a_program_that_ends_without_shutdown_ends_in_order(
+    cluster: ProcessCluster, tmp_path: Path
+) -> None:
+    """No loop wakes up in an interpreter that is gone, which was a segmentation fault."""
+    program = tmp_path / "no_shutdown.py"
+    program.write_text(textwrap.dedent(NO_SHUTDOWN))
+    ended = subprocess.run(
+        [sys.executable, str(program), cluster.zookeeper, cluster.name],
+        timeout=60,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 # Reading by position ------------------------------------------------------------------------------
 def test_get_at_boundaries_and_elsewhere(factory: vq.MessageFactory, topic: str) -> None:
     producer = factory.create_producer()

@@ -1,6 +1,7 @@
 """The event loop behind the blocking API: one thread per factory, and what a fork does to it."""
 
 import asyncio
+import atexit
 import concurrent.futures
 import itertools
 import os
@@ -17,6 +18,7 @@ from vq.errors import InvalidState, TimedOut
 T = TypeVar("T")
 _CANCEL_S = 5.0
 _STOP_S = 10.0
+_EXIT_S = 3.0
 
 _FORKED = (
     "this factory was opened before the process forked; open a new one in the child (its "
@@ -27,7 +29,7 @@ _OPEN: "weakref.WeakSet[LoopThread]" = weakref.WeakSet()
 
 
 class LoopThread:
-    """An event loop that runs in a thread of its own until ``stop``.
+    """An event loop that runs in a thread of its own until ``stop``, or the end of the process.
 
     After a fork the child has no such thread, and sockets shared with its parent: every use there
     raises ``InvalidState`` instead of hanging.
@@ -132,14 +134,14 @@ class LoopThread:
             work.close()
             raise
 
-    def stop(self) -> None:
-        """End the loop and its thread. May be called again."""
+    def stop(self, timeout_s: float = _STOP_S) -> None:
+        """End the loop and its thread, and wait so long for that. May be called again."""
         if self.forked:
             return
         with self._lock:
             if not self._ended:
                 self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(_STOP_S)
+        self._thread.join(timeout_s)
 
 
 def _mark_forked() -> None:
@@ -147,4 +149,15 @@ def _mark_forked() -> None:
         runtime.mark_forked()
 
 
+def _stop_all() -> None:
+    """End the loops of factories that nobody shut down, before the interpreter goes.
+
+    A loop that woke up after that would call into an interpreter that is no more: a segmentation
+    fault at the end of a program that had done its work.
+    """
+    for runtime in list(_OPEN):
+        runtime.stop(_EXIT_S)
+
+
 os.register_at_fork(after_in_child=_mark_forked)
+atexit.register(_stop_all)
