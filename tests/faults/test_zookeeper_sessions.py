@@ -6,12 +6,14 @@ client ---- kazoo's thread ---- server (killed, paused, wiped, leader lost)
 """
 
 import asyncio
+import math
 import random
 import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, suppress
+from typing import Any
 
 import pytest
 from support.chaos_proxy import UP, ChaosProxy
@@ -383,6 +385,32 @@ async def test_the_server_has_the_last_word_on_the_time_out(
         stack.push_async_callback(coordinator.close)
         await coordinator.start()
         assert coordinator.session_timeout_s == granted
+
+
+async def test_closing_during_an_outage_leaves_no_client_behind(
+    server: EmbeddedZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even the fresh one that the watchdog was trying: it would connect later, for nobody."""
+    made: list[Any] = []
+    new_client = ZooKeeperCoordinator._new_client
+
+    def note(coordinator: ZooKeeperCoordinator) -> Any:
+        made.append(new_client(coordinator))
+        return made[-1]
+
+    monkeypatch.setattr(ZooKeeperCoordinator, "_new_client", note)
+    coordinator = ZooKeeperCoordinator(server.hosts, "test", session_timeout_s=2.0)
+    await coordinator.start()
+    server.stop()
+    coordinator._alive_at = -math.inf  # as after a silence long enough
+    await until(lambda: len(made) == 2)
+    await coordinator.close()
+    await until(lambda: all(_is_over(client) for client in made))
+
+
+def _is_over(client: Any) -> bool:
+    """Whether a kazoo client was stopped and its thread has ended."""
+    return client._stopped.is_set() and client._connection.connection_stopped.is_set()
 
 
 async def test_closing_while_cut_off_takes_bounded_time(

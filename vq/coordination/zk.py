@@ -403,15 +403,11 @@ class ZooKeeperCoordinator(SessionBase):
         # Attempts that a server not ready yet leaves unanswered, and the pauses behind them.
         grace_s = 0.0 if self._alive_at == -math.inf else self._asked_timeout_s * 0.75
         fresh = self._new_client()
-        connected = fresh.start_async()
-        deadline = self._clock.monotonic() + self._asked_timeout_s
-        heard = False
-        while self._clock.monotonic() < deadline:
-            if connected.is_set() and not heard:
-                heard, deadline = True, self._clock.monotonic() + grace_s
-            if self._client is not None and self._client.connected:
-                break  # the old one came back by itself
-            await asyncio.sleep(0.05)
+        try:
+            await self._see_which_connects(fresh, grace_s)
+        except BaseException:  # ``close``: nobody else knows of this client, and it would live on
+            await self._stop(fresh)
+            raise
         identity = fresh.client_id
         if identity is None or (self._client is not None and self._client.connected):
             await self._stop(fresh)
@@ -428,6 +424,18 @@ class ZooKeeperCoordinator(SessionBase):
             self._enter(SessionState.SUSPENDED, self._session_id)
         if old is not None:
             await self._stop(old)
+
+    async def _see_which_connects(self, fresh: KazooClient, grace_s: float) -> None:
+        """Start a fresh client, and wait until it or the present one has a connection."""
+        connected = fresh.start_async()
+        deadline = self._clock.monotonic() + self._asked_timeout_s
+        heard = False
+        while self._clock.monotonic() < deadline:
+            if connected.is_set() and not heard:
+                heard, deadline = True, self._clock.monotonic() + grace_s
+            if self._client is not None and self._client.connected:
+                break  # the old one came back by itself
+            await asyncio.sleep(0.05)
 
     def _give_up(self) -> None:
         self._why_closed = f"{REBUILDS_MAX} ZooKeeper clients in a row died; restart the process"
