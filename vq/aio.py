@@ -27,12 +27,13 @@ from vq.client.inbox import Inbox, InboxDelivery, Messages
 from vq.client.partitioner import Partitioner
 from vq.client.producer import ProducerCore
 from vq.client.queries import broker_status, cluster_status, partitions_of
-from vq.errors import BufferFull, InvalidState, NotPublished, NotSent
+from vq.errors import BufferFull, InvalidState, NotPublished, NotSent, VqError
 from vq.model import (
     Address,
     Message,
     OffsetBounds,
     PartitionPlacement,
+    PartitionTrouble,
     SendResult,
     StatusResult,
     TopicPartition,
@@ -153,6 +154,24 @@ class MessageConsumer:
     def closed(self) -> bool:
         """Whether ``close`` was called."""
         return self._core.closed
+
+    @property
+    def last_error(self) -> VqError | None:
+        """The last error that kept a partition from going on, over or not; None: there was none."""
+        return self._core.last_error
+
+    @property
+    def bad_reads(self) -> int:
+        """How often bytes failed a check, and were fetched again on a new connection."""
+        return self._core.bad_reads
+
+    def troubles(self) -> dict[TopicPartition, PartitionTrouble]:
+        """Return the partitions that stand still now, each with the cause, and since when.
+
+        Damaged bytes, a listener that raises, or a broker that refuses: each is tried again by
+        itself, with growing pauses, and nothing is skipped. ``vq group describe`` shows the same.
+        """
+        return self._core.troubles()
 
     @property
     def member(self) -> str:
@@ -282,8 +301,8 @@ class MessageFactory:
         core = ConsumerCore(
             self._opened(),
             config or ConsumerConfig(),
-            make_delivery=lambda where, position, _listener, on_consumed: InboxDelivery(
-                where, position, inbox, on_consumed
+            make_delivery=lambda where, position, _listener, hooks: InboxDelivery(
+                where, position, inbox, hooks
             ),
         )
         consumer = MessageConsumer(core, inbox)

@@ -8,6 +8,7 @@
     ├── OutcomeUnknown         done? Perhaps. Only a resend with the same sequence tells, or a look.
     │   ├── TimedOut, ConnectionCut, StorageFailed, InternalError, SequenceStale
     ├── CorruptData            bytes that fail their checksum or cannot be parsed
+    ├── ListenerFailed         the application's listener raised for a message
     ├── ProtocolError          the peer broke the wire protocol
     └── CoordinationError      ZooKeeper: unreachable, session ended, or the tree says otherwise
 
@@ -59,6 +60,13 @@ class NotPublished(InvalidState):
 
 class CorruptData(VqError):
     """Bytes fail their checksum or cannot be parsed as what they claim to be."""
+
+
+class ListenerFailed(VqError):
+    """A listener raised for a message; ``__cause__`` is what it raised."""
+
+    retriable = True
+    hint = "the message is tried again; see the listener's own error"
 
 
 class CoordinationError(VqError):

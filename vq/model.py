@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from vq import limits
-from vq.errors import InvalidArgument
+from vq.errors import InvalidArgument, VqError
 
 
 class TopicPartition(NamedTuple):
@@ -168,6 +168,22 @@ class SendResult(NamedTuple):
     partition: int
     offset: int
     id: int
+
+
+class PartitionTrouble(NamedTuple):
+    """What keeps a consumer from going on in one partition; it goes on trying by itself.
+
+    Attributes:
+        error: The last try's: ``CorruptData``, ``ListenerFailed``, or what the broker answered.
+        offset: Where it stands: the message there was not handled.
+        since_ms: When it first failed there, in milliseconds since 1970.
+        tries: How often it has failed there.
+    """
+
+    error: VqError
+    offset: int
+    since_ms: int
+    tries: int
 
 
 class OffsetBounds(NamedTuple):

@@ -7,12 +7,17 @@ kill -9, a flipped byte ──▶ quarantined, and told by every command
 
 import json
 import shutil
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.cluster import ProcessCluster
 from support.zookeeper import admin
 
+import vq
+from vq.errors import PartitionQuarantined
 from vq.store.format import CONTROL_BYTES
 
 pytestmark = pytest.mark.slow
@@ -82,6 +87,49 @@ def test_a_quarantined_partition_is_told_and_comes_back_with_its_files(
     assert consumed(processes, "new", 4) == LINES[2:]
     assert consumed(processes, "old", 0) == []
     assert processes.vq("cluster", "status").returncode == 0
+
+
+def test_a_consumer_that_waits_at_damage_is_told_and_goes_on_once_it_is_put_right(
+    processes: ProcessCluster, damaged: Path
+) -> None:
+    """In the API, in ``vq group describe``; the same consumer reads the rest, without a restart."""
+    lines: list[str] = []
+    config = vq.MessageFactoryConfig(zookeeper=processes.zookeeper, cluster=processes.name)
+    with vq.MessageFactory(config) as factory:
+        consumer = factory.create_consumer(vq.ConsumerConfig(group="waits"))
+        consumer.subscribe("t", 1 << 20, lambda message: lines.append(message.content.decode()))
+        consumer.start()
+        until(consumer.troubles)
+        assert lines == LINES[:2]
+        (trouble,) = consumer.troubles().values()
+        assert isinstance(trouble.error, PartitionQuarantined)
+        assert isinstance(consumer.last_error, PartitionQuarantined)
+
+        def described() -> dict[str, Any]:
+            (row,) = processes.vq_json("group", "describe", "waits")["partitions"]
+            return dict(row)
+
+        until(lambda: described()["stopped"] is not None)
+        row = described()
+        assert row["stopped"].startswith("PartitionQuarantined: ")
+        assert (row["stopped_at"], row["stopped_since_ms"]) == (trouble.offset, trouble.since_ms)
+        shown = processes.vq("group", "describe", "waits").stderr.decode()
+        assert f"does not go on at offset {trouble.offset} since 20" in shown
+
+        assert processes.brokers["b1"].stop() == 0
+        shutil.rmtree(damaged)
+        shutil.copytree(processes.directory / "t.copy", damaged)
+        processes.restart("b1")
+        until(lambda: lines == LINES)
+        assert consumer.troubles() == {}
+        until(lambda: described()["stopped"] is None)
+
+
+def until(check: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30
+    while not check():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_the_rest_of_a_damaged_partition_can_be_given_up(

@@ -25,6 +25,7 @@ from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import Ticket
 from vq.remoting.frames import Buffer
 from vq.store.format import RECORD_HEADER, RECORD_HEADER_BYTES
+from vq.store.log import Log
 from vq.store.record import filter_by_tag
 
 #: What one step of a filtered GET looks at. Bounds both the time the loop is held (about 2 ms) and
@@ -42,7 +43,7 @@ def get(channel: Channel, session: Session, ticket: Ticket, header: wire.GetRequ
             channel = channel.holding(header.offset)
         check_range(channel, header.offset)
         if header.validate and channel.log is not None:
-            channel.log.check_boundary(header.offset)
+            _check_boundary(channel, channel.log, header.offset)
         if header.tags:
             check_tags(header.tags)
             FilteredGet(channel, session, ticket, header).begin()
@@ -79,6 +80,19 @@ def _answer(channel: Channel, session: Session, ticket: Ticket, header: wire.Get
         ),
         body,
     )
+
+
+def _check_boundary(channel: Channel, log: Log, offset: int) -> None:
+    """Return if a record starts at ``offset``.
+
+    Raises:
+        PartitionQuarantined: Damage keeps this from being told.
+        VqError: As ``Log.check_boundary``.
+    """
+    try:
+        log.check_boundary(offset)
+    except CorruptData as error:
+        raise PartitionQuarantined(f"{channel}: {error}") from error
 
 
 def _fetch_bytes(header: wire.GetRequest) -> int:
@@ -119,6 +133,8 @@ def check_range(channel: Channel, offset: int) -> None:
     Raises:
         PartitionFailed: What is kept here could not be read at the start: it is unknown.
         Busy: The log that will hold it is being prepared.
+        PartitionQuarantined: It lies at the damage, behind which nothing is served: a reader that
+            waited there would wait for ever.
         PartitionRangeElsewhere: Another group holds it; reading goes on there.
         OffsetOutOfRange: Nobody holds it; the details carry the valid range.
     """
@@ -127,6 +143,8 @@ def check_range(channel: Channel, offset: int) -> None:
     span = channel.span
     end = span.end if span is not None else None
     if channel.start_offset <= offset <= channel.high_watermark and (end is None or offset < end):
+        if channel.log is not None:
+            channel.log.check_more(offset)
         return
     holder = channel.placement.span_at(offset)
     if holder is not None and holder.group != channel.context.group:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -13,7 +14,7 @@ from vq.client.cluster import ClusterClient
 from vq.coordination import claims, commits, groups, topics
 from vq.coordination.coordinator import Coordinator
 from vq.coordination.groups import MemberView
-from vq.coordination.paths import CommittedOffset, ConsumerGroup
+from vq.coordination.paths import CommittedOffset, ConsumerGroup, Owner
 from vq.coordination.reading import TopicView, gather_all
 from vq.errors import CoordinationError, UnknownTopic
 from vq.model import PartitionPlacement, TopicPartition
@@ -71,7 +72,7 @@ class GroupState:
 
     contract: ConsumerGroup
     members: Mapping[str, MemberView]
-    owners: Mapping[TopicPartition, str]
+    owners: Mapping[TopicPartition, Owner]
     offsets: Mapping[TopicPartition, CommittedOffset]
     topics: Mapping[str, TopicView]
     younger: Set[TopicPartition] = frozenset()
@@ -84,7 +85,8 @@ class GroupState:
 def describe(invocation: Invocation, name: str, no_count: bool) -> None:
     """Show a group's members, and its progress in every partition.
 
-    The lag is what lies between the committed offset and the end, in bytes and in messages.
+    The lag is what lies between the committed offset and the end, in bytes and in messages. A
+    partition whose owner does not go on is named with the cause, and since when.
     """
 
     async def work() -> tuple[GroupState, list[dict[str, Any]]]:
@@ -112,6 +114,11 @@ def describe(invocation: Invocation, name: str, no_count: bool) -> None:
     columns = ("topic", "partition", "owner", "committed", "end", "lag_bytes", "lag_messages")
     output.table(rows, columns=columns)
     for row in rows:
+        if row["stopped"] is not None:
+            output.remark(
+                f"{row['topic']}-{row['partition']}: {row['owner']} does not go on at offset "
+                f"{row['stopped_at']} since {_utc(row['stopped_since_ms'])}: {row['stopped']}"
+            )
         committed, end = row["committed"], row["end"]
         if isinstance(committed, int) and end is not None and committed > end:
             output.remark(
@@ -139,7 +146,7 @@ async def _read(cluster: ClusterClient, name: str) -> GroupState:
     return GroupState(
         contract,
         await groups.members(coordinator, name),
-        await claims.read_owners(coordinator, name, names),
+        await claims.read_partitions(coordinator, Owner, name, names),
         offsets,
         present,
         {where for where, is_younger in zip(fresh, younger, strict=True) if is_younger},
@@ -158,6 +165,7 @@ async def _row(
 ) -> dict[str, Any]:
     where = TopicPartition(placement.topic, placement.partition)
     committed = state.offsets.get(where)
+    owner = state.owners.get(where)
     ends = await inspector.ends(placement)
     begin = end = None
     if ends is not None:
@@ -172,14 +180,21 @@ async def _row(
     return {
         "topic": placement.topic,
         "partition": placement.partition,
-        "owner": state.owners.get(where, "-"),
+        "owner": "-" if owner is None else owner.member,
         "committed": "-" if committed is None else committed.offset,
         "end": end,
         "lag_bytes": None if begin is None or end is None or beyond else end - begin,
         "lag_messages": count,
         "committed_ms": None if committed is None else committed.time_ms,
         "committed_by": None if committed is None else committed.member,
+        "stopped": None if owner is None else owner.stopped or None,
+        "stopped_at": None if owner is None else owner.stopped_at,
+        "stopped_since_ms": None if owner is None else owner.stopped_since_ms or None,
     }
+
+
+def _utc(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _member_row(view: MemberView, rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from vq.client.delivery import Listener, Workers
 from vq.client.future import SendCallback, SendFuture
 from vq.client.producer import ProducerCore
 from vq.client.runtime import LoopThread
-from vq.errors import InvalidState, NotPublished, NotSent, TimedOut
-from vq.model import Message, OffsetBounds, SendResult, TopicPartition
+from vq.errors import InvalidState, NotPublished, NotSent, TimedOut, VqError
+from vq.model import Message, OffsetBounds, PartitionTrouble, SendResult, TopicPartition
 
 _SEND_SYNC_S = 3.0
 _GET_S = 30.0  # beside what the core itself bounds: connecting, moving, ZooKeeper
@@ -149,6 +149,24 @@ class MessageConsumer:
     def closed(self) -> bool:
         """Whether ``close`` was called."""
         return self._core.closed
+
+    @property
+    def last_error(self) -> VqError | None:
+        """The last error that kept a partition from going on, over or not; None: there was none."""
+        return self._core.last_error
+
+    @property
+    def bad_reads(self) -> int:
+        """How often bytes failed a check, and were fetched again on a new connection."""
+        return self._core.bad_reads
+
+    def troubles(self) -> dict[TopicPartition, PartitionTrouble]:
+        """Return the partitions that stand still now, each with the cause, and since when.
+
+        Damaged bytes, a listener that raises, or a broker that refuses: each is tried again by
+        itself, with growing pauses, and nothing is skipped. ``vq group describe`` shows the same.
+        """
+        return self._core.troubles()
 
     @property
     def member(self) -> str:

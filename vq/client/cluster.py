@@ -249,6 +249,17 @@ class ClusterClient:
             return connection
         return await _shared(self._begin_connect(address))
 
+    async def new_connection(self, address: Address) -> BrokerConnection:
+        """Return a connection that nobody shares; the caller closes it.
+
+        Raises:
+            InvalidState: This client is closed.
+            ConnectionCut, TimedOut, VqError: See ``connection.connect``.
+        """
+        if self._closed:
+            raise InvalidState(_SHUT_DOWN)
+        return await self._open(address, lambda _: None)
+
     def _begin_connect(self, address: Address) -> asyncio.Task[BrokerConnection]:
         task = self._connecting.get(address)
         if task is None:
@@ -262,18 +273,23 @@ class ClusterClient:
         if failures:
             pause = min(_RECONNECT_MAX_S, _RECONNECT_S * 2 ** min(failures, 10))
             await asyncio.sleep(pause * (0.5 + self.rng.random()))
-        connection = await connections.connect(
+        connection = await self._open(address, self._connection_closed)
+        if connection.closed:
+            raise ConnectionCut(f"{address} closed the connection at once")
+        self._connections[address] = connection
+        return connection
+
+    async def _open(
+        self, address: Address, on_close: Callable[[BrokerConnection], None]
+    ) -> BrokerConnection:
+        return await connections.connect(
             self._network,
             address,
             client_id=self.config.client_id,
             cluster=self.config.cluster,
             timeout=self.config.connect_timeout_s,
-            on_close=self._connection_closed,
+            on_close=on_close,
         )
-        if connection.closed:
-            raise ConnectionCut(f"{address} closed the connection at once")
-        self._connections[address] = connection
-        return connection
 
     def _connect_ended(self, address: Address, task: asyncio.Task[BrokerConnection]) -> None:
         self._connecting.pop(address, None)
@@ -300,10 +316,12 @@ class ClusterClient:
         body: Buffer = b"",
         *,
         timeout: float | None = None,
+        anew: bool = False,
     ) -> tuple[Any, bytes]:
         """Send one request to one broker; see ``BrokerConnection.request``.
 
-        ``timeout`` holds for connecting and answering together.
+        ``timeout`` holds for connecting and answering together. ``anew``: on a connection that is
+        made for it.
 
         Raises:
             Unreachable: No connection came about in time; nothing was sent.
@@ -312,11 +330,16 @@ class ClusterClient:
         begin = self.clock.monotonic()
         try:
             async with asyncio.timeout(bound):
-                connection = await self.connection(address)
+                get_connection = self.new_connection if anew else self.connection
+                connection = await get_connection(address)
         except TimeoutError:
             raise Unreachable(f"no connection to {address} within {bound:g} s") from None
         left = bound - (self.clock.monotonic() - begin)
-        return await connection.request(command, message, body, timeout=max(0.0, left))
+        try:
+            return await connection.request(command, message, body, timeout=max(0.0, left))
+        finally:
+            if anew:
+                connection.close()
 
 
 async def _shared(task: "asyncio.Task[T]") -> T:

@@ -13,15 +13,16 @@ import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any
 
 from vq import limits
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
 from vq.client.decode import Decoder
-from vq.client.delivery import Delivery, DeliveryMaker, Listener, Progress
-from vq.client.fetcher import Chunk, PartitionFetcher
+from vq.client.delivery import Delivery, DeliveryHooks, DeliveryMaker, Listener, Progress
+from vq.client.fetcher import Chunk, PartitionFetcher, chunk_of
 from vq.client.membership import Membership, MembershipHooks
+from vq.client.troubles import Troubles
 from vq.coordination import claims, commits
 from vq.errors import (
     ConnectionCut,
@@ -33,17 +34,18 @@ from vq.errors import (
     TimedOut,
     VqError,
 )
-from vq.model import Message, OffsetBounds, TopicPartition, check_name
+from vq.model import Message, OffsetBounds, PartitionTrouble, TopicPartition, check_name
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import GetRequest, GetResponse, OffsetsRequest, OffsetsResponse
 from vq.store.record import bytes_needed
 
-T = TypeVar("T")
 logger = logging.getLogger(__name__)
 _DRAIN_WARNING_S = 10.0
 _CLOSE_S = 30.0
 #: A partition still unknown after pauses up to this one, and fresh routes, is taken to be none.
 _LOOK_AGAIN_S = 0.1
+#: How often ``get`` reads bytes that fail a check before it says so.
+_READS_OF_DAMAGE = 3
 #: What an offset on the wire can be.
 _OFFSET_MAX = (1 << 64) - 1
 
@@ -67,6 +69,7 @@ class _Held:
     fetcher: PartitionFetcher
     committed: int
     message_id: int | None  # of the last message handled before the delivery began, by anybody
+    fetch_failed: bool = False  # the trouble this partition has is one of the fetcher
     drained: "asyncio.Future[None] | None" = field(default=None)
 
     def progress(self) -> Progress:
@@ -92,8 +95,9 @@ class ConsumerCore:
         self._closing: asyncio.Task[None] | None = None
         self._held: dict[TopicPartition, _Held] = {}
         self._commit_task: asyncio.Task[None] | None = None
+        self._publish_task: asyncio.Task[None] | None = None
         self._commit_lock = asyncio.Lock()
-        self.last_error: VqError | None = None
+        self._troubles = Troubles(config.group, self.member, cluster.clock)
 
     # Reading by position ------------------------------------------------------------------------
     async def get(
@@ -114,22 +118,29 @@ class ConsumerCore:
                 details={"earliest": bounds.earliest, "latest": bounds.latest},
             )
         deadline = self._cluster.clock.monotonic() + (timeout or 0.0)
+        damaged = 0
         while True:
             left = max(0.0, deadline - self._cluster.clock.monotonic())
             wait_s = min(left, limits.LONG_POLL_S_MAX)
-            chunk = await self._fetch(where, offset, length, wait_s)
+            chunk = await self._fetch(where, offset, length, wait_s, anew=damaged > 0)
             decoder = Decoder(where)
             messages = decoder.decode(chunk)
             if messages:
                 return messages
             if decoder.error is not None:
-                raise decoder.error
-            if chunk.body:  # a control record alone, or a record larger than ``length``
+                damaged += 1
+                self._troubles.bad_reads += 1
+                if damaged >= _READS_OF_DAMAGE:
+                    raise decoder.error
+                await asyncio.sleep(_LOOK_AGAIN_S * self._cluster.rng.random())
+            elif chunk.body:  # a control record alone, or a record larger than ``length``
                 offset, length = _further(chunk, offset, length)
             elif self._cluster.clock.monotonic() >= deadline:
                 return []
 
-    async def _fetch(self, where: TopicPartition, offset: int, length: int, wait_s: float) -> Chunk:
+    async def _fetch(
+        self, where: TopicPartition, offset: int, length: int, wait_s: float, *, anew: bool
+    ) -> Chunk:
         response, body = await self._request(
             where,
             offset,
@@ -143,9 +154,10 @@ class ConsumerCore:
                 validate=True,
             ),
             wait_s,
+            anew=anew,
         )
         assert isinstance(response, GetResponse)
-        return Chunk(response.offset, response.offset + len(body), body, None)
+        return chunk_of(response, body)
 
     async def _request(
         self,
@@ -154,8 +166,13 @@ class ConsumerCore:
         command: int,
         message: GetRequest | OffsetsRequest,
         extra_s: float = 0.0,
+        *,
+        anew: bool = False,
     ) -> tuple[object, bytes]:
-        """Ask whoever holds ``offset``, following it once or twice when it moved."""
+        """Ask whoever holds ``offset``, following it once or twice when it moved.
+
+        ``anew``: on a connection that is used for nothing else.
+        """
         deadline = self._cluster.clock.monotonic() + self._cluster.config.request_timeout_s
         pause = 0.02
         while True:
@@ -164,7 +181,7 @@ class ConsumerCore:
                 message.topic_id = self._cluster.routes.topic(where.topic).id
                 left = max(0.01, deadline - self._cluster.clock.monotonic())
                 return await self._cluster.request(
-                    address, command, message, timeout=left + extra_s
+                    address, command, message, timeout=left + extra_s, anew=anew
                 )
             except VqError as error:
                 late = self._cluster.clock.monotonic() + pause >= deadline
@@ -256,6 +273,7 @@ class ConsumerCore:
         finally:
             self._starting = False
         self._commit_task = asyncio.create_task(self._commit_regularly())
+        self._publish_task = asyncio.create_task(self._troubles.publish(membership.tell))
 
     def held(self) -> list[TopicPartition]:
         """Return the partitions this member owns now, sorted."""
@@ -284,12 +302,13 @@ class ConsumerCore:
     def _begin(self, where: TopicPartition, begin: Progress, *, committed: int) -> None:
         subscription = self._subscriptions[where.topic]
         position = begin.position
-        delivery = self._make_delivery(
-            where,
-            position,
-            subscription.listener,
-            lambda size: self._soon(fetcher.consumed, size),
+        hooks = DeliveryHooks(
+            consumed=lambda size: self._soon(fetcher.consumed, size),
+            stuck=lambda error: self._soon(self._stuck, held, error),
+            went_on=lambda: self._soon(self._went_on, held),
+            fetch_again=lambda offset: self._soon(self._fetch_again, held, offset),
         )
+        delivery = self._make_delivery(where, position, subscription.listener, hooks)
         fetcher = PartitionFetcher(
             self._cluster,
             where,
@@ -299,19 +318,54 @@ class ConsumerCore:
             max_wait_s=self.config.max_wait_s,
             tags=subscription.tags,
             on_chunk=delivery.add,
-            on_error=self._fetch_failed,
+            on_error=lambda error: self._fetch_told(held, error),
         )
-        self._held[where] = _Held(where, delivery, fetcher, committed, begin.message_id)
+        held = _Held(where, delivery, fetcher, committed, begin.message_id)
+        self._held[where] = held
         fetcher.start()
 
-    def _soon(self, callback: Callable[[T], object], argument: T) -> None:
+    def _soon(self, callback: Callable[..., object], *arguments: Any) -> None:
         """Call back on the loop, from any thread; too late is no error."""
         with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-            self._loop.call_soon_threadsafe(callback, argument)
+            self._loop.call_soon_threadsafe(callback, *arguments)
 
-    def _fetch_failed(self, error: VqError) -> None:
-        self.last_error = error
-        logger.error("group %s, member %s: %s", self.config.group, self.member, error)
+    # What keeps a partition from going on ---------------------------------------------------------
+    @property
+    def last_error(self) -> VqError | None:
+        """See ``MessageConsumer.last_error``."""
+        return self._troubles.last_error
+
+    @property
+    def bad_reads(self) -> int:
+        """See ``MessageConsumer.bad_reads``."""
+        return self._troubles.bad_reads
+
+    def troubles(self) -> dict[TopicPartition, PartitionTrouble]:
+        """See ``MessageConsumer.troubles``."""
+        return self._troubles.present()
+
+    def _stuck(self, held: _Held, error: VqError) -> None:
+        if self._held.get(held.where) is held:
+            held.fetch_failed = False
+            self._troubles.failed(held.where, held.delivery.position, error)
+
+    def _went_on(self, held: _Held) -> None:
+        if self._held.get(held.where) is held:
+            self._troubles.over(held.where)
+
+    def _fetch_again(self, held: _Held, offset: int) -> None:
+        if self._held.get(held.where) is held:
+            self._troubles.bad_reads += 1
+            held.fetcher.fetch_again(offset)
+
+    def _fetch_told(self, held: _Held, error: VqError | None) -> None:
+        """The fetcher cannot go on, or can again."""
+        if error is not None:
+            held.fetch_failed = True
+            self._troubles.failed(held.where, held.fetcher.position, error)
+        elif held.fetch_failed:
+            held.fetch_failed = False
+            self._troubles.over(held.where)
 
     async def _drain(self, held: _Held) -> None:
         """Return once no listener runs for a partition any more."""
@@ -345,6 +399,7 @@ class ConsumerCore:
                     raise
                 logger.warning("%s: the last commit before release was refused: %s", where, error)
         self._held.pop(where, None)
+        self._troubles.forget(where)
 
     async def _suspend(self) -> None:
         """Ownership can no longer be proved: deliver nothing until it can."""
@@ -354,6 +409,7 @@ class ConsumerCore:
         """The same session is back and still owns what it held: go on where delivery stopped."""
         for held in list(self._held.values()):
             if held.drained is not None and held.drained.done():
+                self._troubles.forget(held.where)
                 self._begin(held.where, held.progress(), committed=held.committed)
 
     # Commits --------------------------------------------------------------------------------------
@@ -415,9 +471,10 @@ class ConsumerCore:
         await asyncio.shield(self._closing)
 
     async def _finish(self) -> None:
-        if self._commit_task is not None:
-            self._commit_task.cancel()
-            await asyncio.wait([self._commit_task])
+        for task in (self._commit_task, self._publish_task):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait([task])
         try:
             if self._membership is not None:
                 await self._membership.close(_CLOSE_S)

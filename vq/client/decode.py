@@ -108,6 +108,12 @@ class Decoder:
         data = self._rest + chunk.body if self._rest else chunk.body
         end = decode_messages(data, base, self._where, out)
         self._rest = data[end - base :] if end - base < len(data) else b""
+        if self._rest and chunk.at_end:
+            raise CorruptData(
+                f"{self._where}: the record at offset {end} claims to go on beyond the end of what "
+                f"is stored, {chunk.next_offset}",
+                details={"offset": end},
+            )
 
     def _decode_filtered(self, chunk: Chunk, offsets: Sequence[int], out: list[Message]) -> None:
         """Decode records picked by the broker: whole ones, each with an offset of its own."""

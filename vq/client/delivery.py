@@ -17,17 +17,19 @@ import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
 from vq.client.config import ConsumerConfig, OnListenerError
 from vq.client.decode import Decoder
 from vq.client.fetcher import Chunk
-from vq.errors import InternalError, VqError
+from vq.errors import InternalError, ListenerFailed, VqError
 from vq.model import Message, TopicPartition
 
 logger = logging.getLogger(__name__)
 _BACKOFF_MAX_S = 30.0
+_SHOWN_MAX = 500  # characters of an exception in a log line
 
 Listener = Callable[[Message], Any]
 
@@ -60,6 +62,23 @@ def id_at(position: int, messages: Sequence[Message], before: int | None) -> int
     return messages[count - 1].id if count else before
 
 
+@dataclass(frozen=True, slots=True)
+class DeliveryHooks:
+    """What a delivery tells its consumer, from whichever thread it is in; none of it waits.
+
+    Attributes:
+        consumed: So many bytes of chunks were handled: others may be fetched.
+        stuck: The partition does not go on for now, because of this; told at every try.
+        went_on: It goes on after ``stuck``.
+        fetch_again: The bytes from this offset on failed a check: fetch them again.
+    """
+
+    consumed: Callable[[int], None]
+    stuck: Callable[[VqError], None]
+    went_on: Callable[[], None]
+    fetch_again: Callable[[int], None]
+
+
 class Delivery(Protocol):
     """One held partition on its way to the user.
 
@@ -67,7 +86,7 @@ class Delivery(Protocol):
         position: Where this group goes on after a stop: behind the last message the user is done
             with, control records and filtered messages included. Any thread may read it.
         delivered: How many messages the user is done with.
-        error: Why delivery stands still, or None.
+        error: Why delivery stands still now, or None. It is tried again by itself.
     """
 
     position: int
@@ -90,8 +109,8 @@ class Delivery(Protocol):
         ...
 
 
-DeliveryMaker = Callable[[TopicPartition, int, Listener, Callable[[int], None]], Delivery]
-"""``(partition, position, listener, on_consumed)`` to a delivery; ``on_consumed`` takes bytes."""
+DeliveryMaker = Callable[[TopicPartition, int, Listener, DeliveryHooks], Delivery]
+"""``(partition, position, listener, hooks)`` to a delivery."""
 
 
 class ThreadDelivery:
@@ -109,16 +128,17 @@ class ThreadDelivery:
         listener: Listener,
         config: ConsumerConfig,
         *,
-        on_consumed: Callable[[int], None],
+        hooks: DeliveryHooks,
         workers: "Workers",
     ) -> None:
         self.where = where
         self.position = position
         self.delivered = 0
         self.error: VqError | None = None
+        self._stuck_at = position  # where ``error`` came up
         self._listener = listener
         self._config = config
-        self._on_consumed = on_consumed  # called from the worker, with bytes
+        self._hooks = hooks
         self._workers = workers
         self._chunks: deque[Chunk] = deque()
         self._decoder = Decoder(where)
@@ -126,6 +146,7 @@ class ThreadDelivery:
         self._messages: list[Message] = []  # its messages (emptied under the lock),
         self._handled = 0  # and how many of them the listener is done with
         self._tries = 0  # how often the next one failed
+        self._expected: int | None = None  # after damage: only the chunk that begins here counts
         self._id_before: int | None = None  # the last one of the chunks before
         self._lock = threading.Lock()
         self._scheduled = False  # a worker is at it or will be
@@ -137,8 +158,9 @@ class ThreadDelivery:
     def add(self, chunk: Chunk) -> None:
         """See ``Delivery.add``."""
         with self._lock:
-            if self._stopping:
+            if self._stopping or self._expected not in {None, chunk.offset}:
                 return
+            self._expected = None
             self._chunks.append(chunk)
             if self._scheduled:
                 return
@@ -172,9 +194,9 @@ class ThreadDelivery:
         pause: float | None = None
         try:
             pause = self._deliver()
-        except Exception as error:
-            logger.exception("%s: delivery stumbled and stops, nothing is skipped", self.where)
-            self._give_up(InternalError(f"{self.where}: delivery stumbled: {error!r}"))
+        except BaseException as error:  # the thread is for other partitions, too
+            logger.exception("a delivery stumbled; it begins anew: partition=%s", self.where)
+            self._begin_anew(InternalError(f"{self.where}: delivery stumbled: {error!r}"))
         with self._lock:
             if not self._stopping and pause is not None:
                 self._paused = True
@@ -197,27 +219,38 @@ class ThreadDelivery:
                     return None
                 chunk = self._open = self._chunks.popleft()
             self._messages, self._handled = self._decoder.decode(chunk), 0
-        while (failure := self._call_listener()) is not None:
-            pause = self._pause_after(*failure)
-            if pause is not None:
-                return pause
+        while self._handled < len(self._messages) and not self._stopping:
+            failure = self._call_listener()
+            if failure is not None:
+                pause = self._pause_after(*failure)
+                if pause is not None:
+                    return pause
+            elif self.error is not None and not self._stopping:
+                self._went_on()
         if self._stopping:
             return None
         if self._decoder.error is not None:
-            self._give_up(self._decoder.error)
+            self._begin_anew(self._decoder.error)
             return None
         with self._lock:
             if chunk.offsets is not None:
                 self.position = chunk.next_offset
             self._id_before = id_at(self.position, self._messages, self._id_before)
             self._open, self._messages = None, []
-        self._on_consumed(chunk.size)
+        if self.error is not None and self.position > self._stuck_at:
+            self._went_on()
+        self._hooks.consumed(chunk.size)
         return None
 
     def _call_listener(self) -> tuple[Message, BaseException] | None:
-        """Call the listener for the messages left, until it raises; return for which and what."""
+        """Call the listener for the messages left, until it raises; return for which and what.
+
+        After an error one message is enough: that it goes on is told soon.
+        """
         listener = self._listener
         messages = self._messages[self._handled :] if self._handled else self._messages
+        if self.error is not None:
+            messages = messages[:1]
         done = 0
         try:
             for message in messages:
@@ -225,7 +258,7 @@ class ThreadDelivery:
                     return None
                 try:
                     listener(message)
-                except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's code
+                except BaseException as error:  # noqa: BLE001 - the user's code raises anything
                     return message, error
                 self.position = message.next_offset
                 done += 1
@@ -241,36 +274,68 @@ class ThreadDelivery:
         # A message handled before this one has reset the count.
         self._tries += 1
         config = self._config
+        shown = _shown(error)
         if config.on_listener_error is OnListenerError.SKIP and (
             self._tries > config.listener_retries
         ):
             logger.error(
-                "%s: message at offset %d skipped after %d tries: %r",
+                "%s: message at offset %d skipped after %d tries: %s",
                 self.where,
                 message.offset,
                 self._tries,
-                error,
+                shown,
             )
             self.position = message.next_offset
             self.delivered += 1
             self._handled += 1
             self._tries = 0
+            if self.error is not None:
+                self._went_on()
             return None
         logger.warning(
-            "%s: the listener raised for the message at offset %d, try %d: %r",
+            "%s: the listener raised for the message at offset %d, try %d: %s",
             self.where,
             message.offset,
             self._tries,
-            error,
+            shown,
         )
+        failed = ListenerFailed(
+            f"{self.where}: the listener raised for the message at offset {message.offset}: "
+            f"{shown}",
+            details={"offset": message.offset},
+        )
+        failed.__cause__ = error
+        self._stuck(failed)
         return min(config.listener_backoff_s * 2.0 ** min(self._tries - 1, 30), _BACKOFF_MAX_S)
 
-    def _give_up(self, error: VqError) -> None:
+    def _stuck(self, error: VqError) -> None:
+        self.error = error
+        self._stuck_at = self.position
+        self._hooks.stuck(error)
+
+    def _went_on(self) -> None:
+        self.error = None
+        self._hooks.went_on()
+
+    def _begin_anew(self, error: VqError) -> None:
+        """Bytes failed a check: forget what was fetched, and have it fetched again."""
         with self._lock:
-            self.error = error
-            self._stopping = True
             self._chunks.clear()
-        logger.error("%s: delivery stops here, nothing is skipped: %s", self.where, error)
+            self._decoder = Decoder(self.where)
+            self._id_before = id_at(self.position, self._messages, self._id_before)
+            self._open, self._messages, self._handled = None, [], 0
+            position = self._expected = self.position
+        self._stuck(error)
+        self._hooks.fetch_again(position)
+
+
+def _shown(error: BaseException) -> str:
+    """Return what the user's code raised as text, whatever its own ``__repr__`` does."""
+    try:
+        text = repr(error)
+    except Exception:  # noqa: BLE001 - again the user's code
+        text = f"{type(error).__name__} (its repr raises, too)"
+    return text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "…"
 
 
 class Workers:
@@ -312,7 +377,10 @@ class Workers:
             except queue.Empty:
                 continue
             if delivery is not None:
-                delivery.run()
+                try:
+                    delivery.run()
+                except BaseException:  # the others still need the thread
+                    logger.exception("a delivery stumbled, others go on")
 
     def _until_due(self) -> float | None:
         """Make ready what is due; return the seconds until something will be."""

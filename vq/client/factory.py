@@ -93,8 +93,8 @@ class MessageFactory:
             return ConsumerCore(
                 cluster,
                 settings,
-                make_delivery=lambda where, position, listener, on_consumed: ThreadDelivery(
-                    where, position, listener, settings, on_consumed=on_consumed, workers=workers
+                make_delivery=lambda where, position, listener, hooks: ThreadDelivery(
+                    where, position, listener, settings, hooks=hooks, workers=workers
                 ),
             )
 

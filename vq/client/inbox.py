@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Self, TypeVar
 
 from vq.client.decode import Decoder
-from vq.client.delivery import Progress, id_at
+from vq.client.delivery import DeliveryHooks, Progress, id_at
 from vq.client.fetcher import Chunk
-from vq.errors import InvalidState, VqError
+from vq.errors import InternalError, InvalidState, VqError
 from vq.model import Message, TopicPartition
 
 T = TypeVar("T")
@@ -146,7 +146,7 @@ class Inbox:
         if current is None or self._closed:
             return None
         delivery, message = current
-        if not delivery.messages:
+        if not delivery.messages or delivery.error is not None:
             return None
         delivery.position = message.next_offset
         delivery.delivered += 1
@@ -158,9 +158,6 @@ class Inbox:
         """Return the next message, waiting for one; None once closed.
 
         A cancellation takes no message: it can only come while there is none.
-
-        Raises:
-            CorruptData: A record is damaged; its partition stands still, others go on.
         """
         current = self._current
         if current is not None:
@@ -176,9 +173,6 @@ class Inbox:
                 self._ready.popleft()
                 if delivery.has_more:  # the others come first
                     self._ready.append(delivery)
-                if delivery.error is not None and not delivery.told:
-                    delivery.told = True
-                    raise delivery.error
             self._arrived.clear()
             await self._arrived.wait()
         return None
@@ -246,15 +240,16 @@ class InboxDelivery:
         where: TopicPartition,
         position: int,
         inbox: Inbox,
-        on_consumed: Callable[[int], None],
+        hooks: DeliveryHooks,
     ) -> None:
         self.where = where
         self.position = position
         self.delivered = 0
         self.error: VqError | None = None
-        self.told = False
+        self._stuck_at = position  # where ``error`` came up
         self._inbox = inbox
-        self._on_consumed = on_consumed
+        self._hooks = hooks
+        self._expected: int | None = None  # after damage: only the chunk that begins here counts
         self._chunks: deque[Chunk] = deque()
         self.messages: deque[Message] = deque()  # of the chunk at hand, not yet given to the user
         self._open: Chunk | None = None  # the chunk that _messages came from
@@ -267,8 +262,9 @@ class InboxDelivery:
 
     def add(self, chunk: Chunk) -> None:
         """See ``Delivery.add``."""
-        if self._stopped or self.error is not None:
+        if self._stopped or self._expected not in {None, chunk.offset}:
             return
+        self._expected = None
         self._chunks.append(chunk)
         if not self._in_line:
             self._in_line = True
@@ -306,7 +302,12 @@ class InboxDelivery:
         """
         if self._open is None and self._chunks:
             self._open = self._chunks.popleft()
-            self._decoded = self._decoder.decode(self._open)
+            try:
+                self._decoded = self._decoder.decode(self._open)
+            except Exception as error:
+                logger.exception("a delivery stumbled; it begins anew: partition=%s", self.where)
+                self._begin_anew(InternalError(f"{self.where}: delivery stumbled: {error!r}"))
+                return None
             self.messages.extend(self._decoded)
         if self.messages:
             return self.messages.popleft()
@@ -314,21 +315,43 @@ class InboxDelivery:
         return None
 
     def _close_chunk(self) -> None:
-        chunk, self._open = self._open, None
+        chunk = self._open
+        if chunk is None:
+            return
         if self._decoder.error is not None and not self._stopped:
-            self.error = self._decoder.error
-            self._chunks.clear()
-        elif chunk is not None:
-            if chunk.offsets is not None and not self._stopped:
-                self.position = chunk.next_offset
-            self._id_before, self._decoded = self.progress().message_id, []
-            self._on_consumed(chunk.size)
+            self._begin_anew(self._decoder.error)
+            return
+        if chunk.offsets is not None and not self._stopped:
+            self.position = chunk.next_offset
+        self._forget_chunk()
+        self._hooks.consumed(chunk.size)
+        self._maybe_went_on()
+
+    def _forget_chunk(self) -> None:
+        self._id_before, self._decoded = self.progress().message_id, []
+        self._open = None
+
+    def _begin_anew(self, error: VqError) -> None:
+        """Bytes failed a check: forget what was fetched, and have it fetched again."""
+        self._forget_chunk()
+        self._chunks.clear()
+        self._decoder = Decoder(self.where)
+        self._expected = self._stuck_at = self.position
+        self.error = error
+        self._hooks.stuck(error)
+        self._hooks.fetch_again(self.position)
+
+    def _maybe_went_on(self) -> None:
+        if self.error is not None and self.position > self._stuck_at:
+            self.error = None
+            self._hooks.went_on()
 
     def finished(self, message: Message | None) -> None:
         """The user holds no message any more and is done with ``message``."""
         if message is not None:
             self.position = message.next_offset
             self.delivered += 1
+            self._maybe_went_on()
         if self._on_stopped is not None:
             on_stopped, self._on_stopped = self._on_stopped, None
             on_stopped()

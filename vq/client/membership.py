@@ -36,7 +36,7 @@ from vq.errors import (
     UnknownTopic,
     VqError,
 )
-from vq.model import TopicPartition
+from vq.model import PartitionTrouble, TopicPartition
 
 logger = logging.getLogger(__name__)
 _BACKOFF_S = 0.1
@@ -454,6 +454,27 @@ class Membership:
         await self._hooks.revoke(where, False)
         self._claims.pop(where, None)
         self._leaving.discard(where)
+
+    async def tell(self, where: TopicPartition, trouble: PartitionTrouble | None) -> None:
+        """Say in the tree what keeps a partition from going on; None: nothing does.
+
+        Raises:
+            CoordinationError: It may not have been written.
+        """
+        claim = self._claims.get(where)
+        if claim is None:
+            return  # with its owner node, all that was told of it is gone
+        if trouble is None:
+            await claims.tell(self._coordinator, claim)
+        else:
+            shown = f"{type(trouble.error).__name__}: {trouble.error}"
+            await claims.tell(
+                self._coordinator,
+                claim,
+                stopped=shown,
+                stopped_at=trouble.offset,
+                stopped_since_ms=trouble.since_ms,
+            )
 
     # Offsets --------------------------------------------------------------------------------------
     async def commit(

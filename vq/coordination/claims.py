@@ -35,6 +35,8 @@ from vq.errors import CoordinationError
 from vq.model import TopicPartition
 
 TRIES_MAX: Final = 20
+#: Characters of what an owner node says of its trouble.
+STOPPED_TEXT_MAX: Final = 500
 Kept = TypeVar("Kept", bound=PartitionOfGroup)
 
 
@@ -227,6 +229,40 @@ async def still_ours(coordinator: Coordinator, claimed: Claim) -> bool:
         and assignment is not None
         and assignment.version == claimed.generation
     )
+
+
+async def tell(
+    coordinator: Coordinator,
+    claimed: Claim,
+    *,
+    stopped: str = "",
+    stopped_at: int | None = None,
+    stopped_since_ms: int = 0,
+) -> None:
+    """Write into the owner node what keeps its member from going on; "": nothing does.
+
+    A node that is another's by now is left alone.
+    """
+    topic, number = claimed.partition
+    path = Owner.path(claimed.group, topic, number)
+    for _ in range(TRIES_MAX):
+        try:
+            node = await coordinator.get(path)
+            if not _is_held_by(node, path, claimed.member, coordinator.session_id):
+                return
+            value = replace(
+                Owner.decode(path, node.data),
+                stopped=stopped[:STOPPED_TEXT_MAX],
+                stopped_at=stopped_at,
+                stopped_since_ms=stopped_since_ms,
+            )
+            await coordinator.set(path, value.encode(), version=node.stat.version)
+        except NoNode:
+            return
+        except (BadVersion, ConnectionLost):
+            continue
+        return
+    raise ConnectionLost(f"what stops {claimed.partition} of {claimed.group!r} was not written")
 
 
 async def release(coordinator: Coordinator, claimed: Claim) -> None:

@@ -415,12 +415,27 @@ class Assignment(PartitionOfGroup):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner(PartitionOfGroup):
-    """``consumers/<group>/owners/<topic>/<n>``: the member that consumes it now."""
+    """``consumers/<group>/owners/<topic>/<n>``: the member that consumes it now.
+
+    ``stopped`` says what keeps it from going on, at the offset ``stopped_at``, since when. All
+    three are left out while nothing does.
+    """
 
     _what = "owner"
     _folder = "owners"
     member: str
     generation: int = 0
+    stopped: str = ""
+    stopped_at: int | None = None
+    stopped_since_ms: int = 0
+
+    def _to_json(self) -> dict[str, Any]:
+        values: dict[str, Any] = {"member": self.member, "generation": self.generation}
+        if self.stopped:
+            values["stopped"] = self.stopped
+            values["stopped_at"] = self.stopped_at
+            values["stopped_since_ms"] = self.stopped_since_ms
+        return values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

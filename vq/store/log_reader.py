@@ -93,6 +93,15 @@ class LogReader:
         if self._unreadable:
             raise self._refusal()
 
+    def check_more(self, offset: int) -> None:
+        """Return unless nothing will ever be served at ``offset`` because of damage there.
+
+        Raises:
+            PartitionQuarantined: It lies at or behind the damage.
+        """
+        if self.state is LogState.QUARANTINED and offset >= self.end_offset:
+            self._check_range(offset)
+
     def _check_range(self, offset: int) -> None:
         self.check_readable()
         range_ = {"earliest": self.start_offset, "latest": self.end_offset}

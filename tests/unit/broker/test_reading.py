@@ -7,14 +7,18 @@ import pytest
 from support.broker import Client, message, until
 
 from vq.errors import (
+    CorruptData,
     InvalidRequest,
     OffsetNotBoundary,
     OffsetOutOfRange,
     PartitionFailed,
+    PartitionQuarantined,
     PermissionRefused,
     StaleEpoch,
 )
 from vq.remoting.messages import decode_reply
+from vq.store.log import Log
+from vq.store.log_config import LogState
 from vq.store.record import decode_records
 
 
@@ -235,3 +239,27 @@ async def test_a_log_that_could_not_be_read_at_the_start_has_no_range(served):
             await call
     status = await client.status(with_partitions=True)
     assert status.partitions[0].state == "failed"
+
+
+@pytest.mark.parametrize("tags", [[], ["a"]])
+async def test_a_reader_does_not_wait_at_damage(served, tags):
+    """What lies there comes by no waiting; below it reading goes on."""
+    latest = await _fill(served)
+    channel = served.node._partitions.channels[("t", 0)]
+    channel.log._stop(LogState.QUARANTINED, "a damaged batch")
+    async with asyncio.timeout(5):
+        with pytest.raises(PartitionQuarantined, match="a damaged batch"):
+            await served.client.get("t", 0, latest, max_wait_ms=30_000, tags=tags)
+        assert (await served.client.get("t", 0, 0, tags=tags))[0].next_offset == latest
+
+
+async def test_damage_that_a_check_of_the_offset_meets_is_told_as_damage(served, monkeypatch):
+    """Not as a bug of the broker."""
+    await _fill(served)
+    monkeypatch.setattr(Log, "check_boundary", lambda *_: _raise(CorruptData("a bad header")))
+    with pytest.raises(PartitionQuarantined, match="t-0: a bad header"):
+        await served.client.get("t", 0, 0, validate=True)
+
+
+def _raise(error: Exception) -> None:
+    raise error

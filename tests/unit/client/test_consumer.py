@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -12,13 +13,16 @@ from support.coordination import strike
 
 from vq import aio
 from vq.broker.channel import Channel
+from vq.client import consumer as consumers
+from vq.client import fetcher as fetchers
 from vq.client import membership as memberships
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, ProducerConfig, StartPosition
-from vq.coordination import commits, topics
+from vq.client.fetcher import Chunk, chunk_of
+from vq.coordination import claims, commits, topics
 from vq.coordination.coordinator import NodeExists, Operation, Stat
 from vq.coordination.memory import MemoryCoordinator
-from vq.coordination.paths import CommittedOffset
+from vq.coordination.paths import CommittedOffset, Owner
 from vq.errors import (
     ConnectionCut,
     CorruptData,
@@ -33,6 +37,7 @@ from vq.errors import (
 )
 from vq.limits import FETCH_BYTES_MAX
 from vq.model import Message, TopicPartition
+from vq.remoting.wire_pb2 import GetResponse
 
 
 @pytest.fixture
@@ -222,24 +227,122 @@ async def test_a_reader_believes_no_broker_that_is_behind_what_it_knows(
         assert (len(messages), bounds.latest > 0, taken) == (1, True, [b"1"])
 
 
+def damage_on_the_way(
+    monkeypatch: pytest.MonkeyPatch, module: ModuleType, at: int, times: int
+) -> list[int]:
+    """Flip a bit of the byte at ``at`` in the next ``times`` readings; return how many are left."""
+    left = [times]
+
+    def damaged(response: GetResponse, body: bytes) -> Chunk:
+        place = at - response.offset
+        if left[0] and 0 <= place < len(body):
+            left[0] -= 1
+            body = body[:place] + bytes([body[place] ^ 1]) + body[place + 1 :]
+        return chunk_of(response, body)
+
+    monkeypatch.setattr(module, "chunk_of", damaged)
+    return left
+
+
 async def test_get_reads_up_to_a_damaged_record_and_then_says_so(
-    cluster: MemoryCluster, factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+    factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = await send(factory, *texts(1, 2))
     consumer = await factory.create_consumer()
-    request = consumer._core._request
-
-    async def damaged(*arguments: Any) -> Any:
-        response, body = await request(*arguments)
-        at = results[1].offset + 20 - response.offset
-        return response, body[:at] + b"?" + body[at + 1 :]
-
-    monkeypatch.setattr(consumer._core, "_request", damaged)
+    left = damage_on_the_way(monkeypatch, consumers, results[1].offset + 20, 1_000)
     (good,) = await consumer.get("t", 0, 0, 1_000)
     assert good.content == b"1"
     with pytest.raises(CorruptData) as refused:
         await consumer.get("t", 0, good.next_offset, 1_000)
     assert refused.value.details["offset"] == results[1].offset
+    assert (1_000 - left[0], consumer.bad_reads) == (4, 3)
+
+
+async def test_get_reads_again_what_was_damaged_on_the_way(
+    cluster: MemoryCluster, factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (result,) = await send(factory, *texts(1))
+    consumer = await factory.create_consumer()
+    await consumer.get_bounds("t", 0)
+    connections = cluster.network.connections
+    damage_on_the_way(monkeypatch, consumers, result.offset + 20, 2)
+    (found,) = await consumer.get("t", 0, 0, 1_000)
+    assert (found.content, consumer.bad_reads) == (b"1", 2)
+    await until(lambda: cluster.network.connections == connections)
+
+
+@pytest.mark.parametrize("tag", [None, "a"])
+async def test_one_bad_read_ends_nothing(
+    factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch, tag: str | None
+) -> None:
+    """The loop goes on by itself, in order, with each message once; what happened is told."""
+    monkeypatch.setattr(fetchers, "_AGAIN_S", 0.01)
+    results = await send(factory, *(Message("t", b"%d" % n, "a") for n in range(6)))
+    offset = 6 if tag else results[3].offset + 20
+    left = damage_on_the_way(monkeypatch, fetchers, offset, 3)
+    if tag:  # a filtered answer has its records side by side
+        monkeypatch.setattr(fetchers, "chunk_of", spoil_bodies(left))
+    consumer = await factory.create_consumer(ConsumerConfig(group="g", max_wait_s=0.5))
+    consumer.subscribe("t", message_filter=tag)
+    assert await take(consumer, 6) == [b"%d" % n for n in range(6)]
+    await ask_for_more(consumer)
+    assert left == [0]
+    assert consumer.bad_reads == 3
+    assert isinstance(consumer.last_error, CorruptData)
+    assert consumer.troubles() == {}
+
+
+def spoil_bodies(left: list[int]) -> Callable[[GetResponse, bytes], Chunk]:
+    def spoilt(response: GetResponse, body: bytes) -> Chunk:
+        if left[0] and body:
+            left[0] -= 1
+            body = body[:-1] + bytes([body[-1] ^ 1])
+        return chunk_of(response, body)
+
+    return spoilt
+
+
+async def test_damage_is_told_while_it_lasts_and_reading_goes_on_once_it_is_put_right(
+    cluster: MemoryCluster,
+    factory: aio.MessageFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """By the consumer, by its owner node, once in the log."""
+    monkeypatch.setattr(fetchers, "_AGAIN_S", 0.001)
+    monkeypatch.setattr(fetchers, "_AGAIN_MAX_S", 0.01)
+    results = await send(factory, *texts(1, 2))
+    left = damage_on_the_way(monkeypatch, fetchers, results[1].offset + 20, 1_000_000)
+    where = TopicPartition("t", 0)
+    consumer = await consumer_of(factory)
+    assert await take(consumer, 1) == [b"1"]
+    waiting = asyncio.create_task(take(consumer, 1))
+    await until(lambda: consumer.bad_reads >= 5)
+    trouble = consumer.troubles()[where]
+    assert isinstance(trouble.error, CorruptData)
+    assert trouble.offset == results[0].offset + 21
+    assert trouble.tries >= 4
+
+    async def owner() -> Owner:
+        async with cluster.admin() as coordinator:
+            return (await claims.read_partitions(coordinator, Owner, "g", ["t"]))[where]
+
+    async def is_told() -> bool:
+        said = await owner()
+        return "CorruptData" in said.stopped and said.stopped_since_ms == trouble.since_ms
+
+    await until_true(is_told)
+    left[0] = 0
+    assert await waiting == [b"2"]
+    await ask_for_more(consumer)
+    assert consumer.troubles() == {}
+
+    async def is_over() -> bool:
+        return (await owner()).stopped == ""
+
+    await until_true(is_over)
+    assert caplog.text.count("a partition does not go on") == 1
+    assert caplog.text.count("a partition goes on") == 1
 
 
 async def test_bounds_follow_what_is_stored(factory: aio.MessageFactory) -> None:

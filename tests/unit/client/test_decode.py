@@ -202,3 +202,17 @@ def test_raw_and_filtered_answers_may_follow_one_another() -> None:
     ]
     assert [len(each) for each in found] == [8, 2, 8]
     assert list(itertools.chain(*found))[-1].offset > BASE + len(DATA)
+
+
+def test_a_record_that_claims_to_go_on_behind_the_last_byte_there_is_is_damaged() -> None:
+    """Or its reader would wait for ever for bytes that nobody writes."""
+    good, longer = encode_record(1, b"one"), encode_record(2, b"two")
+    longer = (int.from_bytes(longer[:4]) + 50).to_bytes(4) + longer[4:]
+    body = good + longer
+    decoder = Decoder(WHERE)
+    assert len(decoder.decode(Chunk(0, len(body), body, None))) == 1
+    assert decoder.error is None, "more may follow"
+    more = Chunk(len(body), len(body) + 10, bytes(10), None, at_end=True)
+    assert decoder.decode(more) == []
+    assert decoder.error is not None
+    assert decoder.error.details == {"offset": len(good)}

@@ -1,5 +1,7 @@
 """Listeners: called in order, by one thread a partition, and by whom after an error."""
 
+import asyncio
+import dataclasses
 import threading
 import time
 from collections import defaultdict
@@ -7,11 +9,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from support.delivery import Told
 
 from vq.client import delivery as deliveries
 from vq.client.config import ConsumerConfig, OnListenerError
 from vq.client.delivery import ThreadDelivery, Workers
 from vq.client.fetcher import Chunk
+from vq.errors import CorruptData, ListenerFailed
 from vq.model import Message, TopicPartition
 from vq.store.record import encode_record
 
@@ -33,7 +37,7 @@ class Partition:
     ) -> None:
         self.offset = 0
         self.count = 0
-        self.consumed = 0
+        self.told = Told()
         self.stopped = threading.Event()
         config = ConsumerConfig(
             **{"group": "g", "listener_backoff_s": 0.001, "listener_retries": 2, **settings}
@@ -43,12 +47,13 @@ class Partition:
             0,
             listener,
             config,
-            on_consumed=self._consumed,
+            hooks=self.told.hooks,
             workers=workers,
         )
 
-    def _consumed(self, size: int) -> None:
-        self.consumed += size
+    @property
+    def consumed(self) -> int:
+        return self.told.consumed
 
     def chunk(self, count: int, *, picked: bool = False, gap: int = 0) -> Chunk:
         """The next ``count`` messages; with ``picked`` as a filtered answer, ``gap`` bytes long."""
@@ -182,7 +187,26 @@ def test_a_long_backlog_does_not_keep_the_others_waiting(workers: Workers) -> No
 
 
 # Errors -------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("error", [ValueError("mine"), SystemExit(1)])
+class Odd(BaseException):
+    """Neither an ``Exception``, nor able to say what it is."""
+
+    def __repr__(self) -> str:
+        raise ValueError("no repr")
+
+
+#: What user code may raise beside an ``Exception``: some libraries cancel with these.
+ANYTHING = [
+    ValueError("mine"),
+    SystemExit(1),
+    KeyboardInterrupt(),
+    GeneratorExit(),
+    asyncio.CancelledError(),
+    pytest.fail.Exception("failed"),
+    Odd(),
+]
+
+
+@pytest.mark.parametrize("error", ANYTHING, ids=lambda error: type(error).__name__)
 def test_retry_calls_again_until_it_succeeds(
     workers: Workers, error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -194,6 +218,50 @@ def test_retry_calls_again_until_it_succeeds(
     assert listener.calls == [0, 1, 1, 1, 1, 1, 1, 2]
     assert "try 5" in caplog.text
     assert partition.delivery.position == partition.offset
+    assert [type(each) for each in partition.told.errors] == [ListenerFailed] * 5
+    assert partition.told.errors[0].__cause__ is error
+    assert (partition.delivery.error, partition.told.went_on) == (None, 1)
+
+
+@pytest.mark.parametrize("error", ANYTHING, ids=lambda error: type(error).__name__)
+def test_whatever_a_listener_raises_its_thread_lives_and_the_partition_can_be_given_up(
+    workers: Workers, error: BaseException
+) -> None:
+    listener, healthy = Listener(), Listener()
+    listener.fail = lambda content, nth: error
+    first, second = Partition(workers, listener, 0), Partition(workers, healthy, 1)
+    first.add(2)
+    until(lambda: len(first.told.errors) >= 3)
+    second.add(3)
+    until(lambda: second.delivery.delivered == 3)
+    first.stop()
+    assert first.stopped.wait(WAIT_S)
+    assert first.delivery.position == 0
+
+
+def test_what_a_listener_raises_counts_as_a_try_of_skip_whatever_it_is(workers: Workers) -> None:
+    listener = Listener()
+    listener.fail = lambda content, nth: asyncio.CancelledError() if content == 1 else None
+    partition = Partition(workers, listener, on_listener_error=OnListenerError.SKIP)
+    partition.add(3)
+    until(lambda: partition.delivery.delivered == 3)
+    assert listener.calls == [0, 1, 1, 1, 2]
+    assert (partition.delivery.error, partition.told.went_on) == (None, 1)
+
+
+def test_that_a_partition_goes_on_is_told_before_the_rest_of_its_chunk(workers: Workers) -> None:
+    """The rest may take a slow listener hours."""
+    listener = Listener()
+    listener.fail = lambda content, nth: ValueError() if (content, nth) == (1, 1) else None
+    told: list[int] = []
+    partition = Partition(workers, lambda message: (told.append(went_on()), listener(message)))
+
+    def went_on() -> int:
+        return partition.told.went_on
+
+    partition.add(5)
+    until(lambda: partition.delivery.delivered == 5)
+    assert told == [0, 0, 0, 1, 1, 1]
 
 
 def test_pauses_double_up_to_their_bound(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,38 +322,72 @@ def test_a_message_that_always_fails_holds_up_its_partition_alone(workers: Worke
     assert first.stopped.is_set(), "it waits for its next try: nobody is in the listener"
 
 
-def test_a_bug_of_ours_stops_the_partition_and_not_the_thread(
-    workers: Workers, monkeypatch: pytest.MonkeyPatch
+def test_a_bug_of_ours_is_said_and_the_chunk_is_fetched_again(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Bytes that fail a check may look like anything to code that takes them for sound."""
     first, second = Partition(workers, Listener(), 0), Partition(workers, Listener(), 1)
 
     def stumble(_: Chunk) -> None:
         raise RuntimeError("a bug")
 
     monkeypatch.setattr(first.delivery._decoder, "decode", stumble)
-    first.add(1)
+    chunk = first.add(1)
     second.add(1)
-    until(lambda: second.delivery.delivered == 1)
+    until(lambda: second.delivery.delivered == 1 and first.told.again == [0])
     assert "a bug" in str(first.delivery.error)
-    first.stop()
-    assert first.stopped.wait(WAIT_S)
+    assert "a bug" in caplog.text
+    first.delivery.add(chunk)
+    until(lambda: first.delivery.delivered == 1)
+    assert (first.delivery.error, first.told.went_on) == (None, 1)
 
 
-def test_damage_stops_the_partition_behind_the_good_messages(workers: Workers) -> None:
+def damage(body: bytes, at: int) -> bytes:
+    return body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :]
+
+
+@pytest.mark.parametrize("picked", [False, True])
+def test_bytes_that_fail_a_check_are_fetched_again_and_nothing_else_is_taken(
+    workers: Workers, picked: bool
+) -> None:
+    """From behind the last good message; as often as it takes, and told each time."""
     listener = Listener()
     partition = Partition(workers, listener)
-    good, bad = partition.chunk(2), partition.chunk(2)
-    body = bytearray(good.body + bad.body)
-    body[-25] ^= 1  # in the first record of ``bad``
-    partition.delivery.add(Chunk(0, len(body), bytes(body), None))
-    until(lambda: partition.delivery.error is not None)
+    size = len(encode_record(1, b"0"))
+    chunk = partition.chunk(4, picked=picked)
+    bad = dataclasses.replace(chunk, body=damage(chunk.body, 2 * size + 20))
+    partition.delivery.add(bad)
+    until(lambda: partition.told.again == [2 * size])
     assert listener.calls == [0, 1]
-    assert partition.delivery.position == bad.offset
-    assert partition.consumed == 0, "so that nothing more than the bound is fetched"
-    partition.add(1)
+    assert partition.delivery.position == 2 * size
+    assert isinstance(partition.delivery.error, CorruptData)
+    assert partition.consumed == 0
+    partition.add(1)  # asked for before the damage was seen: the fetcher begins anew
+    offsets = [2 * size, 3 * size] if picked else None
+    again = Chunk(2 * size, 4 * size, chunk.body[2 * size :], offsets)
+    partition.delivery.add(dataclasses.replace(again, body=damage(again.body, 20)))
+    until(lambda: partition.told.again == [2 * size] * 2)
+    assert [type(each) for each in partition.told.errors] == [CorruptData] * 2
+    assert partition.told.went_on == 0
+    partition.delivery.add(again)
+    until(lambda: partition.delivery.delivered == 4)
+    assert listener.calls == [0, 1, 2, 3]
+    assert (partition.delivery.error, partition.told.went_on) == (None, 1)
+    assert partition.delivery.progress() == (4 * size, 4)
+    until(lambda: partition.consumed == again.size)
     partition.stop()
     assert partition.stopped.wait(WAIT_S)
-    assert listener.calls == [0, 1]
+
+
+def test_a_partition_that_waits_for_sound_bytes_can_be_given_up(workers: Workers) -> None:
+    partition = Partition(workers, Listener())
+    chunk = partition.chunk(1)
+    partition.delivery.add(dataclasses.replace(chunk, body=damage(chunk.body, 20)))
+    until(lambda: partition.told.again == [0])
+    partition.stop()
+    assert partition.stopped.wait(WAIT_S)
+    partition.delivery.add(chunk)
+    assert partition.delivery.delivered == 0
 
 
 # Stopping -----------------------------------------------------------------------------------------

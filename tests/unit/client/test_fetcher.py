@@ -1,5 +1,6 @@
 """Reading ahead of one partition: one request at a time, bounded, from wherever the bytes lie."""
 
+import asyncio
 import random
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -14,8 +15,10 @@ from vq.client.fetcher import Chunk, PartitionFetcher
 from vq.errors import (
     Busy,
     ConnectionCut,
+    InternalError,
     NotMaster,
     OffsetOutOfRange,
+    PartitionQuarantined,
     ProtocolError,
     StaleEpoch,
     UnknownTopic,
@@ -65,6 +68,8 @@ class Cluster:
         self.missing: VqError | None = None
         self.epoch = 3
         self.lookups = 0
+        self.anew: list[GetRequest] = []
+        self.answers: list[bytes | VqError] = []
         self.routes = SimpleNamespace(topics={"t": SimpleNamespace(id="id-1")})
 
     def master_at(self, where: TopicPartition, offset: int) -> tuple[Address, int]:
@@ -75,6 +80,17 @@ class Cluster:
     def live_connection(self, address: Address) -> Connection | None:
         self.lookups += 1
         return self.connection
+
+    async def request(
+        self, address: Address, command: int, message: GetRequest, *, timeout: float, anew: bool
+    ) -> tuple[GetResponse, bytes]:
+        """Answer on a connection of its own with 100 bytes, or as told."""
+        assert (address, command, anew) == (HERE, Command.GET, True)
+        self.anew.append(message)
+        answer = self.answers.pop(0) if self.answers else bytes(100)
+        if isinstance(answer, VqError):
+            raise answer
+        return GetResponse(offset=message.offset, high_watermark=5_000), answer
 
     def refresh(self, topic: str) -> None:
         self.refreshed.append(topic)
@@ -90,7 +106,7 @@ class Reader:
     def __init__(self, *, offset: int = 100, tags: tuple[str, ...] = (), **settings: Any) -> None:
         self.cluster = Cluster()
         self.chunks: list[Chunk] = []
-        self.errors: list[VqError] = []
+        self.errors: list[VqError | None] = []
         cluster: Any = self.cluster
         bounds = {"length": 1_000, "prefetch_bytes": 2_000, "max_wait_s": 5.0, **settings}
         self.fetcher = PartitionFetcher(
@@ -331,3 +347,76 @@ async def test_a_stop_during_a_pause_ends_it() -> None:
     reader.fetcher.stop()
     assert timer.cancelled()
     assert reader.asked == [100]
+
+
+async def test_bytes_that_failed_a_check_are_read_again_on_a_connection_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was under way is dropped, and what follows comes over the common connection again."""
+    monkeypatch.setattr(fetchers, "_AGAIN_S", 0.001)
+    reader = Reader()
+    reader.answer(bytes(300))
+    assert reader.asked == [100, 400]
+    reader.fetcher.fetch_again(150)
+    reader.answer(bytes(50))
+    await until(lambda: len(reader.chunks) == 2)
+    (request,) = reader.cluster.anew
+    assert (request.offset, request.validate, request.max_wait_ms) == (150, True, 0)
+    assert (reader.chunks[1].offset, reader.chunks[1].next_offset) == (150, 250)
+    assert reader.asked == [100, 400, 250]
+    assert reader.fetcher._buffered == reader.chunks[1].size, "what was dropped takes no room"
+    reader.answer(bytes(10))
+    assert reader.chunks[-1].offset == 250
+
+
+async def test_pauses_before_reading_damage_again_grow_up_to_their_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At one place; at the next they begin anew. A cluster that does not answer is asked later."""
+    pauses: list[float] = []
+    sleep = asyncio.sleep
+
+    async def note(pause_s: float) -> None:
+        pauses.append(pause_s)
+        await sleep(0)
+
+    noting = SimpleNamespace(**{**vars(asyncio), "sleep": note})
+    monkeypatch.setattr(fetchers, "asyncio", noting)
+    monkeypatch.setattr(fetchers, "_BACKOFF_S", 0.001)
+    reader = Reader()
+    for _ in range(12):
+        reader.fetcher.fetch_again(100)
+        count = len(reader.chunks) + 1
+        await until(lambda count=count: len(reader.chunks) == count)
+    assert 0.05 < pauses[0] < 0.15
+    assert all(early < late for early, late in zip(pauses[:5], pauses[2:7], strict=True))
+    assert 20 < pauses[-1] < 40
+    reader.cluster.answers = [Busy("later")]
+    reader.fetcher.fetch_again(120)
+    await until(lambda: len(pauses) == 13 and not reader.cluster.answers)
+    assert pauses[-1] < 0.15
+    await until(lambda: reader.asked[-1] == 120)
+    assert reader.connection.asked[-1][0].validate
+    reader.fetcher.fetch_again(130)
+    reader.fetcher.stop()
+    await sleep(0)
+    assert reader.fetcher._again is not None
+    assert reader.fetcher._again.cancelled()
+
+
+async def test_that_what_was_told_is_over_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, with the first answer, also where there is nothing new. A bug of the broker is told."""
+    monkeypatch.setattr(fetchers, "_BACKOFF_MAX_S", 0.001)
+    reader = Reader()
+    reader.answer()
+    assert reader.errors == []
+    for error in (PartitionQuarantined("damage"), InternalError("a bug")):
+        count = len(reader.asked)
+        status, header = encode_error(error)
+        reader.connection.asked[-1][1](Frame(Command.GET, status, 1, 0, header, b""))
+        await until(lambda count=count: len(reader.asked) > count)
+    reader.answer()
+    reader.answer()
+    assert [type(each) for each in reader.errors] == [
+        PartitionQuarantined, InternalError, type(None),
+    ]  # fmt: skip

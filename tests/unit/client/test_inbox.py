@@ -5,10 +5,11 @@ import contextlib
 import gc
 
 import pytest
+from support.delivery import Told
 
 from vq.client.fetcher import Chunk
 from vq.client.inbox import Inbox, InboxDelivery, Messages
-from vq.errors import CorruptData, InvalidState
+from vq.errors import InvalidState
 from vq.model import TopicPartition
 from vq.store.record import encode_record
 
@@ -17,12 +18,14 @@ class Partition:
     """A held partition; message contents are its number and a count from 0."""
 
     def __init__(self, inbox: Inbox, number: int = 0) -> None:
-        self.number, self.offset, self.count, self.consumed = number, 0, 0, 0
+        self.number, self.offset, self.count = number, 0, 0
         self.stopped = False
-        self.delivery = InboxDelivery(TopicPartition("t", number), 0, inbox, self._consumed)
+        self.told = Told()
+        self.delivery = InboxDelivery(TopicPartition("t", number), 0, inbox, self.told.hooks)
 
-    def _consumed(self, size: int) -> None:
-        self.consumed += size
+    @property
+    def consumed(self) -> int:
+        return self.told.consumed
 
     def add(self, count: int, *, picked: bool = False, gap: int = 0, damage: bool = False) -> Chunk:
         begin, offsets, body = self.offset, [], b""
@@ -317,19 +320,36 @@ async def test_stopping_waits_for_the_message_in_hand() -> None:
     assert idle.delivery.delivered == 0
 
 
-async def test_damage_is_raised_once_behind_the_good_messages_and_others_go_on() -> None:
+@pytest.mark.parametrize("bug", [False, True])
+async def test_bytes_that_fail_a_check_are_fetched_again_while_others_go_on(
+    bug: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with threads: nothing is raised into the loop, nothing is skipped."""
     inbox = Inbox()
     bad, good = Partition(inbox, 0), Partition(inbox, 1)
-    bad.add(2, damage=True)
+    if bug:
+
+        def stumble(_: Chunk) -> None:
+            raise RuntimeError("a bug")
+
+        monkeypatch.setattr(bad.delivery._decoder, "decode", stumble)
+    chunk = bad.add(2, damage=not bug)
     bad.add(1)
     good.add(1)
-    assert await take(inbox, 1) == [b"0.0"]
-    with pytest.raises(CorruptData):
-        await inbox.next()
-    bad.add(1)
-    assert await take(inbox, 1) == [b"1.0"]
+    first = [] if bug else [b"0.0"]
+    assert await take(inbox, len(first) + 1) == [*first, b"1.0"]
     assert await nothing_comes(inbox)
-    assert bad.delivery.delivered == 1
-    assert bad.consumed == 0, "so that nothing more than the bound is fetched"
+    begin = 0 if bug else chunk.next_offset // 2
+    assert (bad.delivery.position, bad.delivery.delivered) == (begin, len(first))
+    assert (bad.told.again, len(bad.told.errors), bad.consumed) == ([begin], 1, 0)
+    bad.add(1)
+    assert await nothing_comes(inbox), "these were asked for before the damage was seen"
+    again = b"".join(encode_record(n, b"0.%d" % (n - 1)) for n in range(len(first) + 1, 4))
+    bad.delivery.add(Chunk(begin, begin + len(again), again, None))
+    assert await take(inbox, 1) == [b"0.%d" % len(first)]
+    assert bad.told.went_on == 0, "it is in hand"
+    await take(inbox, 1)
+    assert (bad.told.went_on, bad.delivery.error) == (1, None)
     bad.stop()
+    inbox.close()
     assert bad.stopped

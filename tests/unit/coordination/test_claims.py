@@ -7,7 +7,7 @@ from support.coordination import at
 
 from vq.coordination import claims, commits
 from vq.coordination.claims import Claim, StillOwned
-from vq.coordination.paths import Assignment, Partition
+from vq.coordination.paths import Assignment, Owner, Partition
 from vq.model import TopicPartition
 
 P0 = TopicPartition("t", 0)
@@ -101,3 +101,26 @@ async def test_a_partition_is_younger_than_a_group_that_began_before_it(client) 
     await client.delete(path)
     await client.create(path)
     assert await claims.is_younger(client, "g", P0)
+
+
+async def test_an_owner_says_what_stops_it(client, other) -> None:
+    """In its own node, within a bound; in nobody else's."""
+
+    async def owner() -> Owner:
+        path = Owner.path("g", "t", 0)
+        return Owner.decode(path, (await client.get(path)).data)
+
+    mine = await claims.claim(client, "g", "m1", P0)
+    await claims.tell(client, mine, stopped="x" * 10_000, stopped_at=7, stopped_since_ms=8)
+    said = await owner()
+    assert (said.member, said.generation, said.stopped_at, said.stopped_since_ms) == ("m1", 1, 7, 8)
+    assert said.stopped == "x" * claims.STOPPED_TEXT_MAX
+    assert await claims.still_ours(client, mine)
+    await claims.tell(client, mine)
+    assert await owner() == Owner(member="m1", generation=1)
+    await claims.tell(client, mine, stopped="again")
+    await claims.release(client, mine)
+    await claims.tell(client, mine, stopped="late")
+    theirs = await claims.claim(other, "g", "m2", P0)
+    await claims.tell(client, mine, stopped="late")
+    assert await owner() == Owner(member="m2", generation=theirs.generation)

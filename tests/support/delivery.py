@@ -1,0 +1,26 @@
+"""What a delivery tells, noted."""
+
+from vq.client.delivery import DeliveryHooks
+from vq.errors import VqError
+
+
+class Told:
+    """Hooks that note what they are told, from any thread."""
+
+    def __init__(self) -> None:
+        self.consumed = 0
+        self.errors: list[VqError] = []
+        self.went_on = 0
+        self.again: list[int] = []
+        self.hooks = DeliveryHooks(
+            consumed=self._consumed,
+            stuck=self.errors.append,
+            went_on=self._went_on,
+            fetch_again=self.again.append,
+        )
+
+    def _consumed(self, size: int) -> None:
+        self.consumed += size
+
+    def _went_on(self) -> None:
+        self.went_on += 1

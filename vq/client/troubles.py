@@ -1,0 +1,115 @@
+"""What keeps a consumer from going on, partition by partition: noted, said once, published.
+
+Loop-bound, except ``present`` and the attributes, which any thread may read. Nothing in here
+decides anything: whoever is in trouble goes on trying.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from vq.clock import Clock
+from vq.errors import VqError
+from vq.model import PartitionTrouble, TopicPartition
+
+logger = logging.getLogger(__name__)
+#: What is published changes no more often than this.
+_PUBLISH_S: Final = 1.0
+
+Tell = Callable[[TopicPartition, PartitionTrouble | None], Awaitable[None]]
+
+
+class Troubles:
+    """The troubles of one consumer.
+
+    Attributes:
+        last_error: The last one there was, over or not.
+        bad_reads: How often bytes failed a check and were fetched again.
+    """
+
+    def __init__(self, group: str, member: str, clock: Clock) -> None:
+        self.last_error: VqError | None = None
+        self.bad_reads = 0
+        self._group = group
+        self._member = member
+        self._clock = clock
+        self._present: dict[TopicPartition, PartitionTrouble] = {}
+        self._published: set[TopicPartition] = set()
+        self._changed: set[TopicPartition] = set()
+        self._wake = asyncio.Event()
+
+    def present(self) -> dict[TopicPartition, PartitionTrouble]:
+        """Return what stands still now."""
+        return dict(self._present)
+
+    def failed(self, where: TopicPartition, offset: int, error: VqError) -> None:
+        """A partition does not go on at ``offset``; told at every try, logged once per cause."""
+        self.last_error = error
+        before = self._present.get(where)
+        if before is not None and before.offset == offset and type(before.error) is type(error):
+            self._present[where] = before._replace(error=error, tries=before.tries + 1)
+            return
+        now = self._clock.wall_ms()
+        self._present[where] = PartitionTrouble(error, offset, now, 1)
+        logger.error(
+            "a partition does not go on; it is tried again, nothing is skipped: group=%s member=%s "
+            "partition=%s offset=%d error=%s",
+            self._group,
+            self._member,
+            where,
+            offset,
+            error,
+        )
+        self._publish_soon(where)
+
+    def over(self, where: TopicPartition) -> None:
+        """A partition goes on."""
+        trouble = self._present.pop(where, None)
+        if trouble is None:
+            return
+        logger.warning(
+            "a partition goes on: group=%s member=%s partition=%s tries=%d seconds=%.1f",
+            self._group,
+            self._member,
+            where,
+            trouble.tries,
+            (self._clock.wall_ms() - trouble.since_ms) / 1000,
+        )
+        self._publish_soon(where)
+
+    def forget(self, where: TopicPartition) -> None:
+        """A partition is given up, or begins anew; what the group is told of it goes with that."""
+        if self._present.pop(where, None) is not None:
+            self._publish_soon(where)
+
+    def _publish_soon(self, where: TopicPartition) -> None:
+        self._changed.add(where)
+        self._wake.set()
+
+    async def publish(self, tell: Tell) -> None:
+        """Tell the group what changed, for ever; not more often than once per second."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            changed, self._changed = sorted(self._changed), set()
+            for where in changed:
+                trouble = self._present.get(where)
+                if trouble is None and where not in self._published:
+                    continue  # over before anybody was told
+                try:
+                    await tell(where, trouble)
+                except VqError as error:
+                    logger.info("a trouble is published later: partition=%s: %s", where, error)
+                    self._publish_soon(where)
+                except Exception:
+                    logger.exception("publishing a trouble stumbled: partition=%s", where)
+                else:
+                    self._note_published(where, present=trouble is not None)
+            await asyncio.sleep(_PUBLISH_S)
+
+    def _note_published(self, where: TopicPartition, *, present: bool) -> None:
+        if present:
+            self._published.add(where)
+        else:
+            self._published.discard(where)
