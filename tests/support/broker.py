@@ -2,11 +2,11 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import google_crc32c
 
@@ -26,6 +26,8 @@ from vq.remoting.messages import decode_reply, encode_header
 from vq.remoting.transport import Network
 from vq.store.memory_disk import MemoryDisk
 from vq.store.record import encode_record
+
+T = TypeVar("T")
 
 DATA = Path("/data")
 WAIT_S = 5.0
@@ -70,6 +72,33 @@ class HeldFlusher(LoopFlusher):
             super().submit(tickets)
 
 
+class HeldRunner(InlineRunner):
+    """A runner that holds calls back while it is told to, so that a test can look meanwhile."""
+
+    def __init__(self) -> None:
+        self._free = asyncio.Event()
+        self._free.set()
+        self.waiting = 0
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold calls back inside the block."""
+        self._free.clear()
+        try:
+            yield
+        finally:
+            self._free.set()
+
+    async def run(self, call: Callable[[], T]) -> T:
+        """See ``Runner.run``."""
+        self.waiting += 1
+        try:
+            await self._free.wait()
+        finally:
+            self.waiting -= 1
+        return await super().run(call)
+
+
 @dataclass
 class MemoryCluster:
     """ZooKeeper, network and disks of a cluster in memory."""
@@ -79,6 +108,7 @@ class MemoryCluster:
     disks: dict[str, MemoryDisk] = field(default_factory=dict)
     flushers: dict[str, HeldFlusher] = field(default_factory=dict)
     coordinators: dict[str, MemoryCoordinator] = field(default_factory=dict)
+    runners: dict[str, HeldRunner] = field(default_factory=dict)
     nodes: dict[str, BrokerNode] = field(default_factory=dict)
 
     def node(self, group: str = "b1", **settings: Any) -> BrokerNode:
@@ -98,6 +128,7 @@ class MemoryCluster:
             }
         )
         self.coordinators[group] = self.ensemble.coordinator("test", session_timeout_s=4.0)
+        self.runners[group] = HeldRunner()
         self.flushers[group] = HeldFlusher(FlushRunner(clock, None))
         self.nodes[group] = BrokerNode(
             config,
@@ -107,7 +138,7 @@ class MemoryCluster:
             clock=clock,
             rng=random.Random(7),
             flusher=self.flushers[group],
-            runner=InlineRunner(),
+            runner=self.runners[group],
         )
         return self.nodes[group]
 

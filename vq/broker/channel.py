@@ -400,10 +400,12 @@ class Channel:
 
     def stale_epoch(self, epoch: int) -> StaleEpoch:
         """Return the error for a peer that knows a newer master than this one."""
+        context = self.context
+        why = f": {context.epoch_problem}" if context.epoch_problem else ""
         return StaleEpoch(
-            f"the request knows epoch {epoch} of group {self.context.group}, this node has "
-            f"{self.context.epoch}",
-            details={"epoch": self.context.epoch},
+            f"the request knows epoch {epoch} of group {context.group}, this node has "
+            f"{context.epoch}{why}",
+            details={"epoch": context.epoch},
         )
 
     def _refuse(self, session: Session, ticket: Ticket, error: VqError) -> None:

@@ -35,6 +35,7 @@ class Context:
     Attributes:
         group: This node's broker group.
         epoch: Epoch of its mastership, stamped into every batch; 0 while it has none.
+        epoch_problem: Why a newer epoch than ``epoch`` is not acted in, "" if there is none.
         may_acknowledge: Whether an append may still be acknowledged under ``epoch``.
         call_later: Calls back after so many seconds, on the loop.
         waiting: Requests of all sessions that wait for an answer.
@@ -46,4 +47,5 @@ class Context:
     call_later: Callable[[float, Callable[[], None]], Timer]
     may_acknowledge: Callable[[], bool]
     epoch: int = 0
+    epoch_problem: str = ""
     counters: Counters = field(default_factory=Counters)

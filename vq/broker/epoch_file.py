@@ -42,15 +42,18 @@ def read_epoch(data: Path, disk: Disk) -> int:
     return int(words[2])
 
 
-def store_epoch(data: Path, disk: Disk, epoch: int) -> None:
+def store_epoch(data: Path, disk: Disk, epoch: int, *, again: bool = False) -> None:
     """Make ``epoch`` durable as the one acted in from now on.
+
+    ``again``: this process began to store this very epoch before and could not. It may be in the
+    file all the same, and is written once more.
 
     Raises:
         CoordinationError: It does not rise above the one stored.
         OSError: It could not be stored; it must not be acted in.
     """
     known = read_epoch(data, disk)
-    if epoch <= known:
+    if epoch < known or (epoch == known and not again):
         raise CoordinationError(
             f"ZooKeeper gave epoch {epoch}, but this data directory has acted in {known}: the "
             "group's record was lost or is another cluster's. Restore ZooKeeper's data, or point "

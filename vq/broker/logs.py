@@ -11,6 +11,7 @@ gaps, so each range is a log of its own:
 import logging
 from pathlib import Path
 
+from vq.broker.reserve import Reserve
 from vq.clock import Clock
 from vq.model import TopicPartition
 from vq.store.block import BlockCache
@@ -27,12 +28,19 @@ class Logs:
     """Opens logs in one data directory; they share one cache of open files."""
 
     def __init__(
-        self, directory: DataDirectory, *, disk: Disk, clock: Clock, config: LogConfig
+        self,
+        directory: DataDirectory,
+        *,
+        disk: Disk,
+        clock: Clock,
+        config: LogConfig,
+        reserve: Reserve,
     ) -> None:
         self._directory = directory
         self._disk = disk
         self._clock = clock
         self._config = config
+        self._reserve = reserve
         self._cache = BlockCache()
 
     def prepare(self, partition: TopicPartition, topic_id: str) -> tuple[bool, list[Path]]:
@@ -102,7 +110,10 @@ class Logs:
 
         Returns where they are now, None if there were none.
         """
-        return self._directory.move_topic(name, self._clock, keep=keep)
+        return self._reserve.spend(
+            lambda: self._directory.move_topic(name, self._clock, keep=keep),
+            f"the data of topic {name} cannot be moved out of the way",
+        )
 
     def purge_trash(self, keep_s: float) -> int:
         """Remove what was moved out of the way long ago; return how many topics that were."""

@@ -158,7 +158,7 @@ class Mover:
     async def _refresh(self, topic: str) -> None:
         self._partitions.view.hint(topic)
         await self._partitions.view.refresh()
-        problem = self._partitions.view.problems.get(topic)
+        problem = self._partitions.view.why_not_followed(topic)
         if problem is not None:
             raise problem
 

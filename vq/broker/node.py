@@ -27,6 +27,7 @@ from vq.broker.flusher import Flusher, FlushRunner, ThreadFlusher
 from vq.broker.lease import Lease
 from vq.broker.load import LoadMeter
 from vq.broker.logs import Logs
+from vq.broker.mastership import Mastership
 from vq.broker.moving import Mover
 from vq.broker.partitions import Partitions
 from vq.broker.reserve import Reserve
@@ -38,8 +39,8 @@ from vq.broker.tasks import Tasks
 from vq.broker.turn import Turn
 from vq.clock import Clock
 from vq.coordination.coordinator import Coordinator, SessionState
-from vq.coordination.registry import BrokerRegistration, Registered, read_state
-from vq.errors import CoordinationError, DiskFull, InvalidState, NotMaster, ShuttingDown, VqError
+from vq.coordination.registry import BrokerRegistration
+from vq.errors import CoordinationError, DiskFull, InvalidState, ShuttingDown, VqError
 from vq.model import Address
 from vq.remoting.connection import ServerIdentity
 from vq.remoting.transport import Listener, Network
@@ -103,7 +104,6 @@ class BrokerNode:
         self._failure: VqError | None = None
         self._failed = asyncio.Event()
         self._remove_listener: Callable[[], None] | None = None
-        self._not_master: VqError | None = NotMaster("this node is not registered yet")
 
     @property
     def address(self) -> Address:
@@ -149,6 +149,9 @@ class BrokerNode:
         self._look_at_disk()
         await self._coordinator.start(config.start_timeout_s)
         self._remove_listener = self._coordinator.add_listener(self._on_session)
+        await (
+            self._coordinator.sync()
+        )  # a server that lags behind knows too few topics, or too many
         await self._partitions.view.refresh()
         await self._partitions.look_for_strangers()
         self._listener = await self._network.listen(
@@ -186,11 +189,21 @@ class BrokerNode:
             call_later=loop.call_later,
             may_acknowledge=self._lease.holds,
         )
+        self._mastership = Mastership(
+            self._context,
+            self._lease,
+            self._coordinator,
+            self._runner,
+            node=config.node,
+            store=self._store_epoch,
+            on_change=self._mastership_changed,
+        )
         self._logs = Logs(
             directory,
             disk=self._disk,
             clock=clock,
             config=self._log_config,
+            reserve=self._reserve,
         )
         self._partitions = Partitions(
             self._context,
@@ -270,48 +283,24 @@ class BrokerNode:
             pool=config.pool,
             labels=config.labels,
             rng=self._rng,
-            on_change=self._registration_changed,
+            on_change=self._mastership.registration_changed,
         )
-        registered = await self._registration.start()
-        await self._take_epoch(registered)
+        await self._registration.start()
+        await self._mastership.take_first()
+        self._tasks.start(self._mastership.run())
 
-    def _registration_changed(self, registered: Registered | None) -> None:
-        if registered is None:
-            # Whether to go on acting is the lease's decision, not that of a lost session.
-            logger.warning("the registration is lost; messages are taken while the lease allows")
-        elif self._context.epoch:
-            self._tasks.start(self._take_epoch(registered))
-
-    async def _take_epoch(self, registered: Registered) -> None:
-        """Store an epoch on disk, then act on it."""
-        data, disk, reserve = self.config.data, self._disk, self._reserve
-        await self._runner.run(
-            lambda: reserve.spend(lambda: store_epoch(data, disk, registered.epoch))
+    def _store_epoch(self, epoch: int, *, again: bool) -> None:
+        data, disk = self.config.data, self._disk
+        self._reserve.spend(
+            lambda: store_epoch(data, disk, epoch, again=again),
+            "not even the broker's epoch can be stored",
         )
-        self._context.epoch = max(self._context.epoch, registered.epoch)
-        self._server.identity = self._identity(registered.incarnation)
-        self._lease.revoked = False
-        self._not_master = None
-        await self._look_at_group()
+
+    def _mastership_changed(self) -> None:
+        acting = self._mastership.acting
+        if acting is not None:
+            self._server.identity = self._identity(acting.incarnation)
         self._update_refusal()
-
-    async def _look_at_group(self) -> None:
-        """See whether this node still leads its group, and whether it is alone in sync."""
-        state = await read_state(self._coordinator, self.config.group)
-        if state is None:
-            return  # nobody else can lead by it either
-        self._lease.alone = state.insync == (self.config.node,)
-        registration = self._registration
-        registered = registration.registered if registration is not None else None
-        claimed = max(self._context.epoch, registered.epoch if registered is not None else 0)
-        if state.master != self.config.node or state.epoch > claimed:
-            # Another node, or another process under this node's name with other data.
-            self._lease.revoked = True
-            self._not_master = NotMaster(
-                f"group {self.config.group} is led by {state.master} in epoch {state.epoch}, "
-                f"this process has epoch {self._context.epoch}"
-            )
-            self._update_refusal()
 
     def _on_session(self, state: SessionState) -> None:
         if state is SessionState.CLOSED and not self._stopping:
@@ -352,7 +341,7 @@ class BrokerNode:
             )
             try:
                 await registration.publish_load(load)
-                await self._look_at_group()
+                await self._mastership.look_at_group()
             except (CoordinationError, InvalidState) as error:
                 logger.info("load is not published now: %s", error)
             await asyncio.sleep(self.config.load_interval_s)
@@ -401,8 +390,8 @@ class BrokerNode:
         refusal: VqError | None = None
         if self._stopping:
             refusal = ShuttingDown(f"broker {self.config.group}/{self.config.node} is stopping")
-        elif self._not_master is not None:
-            refusal = self._not_master
+        elif self._mastership.refusal is not None:
+            refusal = self._mastership.refusal
         elif self._disk_watch.level is DiskLevel.REFUSE:
             refusal = DiskFull(
                 f"the disk of broker {self.config.group}/{self.config.node} is "

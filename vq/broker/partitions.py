@@ -19,7 +19,7 @@ from vq.broker.logs import Logs
 from vq.broker.runner import Runner
 from vq.broker.tasks import Tasks
 from vq.broker.topics_view import TopicsView
-from vq.coordination.coordinator import Coordinator
+from vq.coordination.coordinator import ConnectionLost, Coordinator, SessionExpired
 from vq.coordination.paths import Topic
 from vq.coordination.reading import TopicView
 from vq.coordination.registry import read_state
@@ -27,6 +27,8 @@ from vq.coordination.topics import was_deleted
 from vq.errors import (
     Busy,
     CoordinationError,
+    DirectoryRefused,
+    DiskFull,
     InvalidRequest,
     NotMaster,
     UnknownPartition,
@@ -88,7 +90,7 @@ class Partitions:
             elif error is not None:
                 then(Busy(f"partition {partition} is not known here, and {error}"))
             else:
-                then(self._why_unknown(partition))
+                then(self.view.why_not_followed(partition.topic) or self._why_unknown(partition))
 
         if is_valid_name(partition.topic):
             self.view.ask(partition.topic, look_again)
@@ -154,18 +156,32 @@ class Partitions:
             await self._apply_changes(view)
 
     async def _apply_changes(self, view: TopicView) -> None:
-        group = self._context.group
+        """Take every partition; what is wrong with one of them is raised after the others."""
+        problem: OSError | VqError | None = None
         for placement, version in zip(view.partitions, view.partition_versions, strict=True):
             channel = self.channels.get((view.name, placement.partition))
             if channel is not None and channel.topic_id != view.id:
                 await self._close_topic(view.name)
-                channel = None
-            if channel is not None:
-                await self._change(channel, view, placement, version)
-                if not channel.held:
-                    await self._forget(channel)
-            elif any(span.group == group for span in placement.spans):
-                await self._add(view, placement, version)
+            try:
+                await self._apply_one(view, placement, version)
+            except (ConnectionLost, SessionExpired):
+                raise
+            except (OSError, VqError) as error:
+                problem = problem or error
+        if problem is not None:
+            raise problem
+
+    async def _apply_one(
+        self, view: TopicView, placement: PartitionPlacement, version: int
+    ) -> None:
+        group = self._context.group
+        channel = self.channels.get((view.name, placement.partition))
+        if channel is not None:
+            await self._change(channel, view, placement, version)
+            if not channel.held:
+                await self._forget(channel)
+        elif any(span.group == group for span in placement.spans):
+            await self._add(view, placement, version)
 
     async def _change(
         self, channel: Channel, view: TopicView, placement: PartitionPlacement, version: int
@@ -261,7 +277,14 @@ class Partitions:
             if local.topic in self.view.topics or local.topic in self.view.problems:
                 continue
             if local.topic_id and await was_deleted(self._coordinator, local.topic_id):
-                await self._move_away(local.topic, local.topic_id)
+                try:
+                    await self._move_away(local.topic, local.topic_id)
+                except (OSError, DiskFull, DirectoryRefused) as error:
+                    logger.warning(
+                        "topic %s was deleted, but its data stay until the next start: %s",
+                        local.topic,
+                        error,
+                    )
             else:
                 logger.warning(
                     "ZooKeeper has no topic %s, and nothing says that it was deleted (id %s): its "

@@ -8,7 +8,7 @@ serves does not have to wait until somebody has cleaned up.
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from vq import limits
 from vq.errors import DiskFull
@@ -16,6 +16,8 @@ from vq.store.block import FULL_ERRNOS
 from vq.store.disk import Disk
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 RESERVE_NAME: Final = "@reserve"
 #: Room for a few small files and for the usual torn tail: the last batch of a log, 4 MiB at most.
@@ -40,10 +42,16 @@ class Reserve:
         return self._disk.exists(self._path)
 
     def release_if_short(self) -> None:
-        """Give the reserve back when less than that is free; for a start, before anything else."""
-        free, total = self._disk.free_space(self._data)
-        if free < self._size(total):
-            self.release()
+        """Give the reserve back when less than that is free; for a start, before anything else.
+
+        Failing is no error: what needs the space says so itself.
+        """
+        try:
+            free, total = self._disk.free_space(self._data)
+            if free < self._size(total):
+                self.release()
+        except OSError as error:
+            logger.warning("the reserve of %s cannot be given back: %s", self._data, error)
 
     def release(self) -> bool:
         """Give the reserve back; whether there was one."""
@@ -55,11 +63,11 @@ class Reserve:
 
     def hold(self) -> None:
         """Make the reserve if it is missing and leaves as much space again; failing is no error."""
-        free, total = self._disk.free_space(self._data)
-        size = self._size(total)
-        if self.held or free < 2 * size:
-            return
         try:
+            free, total = self._disk.free_space(self._data)
+            size = self._size(total)
+            if self.held or free < 2 * size:
+                return
             file = self._disk.open(self._path, create=True)
             try:
                 file.allocate(0, size)
@@ -68,8 +76,10 @@ class Reserve:
         except OSError as error:
             logger.info("no reserve can be kept on the disk of %s: %s", self._data, error)
 
-    def spend(self, write: Callable[[], None]) -> None:
+    def spend(self, write: Callable[[], T], what: str) -> T:
         """Call ``write``; when the disk is full, give the reserve back and call it once more.
+
+        ``what`` says what it does, for the error: "the broker's epoch cannot be stored".
 
         Raises:
             DiskFull: There is no space even so.
@@ -77,18 +87,15 @@ class Reserve:
         """
         try:
             try:
-                write()
+                return write()
             except OSError as error:
                 if error.errno not in FULL_ERRNOS or not self.release():
                     raise
-                write()
+                return write()
         except OSError as error:
             if error.errno not in FULL_ERRNOS:
                 raise
-            raise DiskFull(
-                f"the disk of {self._data} is full: not even the broker's epoch can be stored; "
-                "free some space and start the broker again"
-            ) from error
+            raise DiskFull(f"the disk of {self._data} is full: {what}; free some space") from error
 
     @staticmethod
     def _size(total: int) -> int:

@@ -4,12 +4,15 @@ In here: when to read what. Not in here: what the broker does about it (``partit
 
 A watch only says that something may have changed. Topics are read again when a watch fired for
 them, when the connection came back (all watches are gone then), when somebody asks for a topic that
-is not known, and every ``interval_s`` in any case. A topic whose node still has the version
-known is not read further: every change of a partition writes its topic's node too.
+is not known, a while after one could not be followed, and every ``interval_s`` in any case. A topic
+whose node still has the version known is not read further: every change of a partition writes its
+topic's node too.
 """
 
 import asyncio
+import contextlib
 import logging
+import math
 from collections.abc import Awaitable, Callable
 
 from vq.coordination.coordinator import (
@@ -23,12 +26,15 @@ from vq.coordination.coordinator import (
 )
 from vq.coordination.paths import DELETING, READY, TOPICS, Topic
 from vq.coordination.reading import TopicView, children_or_none, gather_all, read_topic
-from vq.errors import Busy, CoordinationError, UnknownTopic, VqError
+from vq.errors import Busy, CoordinationError, DiskFull, InternalError, UnknownTopic, VqError
+from vq.store.block import FULL_ERRNOS
 
 logger = logging.getLogger(__name__)
 
 #: Pause after a read of ZooKeeper failed.
 RETRY_S = 1.0
+#: Pause after a topic could not be followed: a full disk, damage, a bug. The others go on.
+PROBLEM_RETRY_S = 5.0
 #: Reads asked for by requests of clients are at least so far apart.
 ASKED_INTERVAL_S = 0.1
 #: Requests that may wait for one read. What a node lets wait at all is bounded where it comes in,
@@ -74,6 +80,13 @@ class TopicsView:
     def topics(self) -> dict[str, TopicView]:
         """The topics as last read; not to be changed."""
         return self._known
+
+    def why_not_followed(self, topic: str) -> VqError | None:
+        """Return the refusal for a request that needs a topic which could not be followed."""
+        problem = self.problems.get(topic)
+        if problem is None or isinstance(problem, DiskFull):
+            return problem
+        return Busy(f"topic {topic!r} cannot be followed here now: {problem}")
 
     def hint(self, topic: str | None = None) -> None:
         """Have ``topic`` (None: everything) read again soon."""
@@ -130,12 +143,18 @@ class TopicsView:
 
     async def run(self) -> None:
         """Refresh for ever; the first ``refresh`` is the caller's."""
+        loop = asyncio.get_running_loop()
+        audit_at, retry_at = loop.time() + self._interval_s, loop.time() + PROBLEM_RETRY_S
         while True:
-            try:
-                async with asyncio.timeout(self._interval_s):
+            wait_s = min(audit_at, retry_at if self.problems else math.inf) - loop.time()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
                     await self._wake.wait()
-            except TimeoutError:
-                self._all = True
+            if loop.time() >= audit_at:
+                self._all, audit_at = True, loop.time() + self._interval_s
+            if loop.time() >= retry_at:
+                self._hints.update(self.problems)
+                retry_at = loop.time() + PROBLEM_RETRY_S
             asked, self._asked = self._asked, []
             error: VqError | None = None
             try:
@@ -156,12 +175,16 @@ class TopicsView:
             await self._refresh_topic(name, stat)
         except (ConnectionLost, SessionExpired):
             raise
-        except VqError as error:
-            if str(self.problems.get(name)) != str(error):
-                logger.exception("topic %s cannot be followed", name)
-            self.problems[name] = error
+        except Exception as error:
+            problem = _problem(name, error)
+            if str(self.problems.get(name)) != str(problem):
+                logger.exception(
+                    "topic %s cannot be followed, again in %g s", name, PROBLEM_RETRY_S
+                )
+            self.problems[name] = problem
         else:
-            self.problems.pop(name, None)
+            if self.problems.pop(name, None) is not None:
+                logger.info("topic %s is followed again", name)
 
     async def _refresh_topic(self, name: str, stat: Stat | None) -> None:
         view = None
@@ -186,3 +209,14 @@ class TopicsView:
             self.hint()
         else:
             self.hint(event.path.rpartition("/")[2])
+
+
+def _problem(topic: str, error: Exception) -> VqError:
+    """Return what to say of a topic that could not be followed."""
+    if isinstance(error, VqError):
+        return error
+    if isinstance(error, OSError) and error.errno in FULL_ERRNOS:
+        return DiskFull(f"the disk is full: topic {topic!r} cannot be prepared here: {error}")
+    return InternalError(
+        f"topic {topic!r} cannot be prepared here: {type(error).__name__}: {error}"
+    )

@@ -6,6 +6,7 @@ import pytest
 from support.store import SMALL, append, flush
 
 from vq.broker.logs import Logs
+from vq.broker.reserve import Reserve
 from vq.clock import ManualClock
 from vq.model import TopicPartition
 from vq.store.directory import DataDirectory
@@ -33,7 +34,8 @@ def disk() -> MemoryDisk:
 def logs_of(disk: MemoryDisk) -> Logs:
     disk._locks.clear()
     directory = DataDirectory.open(HOME, "c", "b1", "n1", disk)
-    return Logs(directory, disk=disk, clock=ManualClock(), config=SMALL)
+    reserve = Reserve(HOME, disk)
+    return Logs(directory, disk=disk, clock=ManualClock(), config=SMALL, reserve=reserve)
 
 
 def test_an_empty_log_that_is_put_aside_leaves_nothing() -> None:

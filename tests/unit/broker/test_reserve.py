@@ -62,15 +62,15 @@ def test_a_write_that_must_be_is_tried_again_with_the_reserve(
 ) -> None:
     reserve.hold()
     fill(disk, left=0)
-    reserve.spend(lambda: disk.write_atomic(DATA / "epoch", b"1"))
+    reserve.spend(lambda: disk.write_atomic(DATA / "epoch", b"1"), "no epoch")
     assert disk.read_bytes(DATA / "epoch") == b"1"
     assert not reserve.held
 
 
 def test_without_reserve_the_error_says_what_to_do(disk: MemoryDisk, reserve: Reserve) -> None:
     fill(disk, left=0)
-    with pytest.raises(DiskFull, match=r"disk of /data is full.*free some space"):
-        reserve.spend(lambda: disk.write_atomic(DATA / "epoch", b"1"))
+    with pytest.raises(DiskFull, match=r"disk of /data is full: no epoch; free some space"):
+        reserve.spend(lambda: disk.write_atomic(DATA / "epoch", b"1"), "no epoch")
 
 
 def test_other_errors_pass(reserve: Reserve) -> None:
@@ -79,5 +79,5 @@ def test_other_errors_pass(reserve: Reserve) -> None:
 
     reserve.hold()
     with pytest.raises(PermissionError):
-        reserve.spend(fail)
+        reserve.spend(fail, "nothing")
     assert reserve.held

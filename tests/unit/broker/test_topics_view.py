@@ -1,10 +1,15 @@
-"""Following topics in ZooKeeper: hints, re-reads, and topics that cannot be read."""
+"""Following topics in ZooKeeper: hints, re-reads, and topics that cannot be read or made."""
 
-from support.broker import message, until
+import errno
+
+import pytest
+from support.broker import DATA, Client, message, until
 
 from vq.broker import topics_view
 from vq.coordination.paths import Topic
-from vq.errors import Busy
+from vq.coordination.topics import delete_topic
+from vq.errors import Busy, DiskFull
+from vq.store.memory_disk import MemoryDisk
 
 
 async def test_one_damaged_topic_does_not_hide_the_others(served):
@@ -31,6 +36,99 @@ async def test_a_broker_starts_beside_a_damaged_topic(cluster):
         await admin.set(Topic.path("t"), b"")
     node = await cluster.start()
     assert [topic for topic, _ in node._partitions.channels] == ["u"]
+
+
+def fill(disk: MemoryDisk, name: str, kind: str = "mkdir") -> None:
+    """Have everything of one kind below ``name`` fail as on a full disk, until it is forgotten."""
+    for _ in range(1_000):
+        disk.fail(kind, error=errno.ENOSPC, name=name)
+
+
+async def test_a_topic_that_cannot_be_made_does_not_hold_up_the_others(served, monkeypatch):
+    """Its requests are refused with the reason, later changes are followed, and it is tried again.
+
+    Topics that come before and after it in the alphabet, and deletions, are no exception.
+    """
+    monkeypatch.setattr(topics_view, "PROBLEM_RETRY_S", 0.01)
+    channels = served.node._partitions.channels
+    fill(served.disk, "/m")
+    await served.cluster.create_topic("m")
+    await until(lambda: "m" in served.node._partitions.view.problems)
+    await served.cluster.create_topic("z")
+    await until(lambda: ("z", 0) in channels)
+    async with served.cluster.admin() as admin:
+        await delete_topic(admin, "t")
+    await until(lambda: ("t", 0) not in channels)
+    with pytest.raises(DiskFull, match="'m' cannot be prepared"):
+        await served.client.put("m", 0, [message(b"x")])
+    served.disk.forget_faults()
+    await until(lambda: ("m", 0) in channels)
+    await served.client.put("m", 0, [message(b"x")])
+
+
+async def test_one_partition_that_cannot_be_followed_does_not_hold_up_the_others(served):
+    """A topic's partitions are taken one by one."""
+    partitions = served.node._partitions
+    add = partitions._add
+
+    async def add_not_the_first(view, placement, version):
+        if placement.partition == 0:
+            raise OSError(errno.EIO, "no")
+        return await add(view, placement, version)
+
+    partitions._add = add_not_the_first
+    await served.cluster.create_topic("u", partitions=3)
+    await until(lambda: "u" in partitions.view.problems)
+    assert [number for topic, number in partitions.channels if topic == "u"] == [1, 2]
+    with pytest.raises(Busy, match="'u' cannot be followed"):
+        await served.client.put("u", 0, [message(b"x")])
+    await served.client.put("u", 1, [message(b"x")])
+
+
+async def test_a_start_on_a_full_disk_serves_what_it_can(cluster):
+    """A topic that cannot be made is no reason not to start."""
+    node = await cluster.start()
+    await cluster.create_topic("t")
+    await until(lambda: node._partitions.channels)
+    fill(cluster.disks["b1"], "/a")
+    await cluster.create_topic("a")
+    await node.stop()
+    node = await cluster.start()
+    client = await Client.connect(cluster.network, node.address)
+    await client.put("t", 0, [message(b"x")])
+    with pytest.raises(DiskFull):
+        await client.put("a", 0, [message(b"x")])
+
+
+async def test_a_topic_is_deleted_on_a_full_disk(served, monkeypatch):
+    """Deleting is how an operator gets space; the reserve pays for what that takes."""
+    reserve = served.node._reserve
+    await until(lambda: reserve.held)
+    monkeypatch.setattr(reserve, "hold", lambda: None)  # it is not made again meanwhile
+    served.disk.fail("mkdir", error=errno.ENOSPC, name="@trash")
+    async with served.cluster.admin() as admin:
+        await delete_topic(admin, "t")
+    await until(lambda: ("t", 0) not in served.node._partitions.channels)
+    await until(lambda: not served.disk.exists(DATA / "t"))
+    assert not served.node._partitions.view.problems
+    assert not reserve.held
+
+
+async def test_an_error_nobody_expected_stays_with_its_topic(served):
+    """A bug in the handling of one topic does not keep the broker from the others."""
+    view = served.node._partitions.view
+    on_topic = view._on_topic
+
+    async def stumble(topic):
+        if topic.name == "bad":
+            raise ZeroDivisionError
+        await on_topic(topic)
+
+    view._on_topic = stumble
+    await served.cluster.create_topic("bad")
+    await served.cluster.create_topic("later")
+    await until(lambda: ("later", 0) in served.node._partitions.channels)
+    assert "ZeroDivisionError" in str(view.problems["bad"])
 
 
 async def test_a_lost_watch_is_made_up_for_by_the_timer(served):

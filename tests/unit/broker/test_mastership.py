@@ -1,0 +1,146 @@
+"""Taking epochs: stored before acted in, tried again when a disk refuses, and said."""
+
+import errno
+
+import pytest
+from support.broker import DATA, Client, message, until
+
+from vq.broker import mastership
+from vq.broker.epoch_file import read_epoch
+from vq.coordination.coordinator import ConnectionLost
+from vq.coordination.paths import GroupState
+from vq.errors import CoordinationError, DirectoryRefused, DiskFull, NotMaster, StaleEpoch
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch):
+    monkeypatch.setattr(mastership, "RETRY_S", 0.01)
+
+
+def refuse_epochs(disk, error):
+    """Have every write of the epoch fail until the faults are forgotten."""
+    for _ in range(1_000):
+        disk.fail("pwrite", error=error, name="@epoch.tmp")
+
+
+async def test_an_epoch_is_acted_in_only_after_it_is_stored(served):
+    """While it is being stored, answers carry the old one and requests of the new one wait."""
+    ensemble, runner = served.cluster.ensemble, served.cluster.runners["b1"]
+    incarnation = served.client.hello.incarnation
+    with runner.held():
+        ensemble.expire(served.cluster.coordinators["b1"])
+        async with served.cluster.admin() as admin:
+            await until(lambda: runner.waiting)
+            state = GroupState.decode("", (await admin.get(GroupState.path("b1"))).data)
+        assert state.epoch == 2
+        assert read_epoch(DATA, served.disk) == 1
+        assert served.node.epoch == 1
+        assert (await served.client.status()).epoch == 1
+        assert (await served.connect()).hello.incarnation == incarnation
+        header, _ = await served.client.get("t", 0, 0)
+        assert header.epoch == 1
+        with pytest.raises(StaleEpoch, match="has 1"):
+            await served.client.get("t", 0, 0, epoch=2)
+    await until(lambda: served.node.epoch == 2)
+    assert read_epoch(DATA, served.disk) == 2
+    await served.client.get("t", 0, 0, epoch=2)
+
+
+@pytest.mark.parametrize(("code", "refusal"), [(errno.ENOSPC, DiskFull), (errno.EIO, NotMaster)])
+async def test_an_epoch_that_cannot_be_stored_after_a_lost_session_is_tried_again(
+    served, code, refusal
+):
+    """Meanwhile the reason is told; nobody has to start the broker again."""
+    await until(lambda: served.node._reserve.held)
+    refuse_epochs(served.disk, code)
+    served.cluster.ensemble.expire(served.cluster.coordinators["b1"])
+    await until(lambda: served.node._context.epoch_problem)
+    with pytest.raises(refusal, match="epoch 2 of group b1 cannot be stored"):
+        await served.client.put("t", 0, [message(b"x")])
+    with pytest.raises(StaleEpoch, match="cannot be stored"):
+        await served.client.get("t", 0, 0, epoch=2)
+    assert served.node.epoch == 1
+    served.disk.forget_faults()
+    await until(lambda: served.node.epoch == 2)
+    assert (await served.client.put("t", 0, [message(b"x")])).epoch == 2
+
+
+@pytest.mark.parametrize("kind", ["rename", "sync_directory"])
+async def test_an_epoch_that_was_nearly_stored_is_stored_once_more(served, kind):
+    """It may be in the file already: that is no epoch of somebody else."""
+    name = "@epoch.tmp" if kind == "rename" else "data"
+    served.disk.fail(kind, name=name)
+    served.cluster.ensemble.expire(served.cluster.coordinators["b1"])
+    await until(lambda: served.node.epoch == 2)
+    assert read_epoch(DATA, served.disk) == 2
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EROFS])
+async def test_a_broker_starts_although_its_epoch_cannot_be_stored(cluster, code):
+    """It takes nothing and says why; once the disk takes the epoch, it serves."""
+    node = await cluster.start()
+    await cluster.create_topic("t")
+    await node.stop()
+    refuse_epochs(cluster.disks["b1"], code)
+    node = await cluster.start()
+    assert node.epoch == 0
+    client = await Client.connect(cluster.network, node.address)
+    with pytest.raises((DiskFull, NotMaster), match="epoch 2 of group b1 cannot be stored"):
+        await client.put("t", 0, [message(b"x")])
+    cluster.disks["b1"].forget_faults()
+    await until(lambda: node.epoch == 2)
+    await client.put("t", 0, [message(b"x")])
+
+
+async def test_a_stored_epoch_that_cannot_be_read_ends_a_start(cluster):
+    """Nobody can tell then in which epochs this directory has acted."""
+    await (await cluster.start()).stop()
+    cluster.disks["b1"].write_atomic(DATA / "@epoch", b"vq-epoch 1 damaged")
+    with pytest.raises(DirectoryRefused):
+        await cluster.start()
+
+
+async def test_a_lost_connection_while_an_epoch_is_taken_does_no_harm(cluster, monkeypatch):
+    """The epoch is stored and acted in; the group's record is read again later.
+
+    Once at the start, and once when the broker had lost its group and has it back.
+    """
+    read_state, failures = mastership.read_state, 0
+
+    async def fail_once(coordinator, group):
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise ConnectionLost("the connection ended before the answer")
+        return await read_state(coordinator, group)
+
+    monkeypatch.setattr(mastership, "read_state", fail_once)
+    failures = 1
+    node = await cluster.start(load_interval_s=0.01)
+    assert not failures
+    await cluster.create_topic("t")
+    client = await Client.connect(cluster.network, node.address)
+    await client.put("t", 0, [message(b"x")])
+    async with cluster.admin() as admin:
+        path = GroupState.path("b1")
+        mine = (await admin.get(path)).data
+        other = GroupState(epoch=9, master="n2", insync=("n2", "n1"), incarnations={"n2": 1})
+        await admin.set(path, other.encode())
+        await until(lambda: node._lease.revoked)
+        with pytest.raises(NotMaster, match="n2"):
+            await client.put("t", 0, [message(b"x")])
+        await admin.set(path, mine)
+    await until(lambda: node._lease.alone)
+    failures = 1
+    cluster.ensemble.expire(cluster.coordinators["b1"])
+    await until(lambda: node.epoch == 2 and not failures)
+    await client.put("t", 0, [message(b"x")])
+
+
+async def test_an_epoch_that_does_not_rise_ends_a_start(cluster):
+    """ZooKeeper lost the group's record: an epoch that was used before is no fence."""
+    await (await cluster.start()).stop()
+    async with cluster.admin() as admin:
+        await admin.delete(GroupState.path("b1"))
+    with pytest.raises(CoordinationError, match="Restore ZooKeeper"):
+        await cluster.start()

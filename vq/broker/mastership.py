@@ -1,0 +1,162 @@
+"""Whether this node may act as master of its group, and in which epoch.
+
+In here: taking an epoch (stored first, then acted in), looking whether the group still has this
+node as its master, and the reason why PUTs are refused. Not in here: registering and claiming
+(``coordination.registry``) and for how long a reply of ZooKeeper vouches for us (``lease``).
+
+An epoch that cannot be stored is not acted in, and that ends nothing: it is tried again for as long
+as it is the newest one, and whoever asks meanwhile is told why.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from vq.broker.context import Context
+from vq.broker.lease import Lease
+from vq.broker.runner import Runner
+from vq.coordination.coordinator import Coordinator
+from vq.coordination.registry import Registered, read_state
+from vq.errors import CoordinationError, DiskFull, NotMaster, VqError
+
+logger = logging.getLogger(__name__)
+
+#: Pause after an epoch could not be stored.
+RETRY_S: Final = 1.0
+
+
+class StoreEpoch(Protocol):
+    """Stores an epoch on disk, as ``epoch_file.store_epoch`` does."""
+
+    def __call__(self, epoch: int, *, again: bool) -> None:
+        """Return once ``epoch`` is durable."""
+        ...
+
+
+class Mastership:
+    """The mastership of one node. Used on its loop.
+
+    Args:
+        context: Its ``epoch`` is set in here.
+        lease: Its ``alone`` and ``revoked`` are set in here.
+        node: The name of this node.
+        store: Stores an epoch; blocks.
+        on_change: Called after ``refusal``, or the epoch that is acted in, changed.
+
+    Attributes:
+        refusal: Why this node takes no PUTs, None if it does.
+        acting: The registration whose epoch is acted in.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        lease: Lease,
+        coordinator: Coordinator,
+        runner: Runner,
+        *,
+        node: str,
+        store: StoreEpoch,
+        on_change: Callable[[], None],
+    ) -> None:
+        self._context = context
+        self._lease = lease
+        self._coordinator = coordinator
+        self._runner = runner
+        self._node = node
+        self._store = store
+        self._on_change = on_change
+        self._newest: Registered | None = None
+        self._tried = 0  # the epoch whose storing was begun last
+        self._wake = asyncio.Event()
+        self.refusal: VqError | None = NotMaster("this node is not registered yet")
+        self.acting: Registered | None = None
+
+    def registration_changed(self, registered: Registered | None) -> None:
+        """See ``registry.OnRegistration``."""
+        if registered is None:
+            # Whether to go on acting is the lease's decision, not that of a lost session.
+            logger.warning("the registration is lost; messages are taken while the lease allows")
+        else:
+            self._newest = registered
+            self._wake.set()
+
+    async def take_first(self) -> None:
+        """Take the epoch of the first registration; one that a disk refuses is left to ``run``.
+
+        Raises:
+            CoordinationError: It does not rise above the one stored: ZooKeeper lost the record.
+            DirectoryRefused: The epoch stored cannot be read.
+        """
+        self._wake.clear()
+        try:
+            await self._take_newest()
+        except (OSError, DiskFull) as error:
+            self._cannot_store(error)
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Take the epochs of later registrations, for ever."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self._take_newest()
+            except (OSError, VqError) as error:
+                self._cannot_store(error)
+                await asyncio.sleep(RETRY_S)
+                self._wake.set()
+
+    async def _take_newest(self) -> None:
+        """Store the epoch of the newest registration, then act in it."""
+        newest = self._newest
+        if newest is None or newest == self.acting:
+            return
+        again, self._tried = self._tried == newest.epoch, newest.epoch
+        await self._runner.run(lambda: self._store(newest.epoch, again=again))
+        context = self._context
+        context.epoch, context.epoch_problem = max(context.epoch, newest.epoch), ""
+        self.acting = newest
+        self._lease.revoked = False
+        self._refuse(None)
+        logger.info("[group=%s] epoch %d is stored and acted in", context.group, newest.epoch)
+        try:
+            await self.look_at_group()
+        except CoordinationError as error:  # it is looked at again with every load published
+            logger.info("[group=%s] its record cannot be read now: %s", context.group, error)
+
+    def _cannot_store(self, error: BaseException) -> None:
+        context, newest = self._context, self._newest
+        assert newest is not None
+        problem = f"epoch {newest.epoch} of group {context.group} cannot be stored: {error}"
+        if problem != context.epoch_problem:
+            logger.error("%s; it is tried again every %g s", problem, RETRY_S)
+        context.epoch_problem = problem
+        self._refuse((DiskFull if isinstance(error, DiskFull) else NotMaster)(problem))
+
+    async def look_at_group(self) -> None:
+        """See whether this node still leads its group, and whether it is alone in sync.
+
+        Raises:
+            CoordinationError: ZooKeeper cannot be asked.
+        """
+        context, newest = self._context, self._newest
+        state = await read_state(self._coordinator, context.group)
+        if state is None:
+            return  # nobody else can lead by it either
+        self._lease.alone = state.insync == (self._node,)
+        claimed = max(context.epoch, newest.epoch if newest is not None else 0)
+        if state.master != self._node or state.epoch > claimed:
+            # Another node, or another process under this node's name with other data.
+            self._lease.revoked = True
+            self._refuse(
+                NotMaster(
+                    f"group {context.group} is led by {state.master} in epoch {state.epoch}, "
+                    f"this process has epoch {context.epoch}"
+                )
+            )
+
+    def _refuse(self, refusal: VqError | None) -> None:
+        self.refusal = refusal
+        self._on_change()
