@@ -10,9 +10,9 @@
 enum { TOPIC, CONTENT, TAG, KEY, HEADERS, FIELDS_READ, FIELDS_MAX = 16 };
 
 /* Slots of vq.client.future.SendFuture that are filled here. */
-enum { F_CONTENT, F_HEAD, F_CALLBACK, F_DEADLINE, F_OUTCOME, F_WAITERS, F_COUNT };
-static const char *const slot_names[F_COUNT] = {"content",  "head",    "callback",
-                                                "deadline", "outcome", "waiters"};
+enum { F_CONTENT, F_HEAD, F_CALLBACK, F_DEADLINE, F_OUTCOME, F_WAITERS, F_SIZE, F_COUNT };
+static const char *const slot_names[F_COUNT] = {"content", "head",    "callback", "deadline",
+                                                "outcome", "waiters", "size"};
 
 typedef struct {
     PyObject_HEAD
@@ -124,6 +124,21 @@ static void intake_dealloc(intake_t *self)
 
 /* Taking messages ------------------------------------------------------------------------------ */
 
+/* Bytes of a message with this content and head; NULL with an exception. */
+static PyObject *size_of(PyObject *content, PyObject *head)
+{
+    Py_ssize_t size = PyBytes_GET_SIZE(content);
+    if (head != Py_None) {
+        if (!PyTuple_CheckExact(head) || PyTuple_GET_SIZE(head) != 2 ||
+            !PyBytes_CheckExact(PyTuple_GET_ITEM(head, 1))) {
+            PyErr_SetString(PyExc_TypeError, "a head is flag bits and bytes");
+            return NULL;
+        }
+        size += PyBytes_GET_SIZE(PyTuple_GET_ITEM(head, 1));
+    }
+    return PyLong_FromSsize_t(size);
+}
+
 static void fill(intake_t *self, PyObject *future, int slot, PyObject *value)
 {
     *(PyObject **)((char *)future + self->slots[slot]) = Py_NewRef(value);
@@ -188,9 +203,11 @@ static PyObject *intake_take(intake_t *self, PyObject *const *args, Py_ssize_t c
             Py_RETURN_NONE;
         }
     }
-    PyObject *future = NULL;
+    PyObject *future = NULL, *deadline = NULL;
     Py_INCREF(head); /* what follows may run Python code */
-    PyObject *deadline = deadline_of(self, timeout);
+    PyObject *size = size_of(content, head);
+    if (size)
+        deadline = deadline_of(self, timeout);
     if (deadline)
         future = PyType_GenericAlloc(self->future, 0);
     if (future) {
@@ -200,8 +217,10 @@ static PyObject *intake_take(intake_t *self, PyObject *const *args, Py_ssize_t c
         fill(self, future, F_DEADLINE, deadline);
         fill(self, future, F_OUTCOME, Py_None);
         fill(self, future, F_WAITERS, Py_None);
+        fill(self, future, F_SIZE, size);
     }
     Py_DECREF(head);
+    Py_XDECREF(size);
     Py_XDECREF(deadline);
     if (!future)
         return NULL;

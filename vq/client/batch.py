@@ -9,10 +9,12 @@ from vq.client.future import SendFuture, report
 from vq.errors import VqError
 from vq.model import ProducerStamp, SendResult
 from vq.store.codec import encode_records, places
+from vq.store.format import RECORD_HEADER_BYTES
 
 _content = attrgetter("content")
 _deadline = attrgetter("deadline")
 _head = attrgetter("head")
+_size = attrgetter("size")
 #: Stands in a batch for messages that were given up while their records were on the wire.
 _NOBODY = SendFuture(b"", None, None, math.inf)
 _NOBODY.outcome = SendResult(-1, -1, 0)
@@ -28,7 +30,7 @@ class Batch:
 
     Attributes:
         count: How many of its messages have no outcome yet.
-        payload_bytes: The size of their payloads.
+        size: What they take in the buffer, as ``bytes_of``.
         deadline: The earliest of theirs.
         stamp: Recognises a resend; changed only while no copy under the old one may count.
         attempts: How often it was put on the wire.
@@ -50,8 +52,8 @@ class Batch:
         "ids",
         "items",
         "last_refusal",
-        "payload_bytes",
         "sent",
+        "size",
         "sizes",
         "stamp",
         "stored",
@@ -66,7 +68,7 @@ class Batch:
         self.crc: int = google_crc32c.value(self.body)
         self.deadline: float = min(map(_deadline, items))
         self.count = len(items)
-        self.payload_bytes = payload_bytes(items)
+        self.size = len(self.body) - len(items) * RECORD_HEADER_BYTES
         self.attempts = 0
         self.sent = False
         self.unknown = False
@@ -124,7 +126,7 @@ class Batch:
             self.items = [item if item.deadline > now else _NOBODY for item in self.items]
         self.deadline = min(map(_deadline, self.items))
         self.count -= len(late)
-        self.payload_bytes -= payload_bytes(late)
+        self.size -= bytes_of(late)
         return late
 
 
@@ -142,6 +144,6 @@ def fail_all(items: list[SendFuture], error: VqError) -> None:
         raise
 
 
-def payload_bytes(items: list[SendFuture]) -> int:
-    """Return the bytes of all payloads together."""
-    return sum(map(len, map(_content, items)))
+def bytes_of(items: list[SendFuture]) -> int:
+    """Return the bytes of messages: payloads, and tags, keys and headers as they are encoded."""
+    return sum(map(_size, items))

@@ -8,7 +8,8 @@ from vq import limits
 from vq.errors import InvalidArgument
 from vq.model import check_name
 
-#: What a waiting message takes in memory beside its payload, about; counted in ``buffer_bytes``.
+#: What a waiting message takes in memory beside its payload, tag, key and headers, about; counted
+#: in ``buffer_bytes``.
 MESSAGE_OVERHEAD_BYTES = 512
 
 
@@ -68,14 +69,17 @@ class ProducerConfig:
     Attributes:
         send_timeout_s: Deadline of a send that names none, all retries included. 30 s outlives a
             broker restart.
-        batch_bytes: A batch is closed at this size; 512 KiB makes one fdatasync carry thousands of
-            small messages and still leaves room for several batches in flight.
+        batch_bytes: A batch is closed at this size, keys and headers included; 512 KiB makes one
+            fdatasync carry thousands of small messages and still leaves room for several batches in
+            flight.
         batch_records: … or at this many messages; bounds the time one batch takes to encode.
         window: Batches in flight per partition, at most what a broker remembers for recognising
             resends.
-        buffer_bytes: Memory of messages that have no outcome yet, each counted with its payload and
-            512 bytes for everything around it; at the bound ``send_async`` waits. More than 16 MiB
-            of small messages costs more (garbage collections look at each) than it gains.
+        buffer_bytes: Memory of messages that have no outcome yet, each counted with its payload,
+            its tag, key and headers as encoded, and 512 bytes for everything around it; at the
+            bound ``send_async`` waits. A producer takes at most about twice as much, since the
+            records of a batch on its way stand there a second time. More than 16 MiB of small
+            messages costs more (garbage collections look at each) than it gains.
         retry_backoff_s: First pause before a resend; doubles up to ``retry_backoff_max_s``.
         retry_backoff_max_s: Longest pause before a resend.
     """

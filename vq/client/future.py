@@ -57,9 +57,10 @@ class SendFuture:
         deadline: Monotonic time by which there must be an outcome.
         outcome: The result or the error, None while pending; set once.
         waiters: What to call when there is one.
+        size: Bytes of the payload and the head.
     """
 
-    __slots__ = ("callback", "content", "deadline", "head", "outcome", "waiters")
+    __slots__ = ("callback", "content", "deadline", "head", "outcome", "size", "waiters")
 
     def __init__(
         self,
@@ -74,6 +75,7 @@ class SendFuture:
         self.deadline = deadline
         self.outcome: SendResult | VqError | None = None
         self.waiters: list[Callable[[], Any]] | None = None
+        self.size = len(content) if head is None else len(content) + len(head[1])
 
     def done(self) -> bool:
         """Whether the outcome is known (or known to stay unknown)."""

@@ -7,6 +7,8 @@ from vq.errors import InvalidArgument, MessageTooLarge
 from vq.store.format import FLAG_PROPERTIES, FLAG_TAG
 from vq.store.record import Properties, encode_key, encode_properties
 
+#: The most that a head with nothing but a tag takes.
+TAG_HEAD_BYTES_MAX = 4 + limits.TAG_BYTES_MAX
 _TAGS_REMEMBERED = 1_024
 _KEY_SHOWN = 40  # characters of a key in an error
 

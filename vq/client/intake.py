@@ -120,6 +120,7 @@ class PythonIntake:
         future.deadline = self._clock() + (self._timeout_s if timeout is None else timeout)
         future.outcome = None
         future.waiters = None
+        future.size = len(content) if head is None else len(content) + len(head[1])
         line = self.lines.get(topic)
         if line is None:
             return None

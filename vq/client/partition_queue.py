@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from itertools import accumulate
 
 from vq import errors
-from vq.client.batch import Batch, fail_all, payload_bytes
+from vq.client.batch import Batch, bytes_of, fail_all
 from vq.client.config import ProducerConfig
 from vq.client.future import SendFuture
 from vq.model import ProducerStamp, TopicPartition
@@ -69,7 +69,7 @@ class PartitionQueue:
         self.epoch = 0
         self._config = config
         self._producer_id = producer_id
-        self._on_ended = on_ended  # (messages, payload bytes) that have their outcome now
+        self._on_ended = on_ended  # (messages, their bytes) that have their outcome now
         self._producer_epoch = 0
         self._next_sequence = 0
         self._backoff_s = config.retry_backoff_s
@@ -137,13 +137,19 @@ class PartitionQueue:
         """
         most = min(self._full + self._full // 4 + 8, self._config.batch_records)
         items = self.pending[:most]
-        size = payload_bytes(items) + len(items) * RECORD_HEADER_BYTES
-        if size > self._config.batch_bytes and len(items) > 1:
-            ends = accumulate(len(item.content) + RECORD_HEADER_BYTES for item in items)
-            self._full = max(1, bisect_right(list(ends), self._config.batch_bytes))
-            return items[: self._full]
-        self._full = max(self._full, len(items))
-        return items
+        fitting = self.fitting(items)
+        cut = len(fitting) < len(items)
+        self._full = len(fitting) if cut else max(self._full, len(fitting))
+        return fitting
+
+    def fitting(self, items: list[SendFuture]) -> list[SendFuture]:
+        """Return as many of ``items`` as fit into one batch, at least the first."""
+        items = items[: self._config.batch_records]
+        size = bytes_of(items) + len(items) * RECORD_HEADER_BYTES
+        if size <= self._config.batch_bytes:
+            return items
+        ends = accumulate(item.size + RECORD_HEADER_BYTES for item in items)
+        return items[: max(1, bisect_right(list(ends), self._config.batch_bytes))]
 
     def _make(self, items: list[SendFuture], ids: list[int]) -> Batch:
         """Append a new batch to the line; its number is used up only once it is there."""
@@ -166,7 +172,7 @@ class PartitionQueue:
             try:
                 batch.resolve(self.where.partition, offset)
             finally:  # a signal handler may raise
-                self._on_ended(batch.count, batch.payload_bytes)
+                self._on_ended(batch.count, batch.size)
         self._settle()
 
     def on_refused(self, batch: Batch, error: errors.VqError, now: float) -> None:
@@ -250,13 +256,13 @@ class PartitionQueue:
         try:
             batch.fail(error)
         finally:
-            self._on_ended(batch.count, batch.payload_bytes)
+            self._on_ended(batch.count, batch.size)
 
     def _fail_items(self, items: list[SendFuture], error: errors.VqError) -> None:
         try:
             fail_all(items, error)
         finally:
-            self._on_ended(len(items), payload_bytes(items))
+            self._on_ended(len(items), bytes_of(items))
 
     def _not_sent(self) -> errors.VqError:
         refusal = self._refusal

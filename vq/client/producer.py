@@ -18,7 +18,7 @@ from vq.client.cluster import ClusterClient
 from vq.client.config import MESSAGE_OVERHEAD_BYTES, ProducerConfig
 from vq.client.connection import BrokerConnection
 from vq.client.future import SendCallback, SendFuture
-from vq.client.head import Heads
+from vq.client.head import TAG_HEAD_BYTES_MAX, Heads
 from vq.client.intake import TAKEN_IN_BYTES_MAX, make_intake
 from vq.client.partition_queue import PartitionQueue
 from vq.client.partitioner import Partitioner
@@ -48,6 +48,8 @@ _TICK_S = 0.1
 #: A broker that has not answered a batch for so long is asked again on a new connection; the stamp
 #: keeps what it stored meanwhile from being stored twice.
 _SILENCE_S = 10.0
+#: The most that a message takes of the buffer which the intake may take in.
+_TAKEN_IN_COUNTED_MAX = TAKEN_IN_BYTES_MAX + TAG_HEAD_BYTES_MAX + MESSAGE_OVERHEAD_BYTES
 _WAIT_MAX_S = 1e6  # locks and timers take no endless time-out; this is as good as one
 
 
@@ -254,7 +256,7 @@ class ProducerCore:
             if self._room <= 0:
                 self._wait_for_room(deadline, block=block)
             queue = queues.next_turn() if key is None else queues.for_key(key)
-            self._set_room(self._room - size - MESSAGE_OVERHEAD_BYTES)
+            self._set_room(self._room - future.size - MESSAGE_OVERHEAD_BYTES)
             lane = self._lane(queue) if direct else None
             if lane is not None:
                 entry = lane.join(queue, future)
@@ -292,7 +294,8 @@ class ProducerCore:
     def _set_room(self, room: int) -> None:
         """Note how much room there is in the buffer; the lock is held."""
         self._room = room
-        self._intake.most = room // (TAKEN_IN_BYTES_MAX + MESSAGE_OVERHEAD_BYTES)
+        # Each line may take in so many before anybody counts them.
+        self._intake.most = room // (_TAKEN_IN_COUNTED_MAX * (len(self._intake.lines) or 1))
 
     def _lane(self, queue: PartitionQueue) -> SyncLane | None:
         """Return the lane that may carry a partition now, if any; the lock is held."""
@@ -332,7 +335,7 @@ class ProducerCore:
     def _give_up(self, queue: PartitionQueue, future: SendFuture) -> None:
         """Fail a message that waited for its turn until its deadline."""
         future.fail(NotSent(f"{queue.where}: not sent within its deadline, others came first"))
-        self._ended(1, len(future.content))
+        self._ended(1, future.size)
 
     def _wake_loop(self) -> None:
         if self._intake.awake:

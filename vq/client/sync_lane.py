@@ -307,14 +307,17 @@ class SyncLane:
         lines: dict[PartitionQueue, list[SendFuture]],
         batches: list[tuple[PartitionQueue, Batch]],
     ) -> None:
-        """Move what waits for ``queues`` from ``lines`` into a batch each."""
+        """Move what waits for ``queues`` from ``lines`` into a batch each, as much as fits."""
         for queue in queues:
+            items = queue.fitting(lines[queue])
             try:
-                ids = self._hooks.take_ids(len(lines[queue]))
+                ids = self._hooks.take_ids(len(items))
             except VqError:
                 return  # the loop meets the same, and tells the messages
-            batches.append((queue, queue.batch_of(lines[queue], ids)))
-            del lines[queue]
+            batches.append((queue, queue.batch_of(items, ids)))
+            lines[queue] = lines[queue][len(items) :]
+            if not lines[queue]:
+                del lines[queue]
 
     def _exchange(self, batches: list[tuple[PartitionQueue, Batch]]) -> None:
         if not batches:

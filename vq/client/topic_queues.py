@@ -7,7 +7,7 @@ them over the partitions at once.
 
 from collections.abc import Callable, Sequence
 
-from vq.client.batch import payload_bytes
+from vq.client.batch import bytes_of
 from vq.client.future import SendFuture
 from vq.client.partition_queue import PartitionQueue
 from vq.client.partitioner import Partitioner, key_partition
@@ -89,7 +89,7 @@ class TopicQueues:
         return queue
 
     def spread(self) -> tuple[int, int]:
-        """Hand out what was taken in, in turns; return how many messages and payload bytes."""
+        """Hand out what was taken in, in turns; return how many messages and bytes."""
         items = self.taken_in[:]
         del self.taken_in[: len(items)]  # callers append behind the slice at any time
         chosen = self._chosen
@@ -98,7 +98,7 @@ class TopicQueues:
             queue = chosen[(self._turn + number) % queues]
             queue.pending += items[number::queues] if queues > 1 else items
         self._turn += count
-        return count, payload_bytes(items)
+        return count, bytes_of(items)
 
     def for_key(self, key: str | None) -> PartitionQueue:
         """Return the queue for a message with this key.

@@ -41,7 +41,7 @@ def test_a_batch_knows_its_sum_its_sizes_and_its_earliest_deadline() -> None:
     items = [future(b"1", deadline=9.0), future(b"22", deadline=5.0), future(b"333", deadline=7.0)]
     batch = Batch(items, [7, 8, 9], ProducerStamp(1, 2, 3))
     assert batch.crc == google_crc32c.value(batch.body)
-    assert (batch.count, batch.payload_bytes, batch.deadline) == (3, 6, 5.0)
+    assert (batch.count, batch.size, batch.deadline) == (3, 6, 5.0)
     assert [record.id for record in decode_records(batch.body, 0)] == [7, 8, 9]
 
 
@@ -63,7 +63,7 @@ def test_late_messages_leave_and_the_others_stay(drop: bool) -> None:
     late = batch.expire(5.0, drop=drop)
     assert late == [items[1]]
     assert not items[1].done(), "telling it is the caller's"
-    assert (batch.count, batch.payload_bytes, batch.deadline) == (2, 4, 7.0)
+    assert (batch.count, batch.size, batch.deadline) == (2, 4, 7.0)
     assert (batch.body == before) is not drop
     items[1].fail(TimedOut())
     assert batch.expire(7.0, drop=True) == [items[2]]

@@ -74,6 +74,13 @@ def test_a_plain_message_stands_in_its_line(bench: Bench, tag: str | None, head:
     assert not future.done()
 
 
+def test_a_tag_counts_towards_the_size_of_a_message(bench: Bench) -> None:
+    tagged, plain = bench.take(Message("t", b"xy", "a")), bench.take(Message("t", b"xy"))
+    assert tagged is not None
+    assert plain is not None
+    assert (tagged.size, plain.size) == (2 + len(TAG_HEAD[1]), 2)
+
+
 @pytest.mark.parametrize(("timeout", "deadline"), [(None, 1_060.0), (0.5, 1_000.5), (2, 1_002.0)])
 def test_a_send_may_have_its_own_time_out(bench: Bench, timeout: Any, deadline: float) -> None:
     future = bench.take(Message("t", b"x"), None, timeout)

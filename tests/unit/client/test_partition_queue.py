@@ -10,10 +10,11 @@ from vq import errors
 from vq.client.batch import Batch
 from vq.client.config import ProducerConfig
 from vq.client.future import SendFuture
+from vq.client.head import encode_head
 from vq.client.partition_queue import PartitionQueue
 from vq.client.puts import settle
 from vq.model import SendResult, TopicPartition
-from vq.store.record import decode_records
+from vq.store.record import Properties, decode_records, encode_properties
 
 BACKOFF_S = 0.5
 
@@ -93,6 +94,25 @@ def test_batches_are_bounded_in_bytes_and_a_larger_message_goes_alone() -> None:
     batches = line.send()
     line.queue.on_stored(batches[0], 88)
     assert [len(batch.items) for batch in [*batches, *line.send()]] == [2, 1, 1]
+
+
+@pytest.mark.parametrize("tag", [b"t" * 255, None])
+def test_what_stands_before_the_payload_counts_towards_a_batch(tag: bytes | None) -> None:
+    """2 000 messages with 3 KB of headers are 6 MB: more than any broker takes in one batch."""
+    line = Line(batch_records=2_000, batch_bytes=512 << 10, window=1)
+    headers = encode_properties(Properties(headers={"h": "x" * 3_000}))
+    head = encode_head(tag, headers)
+    line.queue.pending += [SendFuture(b"x", head, None, 1e9) for _ in range(2_000)]
+    sent = 0
+    while batches := line.send():
+        (batch,) = batches
+        assert len(batch.body) <= 512 << 10
+        assert len(batch.items) > 100 or not line.queue.pending
+        assert batch.size == sum(item.size for item in batch.items)
+        sent += len(batch.items)
+        line.queue.on_stored(batch, 0)
+    assert sent == 2_000
+    assert sum(size for _, size in line.ended) == 2_000 * (1 + len(head[1]) if head else 0)
 
 
 def test_batches_follow_the_size_of_what_is_sent() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import tracemalloc
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from support.threads import in_thread
 from vq import aio
 from vq.client import producer as producers
 from vq.client.config import MESSAGE_OVERHEAD_BYTES, ProducerConfig
+from vq.client.connection import BrokerConnection
 from vq.client.future import SendFuture
 from vq.client.intake import TAKEN_IN_BYTES_MAX, PythonIntake, make_intake
 from vq.client.partitioner import key_partition
@@ -598,6 +600,79 @@ async def test_flush_waits_for_what_was_taken_and_for_nothing_later(
     sending = False
     await core.close()
     assert core._room == core.config.buffer_bytes
+
+
+HEADERS = {"h": "x" * 3_000}
+
+
+async def test_headers_count_towards_a_batch(factory: aio.MessageFactory) -> None:
+    """2 000 messages with 3 KB of headers each: no batch of them is too large."""
+    core = await published(factory)
+    futures = [core.enqueue(Message("t", b"x", key="k", headers=HEADERS)) for _ in range(2_000)]
+    await core.flush()
+    assert {type(future.outcome) for future in futures} == {SendResult}
+    assert core._room == core.config.buffer_bytes
+    await core.close()
+
+
+@pytest.mark.parametrize("under_way", [True, False])
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message("t", b"x", headers=HEADERS),
+        Message("t", b"x", key="k" * 3_000),
+        Message("t", b"x", tag="t" * 255),
+        Message("t", b"x" * 1_000),
+        Message("t", b""),
+    ],
+    ids=["headers", "key", "tag", "content", "empty"],
+)
+async def test_the_buffer_bounds_the_memory_of_what_waits(
+    factory: aio.MessageFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    message: Message,
+    under_way: bool,
+) -> None:
+    """Two and a half times its size at most, whatever the messages are made of."""
+    core = await published(factory, buffer_bytes=2 * SMALLEST_BUFFER)
+    await ended(core.enqueue(message))  # what is made once is there
+    if under_way:  # batches are made, and never answered
+        monkeypatch.setattr(BrokerConnection, "send", lambda *_: 1)
+    else:
+        core._cluster.ids_ready = False
+    taken = 0
+    tracemalloc.start()
+    try:
+        with pytest.raises(BufferFull):  # noqa: PT012 - until there is no room
+            while True:
+                copy = message._replace(content=bytes(bytearray(message.content)))
+                send(core, copy, None, 60.0)
+                taken += 1
+                if under_way and taken % 100 == 0:
+                    await asyncio.sleep(0)
+        _, memory = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken > 100
+    assert memory < 2.5 * core.config.buffer_bytes
+    for queue in core._topics["t"].queues:
+        queue.close(NotSent())
+    await until(lambda: core._room == core.config.buffer_bytes)
+    await core.close()
+
+
+async def test_what_many_topics_take_in_at_once_is_bounded_as_a_whole(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """Before the loop counts it: 8 topics together take in no more than one would."""
+    core = await published(factory)
+    alone = core._intake.most
+    for number in range(7):
+        await cluster.create_topic(f"t{number}")
+        await core.publish(f"t{number}")
+    await ended(send(core, Message("t", b"x")))
+    assert core._intake.most == alone // 8
+    await core.close()
 
 
 async def test_flush_of_nothing_returns_at_once(factory: aio.MessageFactory) -> None:

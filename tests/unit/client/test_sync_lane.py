@@ -5,6 +5,8 @@ The connection is a script; the loop's side is a list of what was given back to 
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import pytest
@@ -248,6 +250,26 @@ def test_a_broker_that_cannot_be_reached_leaves_no_doubt(producer: Producer) -> 
         assert (batch.sent, batch.unknown) == (False, False)
         producer.resolve_given_back()
         assert isinstance(sending.result(5).outcome, Unreachable)
+
+
+def test_what_does_not_fit_into_one_batch_goes_back_to_the_loop(producer: Producer) -> None:
+    """Threads that send large messages at the same time: no batch is too large for a broker."""
+    queue = producer.queues[0]
+    with producer.lock:
+        entries = [
+            producer.lane.join(queue, SendFuture(bytes(200 << 10), None, None, 1e9))
+            for _ in range(4)
+        ]
+    with ExitStack() as threads:
+        for entry in entries[1:]:
+            threads.enter_context(in_thread(partial(producer.lane.run, entry)))
+        producer.lane.run(entries[0])
+        ((header,),) = producer.connection.exchanges
+        assert header.record_count == 2
+        assert [entry.future.done() for entry in entries] == [True, True, False, False]
+        assert queue.pending == [entry.future for entry in entries[2:]]
+        assert not queue.held
+        producer.resolve_given_back()
 
 
 def test_a_final_refusal_comes_back_at_once(producer: Producer) -> None:
