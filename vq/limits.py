@@ -42,6 +42,8 @@ FETCH_BYTES_MAX: Final = 8 * MIB
 #: Batches of one producer that the log remembers per partition, hence also the largest window:
 #: a resend can only be recognised while its batch is among them.
 PRODUCER_BATCHES_REMEMBERED: Final = 5
+#: Largest producer epoch: 16 bits in a batch's header.
+PRODUCER_EPOCH_MAX: Final = 0xFFFF
 #: Producers remembered per partition; the least recently used one is forgotten first.
 PRODUCERS_PER_PARTITION_MAX: Final = 4_096
 

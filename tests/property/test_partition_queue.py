@@ -5,12 +5,14 @@ real one does. Whatever the network does: an acknowledged message is stored exac
 one never, and what is stored keeps the order of sending.
 """
 
+import itertools
 import random
 from collections import deque
 
 import pytest
 
 from vq import errors
+from vq.client import partition_queue
 from vq.client.batch import Batch
 from vq.client.config import ProducerConfig
 from vq.client.future import SendFuture
@@ -22,44 +24,55 @@ from vq.store.record import decode_records
 WHERE = TopicPartition("t", 0)
 
 
+class Remembered:
+    """What the model knows of one producer id."""
+
+    def __init__(self) -> None:
+        self.epoch = -1
+        self.last = -1
+        self.batches: deque[tuple[int, int]] = deque(maxlen=5)
+
+
 class ModelBroker:
     """A partition with the rules for producers, and nothing else."""
 
     def __init__(self) -> None:
         self.log: list[bytes] = []
         self.forgot = False
-        self.epoch = -1
-        self.last = -1
-        self.remembered: deque[tuple[int, int]] = deque(maxlen=5)
+        self.producers: dict[int, Remembered] = {}
 
     def forget(self) -> None:
         """So many other producers have written that this one is not remembered."""
         self.forgot = True
-        self.epoch = self.last = -1
-        self.remembered.clear()
+        self.producers.clear()
 
     def put(self, stamp: ProducerStamp, contents: list[bytes], *, resend: bool = False) -> int:
-        _, epoch, sequence = stamp
-        if self.epoch == -1 and sequence == 0 and resend and self.forgot:
-            raise errors.SequenceStale("forgotten, perhaps")
-        if epoch < self.epoch:
-            raise errors.ProducerFenced("old epoch")
-        if epoch > self.epoch:
+        producer_id, epoch, sequence = stamp
+        known = self.producers.get(producer_id)
+        if known is None:
             if sequence != 0:
-                raise errors.UnknownProducer("a new epoch starts at 0")
-            self.epoch, self.last = epoch, -1
-            self.remembered.clear()
-        for known, offset in self.remembered:
-            if known == sequence:
+                raise errors.UnknownProducer("only sequence 0 can be its first")
+            if resend and self.forgot:
+                raise errors.SequenceStale("forgotten, perhaps")
+            known = Remembered()
+        if epoch < known.epoch:
+            raise errors.ProducerFenced("old epoch")
+        if epoch > known.epoch:
+            if sequence != 0:
+                raise errors.SequenceGap("a new epoch starts at 0")
+            known = self.producers[producer_id] = Remembered()
+            known.epoch = epoch
+        for number, offset in known.batches:
+            if number == sequence:
                 return offset
-        if sequence <= self.last:
+        if sequence <= known.last:
             raise errors.SequenceStale("too old")
-        if sequence != self.last + 1:
+        if sequence != known.last + 1:
             raise errors.SequenceGap("gap")
         offset = len(self.log)
         self.log += contents
-        self.last = sequence
-        self.remembered.append((sequence, offset))
+        known.last = sequence
+        known.batches.append((sequence, offset))
         return offset
 
 
@@ -80,7 +93,7 @@ class Run:
         self.now = 0.0
         self.config = ProducerConfig(batch_records=3, retry_backoff_s=0.01)
         self.ended = [0, 0]
-        self.queue = PartitionQueue(WHERE, 7, self.config, self.on_ended)
+        self.queue = PartitionQueue(WHERE, itertools.count(7).__next__, self.config, self.on_ended)
         self.ids = iter(range(1, 10**9))
         self.futures: list[SendFuture] = []
         # What is under way on the present connection: (batch, attempt, and as sent: stamp, bytes,
@@ -246,3 +259,26 @@ def test_acknowledged_once_refused_never_and_in_order(kind: str, block: int) -> 
             check(run)
         except AssertionError as error:
             raise AssertionError(f"kind {kind}, seed {seed}: {error}") from error
+
+
+@pytest.mark.parametrize("kind", ["all", "final"])
+@pytest.mark.parametrize("block", range(2))
+def test_the_same_when_epochs_run_out(
+    monkeypatch: pytest.MonkeyPatch, kind: str, block: int
+) -> None:
+    """A new producer id is due after every epoch."""
+    monkeypatch.setattr(partition_queue, "_RENEW_EPOCH", 1)
+    renewed = 0
+    for seed in range(block * 50, block * 50 + 50):
+        run = Run(seed, refusals=list(KINDS[kind]))
+        for _ in range(400):
+            run.step()
+        run.drain()
+        while run.delayed:
+            run.late()
+        renewed += len(run.broker.producers) - 1
+        try:
+            check(run)
+        except AssertionError as error:
+            raise AssertionError(f"kind {kind}, seed {seed}: {error}") from error
+    assert renewed > 20

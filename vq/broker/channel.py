@@ -15,7 +15,7 @@ The high watermark (HW) is where readers stop: with flush ``sync`` the end of wh
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from vq.broker.batch_check import check_batch
 from vq.broker.context import Context, Timer
@@ -34,6 +34,7 @@ from vq.errors import (
     StorageFailed,
     VqError,
 )
+from vq.limits import PRODUCER_EPOCH_MAX
 from vq.model import (
     FlushMode,
     PartitionPlacement,
@@ -50,10 +51,6 @@ from vq.store.log import Log, LogState
 from vq.store.ticket import SyncTicket
 
 logger = logging.getLogger(__name__)
-
-
-#: The log keeps a producer's epoch in two bytes.
-PRODUCER_EPOCH_MAX: Final = 0xFFFF
 
 
 class Acknowledgement(NamedTuple):

@@ -7,10 +7,12 @@ from this producer id and epoch, and answers a batch it already has with the fir
   twice, nothing overtakes.
 * A batch whose deadline passed without an answer is reported as unknown, but keeps its place and
   is sent again until its fate is settled: leaving a hole would put what follows in doubt too.
-* A batch that was refused for good leaves a hole in the sequence. The ones behind it are renumbered
-  under the next producer epoch, which also shuts out copies of the old ones still on their way. One
-  that may itself have such a copy is not renumbered while the copy could still be stored: its
-  outcome becomes unknown.
+* A batch that was refused for good leaves a hole in the sequence. When no copy of those behind it
+  is on its way, they move up. Otherwise they are renumbered under the next producer epoch, which
+  shuts out the copies of the old ones. One that may itself have such a copy is not renumbered while
+  the copy could still be stored: its outcome becomes unknown.
+* Epochs are 16 bits. Long before the last one, the line goes on under a new producer id, when it is
+  empty and all copies of what was in it are shut out.
 
 The line, oldest first:      [stored, its elders are not] [sent] [sent] [to be sent] | pending
 """
@@ -24,6 +26,7 @@ from vq import errors
 from vq.client.batch import Batch, bytes_of, fail_all
 from vq.client.config import ProducerConfig
 from vq.client.future import SendFuture
+from vq.limits import PRODUCER_EPOCH_MAX
 from vq.model import ProducerStamp, TopicPartition
 from vq.store.format import RECORD_HEADER_BYTES
 
@@ -32,6 +35,8 @@ _SCAN_ALWAYS = 2_000
 _SCAN_S = 1.0
 #: With so many batches in flight a further one waits until it is worth its frame.
 _EAGER_IN_FLIGHT = 2
+#: From this epoch on the line takes a new producer id as soon as it safely can.
+_RENEW_EPOCH = PRODUCER_EPOCH_MAX // 2
 
 
 class PartitionQueue:
@@ -54,7 +59,7 @@ class PartitionQueue:
     def __init__(
         self,
         where: TopicPartition,
-        producer_id: int,
+        new_producer_id: Callable[[], int],
         config: ProducerConfig,
         on_ended: Callable[[int, int], None],
     ) -> None:
@@ -68,9 +73,11 @@ class PartitionQueue:
         self.topic_id = ""
         self.epoch = 0
         self._config = config
-        self._producer_id = producer_id
+        self._new_producer_id = new_producer_id
+        self._producer_id = new_producer_id()
         self._on_ended = on_ended  # (messages, their bytes) that have their outcome now
         self._producer_epoch = 0
+        self._may_be_copied = False  # copies of an earlier epoch are not shut out yet
         self._next_sequence = 0
         self._backoff_s = config.retry_backoff_s
         self._refusal: errors.VqError | None = None  # why the broker takes nothing for now
@@ -109,6 +116,8 @@ class PartitionQueue:
         under_way = len(self.in_flight)
         if not self.pending or under_way >= self._config.window:
             return False
+        if under_way and self._producer_epoch >= _RENEW_EPOCH:
+            return False  # let it become empty, for a new producer id
         return under_way < _EAGER_IN_FLIGHT or len(self.pending) * 2 >= self._full
 
     def is_free(self) -> bool:
@@ -153,6 +162,9 @@ class PartitionQueue:
 
     def _make(self, items: list[SendFuture], ids: list[int]) -> Batch:
         """Append a new batch to the line; its number is used up only once it is there."""
+        renew = self._producer_epoch >= _RENEW_EPOCH
+        if renew and not self.in_flight and not self._may_be_copied:
+            self._renew()
         batch = Batch(items, ids, self._stamp(self._next_sequence))
         self._next_sequence += 1
         self.in_flight.append(batch)
@@ -168,6 +180,7 @@ class PartitionQueue:
         self._refusal = None
         batch.sent = False
         batch.stored = True
+        self._may_be_copied = False  # the broker has seen this epoch: it refuses earlier ones
         if not batch.done:
             try:
                 batch.resolve(self.where.partition, offset)
@@ -295,12 +308,19 @@ class PartitionQueue:
             else:
                 return
             self.in_flight.popleft()
-            self._renumber(in_doubt=batch.unknown)
+            self._close_gap(batch)
 
     def _final_error(self, batch: Batch, error: errors.VqError) -> errors.VqError:
         if not batch.unknown or isinstance(error, errors.OutcomeUnknown):
             return error
         return errors.TimedOut(f"{self.where}: {error}; an earlier attempt had no answer")
+
+    def _close_gap(self, gone: Batch) -> None:
+        """Renumber the line behind a batch that left without being stored."""
+        if gone.unknown or any(batch.sent or batch.unknown for batch in self.in_flight):
+            self._renumber(in_doubt=gone.unknown)
+        else:  # no copy of anything from its number on exists: use the numbers again
+            self._number(list(self.in_flight), gone.stamp.sequence)
 
     def _renumber(self, *, in_doubt: bool) -> None:
         """Give the line fresh numbers under the next producer epoch.
@@ -308,16 +328,32 @@ class PartitionQueue:
         With ``in_doubt``, a copy of the batch that left may still be stored, and behind it copies
         of those that were sent more than once: these leave too, as unknown.
         """
-        rest = list(self.in_flight)
-        self.in_flight.clear()
-        self._producer_epoch += 1
-        self._next_sequence = 0
-        for batch in rest:
-            if in_doubt and (batch.unknown or batch.sent):
-                if not batch.done:
-                    self._fail(batch, errors.TimedOut(f"{self.where}: no answer that settles it"))
-                batch.sent = False  # a late answer changes nothing
+        rest: list[Batch] = []
+        for batch in self.in_flight:
+            if not (in_doubt and (batch.unknown or batch.sent)):
+                rest.append(batch)
                 continue
+            if not batch.done:
+                self._fail(batch, errors.TimedOut(f"{self.where}: no answer that settles it"))
+            batch.sent = False  # a late answer changes nothing
+        self._may_be_copied = self._may_be_copied or in_doubt
+        if self._producer_epoch < PRODUCER_EPOCH_MAX:
+            self._producer_epoch += 1
+        else:  # nothing was stored since the renewal was due; copies stay behind their hole
+            self._renew()
+        self._number(rest, 0)
+
+    def _renew(self) -> None:
+        """Go on under another producer id; no batch in the line may have a copy that counts."""
+        self._producer_id = self._new_producer_id()
+        self._producer_epoch = self._next_sequence = 0
+        self._may_be_copied = False
+
+    def _number(self, batches: list[Batch], first: int) -> None:
+        """Make ``batches`` the line, to be sent again under new numbers."""
+        self._next_sequence = first
+        self.in_flight.clear()
+        for batch in batches:
             if batch.done:
                 continue
             batch.stamp = self._stamp(self._next_sequence)

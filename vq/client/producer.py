@@ -76,7 +76,6 @@ class ProducerCore:
         self._clock = cluster.clock.monotonic
         self._partitioner = partitioner
         self._send_timeout_s = config.send_timeout_s
-        self._producer_id = cluster.rng.getrandbits(63) | 1
         self._topics: dict[str, TopicQueues] = {}
         self._taking: dict[str, TopicQueues] = {}  # the same until nothing is taken any more
         self._lock = threading.Lock()
@@ -134,7 +133,10 @@ class ProducerCore:
         self._open_line(queues)
 
     def _make_queue(self, where: TopicPartition) -> PartitionQueue:
-        return PartitionQueue(where, self._producer_id, self.config, self._ended)
+        return PartitionQueue(where, self._new_producer_id, self.config, self._ended)
+
+    def _new_producer_id(self) -> int:
+        return self._cluster.rng.getrandbits(63) | 1
 
     def _follow(self, queues: TopicQueues) -> None:
         routes = self._cluster.routes
@@ -159,10 +161,9 @@ class ProducerCore:
     def _leave(self, queues: TopicQueues, error: VqError) -> None:
         """Give up a topic and everything that waits for it.
 
-        If it is published again its batches are counted from 0 again, so they go under another
-        producer id: a log that remembers this one would take them for resends of its first ones.
+        If it is published again its lines have other producer ids: they count from 0 again, which
+        a log that remembers these would take for resends of their first batches.
         """
-        self._producer_id = self._cluster.rng.getrandbits(63) | 1
         self._topics.pop(queues.topic, None)
         self._taking.pop(queues.topic, None)
         self._intake.lines.pop(queues.topic, None)

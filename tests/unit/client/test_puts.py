@@ -11,7 +11,7 @@ from vq.remoting.wire_pb2 import PutRequest
 
 
 def test_the_header_says_where_what_and_under_which_master() -> None:
-    queue = PartitionQueue(TopicPartition("t", 3), 7, ProducerConfig(), lambda *_: None)
+    queue = PartitionQueue(TopicPartition("t", 3), lambda: 7, ProducerConfig(), lambda *_: None)
     queue.topic_id = "id"
     queue.epoch = 5
     batch = Batch([SendFuture(b"x", None, None, 1.0)] * 2, [1, 2], ProducerStamp(7, 1, 4))
@@ -24,7 +24,7 @@ def test_the_header_says_where_what_and_under_which_master() -> None:
 
 def test_a_batch_that_may_be_stored_says_so_when_it_is_sent_again() -> None:
     """Not one that was refused: no copy of it is stored."""
-    queue = PartitionQueue(TopicPartition("t", 3), 7, ProducerConfig(), lambda *_: None)
+    queue = PartitionQueue(TopicPartition("t", 3), lambda: 7, ProducerConfig(), lambda *_: None)
     queue.pending.append(SendFuture(b"x", None, None, 1e9))
     batch = queue.next_to_send(0.0, lambda _: [1])
     assert batch is not None

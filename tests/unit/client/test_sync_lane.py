@@ -96,7 +96,7 @@ class Producer:
     def queue(self, number: int) -> PartitionQueue:
         config = ProducerConfig()
         where = TopicPartition("t", number)
-        return PartitionQueue(where, 7, config, lambda count, _: self.ended.append(count))
+        return PartitionQueue(where, lambda: 7, config, lambda count, _: self.ended.append(count))
 
     def take_ids(self, count: int) -> list[int]:
         self.ids += count

@@ -24,7 +24,7 @@ def queues_of(
     **settings: Any,
 ) -> TopicQueues:
     def make(where: TopicPartition) -> PartitionQueue:
-        return PartitionQueue(where, 1, ProducerConfig(), lambda *_: None)
+        return PartitionQueue(where, lambda: 1, ProducerConfig(), lambda *_: None)
 
     queues = TopicQueues("t", "id", make, partitioner=partitioner, first_turn=first_turn)
     update(queues, partitions, writable, **settings)
