@@ -2,13 +2,16 @@
 
 The dispatcher knows commands, channels, and the few reasons a whole node refuses PUTs. It holds no
 queue: a request is answered, parked (in its channel, or until its topic was looked up or its log
-opened), or handed to the flush it waits for before the next one is looked at. What waits, requests
-and bytes, is counted for who sent it and bounded where it comes in (``server``), by not reading.
+opened), or handed to the flush it waits for before the next one is looked at. PUTs that come behind
+one that is parked here stand in line behind it. What waits, requests and bytes, is counted for who
+sent it and bounded where it comes in (``server``), by not reading.
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeGuard
 
 from vq.broker import reading
 from vq.broker.channel import Channel
@@ -16,7 +19,7 @@ from vq.broker.context import Context
 from vq.broker.directory import Directory, look_up
 from vq.broker.fetching import Fetches
 from vq.broker.session import Handler, Session
-from vq.errors import InternalError, NotMaster, VqError
+from vq.errors import Busy, InternalError, NotMaster, VqError
 from vq.model import TopicPartition
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import Ticket
@@ -58,6 +61,7 @@ class Dispatcher:
         self._channels = directory.channels
         self._context = context
         self._status = status
+        self._lines: dict[tuple[Session, TopicPartition], deque[_WaitingPut]] = {}
         self.put_refusal: VqError | None = None
         self.handlers: dict[int, Handler] = {
             Command.PUT: self.put,
@@ -72,19 +76,74 @@ class Dispatcher:
 
     def put(self, session: Session, ticket: Ticket, header: wire.PutRequest, body: bytes) -> None:
         """PUT: append a batch."""
-        context = self._context
-        if self.put_refusal is not None or not context.may_acknowledge():
-            context.counters.refused += 1
-            session.refuse(ticket, self.put_refusal or _lease_ended(context))
+        key = TopicPartition(header.topic, header.partition)
+        line = self._lines.get((session, key)) if self._lines else None
+        if line is not None:
+            line.append(_WaitingPut(_Parked(session, body), ticket, header))
             return
-        channel = self._channels.get((header.topic, header.partition))
-        if channel is None or header.topic_id not in (channel.topic_id, ""):
-            self._resolve(self.put, session, ticket, header, body)
-        elif channel.log is None and channel.takes_puts:
-            parked = _Parked(session, body)
-            self._directory.open(channel, lambda: parked.go_on(channel.put, ticket, header))
+        channel = self._channels.get(key)
+        if _is_ready(channel, header) or self._refusal() is not None:
+            self._append(channel, session, ticket, header, body)
+        else:
+            waiting = _WaitingPut(_Parked(session, body), ticket, header)
+            self._lines[session, key] = deque([waiting])
+            self._advance(session, key)
+
+    def _append(
+        self,
+        channel: Channel | None,
+        session: Session,
+        ticket: Ticket,
+        header: wire.PutRequest,
+        body: bytes,
+    ) -> None:
+        """Have the channel say what becomes of a PUT, unless the node takes none."""
+        refusal = self._refusal()
+        if refusal is not None or channel is None:
+            self._context.counters.refused += 1
+            session.refuse(ticket, refusal or Busy(f"{header.topic} is being looked up"))
         else:
             channel.put(session, ticket, header, body)
+
+    def _refusal(self) -> VqError | None:
+        """Why this node takes no PUT now, or None."""
+        if self.put_refusal is None and self._context.may_acknowledge():
+            return None
+        return self.put_refusal or _lease_ended(self._context)
+
+    # PUTs of one connection to one partition are carried out in the order they were sent, so those
+    # that come while one waits stand behind it. Other connections have lines of their own: who asks
+    # for a topic that must be looked up delays nobody else.
+    def _advance(self, session: Session, key: TopicPartition) -> None:
+        """Handle the PUTs that wait, in order, until one must go on waiting."""
+        line = self._lines[session, key]
+        while line:
+            first = line[0]
+            channel = self._channels.get(key)
+            if first.parked.ended or _is_ready(channel, first.header):
+                line.popleft()
+                first.go_on(partial(self._append, channel))
+            elif channel is None or first.header.topic_id not in (channel.topic_id, ""):
+                found = partial(self._found, session, key)
+                look_up(self._directory, key, first.header.topic_id, found)
+                return
+            else:
+                self._directory.open(channel, partial(self._opened, session, key, channel))
+                return
+        del self._lines[session, key]
+
+    def _found(self, session: Session, key: TopicPartition, found: Channel | VqError) -> None:
+        """Go on after a look-up for the first PUT that waits."""
+        if isinstance(found, VqError):
+            first = self._lines[session, key].popleft()
+            first.parked.refuse(first.ticket, found)
+        self._advance(session, key)
+
+    def _opened(self, session: Session, key: TopicPartition, channel: Channel) -> None:
+        """Go on once the log is open; the first PUT is told when it is not."""
+        if channel.log is None:
+            self._lines[session, key].popleft().go_on(partial(self._append, channel))
+        self._advance(session, key)
 
     def get(self, session: Session, ticket: Ticket, header: wire.GetRequest, body: bytes) -> None:
         """GET: read bytes, now or when there are some."""
@@ -147,6 +206,27 @@ class Dispatcher:
         look_up(self._directory, where, header.topic_id, then)
 
 
+def _is_ready(channel: Channel | None, header: wire.PutRequest) -> TypeGuard[Channel]:
+    """Whether the channel can say at once what becomes of a PUT."""
+    return (
+        channel is not None
+        and header.topic_id in (channel.topic_id, "")
+        and (channel.log is not None or not channel.takes_puts)
+    )
+
+
+class _WaitingPut(NamedTuple):
+    """A PUT that waits for its channel, or for its log to be opened."""
+
+    parked: "_Parked"
+    ticket: Ticket
+    header: wire.PutRequest
+
+    def go_on(self, handler: Handler) -> None:
+        """See ``_Parked.go_on``."""
+        self.parked.go_on(handler, self.ticket, self.header)
+
+
 class _Parked:
     """The body of a request that waits for its channel: counted, and dropped with its connection.
 
@@ -162,6 +242,11 @@ class _Parked:
         self._body: bytes | None = body
         session.waiting[self] = None
         session.count_put_bytes(len(body))
+
+    @property
+    def ended(self) -> bool:
+        """Whether its connection has ended, or it was handled."""
+        return self._body is None
 
     def cancel(self) -> None:
         """See ``session.Cancellable``."""
