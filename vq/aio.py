@@ -25,6 +25,7 @@ from vq.client.delivery import ignore
 from vq.client.future import SendCallback, SendFuture
 from vq.client.inbox import Inbox, InboxDelivery, Messages
 from vq.client.partitioner import Partitioner
+from vq.client.permit import Permit
 from vq.client.producer import ProducerCore
 from vq.client.queries import broker_status, cluster_status, partitions_of
 from vq.errors import BufferFull, InvalidState, NotPublished, NotSent, VqError
@@ -297,13 +298,16 @@ class MessageFactory:
 
     async def create_consumer(self, config: ConsumerConfig | None = None) -> MessageConsumer:
         """Return a new consumer; it is closed with the factory at the latest."""
-        inbox = Inbox()
+        cluster = self._opened()
+        permit = Permit(cluster.clock.monotonic)
+        inbox = Inbox(permit)
         core = ConsumerCore(
-            self._opened(),
+            cluster,
             config or ConsumerConfig(),
             make_delivery=lambda where, position, _listener, hooks: InboxDelivery(
                 where, position, inbox, hooks
             ),
+            permit=permit,
         )
         consumer = MessageConsumer(core, inbox)
         self._consumers = [*(each for each in self._consumers if not each.closed), consumer]

@@ -9,9 +9,10 @@ import random
 
 import pytest
 from support.simulation import mutants, run, workload
-from support.simulation.world import ClientHost, Size
+from support.simulation.world import SESSION_TIMEOUT_S, ClientHost, Size
 
 from vq import aio
+from vq.client.config import ConsumerConfig
 from vq.coordination import commits
 from vq.coordination.coordinator import Coordinator
 from vq.coordination.paths import CommittedOffset, Partition, Topic
@@ -203,3 +204,80 @@ def test_a_topic_published_again_begins_under_a_producer_id_of_its_own() -> None
     report = play(TopicVanishesAndReturns)
     assert report.acknowledged > 5
     assert report.violations == []
+
+
+class ThawedConsumer(run.Simulation):
+    """A member stands still in the middle of its backlog until another one has handled the rest."""
+
+    messages = 400
+
+    async def main(self) -> None:
+        """See ``Simulation.main``."""
+        world, history = self.world, self.world.history
+        operator = await self.start()
+        await self.create_topic(operator)
+
+        def count(kind: str) -> int:
+            return sum(1 for _ in history.of(kind))
+
+        producers = self.clients("p", 1, self._send_all)
+        await self.until("the producer to end", lambda: count("ok") == self.messages)
+        (first,) = self.clients("c", 1, self._consume_steadily)
+        while count("read") < self.messages // 10:
+            await asyncio.sleep(0.01)
+        (second,) = [world.client("c2", self._consume_steadily)]
+        self._supervise(second.keep_running())
+        first.pause()
+        await self.until("its successor to do the rest", self.everything_is_done)
+        thawed = len(history.events)
+        first.resume()
+        await asyncio.sleep(2 * SESSION_TIMEOUT_S)
+        await self.end([*producers, first, second])
+        self.violations += [
+            f"handled again: {event}" for event in history.events[thawed:] if event[1] == "read"
+        ]
+
+    async def _send_all(
+        self, host: ClientHost, name: str, factory: aio.MessageFactory, _rng: random.Random
+    ) -> None:
+        producer = await factory.create_producer()
+        for number in range(self.messages):
+            value = f"{name}/{number}"
+            done = await producer.send(Message(workload.TOPIC, value.encode()))
+            where = f"{workload.TOPIC}-{done.partition}"
+            host.world.history.add("ok", name, value, where, done.offset, done.id)
+        while not host.stopping:
+            await asyncio.sleep(0.1)
+
+    @staticmethod
+    async def _consume_steadily(
+        host: ClientHost, name: str, factory: aio.MessageFactory, _rng: random.Random
+    ) -> None:
+        member = name.replace("#", "-")
+        consumer = await factory.create_consumer(
+            ConsumerConfig(group=workload.GROUPS["c"], member=member, commit_interval_s=0.3)
+        )
+        leaving = asyncio.create_task(workload.leave(host, name, consumer))
+        async for message in consumer.subscribe(workload.TOPIC):
+            where = f"{message.topic}-{message.partition}"
+            host.world.history.add(
+                "read", member, where, message.offset, message.next_offset,
+                workload.value_of(message),
+            )  # fmt: skip
+            await asyncio.sleep(0.001)
+        await leaving
+
+
+def test_a_thawed_consumer_handles_nothing_that_its_successor_has_done() -> None:
+    """It asks before it delivers, although all of it lies in its memory."""
+    report = play(ThawedConsumer)
+    assert report.delivered >= ThawedConsumer.messages
+    assert report.violations == []
+
+
+def test_delivering_after_a_pause_without_asking_would_be_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The mutant whose permit never lapses is killed by the story above."""
+    mutants.PERMIT_NEVER_LAPSES.patch(monkeypatch)
+    assert play(ThawedConsumer).violations

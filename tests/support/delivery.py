@@ -1,6 +1,10 @@
 """What a delivery tells, noted."""
 
+import math
+import time
+
 from vq.client.delivery import DeliveryHooks
+from vq.client.permit import Permit
 from vq.errors import VqError
 
 
@@ -24,3 +28,10 @@ class Told:
 
     def _went_on(self) -> None:
         self.went_on += 1
+
+
+def endless() -> Permit:
+    """Return a permit that never lapses by itself."""
+    permit = Permit(time.monotonic)
+    permit.until = math.inf
+    return permit

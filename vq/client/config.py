@@ -115,7 +115,8 @@ class ConsumerConfig:
     Attributes:
         group: The consumer group; needed for ``subscribe``, not for ``get``.
         member: This member's name inside the group; made from host, process and a random number
-            when empty.
+            when empty. With a name of its own, a member that was killed and starts again waits for
+            its old session to end: up to two session time-outs and 5 s.
         start_position: Where the group begins in partitions it has no offset for. With ``latest``,
             a partition that is added after the group began is read from its start all the same.
         commit_interval_s: Offsets are committed this often (with 20 % jitter), and on release,

@@ -22,6 +22,7 @@ from vq.client.decode import Decoder
 from vq.client.delivery import Delivery, DeliveryHooks, DeliveryMaker, Listener, Progress
 from vq.client.fetcher import Chunk, PartitionFetcher, chunk_of
 from vq.client.membership import Membership, MembershipHooks
+from vq.client.permit import Permit
 from vq.client.troubles import Troubles
 from vq.coordination import claims, commits
 from vq.errors import (
@@ -81,13 +82,19 @@ class ConsumerCore:
     """One consumer. Create it on the loop it will live on."""
 
     def __init__(
-        self, cluster: ClusterClient, config: ConsumerConfig, *, make_delivery: DeliveryMaker
+        self,
+        cluster: ClusterClient,
+        config: ConsumerConfig,
+        *,
+        make_delivery: DeliveryMaker,
+        permit: Permit,
     ) -> None:
         self.config = config
         self.member = config.member or _member_name(cluster)
         self.closed = False
         self._cluster = cluster
         self._make_delivery = make_delivery
+        self._permit = permit
         self._loop = asyncio.get_running_loop()
         self._subscriptions: dict[str, Subscription] = {}
         self._membership: Membership | None = None
@@ -262,6 +269,7 @@ class ConsumerCore:
                 member=self.member,
                 filters={each.topic: "||".join(each.tags) for each in self._subscriptions.values()},
                 hooks=MembershipHooks(self._claimed, self._revoke, self._suspend, self._resume),
+                permit=self._permit,
             )
             await membership.start()
             if self._closing is not None:

@@ -11,19 +11,21 @@ by side when there is more than one worker.
 import heapq
 import itertools
 import logging
+import math
 import queue
 import threading
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
+from operator import attrgetter, length_hint
 from typing import Any, NamedTuple, Protocol
 
 from vq.client.config import ConsumerConfig, OnListenerError
 from vq.client.decode import Decoder
 from vq.client.fetcher import Chunk
+from vq.client.permit import RECHECK_S, Permit
 from vq.errors import InternalError, ListenerFailed, VqError
 from vq.model import Message, TopicPartition
 
@@ -49,6 +51,24 @@ class Progress(NamedTuple):
     message_id: int | None = None
 
 
+class _Turn(NamedTuple):
+    """How far a listener is in the messages of a chunk.
+
+    ``left`` yields the messages of this turn, of which there are ``size``; it has given out the
+    one that the listener is at.
+    """
+
+    before: int
+    size: int = 0
+    left: Iterator[Message] = iter(())
+
+    @property
+    def handled(self) -> int:
+        """Return how many messages of the chunk the listener is done with; from any thread."""
+        return self.before + max(0, self.size - length_hint(self.left) - 1)
+
+
+_AT_BEGIN = _Turn(0)
 _next_offset = attrgetter("next_offset")
 
 
@@ -83,15 +103,18 @@ class Delivery(Protocol):
     """One held partition on its way to the user.
 
     Attributes:
-        position: Where this group goes on after a stop: behind the last message the user is done
-            with, control records and filtered messages included. Any thread may read it.
         delivered: How many messages the user is done with.
         error: Why delivery stands still now, or None. It is tried again by itself.
     """
 
-    position: int
     delivered: int
     error: VqError | None
+
+    @property
+    def position(self) -> int:
+        """Where this group goes on after a stop: behind the last message the user is done with,
+        control records and filtered messages included. Any thread may read it."""
+        ...
 
     def add(self, chunk: Chunk) -> None:
         """Queue a chunk; the fetcher bounds how many bytes wait here."""
@@ -130,21 +153,27 @@ class ThreadDelivery:
         *,
         hooks: DeliveryHooks,
         workers: "Workers",
+        permit: Permit,
     ) -> None:
         self.where = where
-        self.position = position
         self.delivered = 0
         self.error: VqError | None = None
+        self._begin = position  # where the chunk at hand begins for the user
         self._stuck_at = position  # where ``error`` came up
         self._listener = listener
         self._config = config
         self._hooks = hooks
+        self._permit = permit
+        self._until = -math.inf  # of the permit, as looked up last; once stopped it stays here
         self._workers = workers
         self._chunks: deque[Chunk] = deque()
         self._decoder = Decoder(where)
-        self._open: Chunk | None = None  # the chunk at hand,
-        self._messages: list[Message] = []  # its messages (emptied under the lock),
-        self._handled = 0  # and how many of them the listener is done with
+        # The chunk at hand, its messages, and how far the listener is in them. Position and last
+        # message follow from that, so that nothing is noted for each message. They are changed
+        # together only under the lock.
+        self._open: Chunk | None = None
+        self._messages: list[Message] = []
+        self._turn = _AT_BEGIN
         self._tries = 0  # how often the next one failed
         self._expected: int | None = None  # after damage: only the chunk that begins here counts
         self._id_before: int | None = None  # the last one of the chunks before
@@ -170,13 +199,25 @@ class ThreadDelivery:
     def progress(self) -> Progress:
         """See ``Delivery.progress``."""
         with self._lock:  # no chunk ends meanwhile
-            position = self.position  # before the messages: it may go on into those of a new chunk
-            return Progress(position, id_at(position, self._messages, self._id_before))
+            return self._progress()
+
+    @property
+    def position(self) -> int:
+        """See ``Delivery.position``."""
+        return self.progress().position
+
+    def _progress(self) -> Progress:
+        handled = self._turn.handled
+        if not handled:
+            return Progress(self._begin, self._id_before)
+        last = self._messages[handled - 1]
+        return Progress(last.next_offset, last.id)
 
     def stop(self, on_stopped: Callable[[], None]) -> None:
         """See ``Delivery.stop``; called from the worker's thread, or at once when none is at it."""
         with self._lock:
             self._stopping = True
+            self._until = -math.inf
             self._chunks.clear()
             if self._scheduled and not self._paused:
                 self._on_stopped = on_stopped
@@ -218,14 +259,16 @@ class ThreadDelivery:
                 if not self._chunks:
                     return None
                 chunk = self._open = self._chunks.popleft()
-            self._messages, self._handled = self._decoder.decode(chunk), 0
-        while self._handled < len(self._messages) and not self._stopping:
+            self._messages = self._decoder.decode(chunk)
+        while self._turn.handled < len(self._messages) and not self._stopping:
+            if not self._may_go_on():
+                return RECHECK_S
             failure = self._call_listener()
             if failure is not None:
                 pause = self._pause_after(*failure)
                 if pause is not None:
                     return pause
-            elif self.error is not None and not self._stopping:
+            elif self.error is not None and self.position > self._stuck_at:
                 self._went_on()
         if self._stopping:
             return None
@@ -233,14 +276,18 @@ class ThreadDelivery:
             self._begin_anew(self._decoder.error)
             return None
         with self._lock:
+            self._forget_chunk()
             if chunk.offsets is not None:
-                self.position = chunk.next_offset
-            self._id_before = id_at(self.position, self._messages, self._id_before)
-            self._open, self._messages = None, []
+                self._begin = chunk.next_offset
         if self.error is not None and self.position > self._stuck_at:
             self._went_on()
         self._hooks.consumed(chunk.size)
         return None
+
+    def _may_go_on(self) -> bool:
+        """Whether the next message may be handed out now."""
+        self._until = self._permit.until
+        return not self._stopping and self._permit.now() < self._until
 
     def _call_listener(self) -> tuple[Message, BaseException] | None:
         """Call the listener for the messages left, until it raises; return for which and what.
@@ -248,24 +295,28 @@ class ThreadDelivery:
         After an error one message is enough: that it goes on is told soon.
         """
         listener = self._listener
-        messages = self._messages[self._handled :] if self._handled else self._messages
+        before = self._turn.handled
+        messages = self._messages[before:] if before else self._messages
         if self.error is not None:
             messages = messages[:1]
-        done = 0
+        now = self._permit.now
+        left = iter(messages)
+        self._turn = _Turn(before, len(messages), left)
+        all_done = False
         try:
-            for message in messages:
-                if self._stopping:
+            for message in left:
+                if now() >= self._until and not self._may_go_on():
                     return None
                 try:
                     listener(message)
                 except BaseException as error:  # noqa: BLE001 - the user's code raises anything
                     return message, error
-                self.position = message.next_offset
-                done += 1
+            all_done = True
         finally:
-            self.delivered += done
-            self._handled += done
-            if done:
+            handled = before + len(messages) if all_done else self._turn.handled
+            self._turn = _Turn(handled)
+            if handled > before:
+                self.delivered += handled - before
                 self._tries = 0
         return None
 
@@ -285,9 +336,8 @@ class ThreadDelivery:
                 self._tries,
                 shown,
             )
-            self.position = message.next_offset
             self.delivered += 1
-            self._handled += 1
+            self._turn = _Turn(self._turn.handled + 1)
             self._tries = 0
             if self.error is not None:
                 self._went_on()
@@ -322,11 +372,15 @@ class ThreadDelivery:
         with self._lock:
             self._chunks.clear()
             self._decoder = Decoder(self.where)
-            self._id_before = id_at(self.position, self._messages, self._id_before)
-            self._open, self._messages, self._handled = None, [], 0
-            position = self._expected = self.position
+            self._forget_chunk()
+            self._expected = self._begin
         self._stuck(error)
-        self._hooks.fetch_again(position)
+        self._hooks.fetch_again(self._begin)
+
+    def _forget_chunk(self) -> None:
+        """Go on behind what was handled of the chunk at hand; under the lock."""
+        self._begin, self._id_before = self._progress()
+        self._open, self._messages, self._turn = None, [], _AT_BEGIN
 
 
 def _shown(error: BaseException) -> str:

@@ -15,6 +15,7 @@ from vq.client.config import ConsumerConfig, MessageFactoryConfig, ProducerConfi
 from vq.client.consumer import ConsumerCore
 from vq.client.delivery import ThreadDelivery, Workers
 from vq.client.partitioner import Partitioner
+from vq.client.permit import Permit
 from vq.client.producer import ProducerCore
 from vq.client.queries import broker_status, cluster_status, partitions_of
 from vq.client.runtime import LoopThread
@@ -88,14 +89,22 @@ class MessageFactory:
         settings = config or ConsumerConfig()
 
         workers = Workers(settings.listener_threads, name=f"vq-listener-{settings.group}")
+        permit = Permit(cluster.clock.monotonic)
 
         async def make() -> ConsumerCore:
             return ConsumerCore(
                 cluster,
                 settings,
                 make_delivery=lambda where, position, listener, hooks: ThreadDelivery(
-                    where, position, listener, settings, hooks=hooks, workers=workers
+                    where,
+                    position,
+                    listener,
+                    settings,
+                    hooks=hooks,
+                    workers=workers,
+                    permit=permit,
                 ),
+                permit=permit,
             )
 
         try:

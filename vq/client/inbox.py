@@ -17,6 +17,7 @@ from typing import Any, Self, TypeVar
 from vq.client.decode import Decoder
 from vq.client.delivery import DeliveryHooks, Progress, id_at
 from vq.client.fetcher import Chunk
+from vq.client.permit import RECHECK_S, Permit
 from vq.errors import InternalError, InvalidState, VqError
 from vq.model import Message, TopicPartition
 
@@ -32,7 +33,8 @@ _ITERATION: contextvars.ContextVar["weakref.ref[Messages] | None"] = contextvars
 class Inbox:
     """What has arrived for one consumer, from all its partitions, partition by partition."""
 
-    def __init__(self) -> None:
+    def __init__(self, permit: Permit) -> None:
+        self._permit = permit
         self._ready: deque[InboxDelivery] = deque()
         self._arrived = asyncio.Event()
         self._current: tuple[InboxDelivery, Message] | None = None
@@ -146,7 +148,8 @@ class Inbox:
         if current is None or self._closed:
             return None
         delivery, message = current
-        if not delivery.messages or delivery.error is not None:
+        permit = self._permit
+        if not delivery.messages or delivery.error is not None or permit.now() >= permit.until:
             return None
         delivery.position = message.next_offset
         delivery.delivered += 1
@@ -164,7 +167,10 @@ class Inbox:
             self._current = None
             current[0].finished(current[1])
         while not self._closed:
-            while self._ready:
+            while self._ready and not self._closed:
+                if not self._permit.holds:  # what is here may be another's by now
+                    await asyncio.sleep(RECHECK_S)
+                    continue
                 delivery = self._ready[0]
                 message = delivery.take()
                 if message is not None:

@@ -11,6 +11,9 @@ through, are *owed*, and released in the next round or at the end.
     SUSPENDED  nothing is given up; past the session time-out delivery pauses, since somebody else
                may own the partitions by then
     LOST       deliveries are drained; with the new session the member joins and claims anew
+
+A process that stood still for longer than half its session delivers nothing before it has asked:
+its ``Permit`` has lapsed by then, and delivery pauses until ownership is proved.
 """
 
 import asyncio
@@ -24,8 +27,9 @@ from dataclasses import dataclass
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
 from vq.client.delivery import Progress
+from vq.client.permit import Permit, PermitKeeper
 from vq.coordination import claims, commits, groups
-from vq.coordination.coordinator import EventKind, SessionState, WatchEvent
+from vq.coordination.coordinator import EventKind, NodeExists, SessionState, WatchEvent
 from vq.coordination.group_view import Assigned, GroupView
 from vq.coordination.paths import CommittedOffset, ConsumerGroup, Member, Owner
 from vq.coordination.rebalance import assign
@@ -47,8 +51,21 @@ _DEBOUNCE_S = 0.02
 _LEAVE_S = 5.0
 #: At the end: how often a partition whose last commit did not get through is given up anew.
 _LEAVE_TRIES = 3
+#: How long a start waits for the session of an earlier member of its name, in session time-outs and
+#: seconds: a server ends sessions up to one of its ticks late.
+_NAME_SESSIONS = 2.0
+_NAME_S = 5.0
 #: Claims, releases and looks that are under way at once.
 _AT_ONCE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class _Proof:
+    """What is read after ``since`` says what this session owns."""
+
+    suspension: "asyncio.Task[None]"
+    session: int
+    since: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +97,7 @@ class Membership:
         member: str,
         filters: Mapping[str, str],
         hooks: MembershipHooks,
+        permit: Permit,
     ) -> None:
         self.contract = ConsumerGroup()
         self._cluster = cluster
@@ -89,6 +107,7 @@ class Membership:
         self._member = member
         self._filters = dict(filters)
         self._hooks = hooks
+        self._permit = PermitKeeper(permit, cluster.coordinator, self._permit_lapsed)
         self._claims: dict[TopicPartition, claims.Claim] = {}
         self._view = GroupView(self._coordinator, self._group, on_members=self.wake)
         self._waiting: dict[str, TopicPartition] = {}  # by the path of the owner, which is watched
@@ -108,14 +127,18 @@ class Membership:
     async def start(self) -> None:
         """Join the group; partitions follow through ``hooks.claimed``.
 
+        A member of the same name that was killed a moment ago is waited for: its session has to
+        end first.
+
         Raises:
             InvalidArgument: The group's contract is another one.
+            NodeExists: A member of this name is there, and its session did not end in time.
             CoordinationError: ZooKeeper does not take it.
         """
         wanted = ConsumerGroup(start=self._config.start_position.value, topics=self._filters)
         self.contract = await groups.ensure_group(self._coordinator, self._group, wanted)
         try:
-            await self._join()
+            await self._join_when_free()
         except BaseException:
             await self._undo_join()
             raise
@@ -124,6 +147,7 @@ class Membership:
             self._cluster.on_change(self.wake),
         ]
         self._on_session(self._coordinator.state)
+        self._permit.start()
         self._task = asyncio.create_task(self._run())
 
     async def close(self, timeout_s: float) -> None:
@@ -136,6 +160,7 @@ class Membership:
             remove()
         self._removers = []
         self._cancel_timer()
+        self._permit.stop()
         tasks = [task for task in (self._task, self._suspending) if task is not None]
         for task in tasks:
             task.cancel()
@@ -197,11 +222,28 @@ class Membership:
         self._cancel_timer()
         if state is SessionState.SUSPENDED:
             self._suspend_when_due()
+        elif state is not SessionState.CONNECTED:
+            self._permit.revoke()
 
     def _cancel_timer(self) -> None:
         if self._suspend_timer is not None:
             self._suspend_timer.cancel()
             self._suspend_timer = None
+
+    def _permit_lapsed(self) -> None:
+        self._pause("this process stood still, or had no answer from ZooKeeper, for too long")
+
+    def _pause(self, why: str) -> None:
+        """Deliver nothing until the tree says that what is held is still ours."""
+        logger.warning(
+            "delivery pauses until ownership is proved: group=%s member=%s why=%s",
+            self._group,
+            self._member,
+            why,
+        )
+        self._permit.revoke()
+        self._suspending = asyncio.get_running_loop().create_task(self._suspend())
+        self._wake.set()
 
     def _suspend_when_due(self) -> None:
         """Deliver on while the session surely lives. A timer of its own, not a step of the task:
@@ -211,17 +253,11 @@ class Membership:
             + self._coordinator.session_timeout_s
             - self._cluster.clock.monotonic()
         )
-        loop = asyncio.get_running_loop()
         if left > 0:
+            loop = asyncio.get_running_loop()
             self._suspend_timer = loop.call_later(left, self._suspend_when_due)
         elif self._suspending is None:
-            logger.warning(
-                "group %s, member %s: ZooKeeper is away for longer than the session time-out; "
-                "delivery pauses until ownership can be proved",
-                self._group,
-                self._member,
-            )
-            self._suspending = loop.create_task(self._suspend())
+            self._pause("ZooKeeper is away for longer than the session time-out")
 
     async def _suspend(self) -> None:
         await self._hooks.suspend()
@@ -234,8 +270,35 @@ class Membership:
             since_ms=self._cluster.clock.wall_ms(),
             nonce=self._nonce,
         )
+        now = self._cluster.clock.monotonic()
         await groups.join_group(self._coordinator, self._group, self._member, value)
         self._session = self._coordinator.session_id
+        if self._suspending is None:
+            self._permit.grant(now)
+
+    async def _join_when_free(self) -> None:
+        """Join once the session of an earlier member of this name has ended, if it does in time."""
+        try:
+            await self._join()
+            return
+        except NodeExists as error:
+            bound_s = _NAME_SESSIONS * self._coordinator.session_timeout_s + _NAME_S
+            logger.warning(
+                "a member of this name is there already; its session has to end first: group=%s "
+                "member=%s at_most_s=%g",
+                self._group,
+                self._member,
+                bound_s,
+            )
+            if not await groups.name_came_free(
+                self._coordinator, self._group, self._member, bound_s
+            ):
+                raise NodeExists(
+                    error.path,
+                    f"member {self._member!r} of group {self._group!r} is there, and its session "
+                    "goes on; give each member a name of its own, or leave the name empty",
+                ) from None
+        await self._join()
 
     async def _undo_join(self) -> None:
         """Delete the member node if it came about: others would wait for this member's share."""
@@ -282,6 +345,7 @@ class Membership:
         self._maybe_audit()
         if self._session != self._coordinator.session_id:
             await self._join()  # what is owed stays: a late claim may be in the new session
+        proof = await self._prove()
         present = await self._view.members()
         if self._member not in present:
             await self._join()
@@ -291,7 +355,7 @@ class Membership:
         assigned = await self._view.assigned({topic for each in topics.values() for topic in each})
         await self._release_owed()
         await self._drop_lost(assigned)
-        if not await self._resume():
+        if not self._resume(proof):
             return self._config.audit_interval_s
         target = await self._target(topics, assigned)
         failed: VqError | None = None
@@ -313,17 +377,31 @@ class Membership:
             raise failed
         return max(_DEBOUNCE_S, self._audit_at - self._cluster.clock.monotonic())
 
-    async def _resume(self) -> bool:
-        """Go on after a suspension, now that ownership is proved; False if it no longer is."""
+    async def _prove(self) -> "_Proof | None":
+        """While delivery pauses: wait for its listeners, and make what is read now the truth."""
+        suspension = self._suspending
+        if suspension is None:
+            return None
+        await asyncio.wait([suspension])
+        since = self._cluster.clock.monotonic()
+        await self._coordinator.sync()
+        self._doubt()
+        return _Proof(suspension, self._coordinator.session_id, since)
+
+    def _resume(self, proof: "_Proof | None") -> bool:
+        """Go on after a pause, now that ownership is proved; False if it no longer is."""
         if self._suspending is None:
             return True
-        session = self._session
-        await asyncio.wait([self._suspending])  # for listeners, perhaps
-        if self._coordinator.state is not SessionState.CONNECTED or (
-            self._coordinator.session_id != session
+        if (
+            proof is None
+            or proof.suspension is not self._suspending
+            or proof.session != self._coordinator.session_id
+            or self._coordinator.state is not SessionState.CONNECTED
         ):
+            self._wake.set()
             return False
         self._suspending = None
+        self._permit.grant(proof.since)
         self._hooks.resume()
         return True
 

@@ -4,6 +4,7 @@ What its members own is in ``claims``, how far they are in ``commits``. Function
 step each and settle lost replies by reading; when to join is decided by the client's membership.
 """
 
+import asyncio
 import contextlib
 from dataclasses import dataclass, replace
 
@@ -17,12 +18,15 @@ from vq.coordination.coordinator import (
     NoNode,
     Stat,
     Watch,
+    WatchEvent,
     join,
 )
 from vq.coordination.paths import CONSUMERS, ConsumerGroup, Member
 from vq.coordination.reading import children_or_none, gather_all
 from vq.errors import CoordinationError, InvalidArgument, InvalidState
 from vq.model import check_name
+
+_NAME_RECHECK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +125,35 @@ async def join_group(coordinator: Coordinator, group: str, member: str, value: M
         with contextlib.suppress(NoNode, BadVersion, ConnectionLost):
             return await coordinator.set(path, value.encode(), version=node.stat.version)
     raise CoordinationError(f"member {member!r} could not join group {group!r}")
+
+
+async def name_came_free(
+    coordinator: Coordinator, group: str, member: str, timeout_s: float
+) -> bool:
+    """Wait until no member of this name is there: its session ends, or it leaves.
+
+    False if it is still there after ``timeout_s``, or belongs to this very session.
+    """
+    path = Member.path(group, member)
+    changed = asyncio.Event()
+
+    def hint(_: WatchEvent) -> None:
+        changed.set()
+
+    try:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                changed.clear()
+                stat = await coordinator.exists(path, watch=hint)
+                if stat is None:
+                    return True
+                if stat.ephemeral_owner == coordinator.session_id:
+                    return False
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_NAME_RECHECK_S):  # a watch is a hint
+                        await changed.wait()
+    except TimeoutError:
+        return False
 
 
 async def leave_group(coordinator: Coordinator, group: str, member: str) -> None:

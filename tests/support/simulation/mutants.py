@@ -4,6 +4,7 @@ A simulation that does not notice them proves nothing about the real thing. Ever
 production code in the test's process only, and names the faults under which it should show.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +19,7 @@ from vq.client.fetcher import Chunk, PartitionFetcher
 from vq.client.inbox import InboxDelivery
 from vq.client.membership import Membership
 from vq.client.partition_queue import PartitionQueue
+from vq.client.permit import PermitKeeper
 from vq.coordination import claims, commits
 from vq.coordination.coordinator import Check, Create, Operation, Set
 from vq.coordination.paths import Assignment, CommittedOffset
@@ -218,7 +220,16 @@ def _out_of_range_begins_anew(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionFetcher, "_failed", begin_anew)
 
 
-#: Named by a test of its own; a healthy cluster never gets there by itself.
+def _permit_never_lapses(patch: pytest.MonkeyPatch) -> None:
+    def extend(self: PermitKeeper, _since: float) -> None:
+        self._permit.until = math.inf
+
+    patch.setattr(PermitKeeper, "_extend", extend)
+    patch.setattr(PermitKeeper, "revoke", lambda _: None)
+
+
+#: Named by tests of their own; a healthy cluster never gets there by itself, or hardly ever.
+PERMIT_NEVER_LAPSES = Mutant("the permit never lapses", _permit_never_lapses, ())
 OUT_OF_RANGE_BEGINS_ANEW = Mutant("out of range begins anew", _out_of_range_begins_anew, ())
 
 MUTANTS = (

@@ -100,7 +100,7 @@ async def consume(
     length = rng.choice((500, 8_000, 1024 * 1024))
     consumer.subscribe(TOPIC, length, TAG if name[0] == "f" else None)
     slow_s = rng.choice((0.01, 0.1, 0.5))
-    leaving = asyncio.create_task(_leave(host, name, consumer))
+    leaving = asyncio.create_task(leave(host, name, consumer))
     async for message in consumer:
         where = f"{message.topic}-{message.partition}"
         history.add(
@@ -111,7 +111,8 @@ async def consume(
     await leaving
 
 
-async def _leave(host: ClientHost, name: str, consumer: aio.MessageConsumer) -> None:
+async def leave(host: ClientHost, name: str, consumer: aio.MessageConsumer) -> None:
+    """Close a consumer when its host is told to stop."""
     while not host.stopping:
         await asyncio.sleep(0.1)
     await consumer.close()

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import math
 import threading
 import time
 from collections import defaultdict
@@ -9,12 +10,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support.delivery import Told
+from support.delivery import Told, endless
 
 from vq.client import delivery as deliveries
 from vq.client.config import ConsumerConfig, OnListenerError
 from vq.client.delivery import ThreadDelivery, Workers
 from vq.client.fetcher import Chunk
+from vq.clock import ManualClock
 from vq.errors import CorruptData, ListenerFailed
 from vq.model import Message, TopicPartition
 from vq.store.record import encode_record
@@ -38,6 +40,7 @@ class Partition:
         self.offset = 0
         self.count = 0
         self.told = Told()
+        self.permit = endless()
         self.stopped = threading.Event()
         config = ConsumerConfig(
             **{"group": "g", "listener_backoff_s": 0.001, "listener_retries": 2, **settings}
@@ -49,6 +52,7 @@ class Partition:
             config,
             hooks=self.told.hooks,
             workers=workers,
+            permit=self.permit,
         )
 
     @property
@@ -388,6 +392,46 @@ def test_a_partition_that_waits_for_sound_bytes_can_be_given_up(workers: Workers
     assert partition.stopped.wait(WAIT_S)
     partition.delivery.add(chunk)
     assert partition.delivery.delivered == 0
+
+
+# The permit ---------------------------------------------------------------------------------------
+def test_nothing_is_handed_out_once_the_permit_has_lapsed(workers: Workers) -> None:
+    """Also in the middle of a chunk: here the process stands still while the listener works."""
+    partition = Partition(workers, lambda message: handle(message))
+    clock = ManualClock()
+    partition.permit.now = clock.monotonic
+    partition.permit.until = 3.0
+    calls: list[int] = []
+
+    def handle(message: Message) -> None:
+        calls.append(int(message.content))
+        if len(calls) == 2:
+            clock.advance(4.0)
+
+    partition.add(5)
+    until(lambda: partition.delivery.delivered == 2)
+    partition.add(1)
+    other = Partition(workers, lambda _: None, 1)
+    other.add(1)
+    until(lambda: other.delivery.delivered == 1)
+    assert calls == [0, 1]
+    assert partition.delivery.position == 2 * len(encode_record(1, b"0")), "what was done, was"
+    partition.permit.until = 10.0
+    until(lambda: partition.delivery.delivered == 6)
+    assert calls == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_partition_whose_permit_has_lapsed_can_be_given_up(workers: Workers) -> None:
+    listener = Listener()
+    partition = Partition(workers, listener)
+    partition.permit.until = -1.0
+    partition.add(3)
+    until(lambda: partition.delivery._paused)
+    partition.stop()
+    assert partition.stopped.wait(WAIT_S)
+    partition.permit.until = math.inf
+    assert listener.calls == []
+    assert partition.delivery.position == 0
 
 
 # Stopping -----------------------------------------------------------------------------------------

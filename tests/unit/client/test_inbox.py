@@ -5,10 +5,12 @@ import contextlib
 import gc
 
 import pytest
-from support.delivery import Told
+from support.delivery import Told, endless
 
 from vq.client.fetcher import Chunk
 from vq.client.inbox import Inbox, InboxDelivery, Messages
+from vq.client.permit import Permit
+from vq.clock import ManualClock
 from vq.errors import InvalidState
 from vq.model import TopicPartition
 from vq.store.record import encode_record
@@ -67,7 +69,7 @@ async def nothing_comes(inbox: Inbox) -> bool:
 
 
 async def test_a_message_is_consumed_when_the_next_one_is_asked_for() -> None:
-    inbox = Inbox()
+    inbox = Inbox(endless())
     partition = Partition(inbox)
     chunk = partition.add(2)
     assert await take(inbox, 1) == [b"0.0"]
@@ -86,7 +88,7 @@ async def test_a_message_is_consumed_when_the_next_one_is_asked_for() -> None:
 
 
 async def test_the_position_passes_what_a_filter_left_out() -> None:
-    inbox = Inbox()
+    inbox = Inbox(endless())
     partition = Partition(inbox)
     partition.add(1, picked=True, gap=100)
     partition.add(0, picked=True, gap=50)
@@ -98,7 +100,7 @@ async def test_the_position_passes_what_a_filter_left_out() -> None:
 
 async def test_partitions_take_turns_chunk_by_chunk() -> None:
     """One with a long backlog does not keep the others waiting."""
-    inbox = Inbox()
+    inbox = Inbox(endless())
     first, second = Partition(inbox, 0), Partition(inbox, 1)
     for _ in range(3):
         first.add(2)
@@ -113,7 +115,7 @@ async def test_partitions_take_turns_chunk_by_chunk() -> None:
 
 
 async def test_a_waiting_reader_is_woken() -> None:
-    inbox = Inbox()
+    inbox = Inbox(endless())
     partition = Partition(inbox)
     waiting = asyncio.create_task(take(inbox, 1))
     await asyncio.sleep(0)
@@ -122,14 +124,14 @@ async def test_a_waiting_reader_is_woken() -> None:
 
 
 async def test_close_ends_a_waiting_reader_and_counts_the_message_in_hand() -> None:
-    inbox = Inbox()
+    inbox = Inbox(endless())
     partition = Partition(inbox)
     partition.add(1)
     await take(inbox, 1)
     inbox.close()
     assert partition.delivery.position == partition.offset
     assert await inbox.next() is None
-    other = Inbox()
+    other = Inbox(endless())
     waiting = asyncio.create_task(other.next())
     await asyncio.sleep(0)
     other.close()
@@ -137,7 +139,7 @@ async def test_close_ends_a_waiting_reader_and_counts_the_message_in_hand() -> N
 
 
 async def test_a_message_in_hand_at_a_failure_is_not_consumed() -> None:
-    inbox = Inbox()
+    inbox = Inbox(endless())
     partition = Partition(inbox)
     partition.add(1)
     await take(inbox, 1)
@@ -153,7 +155,7 @@ async def nothing() -> None:
 
 async def test_leaving_the_loop_consumes_nothing() -> None:
     """By ``break``, by an error or by ``aclosing``: only the next one, or the end, counts."""
-    inbox = Inbox()
+    inbox = Inbox(endless())
     partition = Partition(inbox)
     partition.add(4)
     async for _ in Messages(inbox, nothing):
@@ -174,7 +176,7 @@ async def test_leaving_the_loop_consumes_nothing() -> None:
 
 async def test_a_cancelled_wait_takes_no_message() -> None:
     """Whenever it is cancelled, and the same iteration goes on afterwards."""
-    inbox = Inbox()
+    inbox = Inbox(endless())
     partition = Partition(inbox)
     messages = Messages(inbox, nothing)
     found: list[bytes] = []
@@ -201,7 +203,7 @@ async def test_a_cancelled_wait_takes_no_message() -> None:
 
 
 async def test_closing_waits_for_the_task_that_is_at_a_message() -> None:
-    inbox = Inbox()
+    inbox = Inbox(endless())
     partition = Partition(inbox)
     partition.add(1)
     inside, leave = asyncio.Event(), asyncio.Event()
@@ -223,7 +225,7 @@ async def test_closing_waits_for_the_task_that_is_at_a_message() -> None:
 
 async def test_closing_inside_the_loop_waits_for_nobody() -> None:
     """Not even through a task of its own, as ``asyncio.wait_for`` makes one."""
-    inbox = Inbox()
+    inbox = Inbox(endless())
     partition = Partition(inbox)
     partition.add(1)
 
@@ -242,7 +244,7 @@ async def test_the_message_of_a_task_that_failed_is_not_consumed(
     cancelled: bool, stop_first: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nor does a hand-over wait for it."""
-    inbox = Inbox()
+    inbox = Inbox(endless())
     partition = Partition(inbox)
     partition.add(1)
     inside, leave = asyncio.Event(), asyncio.Event()
@@ -272,7 +274,7 @@ async def test_the_message_of_a_task_that_failed_is_not_consumed(
 @pytest.mark.parametrize("stop_first", [False, True])
 async def test_a_hand_over_does_not_wait_for_a_loop_that_was_left(stop_first: bool) -> None:
     """Nobody can say whether the message was handled, so it comes again."""
-    inbox = Inbox()
+    inbox = Inbox(endless())
     partition = Partition(inbox)
     partition.add(1)
     async for _ in Messages(inbox, nothing):
@@ -287,7 +289,7 @@ async def test_a_hand_over_does_not_wait_for_a_loop_that_was_left(stop_first: bo
 
 async def test_a_second_task_cannot_iterate_at_the_same_time() -> None:
     """It would count the message that the first one is at."""
-    inbox = Inbox()
+    inbox = Inbox(endless())
     Partition(inbox).add(2)
     first = Messages(inbox, nothing)
     holding = asyncio.Event()
@@ -306,7 +308,7 @@ async def test_a_second_task_cannot_iterate_at_the_same_time() -> None:
 
 
 async def test_stopping_waits_for_the_message_in_hand() -> None:
-    inbox = Inbox()
+    inbox = Inbox(endless())
     held, idle = Partition(inbox, 0), Partition(inbox, 1)
     held.add(3)
     idle.add(1)
@@ -325,7 +327,7 @@ async def test_bytes_that_fail_a_check_are_fetched_again_while_others_go_on(
     bug: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with threads: nothing is raised into the loop, nothing is skipped."""
-    inbox = Inbox()
+    inbox = Inbox(endless())
     bad, good = Partition(inbox, 0), Partition(inbox, 1)
     if bug:
 
@@ -353,3 +355,28 @@ async def test_bytes_that_fail_a_check_are_fetched_again_while_others_go_on(
     bad.stop()
     inbox.close()
     assert bad.stopped
+
+
+async def test_nothing_is_handed_out_once_the_permit_has_lapsed() -> None:
+    """Also in the middle of a chunk; what was in hand is done when the next one is asked for."""
+    clock = ManualClock()
+    permit = Permit(clock.monotonic)
+    permit.until = 3.0
+    inbox = Inbox(permit)
+    partition = Partition(inbox)
+    partition.add(4)
+    messages = Messages(inbox, nothing)
+    assert [(await anext(messages)).content for _ in range(2)] == [b"0.0", b"0.1"]
+    clock.advance(4.0)
+    waiting = asyncio.ensure_future(anext(messages))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    assert partition.delivery.delivered == 2
+    partition.stop()
+    assert partition.stopped, "nobody is at a message"
+    other = Partition(inbox, 1)
+    other.add(1)
+    permit.until = 10.0
+    async with asyncio.timeout(5):
+        assert (await waiting).content == b"1.0"

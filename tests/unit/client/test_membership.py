@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import math
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -16,9 +17,12 @@ from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
 from vq.client.delivery import Progress
 from vq.client.membership import Membership, MembershipHooks
+from vq.client.permit import Permit
+from vq.clock import SystemClock
 from vq.coordination import claims, commits, groups, topics
 from vq.coordination.coordinator import ConnectionLost, NodeExists, SessionExpired, SessionState
 from vq.coordination.memory import MemoryCoordinator
+from vq.coordination.paths import Owner
 from vq.errors import CoordinationError, GenerationStale, InvalidArgument, NotMaster
 from vq.model import TopicPartition
 
@@ -37,12 +41,14 @@ class Consumer:
         self.on_claimed: Callable[[claims.Claim], Awaitable[None]] | None = None
         self.on_revoke: Callable[[TopicPartition], Awaitable[None]] | None = None
         self.on_suspend: Callable[[], Awaitable[None]] | None = None
+        self.permit = Permit(cluster.clock.monotonic)
         self.member = Membership(
             cluster,
             ConsumerConfig(group="g", member=name),
             member=name,
             filters={"t": tags},
             hooks=MembershipHooks(self._claimed, self._revoke, self._suspend, self._resume),
+            permit=self.permit,
         )
 
     @property
@@ -530,6 +536,39 @@ async def test_a_name_that_is_taken_is_refused_and_the_other_one_stays(group: Gr
     assert await group.owners() == dict.fromkeys(ALL, "a")
 
 
+async def test_a_start_waits_for_the_session_of_a_killed_member_of_its_name(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = await group.join("a")
+    await until(lambda: first.held == ALL)
+    group.cluster.ensemble.crash(first.coordinator)
+    second = await group.member("a")
+    second.member._nonce = "of another process"
+    async with asyncio.timeout(10):
+        await second.member.start()
+    assert caplog.text.count("its session has to end first") == 1
+    await until(lambda: second.held == ALL)
+    assert await group.members() == ["a"]
+
+
+async def test_a_start_does_not_wait_for_ever_for_a_name(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A live member of that name keeps it."""
+    monkeypatch.setattr(memberships, "_NAME_S", 0.05)
+    monkeypatch.setattr(memberships, "_NAME_SESSIONS", 0.1)
+    first = await group.join("a")
+    await until(lambda: first.held == ALL)
+    second = await group.member("a")
+    second.member._nonce = "of another process"
+    begin = asyncio.get_running_loop().time()
+    with pytest.raises(NodeExists, match="give each member a name of its own"):
+        await second.member.start()
+    assert 0.05 < asyncio.get_running_loop().time() - begin < 5
+    await second.member.close(1.0)
+    assert await group.owners() == dict.fromkeys(ALL, "a")
+
+
 async def test_a_start_that_is_given_up_leaves_no_member_behind(group: Group) -> None:
     """The others would wait for its share."""
     group.cluster.ensemble.delay = lambda: 0.002
@@ -615,6 +654,70 @@ async def test_delivery_pauses_when_ownership_can_no_longer_be_proved(group: Gro
     assert await group.owners() == dict.fromkeys(ALL, "a")
 
 
+class JumpingClock(SystemClock):
+    """A clock that was moved forward: what a process sees that stood still."""
+
+    jumped_s = 0.0
+
+    def monotonic(self) -> float:  # type: ignore[override]
+        return time.monotonic() + self.jumped_s
+
+
+async def test_a_process_that_stood_still_asks_before_it_delivers(group: Group) -> None:
+    """What is still its own goes on, and what another has by now is dropped."""
+    clock = JumpingClock()
+    consumer = await group.join("a", await group.client(session_timeout_s=60.0, clock=clock))
+    await until(lambda: consumer.held == ALL)
+    consumer.coordinator._clock = clock
+    assert consumer.permit.holds
+    asked = consumer.coordinator.last_reply_monotonic
+    clock.jumped_s = 29.0
+    assert consumer.permit.holds
+    consumer.member._permit._extend(clock.monotonic())
+    clock.jumped_s += 31.0
+    assert not consumer.permit.holds, "at once, for whichever thread looks first"
+    async with group.cluster.admin() as coordinator:
+        where = TopicPartition("t", 2)
+        await coordinator.delete(Owner.path("g", "t", 2))
+        await claims.claim(coordinator, "g", "b", where)
+        consumer.member._permit.start()  # its timer is due
+        await until(lambda: "resume" in consumer.events)
+        assert consumer.events[0] == "suspend"
+        assert consumer.events.index(f"drop {where}") < consumer.events.index("resume")
+        assert consumer.permit.holds
+        assert consumer.coordinator.last_reply_monotonic > asked
+        assert consumer.held == ALL - {where}
+
+
+async def test_a_pause_begins_with_the_last_answer_and_not_much_later(group: Group) -> None:
+    """However late the silence is noticed: here just before the session may have ended."""
+    consumer = await group.join("a")
+    await until(lambda: consumer.held == ALL)
+    coordinator, clock = consumer.coordinator, consumer.cluster.clock
+    paused_at = math.inf
+
+    async def note() -> None:
+        nonlocal paused_at
+        paused_at = clock.monotonic()
+
+    consumer.on_suspend = note
+    heartbeat, coordinator._heartbeat = coordinator._heartbeat, None
+    assert heartbeat is not None
+    heartbeat.cancel()  # answers cease, and nothing says that they do
+    await asyncio.sleep(0)
+    last_answer = coordinator.last_reply_monotonic
+    due = last_answer + coordinator.session_timeout_s
+    await until(lambda: clock.monotonic() > due - 0.05)
+    if coordinator.last_reply_monotonic == last_answer:
+        assert consumer.events == []
+        assert consumer.permit.holds
+    group.cluster.ensemble.stop()
+    await until(lambda: consumer.events == ["suspend"])
+    late = paused_at - (coordinator.last_reply_monotonic + coordinator.session_timeout_s)
+    assert 0 <= late < 0.5
+    assert not consumer.permit.holds
+
+
 async def test_delivery_pauses_also_while_a_round_waits_for_zookeeper(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -650,13 +753,13 @@ async def test_delivery_goes_on_only_when_the_pause_was_reached(
     await until(lambda: consumer.events == ["suspend"])
     group.cluster.ensemble.start()
     proved = asyncio.Event()
-    resume = consumer.member._resume
+    prove = consumer.member._prove
 
-    async def noted() -> bool:
+    async def noted() -> Any:
         proved.set()
-        return await resume()
+        return await prove()
 
-    monkeypatch.setattr(consumer.member, "_resume", noted)
+    monkeypatch.setattr(consumer.member, "_prove", noted)
     await proved.wait()
     assert consumer.events == ["suspend"]
     returns.set()

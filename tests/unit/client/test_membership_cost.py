@@ -21,6 +21,7 @@ from support.coordination import until
 
 from vq.client.config import ConsumerConfig
 from vq.client.membership import Membership, MembershipHooks
+from vq.client.permit import Permit
 from vq.clock import SystemClock
 from vq.coordination import claims
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
@@ -59,6 +60,7 @@ class CountedMember:
             member=name,
             filters={"t": ""},
             hooks=MembershipHooks(self._claimed, self._revoke, self._suspend, lambda: None),
+            permit=Permit(cluster.clock.monotonic),
         )
 
     async def _claimed(self, claim: claims.Claim) -> None:

@@ -1,5 +1,7 @@
 """Consumer groups in the tree: the contract, members, the end of a group."""
 
+import asyncio
+
 import pytest
 from support.coordination import FAULTS, at, client_of, disarm, strike, until
 
@@ -136,3 +138,16 @@ async def test_a_member_survives_a_fault_at_every_call(fault: str) -> None:
             break
         skip += 1
     assert skip > 10
+
+
+async def test_a_name_comes_free_with_the_session_that_holds_it(ensemble, client, other) -> None:
+    """Waited for within a bound; that of one's own session is not waited for."""
+    assert await groups.name_came_free(client, "g", "m", 1.0)
+    await groups.join_group(other, "g", "m", Member(nonce="n"))
+    assert not await groups.name_came_free(client, "g", "m", 0.01)
+    async with asyncio.timeout(5):
+        assert not await groups.name_came_free(other, "g", "m", 1_000.0)
+        waiting = asyncio.create_task(groups.name_came_free(client, "g", "m", 1_000.0))
+        await asyncio.sleep(0)
+        ensemble.expire(other)
+        assert await waiting

@@ -1,0 +1,86 @@
+"""Until when a member may hand out messages without asking whether its partitions are its own.
+
+The loop extends the permit again and again; whoever hands out a message looks at it first, with the
+clock. A process that stood still (SIGSTOP, a suspended machine, a long swap) finds it lapsed,
+whichever of its threads runs first: others may have been given its partitions meanwhile.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable
+
+from vq.coordination.coordinator import Coordinator
+
+#: How long to wait before looking again at a permit that has lapsed.
+RECHECK_S = 0.05
+#: How often a permit is extended before it would lapse.
+_EXTENSIONS = 5
+
+
+class Permit:
+    """Any thread reads it, the loop alone changes it.
+
+    Attributes:
+        now: The monotonic clock.
+        until: When it lapses; read for every message.
+    """
+
+    __slots__ = ("now", "until")
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.now = now
+        self.until = -math.inf
+
+    @property
+    def holds(self) -> bool:
+        """Whether messages may be handed out right now."""
+        return self.now() < self.until
+
+
+class PermitKeeper:
+    """Extends a permit while this process runs, and finds out that it did not. Loop-bound."""
+
+    def __init__(
+        self, permit: Permit, coordinator: Coordinator, on_lapse: Callable[[], None]
+    ) -> None:
+        self._permit = permit
+        self._coordinator = coordinator
+        self._on_lapse = on_lapse
+        self._session = 0  # the one it was granted in; 0: it was not
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begin to keep the permit."""
+        now = self._permit.now()
+        if self._session and self._session == self._coordinator.session_id:
+            if now < self._permit.until:
+                self._extend(now)
+            else:
+                self.revoke()
+                self._on_lapse()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._lasts_s / _EXTENSIONS, self.start)
+
+    def stop(self) -> None:
+        """Keep it no longer: it lapses."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def grant(self, since: float) -> None:
+        """Everything that is held was the member's own at ``since``, in the present session."""
+        self._session = self._coordinator.session_id
+        self._extend(since)
+
+    def revoke(self) -> None:
+        """Nothing is handed out until the permit is granted anew."""
+        self._session = 0
+        self._permit.until = -math.inf
+
+    @property
+    def _lasts_s(self) -> float:
+        return self._coordinator.session_timeout_s / 2
+
+    def _extend(self, since: float) -> None:
+        """It lasts for half a session, and no longer than the session surely lives."""
+        lives_until = self._coordinator.last_reply_monotonic + self._coordinator.session_timeout_s
+        self._permit.until = min(since + self._lasts_s, lives_until)
