@@ -31,8 +31,11 @@ async def test_a_client_cut_off_too_long_loses_its_session_unknowingly(
     await client.create("eph", ephemeral=True)
     states: list[SessionState] = []
     client.add_listener(states.append)
+    begin = asyncio.get_running_loop().time()
     ensemble.disconnect(client)
     await until(lambda: ensemble.tree.exists("vq/test/eph") is None)
+    late_s = asyncio.get_running_loop().time() - begin - client.session_timeout_s
+    assert -0.005 < late_s < 2.0, "after the time-out, and not long after it"
     assert states == [SessionState.SUSPENDED]
     ensemble.reconnect(client)
     await until(lambda: len(states) == 3)
@@ -104,9 +107,12 @@ async def test_a_crashed_client_is_silent_until_its_session_ends(ensemble, clien
     await client.create("eph", ephemeral=True)
     states: list[SessionState] = []
     client.add_listener(states.append)
+    begin = asyncio.get_running_loop().time()
     ensemble.crash(client)
     assert await other.exists("eph") is not None
     await until(lambda: ensemble.tree.exists("vq/test/eph") is None)
+    late_s = asyncio.get_running_loop().time() - begin - client.session_timeout_s
+    assert -0.005 < late_s < 2.0, "after the time-out, and not long after it"
     assert states == []
 
 
