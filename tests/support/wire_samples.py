@@ -153,6 +153,7 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
                     partition=3,
                     topic_id="5f0c",
                     tags=["t", "ü"],
+                    at_once=True,
                 ),
             ],
             removed=[7, 300],

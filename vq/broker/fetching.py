@@ -133,6 +133,7 @@ class FetchedPartition:
     """One partition of a session: asked for and parked, ready, being looked up; or answered.
 
     Attributes:
+        at_once: The client wants an answer also when there is nothing to read.
         channel: None while it is looked up.
         offset: What the client asked for last.
         position: Where to look for data; beyond ``offset`` when a filter picked nothing so far.
@@ -142,6 +143,7 @@ class FetchedPartition:
 
     __slots__ = (
         "_parked_in",
+        "at_once",
         "channel",
         "epoch",
         "failure",
@@ -174,6 +176,7 @@ class FetchedPartition:
         self.max_bytes = min(item.max_bytes or limits.FETCH_BYTES_MAX, limits.FETCH_BYTES_MAX)
         self.epoch = item.epoch
         self.validate = item.validate
+        self.at_once = item.at_once
 
     def found(self, channel: Channel | VqError) -> None:
         """Go on once the look-up has ended."""
@@ -197,7 +200,7 @@ class FetchedPartition:
         except VqError as error:
             self.failure = error
         else:
-            if part.read_limit <= self.position:
+            if part.read_limit <= self.position and not self.at_once:
                 part.parked[self] = None
                 self._parked_in = part
                 return
@@ -464,8 +467,11 @@ class FetchSession:
             if wanted > room and self._size:
                 return False  # it comes first in the next answer, and whole
             if part.log is None or wanted <= 0:
-                del self._ready[fetched]
-                fetched.look()
+                if fetched.at_once:
+                    self._tell(fetched, fetched.position, [])
+                else:
+                    del self._ready[fetched]
+                    fetched.look()
                 return True
             view = part.log.read(fetched.position, min(wanted, room), limit)
         except VqError as error:
@@ -480,7 +486,9 @@ class FetchSession:
         self._scans_done += 1
         try:
             part = fetched.readable()
-            slices, offsets, position = scan(part, fetched.position, fetched.tags)
+            slices, offsets, position = scan(
+                part, fetched.position, fetched.tags, fetched.max_bytes
+            )
         except VqError as error:
             fetched.failure = error
             self._ready[fetched] = None
@@ -488,7 +496,7 @@ class FetchSession:
         moved = position > fetched.position
         fetched.position = position
         fetched.validate = False
-        if slices:
+        if slices or (fetched.at_once and position >= part.read_limit):
             self._tell(fetched, position, slices, offsets)
             return
         if moved:

@@ -276,7 +276,9 @@ class FilteredGet(WaitingGet):
         try:
             check_readable(channel, self._header.epoch)
             check_range(channel, self._position)
-            slices, offsets, self._position = scan(channel, self._position, self._tags)
+            slices, offsets, self._position = scan(
+                channel, self._position, self._tags, _fetch_bytes(self._header)
+            )
         except PartitionRangeElsewhere as error:
             self._sent_on(error)
             return
@@ -323,9 +325,11 @@ class FilteredGet(WaitingGet):
 
 
 def scan(
-    channel: Channel, position: int, tags: Collection[bytes]
+    channel: Channel, position: int, tags: Collection[bytes], max_bytes: int
 ) -> tuple[list[memoryview], list[int], int]:
     """Filter the next bytes by tag; a record that begins there is always taken whole.
+
+    Otherwise no more than ``max_bytes`` are picked.
 
     Returns:
         The matching records, their offsets, and where to go on.
@@ -339,6 +343,9 @@ def scan(
     view = log.read(position, FILTER_SCAN_BYTES, limit)
     try:
         found = filter_by_tag(view, position, tags)
+        if sum(map(len, found[0])) > max_bytes:
+            view = log.read(position, max_bytes, limit)  # what is picked of so much fits
+            found = filter_by_tag(view, position, tags)
         if found[2] == position and len(view) >= RECORD_HEADER_BYTES:
             size = RECORD_HEADER_BYTES + RECORD_HEADER.unpack_from(view)[0]
             found = filter_by_tag(log.read(position, size, limit), position, tags)

@@ -5,6 +5,7 @@ which any thread may use.
 """
 
 import asyncio
+import itertools
 import logging
 import random
 import threading
@@ -57,6 +58,7 @@ class ClusterClient:
         self.coordinator = coordinator
         self.clock = clock
         self.rng = rng
+        self.fetch_numbers = itertools.count(1)  # of the fetch sessions of its consumers
         self._network = network
         self._watcher = RouteWatcher(coordinator, clock)
         self._slot = SlotLease(

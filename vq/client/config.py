@@ -122,6 +122,10 @@ class ConsumerConfig:
         commit_interval_s: Offsets are committed this often (with 20 % jitter), and on release,
             close and revocation.
         prefetch_bytes: Bytes fetched ahead per partition and not yet handed to the listener.
+        buffer_bytes: Bytes fetched ahead for all partitions together, those on their way included.
+            Half of it is shared out evenly: a partition whose listener is slow never takes the
+            share of another. 64 MiB leave each of 4,096 partitions 8 KiB at any time, and those
+            with more to read up to ``prefetch_bytes`` of the other half.
         max_wait_s: How long a broker holds a request for data before it answers empty.
         listener_threads: Threads that call listeners. One partition is only ever in one of them.
         on_listener_error: What happens when a listener keeps raising.
@@ -135,6 +139,7 @@ class ConsumerConfig:
     start_position: StartPosition = StartPosition.EARLIEST
     commit_interval_s: float = 5.0
     prefetch_bytes: int = 2 * limits.MIB
+    buffer_bytes: int = 64 * limits.MIB
     max_wait_s: float = limits.LONG_POLL_S_DEFAULT
     listener_threads: int = 1
     on_listener_error: OnListenerError = OnListenerError.RETRY
@@ -151,6 +156,7 @@ class ConsumerConfig:
         _positive("audit_interval_s", self.audit_interval_s)
         _positive("listener_backoff_s", self.listener_backoff_s)
         _between("prefetch_bytes", self.prefetch_bytes, 64 * limits.KIB, limits.GIB)
+        _between("buffer_bytes", self.buffer_bytes, limits.MIB, 64 * limits.GIB)
         _between("listener_threads", self.listener_threads, 1, 256)
         _between("listener_retries", self.listener_retries, 0, 1_000)
         if not 0 < self.max_wait_s <= limits.LONG_POLL_S_MAX:

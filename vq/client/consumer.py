@@ -20,6 +20,7 @@ from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
 from vq.client.decode import Decoder
 from vq.client.delivery import Delivery, DeliveryHooks, DeliveryMaker, Listener, Progress
+from vq.client.fetch_sessions import Fetches
 from vq.client.fetcher import Chunk, PartitionFetcher, chunk_of
 from vq.client.membership import Membership, MembershipHooks
 from vq.client.permit import Permit
@@ -96,6 +97,9 @@ class ConsumerCore:
         self._make_delivery = make_delivery
         self._permit = permit
         self._loop = asyncio.get_running_loop()
+        self._fetches = Fetches(
+            cluster, max_wait_s=config.max_wait_s, buffer_bytes=config.buffer_bytes
+        )
         self._subscriptions: dict[str, Subscription] = {}
         self._membership: Membership | None = None
         self._starting = False
@@ -318,12 +322,11 @@ class ConsumerCore:
         )
         delivery = self._make_delivery(where, position, subscription.listener, hooks)
         fetcher = PartitionFetcher(
-            self._cluster,
+            self._fetches,
             where,
             position,
             length=subscription.length,
             prefetch_bytes=self.config.prefetch_bytes,
-            max_wait_s=self.config.max_wait_s,
             tags=subscription.tags,
             on_chunk=delivery.add,
             on_error=lambda error: self._fetch_told(held, error),

@@ -223,7 +223,7 @@ class GetResponse(_message.Message):
     def __init__(self, offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., epoch: _Optional[int] = ..., filtered: _Optional[bool] = ..., offsets: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class FetchPartition(_message.Message):
-    __slots__ = ("handle", "offset", "max_bytes", "epoch", "validate", "topic", "partition", "topic_id", "tags")
+    __slots__ = ("handle", "offset", "max_bytes", "epoch", "validate", "topic", "partition", "topic_id", "tags", "at_once")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -233,6 +233,7 @@ class FetchPartition(_message.Message):
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     TAGS_FIELD_NUMBER: _ClassVar[int]
+    AT_ONCE_FIELD_NUMBER: _ClassVar[int]
     handle: int
     offset: int
     max_bytes: int
@@ -242,7 +243,8 @@ class FetchPartition(_message.Message):
     partition: int
     topic_id: str
     tags: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, handle: _Optional[int] = ..., offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., epoch: _Optional[int] = ..., validate: _Optional[bool] = ..., topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., tags: _Optional[_Iterable[str]] = ...) -> None: ...
+    at_once: bool
+    def __init__(self, handle: _Optional[int] = ..., offset: _Optional[int] = ..., max_bytes: _Optional[int] = ..., epoch: _Optional[int] = ..., validate: _Optional[bool] = ..., topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., tags: _Optional[_Iterable[str]] = ..., at_once: _Optional[bool] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
     __slots__ = ("session", "sequence", "max_bytes", "max_wait_ms", "partitions", "removed", "close")

@@ -210,14 +210,14 @@ def _unknown_called_refused(patch: pytest.MonkeyPatch) -> None:
 
 
 def _out_of_range_begins_anew(patch: pytest.MonkeyPatch) -> None:
-    failed = PartitionFetcher._failed
+    failed = PartitionFetcher.failed
 
     def begin_anew(self: PartitionFetcher, error: VqError) -> None:
         if isinstance(error, OffsetOutOfRange):
             self.position = 0
         failed(self, error)
 
-    patch.setattr(PartitionFetcher, "_failed", begin_anew)
+    patch.setattr(PartitionFetcher, "failed", begin_anew)
 
 
 def _permit_never_lapses(patch: pytest.MonkeyPatch) -> None:

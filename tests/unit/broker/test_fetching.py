@@ -506,6 +506,39 @@ async def test_filters_with_much_to_give_share_an_answer(served, cluster):
     assert sorted(found) == list(range(10))
 
 
+async def test_a_filter_keeps_to_the_bytes_that_were_asked_for(served):
+    """One record is always given whole."""
+    batch = [message(b"x" * 1_000, n, "red") for n in range(20)]
+    await served.client.put("t", 0, batch)
+    await served.client.put("t", 1, [message(b"x" * 9_000, 1, "red")])
+    found = await served.client.fetch(
+        0, *(add(n, tags=["red"], max_bytes=5_000) for n in range(2)), max_bytes=9_000
+    )
+    found |= await served.client.fetch(1) if len(found) < 2 else {}
+    assert 3_000 < len(found[0][1]) <= 5_000
+    assert len(payloads(found, 0)) == len(found[0][0].offsets)
+    assert found[0][0].next_offset < found[0][0].high_watermark
+    assert payloads(found, 1) == [b"x" * 9_000]
+    header, body = await served.client.get("t", 0, 0, tags=["red"], max_bytes=5_000)
+    assert (body, list(header.offsets)) == (found[0][1], list(found[0][0].offsets))
+
+
+@pytest.mark.parametrize("tags", [[], ["red"]])
+async def test_an_answer_can_be_had_at_once(served, tags):
+    """Also where there is nothing to read: the client learns the range, and that it may read."""
+    await served.client.put("t", 0, [message(b"no", 1, "blue")])
+    end = (await served.client.offsets("t", 0)).latest
+    found = await served.client.fetch(
+        0, add(0, end, tags=tags, at_once=True), add(1, tags=tags, at_once=True)
+    )
+    found |= await served.client.fetch(1, max_wait_ms=10)
+    assert {n: (r.next_offset, r.high_watermark, b) for n, (r, b) in found.items()} == {
+        0: (end, end, b""),
+        1: (0, 0, b""),
+    }
+    assert await served.client.fetch(2, again(0, end), max_wait_ms=10) == {}
+
+
 # Whatever comes -----------------------------------------------------------------------------------
 @pytest.mark.parametrize("seed", range(5))
 async def test_a_client_that_follows_the_rules_reads_every_byte_once(served, cluster, seed):
@@ -604,6 +637,7 @@ async def test_hostile_requests_harm_nobody(served, seed, caplog):
             topic=rng.choice(["t", "t", "t", "", "", "..", "none", "x" * 300, "ü\0"]),
             partition=rng.choice([0, 0, 1, 2**32 - 1]),
             topic_id=rng.choice(["", "", "", "other"]),
+            at_once=rng.random() < 0.2,
             tags=["t"] * rng.choice([0, 0, 0, 1, 64, 65, 1_000]),
         )
 

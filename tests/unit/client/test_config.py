@@ -36,6 +36,7 @@ BOUNDS = [
     (ProducerConfig, "window", 1, limits.PRODUCER_BATCHES_REMEMBERED),
     (ProducerConfig, "buffer_bytes", limits.MESSAGE_BYTES_MAX + 512, 16 * limits.GIB),
     (ConsumerConfig, "prefetch_bytes", 64 * limits.KIB, limits.GIB),
+    (ConsumerConfig, "buffer_bytes", limits.MIB, 64 * limits.GIB),
     (ConsumerConfig, "listener_threads", 1, 256),
     (ConsumerConfig, "listener_retries", 0, 1_000),
 ]

@@ -1,8 +1,7 @@
-"""Reading ahead of one partition: one request at a time, bounded, from wherever the bytes lie."""
+"""Reading ahead of one partition: asked for once at a time, bounded, in order."""
 
 import asyncio
 import random
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,40 +20,14 @@ from vq.errors import (
     PartitionQuarantined,
     ProtocolError,
     StaleEpoch,
-    UnknownTopic,
     VqError,
 )
 from vq.model import Address, TopicPartition
 from vq.remoting.format import Command
-from vq.remoting.frames import Frame
-from vq.remoting.messages import encode_error
-from vq.remoting.wire_pb2 import GetRequest, GetResponse
+from vq.remoting.wire_pb2 import FetchResult, GetRequest, GetResponse
 
 WHERE = TopicPartition("t", 0)
 HERE = Address("b1", 1)
-
-
-class Connection:
-    """Notes requests; the test answers them."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[GetRequest, Callable[[Frame | None], None]]] = []
-        self.closed = 0
-        self.refused = 0
-        self.refuse: VqError | None = None
-
-    def send(self, command: int, header: bytes, body: bytes, on_reply: Any) -> int:
-        assert command == Command.GET
-        if self.refuse is not None:
-            self.refused += 1
-            raise self.refuse
-        self.asked.append((GetRequest.FromString(header), on_reply))
-        return len(self.asked)
-
-    def close(self) -> None:
-        self.closed += 1
-        for _, on_reply in self.asked:
-            on_reply(None)
 
 
 class Cluster:
@@ -62,24 +35,13 @@ class Cluster:
 
     def __init__(self) -> None:
         self.rng = random.Random(5)
-        self.connection: Connection | None = Connection()
-        self.listeners: list[Callable[[], None]] = []
         self.refreshed: list[str] = []
-        self.missing: VqError | None = None
-        self.epoch = 3
-        self.lookups = 0
         self.anew: list[GetRequest] = []
         self.answers: list[bytes | VqError] = []
         self.routes = SimpleNamespace(topics={"t": SimpleNamespace(id="id-1")})
 
     def master_at(self, where: TopicPartition, offset: int) -> tuple[Address, int]:
-        if self.missing is not None:
-            raise self.missing
-        return HERE, self.epoch
-
-    def live_connection(self, address: Address) -> Connection | None:
-        self.lookups += 1
-        return self.connection
+        return HERE, 3
 
     async def request(
         self, address: Address, command: int, message: GetRequest, *, timeout: float, anew: bool
@@ -95,22 +57,56 @@ class Cluster:
     def refresh(self, topic: str) -> None:
         self.refreshed.append(topic)
 
-    def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
-        self.listeners.append(listener)
-        return lambda: self.listeners.remove(listener)
+
+class Fetches:
+    """Notes what is asked for; the test answers."""
+
+    def __init__(self) -> None:
+        self.cluster = Cluster()
+        self.share_bytes = limits.GIB
+        self.allowed: int | None = None
+        self.asked: list[tuple[int, int]] = []  # offset, bytes
+        self.validated: list[bool] = []
+        self.waits = False
+        self.members = 0
+        self.counted = (0, 0)
+
+    def allowance(self, asker: PartitionFetcher) -> int:
+        return self.share_bytes - asker.buffered if self.allowed is None else self.allowed
+
+    def count(self, asker: PartitionFetcher) -> None:
+        self.counted = asker.asked, asker.buffered
+
+    def join(self, asker: PartitionFetcher) -> None:
+        self.members += 1
+
+    def leave(self, asker: PartitionFetcher) -> None:
+        self.members = 0
+        self.waits = False
+
+    def withdraw(self, asker: PartitionFetcher) -> None:
+        self.waits = False
+
+    def ask(self, asker: PartitionFetcher) -> None:
+        assert not self.waits, "one at a time"
+        assert self.members == 1
+        self.waits = True
+        self.asked.append((asker.position, asker.asked))
+        self.validated.append(asker.validate)
 
 
 class Reader:
     """A fetcher and what came out of it."""
 
     def __init__(self, *, offset: int = 100, tags: tuple[str, ...] = (), **settings: Any) -> None:
-        self.cluster = Cluster()
+        self.fetches = Fetches()
+        self.cluster = self.fetches.cluster
         self.chunks: list[Chunk] = []
         self.errors: list[VqError | None] = []
-        cluster: Any = self.cluster
-        bounds = {"length": 1_000, "prefetch_bytes": 2_000, "max_wait_s": 5.0, **settings}
+        fetches: Any = self.fetches
+        bounds = {"length": 1_000, "prefetch_bytes": 2_000, **settings}
         self.fetcher = PartitionFetcher(
-            cluster,
+            fetches,
             WHERE,
             offset,
             tags=tags,
@@ -121,23 +117,21 @@ class Reader:
         self.fetcher.start()
 
     @property
-    def connection(self) -> Connection:
-        assert self.cluster.connection is not None
-        return self.cluster.connection
-
-    @property
     def asked(self) -> list[int]:
         """The offsets that were asked for."""
-        return [request.offset for request, _ in self.connection.asked]
+        return [offset for offset, _ in self.fetches.asked]
 
-    def answer(self, body: bytes = b"", *, number: int = -1, **fields: Any) -> None:
-        request, on_reply = self.connection.asked[number]
-        response = GetResponse(**{"offset": request.offset, "high_watermark": 5_000, **fields})
-        on_reply(Frame(Command.GET, 0, 1, 0, response.SerializeToString(), body))
+    def answer(self, body: bytes = b"", **fields: Any) -> None:
+        """Answer what was asked for last, unless it was withdrawn."""
+        if not self.fetches.waits:
+            return
+        self.fetches.waits = False
+        values = {"offset": self.asked[-1], "high_watermark": 5_000, **fields}
+        self.fetcher.took(FetchResult(**values), body)
 
     def refuse(self, error: VqError) -> None:
-        status, header = encode_error(error)
-        self.connection.asked[-1][1](Frame(Command.GET, status, 1, 0, header, b""))
+        self.fetches.waits = False
+        self.fetcher.failed(error)
 
 
 @pytest.fixture(autouse=True)
@@ -146,7 +140,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetchers, "_BACKOFF_MAX_S", 0.004)
 
 
-async def test_bytes_are_asked_for_one_request_after_the_other() -> None:
+async def test_bytes_are_asked_for_one_range_after_the_other() -> None:
     reader = Reader()
     assert reader.asked == [100]
     reader.answer(b"x" * 300)
@@ -158,20 +152,20 @@ async def test_bytes_are_asked_for_one_request_after_the_other() -> None:
         (400, 600, None),
     ]
     assert reader.fetcher.high_watermark == 5_000
+    assert reader.fetcher.behind
     reader.fetcher.stop()
 
 
-async def test_the_request_says_what_is_wanted() -> None:
+async def test_what_is_wanted_is_there_to_be_asked_for() -> None:
     reader = Reader(length=99_999_999, tags=("a", "b"))
-    (request, _), *_ = reader.connection.asked
-    assert (request.topic, request.partition, request.topic_id) == ("t", 0, "id-1")
-    assert request.epoch == 3
-    assert request.max_bytes == limits.FETCH_BYTES_MAX
-    assert (request.max_wait_ms, list(request.tags)) == (5_000, ["a", "b"])
-    assert request.validate, "where it begins must be a boundary"
+    fetcher = reader.fetcher
+    assert (fetcher.where, fetcher.topic_id, list(fetcher.tags)) == (WHERE, "id-1", ["a", "b"])
+    assert fetcher.asked == limits.FETCH_BYTES_MAX
+    assert fetcher.validate, "where it begins must be a boundary"
+    assert not fetcher.behind, "nothing is known of it yet"
     reader.answer(b"x" * 300)
-    assert not reader.connection.asked[1][0].validate, "a reply may end inside a record"
-    reader.fetcher.stop()
+    assert not fetcher.validate, "an answer may end inside a record"
+    fetcher.stop()
 
 
 async def test_an_empty_answer_asks_again_from_the_same_place() -> None:
@@ -191,6 +185,15 @@ async def test_picked_records_move_on_by_what_was_looked_through() -> None:
         (100, 900, [150]),
         (900, 1_700, []),
     ]
+    reader.fetcher.stop()
+
+
+async def test_the_end_of_what_is_stored_shows_in_the_chunk() -> None:
+    """Only there must the last record be whole."""
+    reader = Reader()
+    reader.answer(b"x" * 300)
+    reader.answer(b"x" * 300, high_watermark=700)
+    assert [chunk.at_end for chunk in reader.chunks] == [False, True]
     reader.fetcher.stop()
 
 
@@ -218,10 +221,33 @@ async def test_answers_without_a_record_count_against_the_bound_too() -> None:
     reader.fetcher.stop()
 
 
-# Errors -------------------------------------------------------------------------------------------
-async def test_what_moved_is_looked_for_again() -> None:
+async def test_no_more_is_asked_for_than_all_partitions_together_leave() -> None:
+    """Scraps are not worth an answer while there is something to consume."""
     reader = Reader()
-    reader.refuse(NotMaster("elsewhere"))
+    reader.fetches.share_bytes, reader.fetches.allowed = 700, 600
+    reader.answer(b"x" * 100)
+    assert reader.fetches.asked[-1] == (200, 600)
+    reader.fetches.allowed = 200
+    reader.answer(b"x" * 100)
+    assert reader.asked == [100, 200]
+    reader.fetches.allowed = 400
+    reader.fetcher.consumed(reader.chunks[0].size)
+    assert reader.fetches.asked[-1] == (300, 400)
+    reader.fetches.allowed = 5
+    reader.answer(b"x" * 100)
+    for chunk in reader.chunks[1:]:
+        reader.fetcher.consumed(chunk.size)
+    assert reader.fetches.asked[-1] == (400, 5), "with nothing to consume it must go on"
+    assert reader.fetches.counted == (5, 0)
+    reader.fetcher.stop()
+
+
+# Errors -------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("error", [NotMaster("elsewhere"), StaleEpoch("the request knows epoch 3")])
+async def test_what_moved_is_looked_for_again(error: VqError) -> None:
+    """A broker that does not know of its successor is not believed; the routes say who that is."""
+    reader = Reader()
+    reader.refuse(error)
     assert reader.cluster.refreshed == ["t"]
     assert reader.asked == [100]
     await until(lambda: reader.asked == [100, 100])
@@ -229,114 +255,45 @@ async def test_what_moved_is_looked_for_again() -> None:
     reader.fetcher.stop()
 
 
-async def test_a_broker_that_does_not_know_of_its_successor_is_not_believed() -> None:
-    """It refuses whoever knows a newer master; the routes say soon who that is."""
+@pytest.mark.parametrize("error", [Busy(), ConnectionCut()])
+async def test_what_passes_is_told_to_nobody(error: VqError) -> None:
     reader = Reader()
-    reader.refuse(StaleEpoch("the request knows epoch 3"))
-    assert reader.cluster.refreshed == ["t"]
-    reader.cluster.epoch = 4
-    await until(lambda: reader.asked == [100, 100])
-    assert [request.epoch for request, _ in reader.connection.asked] == [3, 4]
-    assert not reader.errors
-    reader.fetcher.stop()
-
-
-async def test_a_place_that_is_not_known_is_asked_for_until_it_is() -> None:
-    reader = Reader()
-    reader.cluster.missing = UnknownTopic("not yet")
-    reader.answer(b"x" * 10)
-    await until(lambda: len(reader.cluster.refreshed) >= 2)
-    reader.cluster.missing = None
-    await until(lambda: reader.asked == [100, 110])
+    reader.answer(b"x" * 50)
+    reader.refuse(error)
+    await until(lambda: reader.asked == [100, 150, 150])
+    assert (reader.errors, reader.cluster.refreshed) == ([], [])
     reader.fetcher.stop()
 
 
 async def test_a_final_error_is_told_and_tried_again_slowly() -> None:
     reader = Reader()
     reader.refuse(OffsetOutOfRange("too old", details={"earliest": 500, "latest": 900}))
-    assert [type(error) for error in reader.errors] == [OffsetOutOfRange]
-    assert reader.errors[0].details == {"earliest": 500, "latest": 900}
+    (error,) = reader.errors
+    assert isinstance(error, OffsetOutOfRange)
+    assert error.details == {"earliest": 500, "latest": 900}
     await until(lambda: reader.asked == [100, 100])
     reader.fetcher.stop()
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda reader: reader.answer(b"x", offset=300),
-        lambda reader: reader.connection.asked[-1][1](
-            Frame(Command.GET, 0, 1, 0, b"\xff\xff", b"")
-        ),
-        lambda reader: reader.connection.asked[-1][1](
-            Frame(Command.GET, 9, 1, 0, b"\xff\xff", b"")
-        ),
-    ],
-)
-async def test_an_answer_that_is_none_is_told_and_tried_again(
-    damage: Callable[[Reader], None],
-) -> None:
-    """Bytes of another place must never be taken for those asked for."""
+async def test_an_answer_for_another_place_is_told_and_tried_again() -> None:
+    """Its bytes must never be taken for those asked for."""
     reader = Reader()
-    damage(reader)
+    reader.answer(b"x", offset=300)
     assert [type(error) for error in reader.errors] == [ProtocolError]
     assert (reader.chunks, reader.fetcher.position) == ([], 100)
     await until(lambda: reader.asked == [100, 100])
     reader.fetcher.stop()
 
 
-async def test_after_a_cut_it_goes_on_at_the_same_byte() -> None:
-    reader = Reader()
-    reader.answer(b"x" * 50)
-    reader.connection.asked[-1][1](None)
-    await until(lambda: reader.asked == [100, 150, 150])
-    reader.answer(b"y", number=1)
-    assert len(reader.chunks) == 1, "an answer to a request that was given up"
-    reader.fetcher.stop()
-
-
-@pytest.mark.parametrize("error", [Busy(), ConnectionCut()])
-async def test_a_request_that_cannot_be_sent_is_tried_again(error: VqError) -> None:
-    reader = Reader()
-    reader.connection.refuse = error
-    reader.answer(b"x" * 50)
-    await until(lambda: reader.connection.refused >= 3)
-    assert len(reader.asked) == 1
-    reader.connection.refuse = None
-    await until(lambda: reader.asked == [100, 150])
-    reader.fetcher.stop()
-
-
-async def test_without_a_connection_it_waits_for_one() -> None:
-    reader = Reader()
-    connection, reader.cluster.connection = reader.connection, None
-    lookups = reader.cluster.lookups
-    connection.asked[-1][1](None)
-    await until(lambda: reader.cluster.lookups > lookups)
-    reader.cluster.connection = connection
-    for listener in list(reader.cluster.listeners):
-        listener()
-    assert reader.asked == [100, 100]
-    reader.fetcher.stop()
-
-
-async def test_a_broker_that_falls_silent_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetchers, "_GRACE_S", 0.01)
-    reader = Reader(max_wait_s=0.01)
-    await until(lambda: reader.connection.closed == 1)
-    await until(lambda: reader.asked == [100, 100])
-    reader.answer()
-    reader.fetcher.stop()
-
-
 # Stopping -----------------------------------------------------------------------------------------
-async def test_after_the_stop_nothing_is_delivered_and_nothing_is_left() -> None:
+async def test_after_the_stop_nothing_is_asked_for() -> None:
     reader = Reader()
     reader.fetcher.stop()
-    reader.answer(b"x" * 50)
-    assert (reader.chunks, reader.asked, reader.cluster.listeners) == ([], [100], [])
+    assert reader.fetches.members == 0
+    reader.fetcher.failed(Busy())
     reader.fetcher.consumed(10)
     reader.fetcher.start()
-    assert reader.asked == [100]
+    assert (reader.asked, reader.fetches.members) == ([100], 0)
 
 
 async def test_a_stop_during_a_pause_ends_it() -> None:
@@ -364,7 +321,7 @@ async def test_bytes_that_failed_a_check_are_read_again_on_a_connection_of_their
     assert (request.offset, request.validate, request.max_wait_ms) == (150, True, 0)
     assert (reader.chunks[1].offset, reader.chunks[1].next_offset) == (150, 250)
     assert reader.asked == [100, 400, 250]
-    assert reader.fetcher._buffered == reader.chunks[1].size, "what was dropped takes no room"
+    assert reader.fetcher.buffered == reader.chunks[1].size, "what was dropped takes no room"
     reader.answer(bytes(10))
     assert reader.chunks[-1].offset == 250
 
@@ -396,7 +353,7 @@ async def test_pauses_before_reading_damage_again_grow_up_to_their_bound(
     await until(lambda: len(pauses) == 13 and not reader.cluster.answers)
     assert pauses[-1] < 0.15
     await until(lambda: reader.asked[-1] == 120)
-    assert reader.connection.asked[-1][0].validate
+    assert reader.fetches.validated[-1]
     reader.fetcher.fetch_again(130)
     reader.fetcher.stop()
     await sleep(0)
@@ -412,8 +369,8 @@ async def test_that_what_was_told_is_over_is_told(monkeypatch: pytest.MonkeyPatc
     assert reader.errors == []
     for error in (PartitionQuarantined("damage"), InternalError("a bug")):
         count = len(reader.asked)
-        status, header = encode_error(error)
-        reader.connection.asked[-1][1](Frame(Command.GET, status, 1, 0, header, b""))
+        reader.refuse(error)
+        assert reader.fetcher.anxious
         await until(lambda count=count: len(reader.asked) > count)
     reader.answer()
     reader.answer()
