@@ -132,19 +132,24 @@ def check_range(channel: Channel, offset: int) -> None:
 
     Raises:
         PartitionFailed: What is kept here could not be read at the start: it is unknown.
-        Busy: The log that will hold it is being prepared.
+        Busy: The log that holds it, or will hold it, is being opened or prepared.
         PartitionQuarantined: It lies at the damage, behind which nothing is served: a reader that
             waited there would wait for ever.
         PartitionRangeElsewhere: Another group holds it; reading goes on there.
         OffsetOutOfRange: Nobody holds it; the details carry the valid range.
     """
-    if channel.log is not None:
-        channel.log.check_readable()
+    log = channel.log
+    if log is not None:
+        log.check_readable()
+    elif channel.failure is not None:
+        raise channel.why_refused()
+    elif offset < channel.high_watermark:
+        raise Busy(f"the log of {channel} is being opened")
     span = channel.span
     end = span.end if span is not None else None
     if channel.start_offset <= offset <= channel.high_watermark and (end is None or offset < end):
-        if channel.log is not None:
-            channel.log.check_more(offset)
+        if log is not None:
+            log.check_more(offset)
         return
     holder = channel.placement.span_at(offset)
     if holder is not None and holder.group != channel.context.group:

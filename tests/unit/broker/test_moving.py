@@ -1,6 +1,7 @@
 """SEAL and ADOPT: a partition moves to another group without a copy, a gap or a doubled message."""
 
 import asyncio
+import errno
 from typing import Any
 
 import pytest
@@ -396,6 +397,50 @@ async def test_a_log_not_opened_yet_begins_where_its_span_does(pair):
     with pytest.raises(PartitionReadOnly):
         await adopting
     assert (await pair.put(pair.new)).offset == end + 88
+
+
+async def test_readers_are_told_while_a_log_is_put_aside(pair):
+    """Filtered or not, they neither spin nor are told that nothing is there; then they read on."""
+    await pair.put(pair.old)
+    first, second = pair.old, pair.new
+    await pair.move()
+    await pair.until_writable(second)
+    await pair.put(second)
+    await pair.until_known(first, second)
+    pair.old, pair.new = second, first
+    sealed = await pair.seal()
+    runner, client = pair.cluster.runners[first], pair.clients[first]
+    adopting = asyncio.ensure_future(pair.adopt(sealed.end_offset, sealed.producers))
+    with runner.held():
+        await until(lambda: runner.waiting)
+        assert pair.channel(first).log is None
+        for tags in (["none"], []):
+            with pytest.raises(Busy, match="being opened"):
+                await client.get("t", 0, 0, tags=tags, max_wait_ms=20_000)
+    await adopting
+    assert (await client.get("t", 0, 0))[1]
+
+
+async def test_readers_are_told_of_a_log_that_cannot_be_opened(pair, monkeypatch):
+    """What lies there is unknown; a filtered reader does not look for it for ever."""
+    await pair.put(pair.old)
+    first, second = pair.old, pair.new
+    await pair.move()
+    await pair.until_writable(second)
+    await pair.put(second)
+    await pair.until_known(first, second)
+    pair.old, pair.new = second, first
+    sealed = await pair.seal()
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EMFILE, "no")
+
+    monkeypatch.setattr(pair.cluster.nodes[first]._partitions._logs, "open", refuse)
+    with pytest.raises(StorageFailed):
+        await pair.adopt(sealed.end_offset, sealed.producers)
+    for tags in (["none"], []):
+        with pytest.raises(PartitionFailed):
+            await pair.clients[first].get("t", 0, 0, tags=tags, max_wait_ms=20_000)
 
 
 # Seals that end ---------------------------------------------------------------------------------
