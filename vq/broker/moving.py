@@ -17,6 +17,7 @@ placement has the version of the SEAL, as of now and not as last heard. That is 
 when its turn at the files has come: this group may take appends by then.
 """
 
+import asyncio
 import logging
 from collections.abc import Coroutine
 from functools import partial
@@ -66,6 +67,8 @@ class Mover:
         self._tasks = tasks
         self._seal_timeout_s = seal_timeout_s
         self._unsealing: set[Channel] = set()
+        # One at a time: all of a topic's partitions write its list of changes.
+        self._raising = asyncio.Lock()
         partitions.on_sealed = self.unseal
 
     # SEAL ---------------------------------------------------------------------------------------
@@ -110,10 +113,12 @@ class Mover:
     async def _unseal(self, channel: Channel) -> None:
         topic, number = channel.partition
         try:
-            await touch_partition(self._coordinator, topic, number, channel.placement_version)
+            async with self._raising:
+                version = channel.placement_version
+                await touch_partition(self._coordinator, topic, number, version)
             if await self._partitions.unseal_log(channel):
                 logger.info("partition %s takes appends again", channel)
-        except (BadVersion, NoNode):
+        except (BadVersion, NoNode, UnknownTopic):
             pass  # changed meanwhile: what the refresh finds decides
         except CoordinationError as error:
             logger.warning("partition %s stays sealed for now: %s", channel, error)

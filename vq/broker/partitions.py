@@ -9,8 +9,9 @@ the first PUT when there is not: a thousand idle partitions cost no files.
 """
 
 import asyncio
+import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from vq.broker.channel import Channel, check_placement_version
@@ -158,7 +159,8 @@ class Partitions:
     async def _apply_changes(self, view: TopicView) -> None:
         """Take every partition; what is wrong with one of them is raised after the others."""
         problem: OSError | VqError | None = None
-        for placement, version in zip(view.partitions, view.partition_versions, strict=True):
+        for number in self._changed(view):
+            placement, version = view.partitions[number], view.partition_versions[number]
             channel = self.channels.get((view.name, placement.partition))
             if channel is not None and channel.topic_id != view.id:
                 await self._close_topic(view.name)
@@ -170,6 +172,14 @@ class Partitions:
                 problem = problem or error
         if problem is not None:
             raise problem
+
+    def _changed(self, view: TopicView) -> Iterable[int]:
+        """Return the partitions of a topic that are not as they were applied last."""
+        before = self.view.topics.get(view.name)
+        if before is None or before.created != view.created or before.settings != view.settings:
+            return range(len(view.partitions))
+        versions = itertools.zip_longest(before.partition_versions, view.partition_versions)
+        return [number for number, (was, now) in enumerate(versions) if was != now]
 
     async def _apply_one(
         self, view: TopicView, placement: PartitionPlacement, version: int

@@ -4,9 +4,8 @@ In here: when to read what. Not in here: what the broker does about it (``partit
 
 A watch only says that something may have changed. Topics are read again when a watch fired for
 them, when the connection came back (all watches are gone then), when somebody asks for a topic that
-is not known, a while after one could not be followed, and every ``interval_s`` in any case. A topic
-whose node still has the version known is not read further: every change of a partition writes its
-topic's node too.
+is not known, a while after one could not be followed, and every ``interval_s`` in any case. What is
+read of a known topic is what changed.
 """
 
 import asyncio
@@ -14,6 +13,7 @@ import contextlib
 import logging
 import math
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 from vq.coordination.coordinator import (
     ConnectionLost,
@@ -21,7 +21,6 @@ from vq.coordination.coordinator import (
     EventKind,
     NoNode,
     SessionExpired,
-    Stat,
     WatchEvent,
 )
 from vq.coordination.paths import DELETING, READY, TOPICS, Topic
@@ -40,6 +39,13 @@ ASKED_INTERVAL_S = 0.1
 #: Requests that may wait for one read. What a node lets wait at all is bounded where it comes in,
 #: but those whose connection has ended are not counted there any more.
 ASKED_MAX = 65_536
+
+
+class _Found(NamedTuple):
+    """What a read of a topic found: the topic, nothing, or damage."""
+
+    view: TopicView | None
+    damage: VqError | None = None
 
 
 class TopicsView:
@@ -68,7 +74,7 @@ class TopicsView:
         self._on_gone = on_gone
         self._interval_s = interval_s
         self._known: dict[str, TopicView] = {}
-        self._seen: dict[str, tuple[int, int]] = {}  # czxid and version of its node
+        self._read: dict[str, TopicView] = {}  # newer than what is known, where that failed
         self.problems: dict[str, VqError] = {}
         self._hints: set[str] = set()
         self._all = True
@@ -126,17 +132,10 @@ class TopicsView:
                 listed = await children_or_none(self._coordinator, TOPICS, watch=self._watch)
                 hints = set(listed) | set(self._known)
             names = sorted(hints)
-            # No watch for names that only a client claims to know: whoever invents names must not
-            # make us, and ZooKeeper, remember them. Topics that appear change the list of topics.
-            stats = await gather_all(
-                self._coordinator.exists(
-                    Topic.path(name), watch=self._watch if name in self._known else None
-                )
-                for name in names
-            )
-            for name, stat in zip(names, stats, strict=True):
-                if stat is None or self._seen.get(name) != (stat.czxid, stat.version):
-                    await self._refresh_one(name, stat)
+            found = await gather_all(self._read_one(name) for name in names)
+            for name, each in zip(names, found, strict=True):
+                if each.view is None or each.view is not self._known.get(name):
+                    await self._refresh_one(name, each)
         except BaseException:
             self._all = True
             raise
@@ -169,10 +168,31 @@ class TopicsView:
                 then(error)
             await asyncio.sleep(RETRY_S if error is not None else ASKED_INTERVAL_S)
 
-    async def _refresh_one(self, name: str, stat: Stat | None) -> None:
+    async def _read_one(self, name: str) -> _Found:
+        known = self._read.get(name)
+        # No watch for names that only a client claims to know: whoever invents names must not make
+        # us, and ZooKeeper, remember them. Topics that appear change the list of topics.
+        stranger = known is None and name not in self._known
+        if stranger and await self._coordinator.exists(Topic.path(name)) is None:
+            return _Found(None)
+        try:
+            view = await read_topic(
+                self._coordinator, name, watch=self._watch, any_phase=True, known=known
+            )
+        except (ConnectionLost, SessionExpired):
+            raise
+        except (UnknownTopic, NoNode):
+            self._read.pop(name, None)
+            return _Found(None)
+        except VqError as error:
+            return _Found(None, error)
+        self._read[name] = view
+        return _Found(view)
+
+    async def _refresh_one(self, name: str, found: _Found) -> None:
         """Refresh a topic; what is wrong with one topic must not keep the others from us."""
         try:
-            await self._refresh_topic(name, stat)
+            await self._refresh_topic(name, found)
         except (ConnectionLost, SessionExpired):
             raise
         except Exception as error:
@@ -186,29 +206,24 @@ class TopicsView:
             if self.problems.pop(name, None) is not None:
                 logger.info("topic %s is followed again", name)
 
-    async def _refresh_topic(self, name: str, stat: Stat | None) -> None:
-        view = None
-        if stat is not None:
-            try:
-                view = await read_topic(self._coordinator, name, watch=self._watch, any_phase=True)
-            except (UnknownTopic, NoNode):
-                pass
+    async def _refresh_topic(self, name: str, found: _Found) -> None:
+        view, damage = found
+        if damage is not None:
+            raise damage
         if view is None or view.phase == DELETING:
-            self._seen.pop(name, None)
+            self._read.pop(name, None)
             if name in self._known:
                 await self._on_gone(name)
                 del self._known[name]
         elif view.phase == READY:
             await self._on_topic(view)
             self._known[name] = view
-            if stat is not None and view.version == stat.version:
-                self._seen[name] = (stat.czxid, stat.version)
 
     def _watch(self, event: WatchEvent) -> None:
         if event.kind is EventKind.DISCONNECTED or event.path == TOPICS:
             self.hint()
         else:
-            self.hint(event.path.rpartition("/")[2])
+            self.hint(event.path.split("/")[1])  # topics/<topic>, topics/<topic>/partitions
 
 
 def _problem(topic: str, error: Exception) -> VqError:

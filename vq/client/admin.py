@@ -195,16 +195,15 @@ async def plan_moves(
 
 
 async def _check_target(cluster: ClusterClient, view: TopicView, group: str) -> None:
-    known = {each.group: each for each in await registry.groups(cluster.coordinator)}
-    if group not in known:
-        raise InvalidArgument(
-            f"there is no broker group {group!r}; known: {', '.join(known) or 'none'}"
-        )
+    target = await registry.read_group(cluster.coordinator, group)
+    if target is None:
+        known = ", ".join(await registry.group_names(cluster.coordinator))
+        raise InvalidArgument(f"there is no broker group {group!r}; known: {known or 'none'}")
     pool = view.settings.pool
-    if known[group].pool != pool:
+    if target.pool != pool:
         raise InvalidArgument(
             f"topic {view.name!r} lives in {pool_text(pool)}, but group {group!r} is of "
-            f"{pool_text(known[group].pool)}"
+            f"{pool_text(target.pool)}"
         )
 
 

@@ -9,7 +9,8 @@ version); a higher ``v`` is refused. Nothing here does I/O.
       nodes/<node>            ephemeral   BrokerNode      where the process listens
       load/<node>             ephemeral   BrokerLoad      how busy it is
     topics/<topic>                        Topic           id, settings, phase
-      partitions/<n>                      Partition       placement spans, state
+      partitions                          PlacementChanges  which partitions changed last
+        <n>                               Partition       placement spans, state
     deleted                               DeletedTopics   ids and names of topics deleted lately
     consumers/<group>                     ConsumerGroup   model, topics, start
       members/<member>        ephemeral   Member          host, pid, subscriptions
@@ -230,10 +231,10 @@ DELETING: Final = "deleting"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic(Value):
-    """``topics/<topic>``: every change of the topic or of a partition writes this node too.
+    """``topics/<topic>``: settings, number of partitions, phase.
 
-    So one watch tells of everything. A topic is seen by clients only in phase ``ready``; large
-    ones need several steps to make or delete.
+    Where the partitions lie is below (``Partition``). A topic is seen by clients only in phase
+    ``ready``; large ones need several steps to make or delete.
     """
 
     _what = "topic"
@@ -289,6 +290,62 @@ class Partition(Value):
     def _from_json(cls, document: Mapping[str, Any]) -> Self:
         spans = tuple(_span(each) for each in document["placement"])
         return cls(spans=spans, state=PartitionState(document["state"]))
+
+
+#: Changes of a topic's partitions remembered; who missed more reads all partitions again.
+PLACEMENT_CHANGES_MAX: Final = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementChanges(Value):
+    """``topics/<topic>/partitions``: which partitions were changed last, the newest last.
+
+    Every change of a partition's node writes this one in the same ``multi``. So one watch tells of
+    all partitions, and who knows version 7 of this node and reads version 9 has to read two of
+    them. A hint, like any watch: the truth is in the partitions' nodes.
+
+    ``version`` is the version of the znode that this very value has; a node written by anybody
+    else is told by that. Invariant: the last of ``partitions`` was changed with that version, the
+    one before it with the version before.
+    """
+
+    _what = "list of changed partitions"
+    version: int = 0
+    partitions: tuple[int, ...] = ()
+
+    @staticmethod
+    def path(topic: str) -> str:
+        """Return the path of the topic's list."""
+        return Partition.parent(topic)
+
+    @classmethod
+    def of_node(cls, path: str, data: bytes, version: int) -> Self:
+        """Return what a node says; nothing but its version, if that cannot be relied on."""
+        try:
+            value = cls.decode(path, data)
+        except CoordinationError:
+            return cls(version=version)
+        return value if value.version == version else cls(version=version)
+
+    def with_change(self, partition: int) -> Self:
+        """Return the list as it is to be written with a change of ``partition``."""
+        partitions = (*self.partitions, partition)[-PLACEMENT_CHANGES_MAX:]
+        return replace(self, version=self.version + 1, partitions=partitions)
+
+    def since(self, version: int) -> frozenset[int] | None:
+        """Return what was changed after ``version`` of this node, None if that is not known."""
+        missed = self.version - version
+        if not 0 <= missed <= len(self.partitions):
+            return None
+        return frozenset(self.partitions[len(self.partitions) - missed :])
+
+    @classmethod
+    def _from_json(cls, document: Mapping[str, Any]) -> Self:
+        version, partitions = document["version"], document["partitions"]
+        numbers = isinstance(partitions, list) and all(type(each) is int for each in partitions)
+        if type(version) is not int or not numbers:
+            raise TypeError(f"version {version!r}, partitions {partitions!r}")
+        return cls(version=version, partitions=tuple(partitions))
 
 
 def _span(document: Mapping[str, Any]) -> Span:

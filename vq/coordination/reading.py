@@ -1,17 +1,18 @@
 """Reading parts of the tree: helpers that topics, routes, groups and the registry share.
 
-Only reads, and only what several modules need. A snapshot of a topic is consistent: its partitions
-belong to the very version of the topic node that it carries.
+Only reads, and only what several modules need. A topic is read whole once, and then what changed:
+its node, the list of partitions that changed last, and these partitions. All of it belongs to one
+life of the topic, and every partition is at least as new as that list.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Iterable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from vq.coordination.coordinator import Coordinator, NoNode, Watch, join
-from vq.coordination.paths import READY, TOPICS, Partition, Topic
+from vq.coordination.coordinator import Coordinator, NoNode, Stat, Watch, join
+from vq.coordination.paths import READY, TOPICS, Partition, PlacementChanges, Topic
 from vq.errors import CoordinationError, UnknownTopic
 from vq.model import PartitionPlacement, TopicSettings
 
@@ -26,6 +27,8 @@ class TopicView:
     """One topic with all its partitions, as of ``version`` of its node.
 
     ``partition_versions`` are the versions of the partitions' nodes, for compare-and-set.
+    ``created`` is the czxid of the topic's node: a namesake has another one. Every partition is at
+    least as new as version ``changes`` of the list of changes (``paths.PlacementChanges``).
     """
 
     name: str
@@ -35,6 +38,24 @@ class TopicView:
     partitions: tuple[PartitionPlacement, ...]
     partition_versions: tuple[int, ...]
     phase: str = READY
+    created: int = 0
+    changes: int = 0
+
+    def with_partitions(self, found: "Mapping[int, PlacedVersion]") -> "TopicView":
+        """Return the view with other placements of some partitions; new ones are the next ones."""
+        placements, versions = list(self.partitions), list(self.partition_versions)
+        for number in sorted(found):
+            placement, version = found[number]
+            if number < len(placements):
+                placements[number], versions[number] = placement, version
+            else:
+                placements.append(placement)
+                versions.append(version)
+        return replace(self, partitions=tuple(placements), partition_versions=tuple(versions))
+
+
+#: A placement, and the version of the node it was read from.
+PlacedVersion = tuple[PartitionPlacement, int]
 
 
 async def gather_all(calls: Iterable[Awaitable[T]]) -> list[T]:
@@ -94,11 +115,17 @@ async def read_numbered(
 
 
 async def read_topic(
-    coordinator: Coordinator, name: str, *, watch: Watch | None = None, any_phase: bool = False
+    coordinator: Coordinator,
+    name: str,
+    *,
+    watch: Watch | None = None,
+    any_phase: bool = False,
+    known: TopicView | None = None,
 ) -> TopicView:
-    """Read a topic and all its partitions as one consistent snapshot.
+    """Read a topic and all its partitions; with ``known``, only what changed since that was read.
 
-    A watch is left on the topic's node whatever comes out, also when the topic does not exist.
+    A watch is left on the topic's node whatever comes out, also when the topic does not exist, and
+    one on the list of changed partitions. ``known`` itself is returned when nothing changed.
 
     Raises:
         UnknownTopic: It does not exist, or (without ``any_phase``) is being made or deleted.
@@ -116,28 +143,81 @@ async def read_topic(
         topic = Topic.decode(path, node.data)
         if topic.phase != READY and not any_phase:
             raise UnknownTopic(f"topic {name!r} is not ready: it is {topic.phase}")
-        numbers = await numbered_children(coordinator, Partition.parent(name))
-        nodes = await gather_all(_read_partition(coordinator, name, n) for n in numbers)
-        after = await coordinator.exists(path)
-        same = after is not None and (after.czxid, after.version) == (
-            node.stat.czxid,
-            node.stat.version,
+        changes = await _read_changes(coordinator, name, watch)
+        base = TopicView(
+            name=name,
+            id=topic.id,
+            settings=topic.settings,
+            version=node.stat.version,
+            partitions=(),
+            partition_versions=(),
+            phase=topic.phase,
+            created=node.stat.czxid,
+            changes=changes.version,
         )
-        if same and None not in nodes:
-            found = [each for each in nodes if each is not None]
-            _check_complete(name, topic, numbers)
-            return TopicView(
-                name=name,
-                id=topic.id,
-                settings=topic.settings,
-                version=node.stat.version,
-                partitions=tuple(placement for placement, _ in found),
-                partition_versions=tuple(version for _, version in found),
-                phase=topic.phase,
+        numbers = _changed(known, base, changes)
+        if known is not None and numbers is not None:
+            if not numbers and (known.version, known.changes) == (base.version, base.changes):
+                return known
+            base = replace(
+                base, partitions=known.partitions, partition_versions=known.partition_versions
             )
+        if numbers is None:
+            numbers = await _all_partitions(coordinator, topic, name)
+        found = await _read_partitions(coordinator, name, numbers)
+        if numbers and not await _still(coordinator, path, node.stat):
+            continue  # what was read may be a namesake's
+        if known is not None and len(found) < len(numbers):
+            known = None  # what is missing is told by reading everything
+            continue
+        view = base.with_partitions(found)
+        _check_complete(view)
+        return view
     raise CoordinationError(
         f"topic {name!r} changed {SNAPSHOT_TRIES_MAX} times while it was read; try again"
     )
+
+
+async def _read_changes(
+    coordinator: Coordinator, name: str, watch: Watch | None
+) -> PlacementChanges:
+    path = PlacementChanges.path(name)
+    try:
+        node = await coordinator.get(path, watch=watch)
+    except NoNode:  # a topic half made or half deleted, or a damaged tree
+        return PlacementChanges(version=-1)
+    return PlacementChanges.of_node(path, node.data, node.stat.version)
+
+
+def _changed(
+    known: TopicView | None, now: TopicView, changes: PlacementChanges
+) -> Sequence[int] | None:
+    """Return which partitions are to be read for ``known`` to be as new as ``now``, None: all."""
+    if known is None or known.created != now.created or {known.phase, now.phase} != {READY}:
+        return None
+    changed, count = changes.since(known.changes), len(known.partitions)
+    if changed is None or now.settings.partitions < count:
+        return None
+    return sorted({*changed, *range(count, now.settings.partitions)})
+
+
+async def _all_partitions(coordinator: Coordinator, topic: Topic, name: str) -> Sequence[int]:
+    if topic.phase == READY:
+        return range(topic.settings.partitions)
+    return await numbered_children(coordinator, Partition.parent(name))
+
+
+async def _read_partitions(
+    coordinator: Coordinator, name: str, numbers: Sequence[int]
+) -> dict[int, PlacedVersion]:
+    nodes = await gather_all(_read_partition(coordinator, name, n) for n in numbers)
+    return {n: node for n, node in zip(numbers, nodes, strict=True) if node is not None}
+
+
+async def _still(coordinator: Coordinator, path: str, known: Stat) -> bool:
+    """Whether a node is still the one, with the value, that was read."""
+    stat = await coordinator.exists(path)
+    return stat is not None and (stat.czxid, stat.version) == (known.czxid, known.version)
 
 
 async def count_partitions(coordinator: Coordinator) -> Counter[str]:
@@ -153,7 +233,7 @@ async def count_partitions(coordinator: Coordinator) -> Counter[str]:
 
 async def _read_partition(
     coordinator: Coordinator, topic: str, number: int
-) -> tuple[PartitionPlacement, int] | None:
+) -> PlacedVersion | None:
     path = Partition.path(topic, number)
     try:
         node = await coordinator.get(path)
@@ -163,9 +243,10 @@ async def _read_partition(
     return PartitionPlacement(topic, number, value.spans, value.state), node.stat.version
 
 
-def _check_complete(name: str, topic: Topic, numbers: list[int]) -> None:
-    if topic.phase == READY and numbers != list(range(topic.settings.partitions)):
+def _check_complete(view: TopicView) -> None:
+    wanted, found = view.settings.partitions, [each.partition for each in view.partitions]
+    if view.phase == READY and found != list(range(wanted)):
         raise CoordinationError(
-            f"topic {name!r} should have partitions 0 to {topic.settings.partitions - 1}, "
-            f"but ZooKeeper has {len(numbers)} of them; restore the missing znodes"
+            f"topic {view.name!r} should have partitions 0 to {wanted - 1}, "
+            f"but ZooKeeper has {len(found)} of them; restore the missing znodes"
         )

@@ -486,6 +486,20 @@ async def ensure_group(
     raise CoordinationError(f"the node of group {group!r} changed {TRIES_MAX} times meanwhile")
 
 
+async def group_names(coordinator: Coordinator) -> list[str]:
+    """Return the sorted names of all broker groups."""
+    return await children_or_none(coordinator, BROKERS)
+
+
+async def read_group(coordinator: Coordinator, group: str) -> BrokerGroup | None:
+    """Return what an operator says of a group, None if there is none of this name."""
+    path = BrokerGroup.path(group)
+    try:
+        return _group_value(path, (await coordinator.get(path)).data)
+    except NoNode:
+        return None
+
+
 async def groups(coordinator: Coordinator) -> list[GroupView]:
     """Return all broker groups, sorted by name, with the number of open partitions each holds."""
     counts = await count_partitions(coordinator)
@@ -547,11 +561,7 @@ async def read_load(coordinator: Coordinator, group: str, node: str) -> BrokerLo
 
 
 async def _group_view(coordinator: Coordinator, group: str, partitions: int) -> GroupView:
-    path = BrokerGroup.path(group)
-    try:
-        value = _group_value(path, (await coordinator.get(path)).data)
-    except NoNode:
-        value = BrokerGroup()
+    value = await read_group(coordinator, group) or BrokerGroup()
     state = await read_state(coordinator, group)
     master = await read_node(coordinator, group, state.master) if state is not None else None
     return GroupView(

@@ -112,6 +112,7 @@ class RouteWatcher:
         self._dirty_topics: set[str] = set()
         self._dirty_groups: set[str] = set()
         self._dirty_list = False
+        self._dirty_whole = False  # everything is to be read past the server's own cache
         self._hint = asyncio.Event()
         self._callbacks: list[Callable[[Routes], None]] = []
         self._task: asyncio.Task[None] | None = None
@@ -199,6 +200,7 @@ class RouteWatcher:
         self._dirty_topics |= self._tracked
         self._dirty_groups |= set(self._groups())
         self._dirty_list = self._track_all
+        self._dirty_whole = True
         self._hint.set()
 
     def _on_topic(self, name: str, _: WatchEvent) -> None:
@@ -239,7 +241,7 @@ class RouteWatcher:
             delay_s = min(RETRY_S_MAX, delay_s * 2)
 
     async def _read_dirty(self) -> None:
-        whole = self._dirty_topics >= self._tracked
+        whole, self._dirty_whole = self._dirty_whole, False
         if whole:
             await self._coordinator.sync()
         if self._dirty_list:
@@ -272,15 +274,19 @@ class RouteWatcher:
         """Read one topic and the masters of groups that are new (or, if wanted, of all)."""
         watch = _Hint(self._on_topic, name)
         async with self._lock(f"topic:{name}"):
+            known = self._snapshot.topics.get(name)
             try:
-                view = await read_topic(self._coordinator, name, watch=watch)
+                view = await read_topic(self._coordinator, name, watch=watch, known=known)
             except UnknownTopic:
                 self._publish_topic(name, None)
                 raise
-            self._publish_topic(name, view)
+            if view is not known:
+                self._publish_topic(name, view)
+            elif not groups_too:
+                return
         groups = {span.group for placement in view.partitions for span in placement.spans}
-        known = set() if groups_too else set(self._snapshot.masters)
-        await gather_all(self._read_group(group) for group in sorted(groups - known))
+        led = set() if groups_too else set(self._snapshot.masters)
+        await gather_all(self._read_group(group) for group in sorted(groups - led))
 
     async def _read_group(self, group: str) -> None:
         async with self._lock(f"group:{group}"):

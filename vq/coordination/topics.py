@@ -1,8 +1,9 @@
 """Making, describing, changing and deleting topics: what an operator does, as coroutines.
 
-Every change of a topic or of one of its partitions writes the topic's node in the same ``multi``,
-so one watch per topic tells of everything, and two changes at once cannot both succeed unseen. A
-topic too large for one ``multi`` is made and deleted in steps, during which its phase hides it.
+Every change of a partition writes the topic's list of changed partitions in the same ``multi``, so
+a watch on that list and one on the topic's node tell of everything, and whoever hears of a change
+reads what changed. Two changes of one partition at once cannot both succeed unseen. A topic too
+large for one ``multi`` is made and deleted in steps, during which its phase hides it.
 """
 
 import contextlib
@@ -16,6 +17,7 @@ from vq.coordination.claims import fence_claims
 from vq.coordination.coordinator import (
     MULTI_OPERATIONS_MAX,
     BadVersion,
+    Check,
     ConnectionLost,
     Coordinator,
     Create,
@@ -36,6 +38,7 @@ from vq.coordination.paths import (
     DeletedTopics,
     Owner,
     Partition,
+    PlacementChanges,
     Topic,
 )
 from vq.coordination.placement import check_spans
@@ -112,7 +115,7 @@ async def create_topic(
     topic = Topic(id=topic_id, settings=settings, phase=READY if whole else CREATING)
     first: list[Operation] = [
         Create(Topic.path(name), topic.encode()),
-        Create(Partition.parent(name)),
+        Create(PlacementChanges.path(name), PlacementChanges().encode()),
         *_creations(name, places, 0, min(settings.partitions, STEP_PARTITIONS)),
     ]
     try:
@@ -244,26 +247,23 @@ async def change_placement(
         BadVersion: This partition was changed by somebody else; nothing was written.
         UnknownTopic: The topic is gone, or another one has its name now.
     """
-    name, number = view.name, placement.partition
-    path, version = Partition.path(name, number), view.partition_versions[number]
-    value = Partition(spans=check_spans(placement).spans, state=placement.state)
+    number, version = placement.partition, view.partition_versions[placement.partition]
+    data = Partition(spans=check_spans(placement).spans, state=placement.state).encode()
     for _ in range(CHANGE_TRIES_MAX):
-        now = await describe_topic(coordinator, name)
-        if now.id != view.id:
-            raise UnknownTopic(f"topic {name!r} was deleted and made again meanwhile")
-        if now.partition_versions[number] != version:
-            if now.partitions[number] == placement:
-                return now  # our own write, whose reply was lost
-            raise BadVersion(path)
-        topic = Topic(id=now.id, settings=now.settings)
-        with contextlib.suppress(BadVersion, ConnectionLost):
-            await coordinator.multi(
-                [
-                    Set(path, value.encode(), version),
-                    Set(Topic.path(name), topic.encode(), now.version),
-                ]
-            )
-    raise _too_busy(name)
+        topic, operations = await _changes_of(coordinator, view.name, number, data, version)
+        if topic.id != view.id:
+            raise UnknownTopic(f"topic {view.name!r} was deleted and made again meanwhile")
+        if operations is None:
+            path = Partition.path(view.name, number)
+            node = await coordinator.get(path)
+            if node.data != data:
+                raise BadVersion(path)
+            written = node.stat.version  # our own write, whose reply was lost
+            return view.with_partitions({number: (placement, written)})
+        with contextlib.suppress(BadVersion, NoNode, ConnectionLost):
+            await coordinator.multi(operations)
+            return view.with_partitions({number: (placement, version + 1)})
+    raise _too_busy(view.name)
 
 
 async def touch_partition(coordinator: Coordinator, name: str, number: int, version: int) -> None:
@@ -271,30 +271,51 @@ async def touch_partition(coordinator: Coordinator, name: str, number: int, vers
 
     Raises:
         BadVersion: The partition was changed by somebody else; nothing was written.
-        NoNode: The topic is gone.
+        UnknownTopic, NoNode: The topic is gone.
         ConnectionLost: Whether it was raised is unknown.
     """
-    path, topic_path = Partition.path(name, number), Topic.path(name)
+    path = Partition.path(name, number)
     for _ in range(CHANGE_TRIES_MAX):
-        topic_node = await coordinator.get(topic_path)
         node = await coordinator.get(path)
-        if node.stat.version != version:
+        _, operations = await _changes_of(coordinator, name, number, node.data, version)
+        if operations is None or node.stat.version != version:
             raise BadVersion(path)
-        try:
-            await coordinator.multi(
-                [
-                    Set(path, node.data, version),
-                    Set(topic_path, topic_node.data, topic_node.stat.version),
-                ]
-            )
+        with contextlib.suppress(BadVersion):  # of another partition; of this one: seen above
+            await coordinator.multi(operations)
             return
-        except BadVersion as error:
-            if error.path == path:
-                raise
     raise _too_busy(name)
 
 
 # Helpers --------------------------------------------------------------------------------------
+async def _changes_of(
+    coordinator: Coordinator, name: str, number: int, data: bytes, version: int
+) -> tuple[Topic, list[Operation] | None]:
+    """Return the topic, and what writes a partition's node; None if it has another version.
+
+    Raises:
+        UnknownTopic: There is no such topic, or it is being deleted.
+    """
+    topic_path, path = Topic.path(name), Partition.path(name, number)
+    list_path = PlacementChanges.path(name)
+    try:
+        topic_node = await coordinator.get(topic_path)
+        topic = Topic.decode(topic_path, topic_node.data)
+        if topic.phase != READY:
+            raise UnknownTopic(f"topic {name!r} is not ready: it is {topic.phase}")
+        stat = await coordinator.exists(path)
+        listed = await coordinator.get(list_path)
+    except NoNode as error:
+        raise UnknownTopic(f"there is no topic {name!r} any more") from error
+    if stat is None or stat.version != version:
+        return topic, None
+    changes = PlacementChanges.of_node(list_path, listed.data, listed.stat.version)
+    return topic, [
+        Check(topic_path, topic_node.stat.version),
+        Set(path, data, version),
+        Set(list_path, changes.with_change(number).encode(), listed.stat.version),
+    ]
+
+
 def _creations(name: str, places: Sequence[str], start: int, end: int) -> list[Create]:
     """Return the creations of partitions ``[start, end)``."""
     return [

@@ -410,9 +410,9 @@ async def test_a_topic_made_again_is_another_topic(
     monkeypatch.setattr(
         watcher, "_publish_topic", lambda name, view: publish(name, view) if view else None
     )
+    old = core._topics["t"].topic_id
     await delete_topic(cluster)
     await cluster.create_topic("t", partitions=1)
-    old = core._topics["t"].topic_id
     await until(lambda: "t" not in core._topics or core._topics["t"].topic_id != old)
     consumer = await factory.create_consumer()
 

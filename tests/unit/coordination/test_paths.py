@@ -6,6 +6,7 @@ import pytest
 
 from vq.coordination import paths
 from vq.coordination.paths import (
+    PLACEMENT_CHANGES_MAX,
     Assignment,
     BrokerGroup,
     BrokerLoad,
@@ -18,6 +19,7 @@ from vq.coordination.paths import (
     Owner,
     Partition,
     PartitionOfGroup,
+    PlacementChanges,
     Slot,
     SlotCounter,
     Topic,
@@ -28,6 +30,10 @@ from vq.model import FlushMode, PartitionState, Span, TopicSettings
 
 #: Every value class: an instance, and the JSON an operator sees. Stored data depend on it.
 GOLDEN: list[tuple[Value, str]] = [
+    (
+        PlacementChanges(version=9, partitions=(7, 3)),
+        '{"v": 1, "version": 9, "partitions": [7, 3]}',
+    ),
     (
         BrokerGroup(pool="p", labels={"rack": "7"}, draining=True),
         '{"v": 1, "pool": "p", "labels": {"rack": "7"}, "draining": true}',
@@ -189,6 +195,25 @@ def test_every_value_class_has_a_golden_line() -> None:
         if isinstance(each, type) and issubclass(each, Value) and each not in BASES
     }
     assert classes == {type(value) for value, _ in GOLDEN}
+
+
+def test_a_list_of_changes_tells_what_was_missed() -> None:
+    """One entry for each version of the node; None where it does not reach back, or is damaged."""
+    path = PlacementChanges.path("t")
+    changes = PlacementChanges()
+    for number in (7, 3, 3):
+        changes = changes.with_change(number)
+    changes = PlacementChanges.of_node(path, changes.encode(), 3)
+    assert [changes.since(version) for version in (0, 1, 2, 3)] == [{7, 3}, {3}, {3}, set()]
+    assert changes.since(4) is None, "the node of another topic"
+    for _ in range(PLACEMENT_CHANGES_MAX):
+        changes = changes.with_change(1)
+    assert changes.since(3) == {1}
+    assert changes.since(2) is None
+    for data, version in ((changes.encode(), 4), (b"", 5), (b"{", 6), (b"[]", 7)):
+        unknown = PlacementChanges.of_node(path, data, version)
+        assert (unknown.since(version), unknown.since(version - 1)) == (set(), None)
+        assert unknown.with_change(2).since(version) == {2}
 
 
 @pytest.mark.parametrize("options", [{"model": "queue"}, {"start": "5"}])

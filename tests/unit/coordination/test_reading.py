@@ -1,21 +1,32 @@
 """Reading topics as consistent snapshots, while others change them."""
 
 import asyncio
+import random
+from dataclasses import replace
 
 import pytest
 from support.coordination import until
 
+from vq.clock import SystemClock
+from vq.coordination import topics
 from vq.coordination.coordinator import Delete, Set, WatchEvent
 from vq.coordination.memory import MemoryCoordinator
-from vq.coordination.paths import DELETING, Partition, Topic
+from vq.coordination.paths import (
+    DELETING,
+    PLACEMENT_CHANGES_MAX,
+    Partition,
+    PlacementChanges,
+    Topic,
+)
 from vq.coordination.reading import (
     children_or_none,
     count_partitions,
     gather_all,
     read_topic,
 )
+from vq.coordination.registry import BrokerRegistration
 from vq.errors import CoordinationError, UnknownTopic
-from vq.model import Span, TopicSettings
+from vq.model import Address, PartitionPlacement, Span, TopicSettings
 
 
 async def put_topic(client: MemoryCoordinator, name: str, *groups: str) -> None:
@@ -57,6 +68,74 @@ async def test_a_snapshot_never_mixes_two_versions(client) -> None:
         assert len({p.writer_group for p in view.partitions}) == 1
     stop = True
     await flipping
+
+
+async def change(client: MemoryCoordinator, rng: random.Random) -> None:
+    """Change topic ``t`` in one of the ways there are."""
+    view = await topics.describe_topic(client, "t")
+    number = rng.randrange(len(view.partitions))
+    kind = rng.choice(["move"] * 6 + ["touch", "grow", "settings", "anew", "by hand", "old list"])
+    path = PlacementChanges.path("t")
+    if kind == "move":
+        moved = PartitionPlacement("t", number, (Span(rng.choice("ab"), rng.randrange(99)),))
+        await topics.change_placement(client, view, moved)
+    elif kind == "touch":
+        await topics.touch_partition(client, "t", number, view.partition_versions[number])
+    elif kind == "grow":
+        await topics.add_partitions(client, "t", 1)
+    elif kind == "settings":
+        settings = replace(view.settings, retention_hours=rng.randrange(1, 99))
+        await topics.change_settings(client, "t", settings)
+    elif kind == "anew":
+        await topics.delete_topic(client, "t")
+        await topics.create_topic(client, "t", TopicSettings(partitions=rng.randint(1, 4)))
+    elif kind == "by hand":  # an operator writes a partition, and the list without an entry
+        value = Partition(spans=(Span("c", 0),))
+        await client.set(Partition.path("t", number), value.encode())
+        await client.set(path, (await client.get(path)).data)
+    else:
+        await client.set(path, rng.choice([b"", b"{", b'{"v": 9}']))
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_what_changed_is_all_that_has_to_be_read(ensemble, client, seed: int) -> None:
+    """Whatever happened to a topic meanwhile, a view brought up to date is as one read anew."""
+    rng = random.Random(seed)
+    broker = BrokerRegistration(
+        client, SystemClock(), group="a", node="n1", address=Address("127.0.0.1", 1)
+    )
+    await broker.start()
+    known = await topics.create_topic(client, "t", TopicSettings(partitions=3))
+    for _ in range(40):
+        for _ in range(rng.choice((0, 1, 1, 2, 5))):
+            await change(client, rng)
+        before = known
+        known = await read_topic(client, "t", known=known)
+        anew = await read_topic(client, "t")
+        assert known == anew
+        assert (known is before) == (before == anew)
+    await broker.stop()
+
+
+async def test_more_changes_than_are_listed_are_read_all_the_same(client) -> None:
+    """Who was away for long reads everything once."""
+    await put_topic(client, "t", "a", "a")
+    await client.set(PlacementChanges.path("t"), PlacementChanges(version=1).encode())
+    known = await read_topic(client, "t")
+    for version in range(PLACEMENT_CHANGES_MAX + 1):
+        await topics.touch_partition(client, "t", version % 2, version // 2)
+    now = await read_topic(client, "t", known=known)
+    assert now == await read_topic(client, "t") != known
+
+
+async def test_a_partition_that_is_missing_is_no_old_one(client) -> None:
+    """A view brought up to date does not keep what is gone."""
+    await put_topic(client, "t", "a", "b")
+    known = await read_topic(client, "t")
+    await topics.touch_partition(client, "t", 1, 0)
+    await client.delete(Partition.path("t", 1))
+    with pytest.raises(CoordinationError, match="restore"):
+        await read_topic(client, "t", known=known)
 
 
 async def test_a_missing_topic_leaves_a_watch(client) -> None:

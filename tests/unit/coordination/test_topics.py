@@ -11,7 +11,7 @@ import pytest
 from support.coordination import FAULTS, client_of, disarm, strike
 
 from vq.coordination import claims, commits, groups, topics
-from vq.coordination.coordinator import BadVersion, ConnectionLost, SessionExpired
+from vq.coordination.coordinator import BadVersion, ConnectionLost, NoNode, SessionExpired
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.paths import (
     CREATING,
@@ -19,6 +19,7 @@ from vq.coordination.paths import (
     BrokerNode,
     CommittedOffset,
     GroupState,
+    PlacementChanges,
     Topic,
 )
 from vq.coordination.placement import move
@@ -186,17 +187,45 @@ async def test_settings_are_replaced(client) -> None:
         await topics.change_settings(client, "t", replace(wanted, partitions=3))
 
 
-async def test_a_move_touches_the_topic(client) -> None:
-    """So one watch on the topic tells of it; another move of the same version is refused."""
+async def test_a_move_is_listed_and_leaves_the_topic_alone(client) -> None:
+    """One watch on the list tells of it; another move of the same version is refused."""
     before = await topics.create_topic(client, "t", TopicSettings(partitions=2))
     moved = move(before.partitions[0], 100, "b2")
     after = await topics.change_placement(client, before, moved)
     assert after.partitions[0] == moved
-    assert after.version == before.version + 1
+    assert after.partition_versions == (1, 0)
     with pytest.raises(BadVersion):
         await topics.change_placement(client, before, move(before.partitions[0], 7, "b2"))
-    other = await topics.change_placement(client, before, move(before.partitions[1], 9, "b1"))
-    assert other.partitions[0] == moved
+    other = move(before.partitions[1], 9, "b1")
+    await topics.change_placement(client, before, other)
+    now = await topics.describe_topic(client, "t")
+    assert now.partitions == (moved, other)
+    assert (now.version, now.changes) == (before.version, before.changes + 2)
+    changes = PlacementChanges.decode("", (await client.get(PlacementChanges.path("t"))).data)
+    assert changes.partitions == (0, 1)
+
+
+async def test_a_partition_is_touched_once(client) -> None:
+    """Its version rises, its value stays; who knew another version is refused."""
+    before = await topics.create_topic(client, "t", TopicSettings(partitions=2))
+    await topics.touch_partition(client, "t", 1, 0)
+    now = await topics.describe_topic(client, "t")
+    assert (now.partitions, now.partition_versions) == (before.partitions, (0, 1))
+    with pytest.raises(BadVersion):
+        await topics.touch_partition(client, "t", 1, 0)
+    await topics.delete_topic(client, "t")
+    with pytest.raises((NoNode, UnknownTopic)):
+        await topics.touch_partition(client, "t", 1, 1)
+
+
+async def test_moves_at_once_do_not_hinder_one_another(client) -> None:
+    """They share one list; each of them is written and listed."""
+    view = await topics.create_topic(client, "t", TopicSettings(partitions=8))
+    targets = [move(p, 5, "b2" if p.writer_group == "b1" else "b1") for p in view.partitions]
+    await asyncio.gather(*(topics.change_placement(client, view, each) for each in targets))
+    now = await topics.describe_topic(client, "t")
+    assert now.partitions == tuple(targets)
+    assert now.changes == view.changes + 8
 
 
 async def test_a_move_of_a_topic_made_again_is_refused(client) -> None:

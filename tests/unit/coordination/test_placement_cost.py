@@ -1,0 +1,165 @@
+"""What a move costs ZooKeeper: calls counted at its twin, for topics and clusters of many sizes.
+
+The mover reads three nodes and writes once. Whoever follows the topic, a client or a broker, reads
+the topic's node, the list of changed partitions, the partition that moved, and looks whether it was
+still the same topic. None of it depends on the number of partitions.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from support.coordination import client_of, until
+
+from vq.broker.topics_view import TopicsView
+from vq.clock import SystemClock
+from vq.coordination.memory import MemoryEnsemble
+from vq.coordination.placement import move
+from vq.coordination.reading import TopicView
+from vq.coordination.registry import BrokerRegistration
+from vq.coordination.routes import RouteWatcher
+from vq.coordination.topics import change_placement, create_topic, describe_topic
+from vq.model import Address, TopicSettings
+
+MOVER_CALLS = 4
+FOLLOWER_CALLS = 4
+#: A reading without a reason: the topic's node and its list; for clients a sync and, for each of
+#: the two groups, its state and its master.
+BROKER_AUDIT_CALLS = 2
+CLIENT_AUDIT_CALLS = 2 + 1 + 2 * 2
+#: A client that comes back may read twice: when its watches end, and when it is connected.
+RETURN_CALLS = 2 * CLIENT_AUDIT_CALLS + 1
+
+
+class Cluster:
+    """A topic on two groups, clients that follow it, and one broker that does."""
+
+    def __init__(self, ensemble: MemoryEnsemble, view: TopicView) -> None:
+        self.ensemble = ensemble
+        self.view = view
+        self.watchers: list[RouteWatcher] = []
+        self.broker: TopicsView
+        self.told: list[TopicView] = []
+
+    async def quiet(self) -> int:
+        """Wait until nobody calls any more; return how many calls there were in all."""
+        turns = 0
+        async with asyncio.timeout(30):
+            while turns < 20:
+                turns = 0 if self._busy() else turns + 1
+                await asyncio.sleep(0)
+        return self.ensemble.served
+
+    def _busy(self) -> bool:
+        calls = any(
+            each._in_flight or each._request_pipe._items or each._reply_pipe._items
+            for each in self.ensemble._clients
+        )
+        return calls or any(each._hint.is_set() for each in self.watchers)
+
+    async def follow(self, clients: int) -> None:
+        """Have so many clients, and the broker, follow the topic."""
+        self.broker = TopicsView(
+            await self._client(), on_topic=self._note, on_gone=self._forget, interval_s=3600.0
+        )
+        await self.broker.refresh()
+        for number in range(clients):
+            watcher = RouteWatcher(await self._client(), SystemClock())
+            if number:  # the others read the same, only slower
+                watcher._snapshot = self.watchers[0].snapshot
+            await watcher.track("t")
+            self.watchers.append(watcher)
+
+    async def _client(self):
+        client = self.ensemble.coordinator("test", session_timeout_s=3600.0)
+        await client.start()
+        return client
+
+    async def _note(self, view: TopicView) -> None:
+        self.told.append(view)
+
+    async def _forget(self, name: str) -> None:
+        raise AssertionError(f"{name} is gone")
+
+    async def move(self, coordinator, number: int) -> None:
+        """Move one partition to the other group, and wait until everybody knows."""
+        placement = self.view.partitions[number]
+        target = "b2" if placement.writer_group == "b1" else "b1"
+        self.view = await change_placement(coordinator, self.view, move(placement, 5, target))
+        wanted = self.view.partitions[number]
+        await until(
+            lambda: all(each.snapshot.partitions("t")[number] == wanted for each in self.watchers)
+        )
+        await self.broker.refresh()
+        assert self.told[-1].partitions[number] == wanted
+
+    async def close(self) -> None:
+        for watcher in self.watchers:
+            await watcher.close()
+            await watcher._coordinator.close()
+        await self.broker._coordinator.close()
+
+
+@asynccontextmanager
+async def cluster_of(partitions: int, clients: int) -> AsyncIterator[tuple[Cluster, object]]:
+    """A cluster that is quiet, and an operator's coordinator."""
+    ensemble = MemoryEnsemble()
+    async with client_of(ensemble, session_timeout_s=3600.0) as operator:
+        brokers = [
+            BrokerRegistration(
+                operator, SystemClock(), group=group, node="n1", address=Address("127.0.0.1", 1)
+            )
+            for group in ("b1", "b2")
+        ]
+        for broker in brokers:
+            await broker.start()
+        view = await create_topic(operator, "t", TopicSettings(partitions=partitions))
+        cluster = Cluster(ensemble, view)
+        await cluster.follow(clients)
+        yield cluster, operator
+        await cluster.close()
+        for broker in brokers:
+            await broker.stop()
+
+
+SIZES = [
+    pytest.param(partitions, clients, marks=pytest.mark.slow if partitions >= 1_000 else ())
+    for partitions in (10, 100, 1_000, 4_000)
+    for clients in (2, 10, 50)
+]
+
+
+@pytest.mark.parametrize(("partitions", "clients"), SIZES)
+async def test_a_move_costs_what_changed(partitions: int, clients: int) -> None:
+    """Each follower a few calls, whatever the number of partitions; readings without a reason too.
+
+    A client that was cut off pays for what it missed, and no more.
+    """
+    async with cluster_of(partitions, clients) as (cluster, operator):
+        before = await cluster.quiet()
+        for number in (0, partitions - 1, 1):
+            await cluster.move(operator, number)
+            after = await cluster.quiet()
+            assert after - before <= MOVER_CALLS + FOLLOWER_CALLS * (clients + 1)
+            before = after
+        for watcher in cluster.watchers:
+            watcher._mark_all()
+        cluster.broker.hint()
+        await cluster.broker.refresh()
+        after = await cluster.quiet()
+        # The list of all topics is the broker's third reading.
+        assert after - before <= CLIENT_AUDIT_CALLS * clients + BROKER_AUDIT_CALLS + 1
+        client = cluster.watchers[0]._coordinator
+        cluster.ensemble.disconnect(client)
+        for number in (2, 3, 4):
+            placement = cluster.view.partitions[number]
+            target = "b2" if placement.writer_group == "b1" else "b1"
+            moved = move(placement, 5, target)
+            cluster.view = await change_placement(operator, cluster.view, moved)
+        before = await cluster.quiet()
+        cluster.ensemble.reconnect(client)
+        wanted = (await describe_topic(operator, "t")).partitions
+        before += partitions + 3
+        await until(lambda: cluster.watchers[0].snapshot.partitions("t") == wanted)
+        assert await cluster.quiet() - before <= RETURN_CALLS + 3
