@@ -11,7 +11,7 @@ from support.threads import in_thread
 
 from vq.client.sync_lane import BlockingConnection
 from vq.coordination.embedded import free_port
-from vq.errors import Busy, ProtocolError, Unreachable
+from vq.errors import Busy, ProtocolError, ShuttingDown, Unreachable
 from vq.model import Address
 from vq.remoting.connection import Opened, Request, ServerConnection, ServerIdentity
 from vq.remoting.format import Command
@@ -179,6 +179,21 @@ def test_a_peer_that_goes_away_in_between_ends_the_exchange(answered: int) -> No
     with peer(script, usual) as address, connection_to(address) as connection:
         with pytest.raises(OSError):
             ask(connection, 2)
+        assert ask(connection) == [b"usual"]
+
+
+def test_a_broker_that_stops_ends_the_exchange_with_what_it_says() -> None:
+    """Not as Unreachable: the requests were sent, and may have been carried out."""
+
+    def script(session: Session) -> None:
+        session.hello()
+        session.requests(1)
+        session.connection.refuse(ShuttingDown("broker b1/n1 is stopping"))
+        session.send(session.connection.data_to_send())
+
+    with peer(script, usual) as address, connection_to(address) as connection:
+        with pytest.raises(ShuttingDown):
+            ask(connection)
         assert ask(connection) == [b"usual"]
 
 

@@ -56,6 +56,10 @@ class Ensemble:
     def lose_next_reply(self, client: Coordinator) -> None:
         raise AssertionError
 
+    def delay_next_answer(self, client: Coordinator, seconds: float) -> None:
+        """Hold the answer to the client's next call back."""
+        raise AssertionError
+
     def expire_unheard(self, client: Coordinator) -> None:
         """Hold the loop up until the client's session has ended and the next one is there."""
         raise AssertionError
@@ -97,6 +101,10 @@ class InMemory(Ensemble):
     def lose_next_reply(self, client: Coordinator) -> None:
         assert isinstance(client, MemoryCoordinator)
         self._ensemble.lose_next_reply(client)
+
+    def delay_next_answer(self, client: Coordinator, seconds: float) -> None:
+        assert isinstance(client, MemoryCoordinator)
+        client._reply_pipe._delay = lambda: seconds
 
     def expire_unheard(self, client: Coordinator) -> None:
         assert isinstance(client, MemoryCoordinator)
@@ -153,6 +161,19 @@ class Real(Ensemble):
             raise ConnectionDropped("cut by the test")
 
         connection._read_response = cut
+
+    def delay_next_answer(self, client: Coordinator, seconds: float) -> None:
+        assert isinstance(client, ZooKeeperCoordinator)
+        assert client._client is not None
+        connection = client._client._connection
+        read = connection._read_response
+
+        def late(*arguments: Any) -> Any:
+            connection._read_response = read
+            time.sleep(seconds)  # of kazoo's thread
+            return read(*arguments)
+
+        connection._read_response = late
 
     def expire_unheard(self, client: Coordinator) -> None:
         assert isinstance(client, ZooKeeperCoordinator)
@@ -837,6 +858,18 @@ async def test_the_lease_is_renewed_by_answers_and_by_the_heartbeat(ensemble: En
         return client.last_reply_monotonic > last
 
     await eventually(renewed)
+
+
+async def test_the_lease_counts_from_the_sending_not_from_the_answer(ensemble: Ensemble) -> None:
+    """What proves that the session lived is that the request was carried out."""
+    clock = SystemClock()
+    client = await ensemble.client(session_timeout_s=30.0)  # no heartbeat's answer is the next
+    held_s = 0.3
+    ensemble.delay_next_answer(client, held_s)
+    before = clock.monotonic()
+    await client.sync()
+    after = clock.monotonic()
+    assert before <= client.last_reply_monotonic <= after - held_s
 
 
 async def test_a_refusal_is_an_answer_too(ensemble: Ensemble) -> None:

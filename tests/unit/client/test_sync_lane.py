@@ -24,7 +24,9 @@ from vq.errors import (
     InvalidArgument,
     MessageTooLarge,
     NotSent,
+    OutcomeUnknown,
     ProtocolError,
+    ShuttingDown,
     Unreachable,
     VqError,
 )
@@ -238,6 +240,20 @@ def test_without_an_answer_the_loop_goes_on_with_the_same_batch(
         assert (batch.sent, batch.unknown, batch.stamp.sequence) == (False, True, 0)
         producer.resolve_given_back()
         assert sending.result(5).done()
+
+
+def test_a_broker_that_stops_after_the_lane_has_sent_leaves_the_outcome_open(
+    producer: Producer,
+) -> None:
+    """It closes the connection with a refusal, but of the connection: the batch may be stored."""
+    producer.connection.act = raising(ShuttingDown("broker b1/n1 is stopping"))
+    with in_thread(producer.send) as sending:
+        while not producer.given_back:
+            threading.Event().wait(0.001)
+        (batch,) = producer.queues[0].in_flight
+        assert (batch.sent, batch.unknown) == (False, True)
+        producer.resolve_given_back()
+        assert isinstance(sending.result(5).outcome, OutcomeUnknown)
 
 
 def test_a_broker_that_cannot_be_reached_leaves_no_doubt(producer: Producer) -> None:

@@ -144,6 +144,22 @@ async def test_a_node_deleted_by_hand_is_made_again(client, other) -> None:
     await one.stop()
 
 
+async def test_a_node_changed_and_then_deleted_by_hand_is_made_again(client, other) -> None:
+    """A watch fires once: it is armed again, or the deletion is noticed by the slow audit only."""
+    told: list[Registered | None] = []
+    one = broker(client, on_change=told.append)
+    await one.start()
+    path = BrokerNode.path("b1", "n1")
+    for _ in range(2):
+        await other.set(path, (await other.get(path)).data)
+        await until(lambda: client._data_watches.get(client._full(path)))
+    assert len(told) == 1, "a change by hand is no loss"
+    await other.delete(path)
+    await until(lambda: len(told) == 3)
+    assert told[2] is not None
+    await one.stop()
+
+
 async def test_mastership_needs_the_registration(client) -> None:
     """A process whose node is gone leads nothing, whatever it believes."""
     one = broker(client)
