@@ -179,7 +179,9 @@ class MessageConsumer:
         """Read messages from ``offset`` on, at least one if there is any, about ``length`` bytes.
 
         Needs no group and moves no offset. With ``timeout`` it waits so many seconds for a first
-        message; without, it returns an empty list at the end of the partition.
+        message; without, it returns an empty list at the end of the partition. Compressed messages
+        may be far larger than what was read: with 4 MiB of them the list ends, read on behind the
+        last one.
 
         Raises:
             OffsetOutOfRange: The offset is not there (any more); ``details`` has the valid range.

@@ -168,8 +168,8 @@ class ThreadDelivery:
         self._workers = workers
         self._chunks: deque[Chunk] = deque()
         self._decoder = Decoder(where)
-        # The chunk at hand, its messages, and how far the listener is in them. Position and last
-        # message follow from that, so that nothing is noted for each message. They are changed
+        # The chunk at hand, some of its messages, and how far the listener is in them. Position and
+        # last message follow from that, so that nothing is noted for each message. They are changed
         # together only under the lock.
         self._open: Chunk | None = None
         self._messages: list[Message] = []
@@ -259,17 +259,20 @@ class ThreadDelivery:
                 if not self._chunks:
                     return None
                 chunk = self._open = self._chunks.popleft()
-            self._messages = self._decoder.decode(chunk)
-        while self._turn.handled < len(self._messages) and not self._stopping:
-            if not self._may_go_on():
-                return RECHECK_S
-            failure = self._call_listener()
-            if failure is not None:
-                pause = self._pause_after(*failure)
+            self._decoder.begin(chunk)
+        while not self._stopping:
+            if self._turn.handled < len(self._messages):
+                pause = self._hand_out()
                 if pause is not None:
+                    self._put_back()
                     return pause
-            elif self.error is not None and self.position > self._stuck_at:
-                self._went_on()
+            elif not self._decoder.has_more:
+                break
+            elif not self._may_go_on():
+                return RECHECK_S
+            else:
+                self._forget_messages()
+                self._messages = self._decoder.more()
         if self._stopping:
             return None
         if self._decoder.error is not None:
@@ -279,10 +282,34 @@ class ThreadDelivery:
             self._forget_chunk()
             if chunk.offsets is not None:
                 self._begin = chunk.next_offset
+        self._decoder.end_chunk()
         if self.error is not None and self.position > self._stuck_at:
             self._went_on()
         self._hooks.consumed(chunk.size)
         return None
+
+    def _hand_out(self) -> float | None:
+        """Call the listener for the messages at hand; return a pause before going on, or None."""
+        if not self._may_go_on():
+            return RECHECK_S
+        failure = self._call_listener()
+        if failure is not None:
+            return self._pause_after(*failure)
+        if self.error is not None and self.position > self._stuck_at:
+            self._went_on()
+        return None
+
+    def _put_back(self) -> None:
+        """Keep no message during a pause: many partitions may be in one at the same time."""
+        messages, handled = self._messages, self._turn.handled
+        self._forget_messages()
+        self._decoder.take_back(messages, handled)
+
+    def _forget_messages(self) -> None:
+        """Go on behind what was handled of them."""
+        with self._lock:
+            self._begin, self._id_before = self._progress()
+            self._messages, self._turn = [], _AT_BEGIN
 
     def _may_go_on(self) -> bool:
         """Whether the next message may be handed out now."""

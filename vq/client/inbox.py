@@ -306,19 +306,30 @@ class InboxDelivery:
 
         None: that chunk is done.
         """
-        if self._open is None and self._chunks:
-            self._open = self._chunks.popleft()
+        if not self.messages:
             try:
-                self._decoded = self._decoder.decode(self._open)
+                self._decode()
             except Exception as error:
                 logger.exception("a delivery stumbled; it begins anew: partition=%s", self.where)
                 self._begin_anew(InternalError(f"{self.where}: delivery stumbled: {error!r}"))
                 return None
-            self.messages.extend(self._decoded)
         if self.messages:
             return self.messages.popleft()
         self._close_chunk()
         return None
+
+    def _decode(self) -> None:
+        """Take the next messages from the chunk at hand, or from the next one."""
+        if self._open is None and self._chunks:
+            self._open = self._chunks.popleft()
+            self._decoded = self._decoder.decode(self._open)
+        elif self._decoder.has_more and not self._stopped:
+            self._id_before = self.progress().message_id
+            self._decoded = []  # not beside those that follow
+            self._decoded = self._decoder.more()
+        else:
+            return
+        self.messages.extend(self._decoded)
 
     def _close_chunk(self) -> None:
         chunk = self._open
@@ -336,6 +347,7 @@ class InboxDelivery:
     def _forget_chunk(self) -> None:
         self._id_before, self._decoded = self.progress().message_id, []
         self._open = None
+        self._decoder.end_chunk()
 
     def _begin_anew(self, error: VqError) -> None:
         """Bytes failed a check: forget what was fetched, and have it fetched again."""

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from support.broker import MemoryCluster, memory_cluster, until, until_true
+from support.broker import Client, MemoryCluster, memory_cluster, until, until_true
 from support.client import HOST, factory_of, started
 from support.coordination import strike
 
@@ -35,9 +35,11 @@ from vq.errors import (
     UnknownTopic,
     VqError,
 )
-from vq.limits import FETCH_BYTES_MAX
+from vq.limits import FETCH_BYTES_MAX, MESSAGE_BYTES_MAX
 from vq.model import Message, TopicPartition
 from vq.remoting.wire_pb2 import GetResponse
+from vq.store.format import COMPRESSION_ZLIB
+from vq.store.record import compress, encode_record
 
 
 @pytest.fixture
@@ -115,6 +117,27 @@ async def test_get_returns_messages_with_all_they_were_sent_with(
     assert found[:5] == sent[:5]
     assert (found.partition, found.offset, found.id) == result
     assert await consumer.get("t", 0, found.next_offset, 1 << 20) == []
+
+
+async def test_get_returns_no_more_than_a_few_messages_that_expand(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """They are far larger than what was read; reading on behind the last one gives the others."""
+    payload = compress(bytes(MESSAGE_BYTES_MAX), COMPRESSION_ZLIB)
+    records = [
+        encode_record(number, payload, None, None, COMPRESSION_ZLIB) for number in range(1, 11)
+    ]
+    client = await Client.connect(cluster.network, cluster.nodes["b1"].address)
+    await client.put("t", 0, records)
+    consumer = await factory.create_consumer()
+    found, counts, offset = [], [], 0
+    while messages := await consumer.get("t", 0, offset, 1 << 20):
+        counts.append(len(messages))
+        found += [message.id for message in messages]
+        offset = messages[-1].next_offset
+    assert counts == [4, 4, 2]
+    assert found == list(range(1, 11))
+    client.close()
 
 
 async def test_get_at_every_boundary_and_between_them(factory: aio.MessageFactory) -> None:

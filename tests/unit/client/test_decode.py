@@ -4,6 +4,8 @@ import itertools
 
 import pytest
 
+from vq import limits
+from vq.client import decode
 from vq.client.decode import Decoder, decode_messages, to_message
 from vq.client.fetcher import Chunk
 from vq.errors import CorruptData
@@ -71,7 +73,7 @@ def raw(data: bytes, offset: int = BASE) -> Chunk:
 
 def test_messages_are_those_of_the_reference() -> None:
     out: list[Message] = []
-    assert decode_messages(DATA, BASE, WHERE, out) == BASE + len(DATA)
+    assert decode_messages(DATA, BASE, WHERE, out) == (len(DATA), False)
     assert out == reference()
     assert [message.content for message in out] == [
         b"plain", b"tagged", b"", b"keyed", b"both", b"z" * 50, b"crc", b"",
@@ -216,3 +218,111 @@ def test_a_record_that_claims_to_go_on_behind_the_last_byte_there_is_is_damaged(
     assert decoder.decode(more) == []
     assert decoder.error is not None
     assert decoder.error.details == {"offset": len(good)}
+
+
+# Compressed records -------------------------------------------------------------------------------
+def steps_of(decoder: Decoder, chunk: Chunk) -> list[list[Message]]:
+    """What each step returns."""
+    steps = [decoder.decode(chunk)]
+    while decoder.has_more:
+        steps.append(decoder.more())
+    assert decoder.more() == []
+    return steps
+
+
+def test_records_that_expand_a_thousandfold_are_decoded_a_few_at_a_time() -> None:
+    """What one chunk holds must not fill the memory, whatever it expands to."""
+    payload = compress(bytes(limits.MESSAGE_BYTES_MAX), COMPRESSION_ZLIB)
+    record = encode_record(1, payload, None, None, COMPRESSION_ZLIB)
+    data = record * 30
+    assert len(data) < 200_000
+    end = BASE + len(data)
+    for chunk in (
+        raw(data),
+        Chunk(BASE, end, data, list(range(BASE, end, len(record)))),
+    ):
+        decoder = Decoder(WHERE)
+        steps = steps_of(decoder, chunk)
+        assert [len(step) for step in steps] == [4] * 7 + [2]
+        messages = list(itertools.chain.from_iterable(steps))
+        assert [each.offset for each in messages] == list(range(BASE, end, len(record)))
+        assert decoder.error is None
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode, "STEP_BYTES", 100)
+
+
+def mixed(count: int = 40) -> bytes:
+    """Compressed records among plain ones, behind control records."""
+    data = b""
+    for number in range(count):
+        content = b"%d" % number * 20
+        if number % 3:
+            record = encode_record(number, content, b"x")
+        else:
+            payload = compress(content, COMPRESSION_ZLIB)
+            record = encode_record(number, payload, b"x", None, COMPRESSION_ZLIB)
+        data += control(record, BASE + len(data)) + record
+    return data
+
+
+def chunks_of(data: bytes) -> list[Chunk]:
+    """The same messages, raw and filtered."""
+    slices, offsets, end = filter_by_tag(memoryview(data), BASE, {b"x"})
+    return [raw(data), Chunk(BASE, end, b"".join(slices), offsets)]
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_steps_together_are_the_whole() -> None:
+    data = mixed()
+    for chunk in chunks_of(data):
+        decoder = Decoder(WHERE)
+        steps = steps_of(decoder, chunk)
+        assert len(steps) > 3
+        assert list(itertools.chain.from_iterable(steps)) == reference(data)
+    for cut in range(0, len(data), 7):
+        decoder = Decoder(WHERE)
+        steps = steps_of(decoder, raw(data[:cut]))
+        decoder.end_chunk()
+        steps += steps_of(decoder, raw(data[cut:], BASE + cut))
+        assert list(itertools.chain.from_iterable(steps)) == reference(data), f"cut at {cut}"
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_messages_taken_back_come_again() -> None:
+    """From any one on, in any step; and so does damage behind them."""
+    data = mixed()
+    expected = reference(data)
+    damaged = bytearray(data)
+    damaged[-1] ^= 1
+    for whole, error in ((data, False), (bytes(damaged), True)):
+        for chunk in chunks_of(whole):
+            for index in range(6):
+                decoder = Decoder(WHERE)
+                found: list[Message] = []
+                messages = decoder.decode(chunk)
+                for _ in range(200):
+                    keep = min(index, len(messages))
+                    found += messages[:keep]
+                    decoder.take_back(messages, keep)
+                    messages = decoder.more()
+                    found += messages
+                    if not decoder.has_more:
+                        break
+                    messages = decoder.more()
+                assert found == (expected[:-1] if error else expected)
+                assert (decoder.error is not None) == error
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_an_answer_with_too_few_offsets_is_damage_in_any_step() -> None:
+    (_, chunk) = chunks_of(mixed())
+    assert chunk.offsets is not None
+    for count in range(len(chunk.offsets)):
+        decoder = Decoder(WHERE)
+        few = Chunk(chunk.offset, chunk.next_offset, chunk.body, chunk.offsets[:count])
+        steps = steps_of(decoder, few)
+        assert sum(map(len, steps)) <= count
+        assert decoder.error is not None

@@ -5,6 +5,7 @@ import dataclasses
 import math
 import threading
 import time
+import tracemalloc
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 from support.delivery import Told, endless
 
+from vq import limits
+from vq.client import decode
 from vq.client import delivery as deliveries
 from vq.client.config import ConsumerConfig, OnListenerError
 from vq.client.delivery import ThreadDelivery, Workers
@@ -19,7 +22,8 @@ from vq.client.fetcher import Chunk
 from vq.clock import ManualClock
 from vq.errors import CorruptData, ListenerFailed
 from vq.model import Message, TopicPartition
-from vq.store.record import encode_record
+from vq.store.format import COMPRESSION_ZLIB
+from vq.store.record import compress, encode_record
 
 WAIT_S = 10.0
 
@@ -332,10 +336,10 @@ def test_a_bug_of_ours_is_said_and_the_chunk_is_fetched_again(
     """Bytes that fail a check may look like anything to code that takes them for sound."""
     first, second = Partition(workers, Listener(), 0), Partition(workers, Listener(), 1)
 
-    def stumble(_: Chunk) -> None:
+    def stumble() -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(first.delivery._decoder, "decode", stumble)
+    monkeypatch.setattr(first.delivery._decoder, "more", stumble)
     chunk = first.add(1)
     second.add(1)
     until(lambda: second.delivery.delivered == 1 and first.told.again == [0])
@@ -523,3 +527,73 @@ def test_workers_know_their_own_threads(workers: Workers) -> None:
     Partition(workers, lambda _: seen.append(workers.is_current)).add(1)
     until(lambda: seen)
     assert (seen, workers.is_current) == ([True], False)
+
+
+# Compressed messages ------------------------------------------------------------------------------
+def expanding(contents: list[bytes]) -> Chunk:
+    """A chunk of compressed messages."""
+    body = b"".join(
+        encode_record(number, compress(content, COMPRESSION_ZLIB), None, None, COMPRESSION_ZLIB)
+        for number, content in enumerate(contents, 1)
+    )
+    return Chunk(0, len(body), body, None)
+
+
+def test_what_a_chunk_expands_to_does_not_fill_the_memory(workers: Workers) -> None:
+    """Neither while the listener works, nor while it is waited for; 40 MiB come of 180 KB."""
+    sizes: list[int] = []
+    partition = Partition(workers, lambda message: sizes.append(len(message.content)))
+    chunk = expanding([bytes(limits.MESSAGE_BYTES_MAX)] * 40)
+    tracemalloc.start()
+    try:
+        partition.delivery.add(chunk)
+        until(lambda: partition.consumed)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert sizes == [limits.MESSAGE_BYTES_MAX] * 40
+    assert peak < 12 * limits.MIB
+    assert partition.delivery._decoder._data == b""
+
+
+@pytest.mark.parametrize("failing", [0, 1, 4, 5, 6, 11, 19])
+def test_a_listener_that_raises_in_any_step_is_tried_again_there(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    """In order, none twice, none left out; no message is kept while it waits for its next try."""
+    monkeypatch.setattr(decode, "STEP_BYTES", 5)
+    listener = Listener()
+    listener.fail = lambda content, nth: OSError() if content == failing and nth < 3 else None
+    partition = Partition(workers, listener)
+    kept: list[int] = []
+    pause = deliveries.Workers.submit_later
+
+    def noted(self: Workers, delivery: ThreadDelivery, pause_s: float) -> None:
+        kept.append(len(delivery._messages))
+        pause(self, delivery, pause_s)
+
+    monkeypatch.setattr(deliveries.Workers, "submit_later", noted)
+    partition.delivery.add(expanding([b"%d" % number for number in range(20)]))
+    until(lambda: partition.consumed)
+    expected = [*range(failing), *[failing] * 3, *range(failing + 1, 20)]
+    assert listener.calls == expected
+    assert kept == [0, 0]
+    assert partition.delivery.progress().message_id == 20
+    assert partition.delivery.error is None
+
+
+def test_progress_names_its_message_in_any_step(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decode, "STEP_BYTES", 5)
+    told: list[tuple[int, int | None]] = []
+    ends: list[int] = []
+
+    def listener(message: Message) -> None:
+        told.append(tuple(partition.delivery.progress()))
+        ends.append(message.next_offset)
+
+    partition = Partition(workers, listener)
+    partition.delivery.add(expanding([b"%d" % number for number in range(20)]))
+    until(lambda: partition.consumed)
+    assert told == [(0, None), *zip(ends[:-1], range(1, 20), strict=True)]
