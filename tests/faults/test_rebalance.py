@@ -35,6 +35,7 @@ from support.history import read_history
 from support.judge import Fault
 from support.zookeeper_log import group_evidence
 
+import vq
 from vq.coordination.embedded import EmbeddedZooKeeper
 from vq.model import Address
 
@@ -60,7 +61,7 @@ def shares_of(owned: dict[int, tuple[str, int]]) -> dict[str, set[int]]:
 
 
 class Members:
-    """The processes of one group, by name; each name is used once."""
+    """The processes of one group, by name."""
 
     def __init__(self, cluster: ProcessCluster, histories: Path) -> None:
         self.cluster = cluster
@@ -69,12 +70,13 @@ class Members:
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self._made = 0
 
-    def add(self, zookeeper: str | None = None) -> str:
-        """Start a member; returns its name."""
-        name = f"m{self._made}"
-        self._made += 1
+    def add(self, zookeeper: str | None = None, name: str = "") -> str:
+        """Start a member, with a name of its own or a given one; returns the name."""
+        if not name:
+            name = f"m{self._made}"
+            self._made += 1
         paths = [str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")]
-        with (self.histories / f"{name}.log").open("wb") as log:
+        with (self.histories / f"{name}.log").open("ab") as log:
             self.running[name] = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "support.member_process"),
@@ -291,3 +293,62 @@ def test_planned_changes_repeat_nothing(group: tuple[EmbeddedZooKeeper, Members]
         log = read_back(factory, "t")
         fault = Fault("join or leave", moved, strikes=changes)
         finish(zookeeper, members, log, fault, repeats=False)
+
+
+def test_a_member_that_was_frozen_or_killed_and_has_its_name_does_no_work_twice(
+    group: tuple[EmbeddedZooKeeper, Members],
+) -> None:
+    """Frozen with a backlog in memory, it asks before it goes on; killed and started again under
+    its name, it waits for its old session."""
+    _, members = group
+    members.session_s = 4.0
+    count = 30_000
+    with client_of(members.cluster) as factory, factory.create_producer() as producer:
+        for number in range(count):
+            producer.send_async(vq.Message("t", b"%d" % number))
+        producer.flush(60)
+        ends = ends_of(factory)
+        first = members.add()
+        path = members.histories / f"{first}.jsonl"
+        until(lambda: path.exists() and path.stat().st_size > 100_000, "it is in its backlog")
+        members.running[first].send_signal(signal.SIGSTOP)
+        until(lambda: is_stopped(members.running[first].pid), "it to stop")
+        handled = path.read_bytes().count(b"received")
+        second = members.add()
+        with factory.create_consumer(vq.ConsumerConfig(group=GROUP)) as reader:
+
+            def all_done() -> bool:
+                done = {each.partition: at for each, at in reader.get_offset("t").items()}
+                return done == ends
+
+            until(all_done, "its successor has done the rest")
+        assert members.shares() == {second: set(range(PARTITIONS))}
+        assert (members.histories / f"{second}.jsonl").stat().st_size > 100_000, "or it is void"
+        members.running[first].send_signal(signal.SIGCONT)
+        members.wait_shared()
+        again = path.read_bytes().count(b"received") - handled
+        assert again <= 1, "only its listener may have been at a message"
+        members.end(first, signal.SIGKILL)
+        members.add(name=first)
+        log = members.histories / f"{first}.log"
+
+        def waits() -> bool:
+            return "its session has to end first" in log.read_text()
+
+        # On a very busy machine a process takes longer to start than the session to end.
+        until(lambda: waits() or not members.shares()[first], "it waits")
+        until(lambda: not members.shares()[first], "the old session to end")
+        members.wait_shared()
+    assert members.end(first, signal.SIGTERM) == 0
+    assert path.read_bytes().count(b"received") == handled + again
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process stands still: a signal takes a moment."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def ends_of(factory: vq.MessageFactory) -> dict[int, int]:
+    """Return where each partition ends now."""
+    with factory.create_consumer() as reader:
+        return {number: reader.get_bounds("t", number).latest for number in range(PARTITIONS)}
