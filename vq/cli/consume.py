@@ -72,7 +72,10 @@ class Printer:
 
 def _hide_enough(record: logging.LogRecord) -> bool:
     arguments = record.args if isinstance(record.args, tuple) else ()
-    return not any(isinstance(argument, Enough) for argument in arguments)
+    return not any(
+        isinstance(argument, BaseException) and isinstance(argument.__cause__, Enough)
+        for argument in arguments
+    )
 
 
 def form_of(*, as_json: bool, verbose: bool) -> Callable[[Message], bytes]:

@@ -352,36 +352,22 @@ class ThreadDelivery:
         # A message handled before this one has reset the count.
         self._tries += 1
         config = self._config
-        shown = _shown(error)
+        failed = ListenerFailed(
+            f"the listener raised for the message at offset {message.offset}: {_shown(error)}",
+            details={"offset": message.offset},
+        )
+        failed.__cause__ = error
         if config.on_listener_error is OnListenerError.SKIP and (
             self._tries > config.listener_retries
         ):
-            logger.error(
-                "%s: message at offset %d skipped after %d tries: %s",
-                self.where,
-                message.offset,
-                self._tries,
-                shown,
-            )
+            logger.error("%s: message skipped after %d tries: %s", self.where, self._tries, failed)
             self.delivered += 1
             self._turn = _Turn(self._turn.handled + 1)
             self._tries = 0
             if self.error is not None:
                 self._went_on()
             return None
-        logger.warning(
-            "%s: the listener raised for the message at offset %d, try %d: %s",
-            self.where,
-            message.offset,
-            self._tries,
-            shown,
-        )
-        failed = ListenerFailed(
-            f"{self.where}: the listener raised for the message at offset {message.offset}: "
-            f"{shown}",
-            details={"offset": message.offset},
-        )
-        failed.__cause__ = error
+        logger.warning("%s: try %d: %s", self.where, self._tries, failed)
         self._stuck(failed)
         return min(config.listener_backoff_s * 2.0 ** min(self._tries - 1, 30), _BACKOFF_MAX_S)
 

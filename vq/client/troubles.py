@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from vq.clock import Clock
-from vq.errors import VqError
+from vq.errors import ListenerFailed, VqError
 from vq.model import PartitionTrouble, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,10 @@ class Troubles:
         return dict(self._present)
 
     def failed(self, where: TopicPartition, offset: int, error: VqError) -> None:
-        """A partition does not go on at ``offset``; told at every try, logged once per cause."""
+        """A partition does not go on at ``offset``; told at every try, logged once per cause.
+
+        Not logged for a listener's error: the delivery logs each of its tries.
+        """
         self.last_error = error
         before = self._present.get(where)
         if before is not None and before.offset == offset and type(before.error) is type(error):
@@ -52,6 +55,9 @@ class Troubles:
             return
         now = self._clock.wall_ms()
         self._present[where] = PartitionTrouble(error, offset, now, 1)
+        self._publish_soon(where)
+        if isinstance(error, ListenerFailed):
+            return  # the delivery says each try
         logger.error(
             "a partition does not go on; it is tried again, nothing is skipped: group=%s member=%s "
             "partition=%s offset=%d error=%s",
@@ -61,12 +67,14 @@ class Troubles:
             offset,
             error,
         )
-        self._publish_soon(where)
 
     def over(self, where: TopicPartition) -> None:
         """A partition goes on."""
         trouble = self._present.pop(where, None)
         if trouble is None:
+            return
+        self._publish_soon(where)
+        if isinstance(trouble.error, ListenerFailed):
             return
         logger.warning(
             "a partition goes on: group=%s member=%s partition=%s tries=%d seconds=%.1f",
@@ -76,7 +84,6 @@ class Troubles:
             trouble.tries,
             (self._clock.wall_ms() - trouble.since_ms) / 1000,
         )
-        self._publish_soon(where)
 
     def forget(self, where: TopicPartition) -> None:
         """A partition is given up, or begins anew; what the group is told of it goes with that."""

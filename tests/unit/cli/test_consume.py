@@ -1,12 +1,19 @@
 """The printing listener: what was not printed does not count as consumed."""
 
 import io
-import logging
+import time
 
 import pytest
+from support.delivery import Told, endless
 
 from vq.cli.consume import Enough, Printer, _hide_enough, form_of
-from vq.model import Message
+from vq.client.config import ConsumerConfig
+from vq.client.delivery import ThreadDelivery, Workers
+from vq.client.fetcher import Chunk
+from vq.client.troubles import Troubles
+from vq.clock import ManualClock
+from vq.model import Message, TopicPartition
+from vq.store.record import encode_record
 
 MESSAGE = Message(
     "t", b"a\xc3\xa9", tag="x", key="k", headers={"h": "1"}, partition=1, offset=88, next_offset=120
@@ -52,9 +59,34 @@ def test_forms() -> None:
     assert '"content": "aé"'.encode() in line
 
 
-def test_only_the_log_lines_of_our_own_refusal_are_hidden() -> None:
-    def line(error: Exception) -> logging.LogRecord:
-        return logging.LogRecord("x", logging.WARNING, "f", 1, "%s raised %r", ("t", error), None)
+@pytest.mark.parametrize("hidden", [False, True])
+def test_only_the_log_lines_of_our_own_refusal_are_hidden(
+    hidden: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those that a delivery really writes when its listener raises."""
+    errors: list[BaseException] = []
 
-    assert not _hide_enough(line(Enough()))
-    assert _hide_enough(line(ValueError()))
+    def listener(_: Message) -> None:
+        error = Enough() if hidden else ValueError()
+        errors.append(error)
+        raise error
+
+    workers = Workers(1, name="test")
+    told = Told()
+    config = ConsumerConfig(group="g", listener_backoff_s=60.0)
+    where = TopicPartition("t", 0)
+    delivery = ThreadDelivery(
+        where, 0, listener, config, hooks=told.hooks, workers=workers, permit=endless()
+    )
+    record = encode_record(1, b"one")
+    delivery.add(Chunk(0, len(record), record, None))
+    deadline = time.monotonic() + 10
+    while not told.errors:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    assert workers.close(10)
+    troubles = Troubles("g", "m", ManualClock())
+    troubles.failed(where, 0, told.errors[0])
+    troubles.over(where)
+    assert caplog.records
+    assert [_hide_enough(record) for record in caplog.records] == [not hidden] * len(caplog.records)

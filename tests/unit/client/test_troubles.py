@@ -25,13 +25,16 @@ def test_a_cause_is_said_once_and_counted(caplog: pytest.LogCaptureFixture) -> N
     trouble = troubles.present()[P0]
     assert (trouble.offset, trouble.since_ms, trouble.tries) == (10, 1_000, 3)
     assert caplog.text.count("partition=t-0 offset=10 error=bad") == 1
-    troubles.failed(P0, 10, ListenerFailed("mine"))
-    troubles.failed(P0, 20, ListenerFailed("mine"))
+    troubles.failed(P0, 10, ConnectionCut("gone"))
+    troubles.failed(P0, 20, ConnectionCut("gone"))
     assert len(caplog.records) == 3
     assert troubles.present()[P0].since_ms == 4_000
     troubles.over(P0)
     troubles.over(P0)
     assert len(caplog.records) == 4
+    troubles.failed(P0, 20, ListenerFailed("mine"))
+    troubles.over(P0)
+    assert len(caplog.records) == 4, "the delivery says each try"
     assert troubles.present() == {}
     assert isinstance(troubles.last_error, ListenerFailed)
 
