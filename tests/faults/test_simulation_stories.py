@@ -5,6 +5,7 @@ chance would hardly ever arrange.
 """
 
 import asyncio
+import dataclasses
 import random
 
 import pytest
@@ -13,6 +14,8 @@ from support.simulation.world import SESSION_TIMEOUT_S, ClientHost, Size
 
 from vq import aio
 from vq.client.config import ConsumerConfig
+from vq.client.decode import Decoder
+from vq.client.fetcher import Chunk
 from vq.coordination import commits
 from vq.coordination.coordinator import Coordinator
 from vq.coordination.paths import CommittedOffset, Partition, Topic
@@ -281,3 +284,39 @@ def test_delivering_after_a_pause_without_asking_would_be_noticed(
     """The mutant whose permit never lapses is killed by the story above."""
     mutants.PERMIT_NEVER_LAPSES.patch(monkeypatch)
     assert play(ThawedConsumer).violations
+
+
+class BitsFlip(run.Simulation):
+    """Bits flip between brokers and consumers, again and again, while a broker is restarted."""
+
+    async def main(self) -> None:
+        """See ``Simulation.main``."""
+        self.kinds = ("kill broker",)
+        self.seconds = 15.0
+        await super().main()
+
+
+def flip_bits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Flip a bit in the last byte of every fifth chunk or so; return where, as it happens."""
+    rng = random.Random(7)
+    flipped: list[int] = []
+    decode = Decoder.decode
+
+    def decode_damaged(self: Decoder, chunk: Chunk) -> list[Message]:
+        if chunk.body and rng.random() < 0.2:
+            flipped.append(chunk.offset)
+            last = bytes([chunk.body[-1] ^ 1 << rng.randrange(8)])
+            chunk = dataclasses.replace(chunk, body=chunk.body[:-1] + last)
+        return decode(self, chunk)
+
+    monkeypatch.setattr(Decoder, "decode", decode_damaged)
+    return flipped
+
+
+def test_bits_that_flip_on_the_way_cost_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every group gets everything, in order, nothing twice; no partition is given up."""
+    flipped = flip_bits(monkeypatch)
+    report = play(BitsFlip, Size(brokers=2, partitions=3, producers=2, members=2, filtered=1))
+    assert len(flipped) > 20
+    assert report.delivered > 50
+    assert report.violations == []

@@ -17,6 +17,7 @@ from vq.errors import ProtocolError, VqError
 from vq.model import TopicPartition
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import FetchResult, GetRequest, GetResponse
+from vq.store.format import RECORD_HEADER_BYTES, RECORD_LENGTH_MAX
 
 _CHUNK_OVERHEAD_BYTES = 512
 _BACKOFF_S = 0.02
@@ -25,6 +26,9 @@ _BACKOFF_MAX_S = 1.0
 #: stays, costs next to nothing.
 _AGAIN_S = 0.1
 _AGAIN_MAX_S = 30.0
+#: From this try on a record is read as a whole: what comes in many pieces may never come unhurt.
+_WHOLE_TRIES = 3
+_RECORD_BYTES_MAX = RECORD_HEADER_BYTES + RECORD_LENGTH_MAX
 #: Such a read is given up after this.
 _AGAIN_TIMEOUT_S = 10.0
 
@@ -140,6 +144,11 @@ class PartitionFetcher:
             self._again.cancel()
         self._again = self._loop.create_task(self._fetch_again())
 
+    @property
+    def _again_bytes(self) -> int:
+        share = min(self._length, self._fetches.share_bytes)
+        return share if self._again_tries < _WHOLE_TRIES else max(share, _RECORD_BYTES_MAX)
+
     async def _fetch_again(self) -> None:
         pause = min(_AGAIN_S * 2 ** min(self._again_tries - 1, 16), _AGAIN_MAX_S)
         await asyncio.sleep(pause * (0.75 + 0.5 * self._cluster.rng.random()))
@@ -149,7 +158,7 @@ class PartitionFetcher:
                 topic=self.where.topic,
                 partition=self.where.partition,
                 offset=self.position,
-                max_bytes=min(self._length, self._fetches.share_bytes),
+                max_bytes=self._again_bytes,
                 tags=self.tags,
                 validate=True,
                 epoch=epoch,

@@ -73,7 +73,7 @@ class RecordingEnsemble(MemoryEnsemble):
             owner = Assignment.decode(path, self.tree.get(path).data).member
             if owner != offset.member:
                 self._history.add("broken", offset.member, f"commits {where}, which is {owner}'s")
-        elif what == "owners":
+        elif what == "owners" and isinstance(operation, Create):  # a claim, not a trouble told
             claim = Owner.decode(operation.path, operation.data)
             self._history.add("own", claim.member, where, claim.generation)
 

@@ -345,6 +345,9 @@ async def test_pauses_before_reading_damage_again_grow_up_to_their_bound(
         reader.fetcher.fetch_again(100)
         count = len(reader.chunks) + 1
         await until(lambda count=count: len(reader.chunks) == count)
+    sizes = [request.max_bytes for request in reader.cluster.anew]
+    assert sizes[:2] == [1_000, 1_000]
+    assert min(sizes[2:]) >= limits.MESSAGE_BYTES_MAX, "any record as a whole, in the end"
     assert 0.05 < pauses[0] < 0.15
     assert all(early < late for early, late in zip(pauses[:5], pauses[2:7], strict=True))
     assert 20 < pauses[-1] < 40
