@@ -274,7 +274,10 @@ class Membership:
         await groups.join_group(self._coordinator, self._group, self._member, value)
         self._session = self._coordinator.session_id
         if self._suspending is None:
-            self._permit.grant(now)
+            if self._claims:  # were they all kept? The next round asks.
+                self._pause("its member node was gone")
+            else:
+                self._permit.grant(now)
 
     async def _join_when_free(self) -> None:
         """Join once the session of an earlier member of this name has ended, if it does in time."""

@@ -22,7 +22,7 @@ from vq.clock import SystemClock
 from vq.coordination import claims, commits, groups, topics
 from vq.coordination.coordinator import ConnectionLost, NodeExists, SessionExpired, SessionState
 from vq.coordination.memory import MemoryCoordinator
-from vq.coordination.paths import Owner
+from vq.coordination.paths import Member, Owner
 from vq.errors import CoordinationError, GenerationStale, InvalidArgument, NotMaster
 from vq.model import TopicPartition
 
@@ -691,6 +691,22 @@ async def test_a_process_that_stood_still_asks_before_it_delivers(group: Group) 
         assert consumer.permit.holds
         assert consumer.coordinator.last_reply_monotonic > asked
         assert consumer.held == ALL - {where}
+
+
+async def test_joining_again_proves_nothing_about_what_is_held(group: Group) -> None:
+    """A member node may be missing because the session ended a moment ago, owners with it."""
+    consumer = await group.join("a", await group.client(session_timeout_s=60.0))
+    await until(lambda: consumer.held == ALL)
+    where = TopicPartition("t", 1)
+    async with group.cluster.admin() as coordinator:
+        await coordinator.delete(Owner.path("g", "t", 1))
+        await claims.claim(coordinator, "g", "b", where)
+        await coordinator.delete(Member.path("g", "a"))
+        await until(lambda: "resume" in consumer.events)
+        dropped = consumer.events.index(f"drop {where}")
+        assert consumer.events.index("suspend") < dropped < consumer.events.index("resume")
+        assert consumer.permit.holds
+        assert await group.members() == ["a"]
 
 
 async def test_a_pause_begins_with_the_last_answer_and_not_much_later(group: Group) -> None:
