@@ -22,7 +22,7 @@ from vq.client.cluster import ClusterClient, open_cluster
 from vq.client.config import ConsumerConfig, MessageFactoryConfig, ProducerConfig
 from vq.client.consumer import ConsumerCore
 from vq.client.delivery import ignore
-from vq.client.future import SendCallback, SendFuture
+from vq.client.future import LoopSendFuture, SendCallback, SendFuture
 from vq.client.inbox import Inbox, InboxDelivery, Messages
 from vq.client.partitioner import Partitioner
 from vq.client.permit import Permit
@@ -38,11 +38,10 @@ from vq.model import (
     SendResult,
     StatusResult,
     TopicPartition,
+    check_timeout,
 )
 
 __all__ = ["MessageConsumer", "MessageFactory", "MessageProducer"]
-
-_TIMEOUT_MAX_S = 1e6  # timers take no endless time-out; this is as good as one
 
 
 class MessageProducer:
@@ -108,8 +107,8 @@ class MessageProducer:
         """Take one message once its topic is known and there is room, all within its time-out."""
         core = self._core
         loop = asyncio.get_running_loop()
-        bound = self.config.send_timeout_s if timeout is None else timeout
-        deadline = loop.time() + min(bound, _TIMEOUT_MAX_S)
+        bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
+        deadline = loop.time() + bound
         try:
             async with asyncio.timeout_at(deadline):
                 await core.publish(message.topic)
@@ -291,7 +290,9 @@ class MessageFactory:
         """Return a new producer; it is closed with the factory at the latest."""
         cluster = self._opened()
         await cluster.lease_slot()
-        core = ProducerCore(cluster, config or ProducerConfig(), partitioner=partitioner)
+        core = ProducerCore(
+            cluster, config or ProducerConfig(), partitioner=partitioner, future=LoopSendFuture
+        )
         producer = MessageProducer(core)
         self._producers = [*(each for each in self._producers if not each.closed), producer]
         return producer

@@ -79,6 +79,10 @@ IDLE_TIMEOUT_S: Final = 600.0
 #: A response that the peer does not take within this time closes the connection.
 WRITE_TIMEOUT_S: Final = 30.0
 
+#: Longest time-out that a client waits out, some 11 days; a larger or endless one counts as this
+#: one, since not every lock, socket and timer takes more.
+TIMEOUT_S_MAX: Final = 1e6
+
 # Message ids ----------------------------------------------------------------------------------
 ID_TIME_BITS: Final = 40
 ID_SLOT_BITS: Final = 13

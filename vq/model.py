@@ -249,6 +249,25 @@ def check_name(kind: str, name: str) -> str:
     return name
 
 
+def check_timeout(timeout: float) -> float:
+    """Return a time-out that a user gave, in [0, ``limits.TIMEOUT_S_MAX``].
+
+    A negative one has gone by at the start; a huge or endless one is as good as the largest.
+
+    Raises:
+        InvalidArgument: It is no number.
+    """
+    try:
+        seconds = timeout + 0.0
+        if seconds == seconds:  # not NaN
+            return float(max(0.0, min(seconds, limits.TIMEOUT_S_MAX)))
+    except OverflowError:  # an integer that no float holds
+        return limits.TIMEOUT_S_MAX if timeout > 0 else 0.0
+    except TypeError:
+        pass
+    raise InvalidArgument(f"timeout {timeout!r} is no number of seconds")
+
+
 def _bound(what: str, value: int, least: int, most: int) -> None:
     if not least <= value <= most:
         raise InvalidArgument(f"{what} = {value} is outside [{least}, {most}]")

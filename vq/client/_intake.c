@@ -9,6 +9,9 @@
 /* Fields of vq.model.Message, by position. */
 enum { TOPIC, CONTENT, TAG, KEY, HEADERS, FIELDS_READ, FIELDS_MAX = 16 };
 
+/* vq.limits.TIMEOUT_S_MAX. */
+#define TIMEOUT_S_MAX 1e6
+
 /* Slots of vq.client.future.SendFuture that are filled here. */
 enum { F_CONTENT, F_HEAD, F_CALLBACK, F_DEADLINE, F_OUTCOME, F_WAITERS, F_SIZE, F_COUNT };
 static const char *const slot_names[F_COUNT] = {"content", "head",    "callback", "deadline",
@@ -31,7 +34,7 @@ typedef struct {
 
 /* Making one ----------------------------------------------------------------------------------- */
 
-/* Where a type with __slots__ keeps one of them; -1 with an exception. */
+/* Where a type with __slots__, its own or inherited, keeps one of them; -1 with an exception. */
 static Py_ssize_t slot_offset(PyTypeObject *type, const char *name)
 {
     PyObject *found = PyObject_GetAttrString((PyObject *)type, name);
@@ -40,12 +43,12 @@ static Py_ssize_t slot_offset(PyTypeObject *type, const char *name)
     Py_ssize_t offset = -1;
     if (Py_IS_TYPE(found, &PyMemberDescr_Type)) {
         const PyMemberDef *member = ((PyMemberDescrObject *)found)->d_member;
-        if (member->type == T_OBJECT_EX && PyDescr_TYPE(found) == type)
+        if (member->type == T_OBJECT_EX && PyType_IsSubtype(type, PyDescr_TYPE(found)))
             offset = member->offset;
     }
     Py_DECREF(found);
     if (offset < 0)
-        PyErr_Format(PyExc_TypeError, "%s.%s is no slot of its own", type->tp_name, name);
+        PyErr_Format(PyExc_TypeError, "%s.%s is no slot", type->tp_name, name);
     return offset;
 }
 
@@ -144,22 +147,35 @@ static void fill(intake_t *self, PyObject *future, int slot, PyObject *value)
     *(PyObject **)((char *)future + self->slots[slot]) = Py_NewRef(value);
 }
 
+/* Read a send's time-out in seconds. Return 0 for one that is not plain. */
+static int read_timeout(intake_t *self, PyObject *timeout, double *seconds)
+{
+    if (timeout == Py_None) {
+        *seconds = self->timeout;
+        return 1;
+    }
+    if (PyFloat_CheckExact(timeout))
+        *seconds = PyFloat_AS_DOUBLE(timeout);
+    else if (PyLong_CheckExact(timeout)) {
+        *seconds = PyLong_AsDouble(timeout);
+        if (*seconds == -1.0)
+            PyErr_Clear(); /* too large for a double; or -1, which is not plain either */
+    } else
+        return 0;
+    return *seconds >= 0.0 && *seconds <= TIMEOUT_S_MAX; /* NaN is neither */
+}
+
 /* Return a new float: when there must be an outcome. */
-static PyObject *deadline_of(intake_t *self, PyObject *timeout)
+static PyObject *deadline_of(intake_t *self, double seconds)
 {
     PyObject *now = PyObject_CallNoArgs(self->clock);
     if (!now)
         return NULL;
-    PyObject *deadline = NULL;
-    if (timeout != Py_None)
-        deadline = PyNumber_Add(now, timeout);
-    else {
-        double at = PyFloat_AsDouble(now);
-        if (at != -1.0 || !PyErr_Occurred())
-            deadline = PyFloat_FromDouble(at + self->timeout);
-    }
+    double at = PyFloat_AsDouble(now);
     Py_DECREF(now);
-    return deadline;
+    if (at == -1.0 && PyErr_Occurred())
+        return NULL;
+    return PyFloat_FromDouble(at + seconds);
 }
 
 /* Return the list that takes a content of this size for a topic, borrowed; NULL: none does. */
@@ -191,9 +207,11 @@ static PyObject *intake_take(intake_t *self, PyObject *const *args, Py_ssize_t c
     PyObject *content = PyTuple_GET_ITEM(message, CONTENT);
     PyObject *tag = PyTuple_GET_ITEM(message, TAG);
     PyObject *head = Py_None;
+    double seconds;
     if (!PyUnicode_CheckExact(topic) || !PyBytes_CheckExact(content) ||
         PyBytes_GET_SIZE(content) > self->bytes_max ||
-        PyTuple_GET_ITEM(message, KEY) != Py_None || PyTuple_GET_ITEM(message, HEADERS) != Py_None)
+        PyTuple_GET_ITEM(message, KEY) != Py_None || PyTuple_GET_ITEM(message, HEADERS) != Py_None ||
+        !read_timeout(self, timeout, &seconds))
         Py_RETURN_NONE;
     if (tag != Py_None) {
         head = PyUnicode_CheckExact(tag) ? PyDict_GetItemWithError(self->tag_heads, tag) : NULL;
@@ -207,7 +225,7 @@ static PyObject *intake_take(intake_t *self, PyObject *const *args, Py_ssize_t c
     Py_INCREF(head); /* what follows may run Python code */
     PyObject *size = size_of(content, head);
     if (size)
-        deadline = deadline_of(self, timeout);
+        deadline = deadline_of(self, seconds);
     if (deadline)
         future = PyType_GenericAlloc(self->future, 0);
     if (future) {

@@ -11,7 +11,14 @@ from vq.client.future import SendCallback, SendFuture
 from vq.client.producer import ProducerCore
 from vq.client.runtime import LoopThread
 from vq.errors import InvalidState, NotPublished, NotSent, TimedOut, VqError
-from vq.model import Message, OffsetBounds, PartitionTrouble, SendResult, TopicPartition
+from vq.model import (
+    Message,
+    OffsetBounds,
+    PartitionTrouble,
+    SendResult,
+    TopicPartition,
+    check_timeout,
+)
 
 _SEND_SYNC_S = 3.0
 _GET_S = 30.0  # beside what the core itself bounds: connecting, moving, ZooKeeper
@@ -61,7 +68,7 @@ class MessageProducer:
         try:
             future = self._core.enqueue(message, None, timeout, direct=True)
         except NotPublished:
-            left = self._publish_within(message.topic, timeout)
+            left = self._publish_within(message.topic, check_timeout(timeout))
             future = self._core.enqueue(message, None, left, direct=True)
         return future.result(0)
 
@@ -89,7 +96,7 @@ class MessageProducer:
         try:
             return self._core.enqueue(message, callback, timeout)
         except NotPublished:
-            bound = self.config.send_timeout_s if timeout is None else timeout
+            bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
             left = self._publish_within(message.topic, bound)
             return self._core.enqueue(message, callback, left)
 
@@ -97,7 +104,7 @@ class MessageProducer:
         """Publish as part of a send with this time-out; return what is left of it."""
         begin = time.monotonic()
         try:
-            self._runtime.run(self._core.publish(topic), max(0.0, timeout))
+            self._runtime.run(self._core.publish(topic), timeout)
         except TimedOut:
             raise NotSent(
                 f"where {topic} lives could not be read within {timeout:g} s; nothing was sent"
@@ -188,8 +195,9 @@ class MessageConsumer:
             OffsetNotBoundary: No record starts there; ``details["next"]`` is where one does.
             UnknownTopic, UnknownPartition: There is none.
         """
+        bound = None if timeout is None else check_timeout(timeout)
         return self._runtime.run(
-            self._core.get(topic, partition, offset, length, timeout), _GET_S + (timeout or 0.0)
+            self._core.get(topic, partition, offset, length, bound), _GET_S + (bound or 0.0)
         )
 
     def subscribe(

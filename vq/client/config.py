@@ -1,7 +1,6 @@
 """What an application may set for a factory, a producer and a consumer; checked when made."""
 
 import enum
-import math
 from dataclasses import dataclass
 
 from vq import limits
@@ -167,8 +166,10 @@ class ConsumerConfig:
 
 
 def _positive(name: str, value: float) -> None:
-    if not 0 < value < math.inf:
-        raise InvalidArgument(f"{name} = {value} must be above 0, and finite")
+    if not 0 < value <= limits.TIMEOUT_S_MAX:
+        raise InvalidArgument(
+            f"{name} = {value} is outside (0, {limits.TIMEOUT_S_MAX:.0f}] seconds"
+        )
 
 
 def _between(name: str, value: int, least: int, most: int) -> None:

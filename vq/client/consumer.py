@@ -36,7 +36,14 @@ from vq.errors import (
     TimedOut,
     VqError,
 )
-from vq.model import Message, OffsetBounds, PartitionTrouble, TopicPartition, check_name
+from vq.model import (
+    Message,
+    OffsetBounds,
+    PartitionTrouble,
+    TopicPartition,
+    check_name,
+    check_timeout,
+)
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import GetRequest, GetResponse, OffsetsRequest, OffsetsResponse
 from vq.store.record import bytes_needed
@@ -128,7 +135,8 @@ class ConsumerCore:
                 f"offset {offset} of {where} is outside [{bounds.earliest}, {bounds.latest}]",
                 details={"earliest": bounds.earliest, "latest": bounds.latest},
             )
-        deadline = self._cluster.clock.monotonic() + (timeout or 0.0)
+        bound = 0.0 if timeout is None else check_timeout(timeout)
+        deadline = self._cluster.clock.monotonic() + bound
         damaged = 0
         while True:
             left = max(0.0, deadline - self._cluster.clock.monotonic())

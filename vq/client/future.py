@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vq.errors import InvalidState, TimedOut, VqError
-from vq.model import SendResult
+from vq.model import SendResult, check_timeout
 
 logger = logging.getLogger(__name__)
 
@@ -111,11 +111,13 @@ class SendFuture:
                     "waiting for an outcome inside a callback would wait for itself; "
                     "use add_done_callback there"
                 )
+            bound = -1 if timeout is None else check_timeout(timeout)
             lock = threading.Lock()
             lock.acquire()
             self._on_done(lock.release)
-            bound = -1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX)
             if not lock.acquire(timeout=bound):
+                with contextlib.suppress(ValueError, AttributeError):  # it is being called now
+                    self.waiters.remove(lock.release)  # type: ignore[union-attr]
                 raise TimedOut(f"no outcome within {timeout} s; the send goes on")
         assert self.outcome is not None
         return self.outcome
@@ -175,3 +177,22 @@ class SendFuture:
                 report("a send callback", raised)
         if self.waiters is not None:
             self.wake()
+
+
+class LoopSendFuture(SendFuture):
+    """The outcome of a send of ``vq.aio``. It comes on the loop, which must not wait for it."""
+
+    __slots__ = ()
+
+    def _wait(self, timeout: float | None) -> SendResult | VqError:
+        if self.outcome is None:
+            try:
+                asyncio.get_running_loop()
+            except RuntimeError:
+                pass  # another thread, which may wait
+            else:
+                raise InvalidState(
+                    "waiting for an outcome here would keep the event loop from getting it; use "
+                    "`await producer.send(...)`, or add_done_callback"
+                )
+        return super()._wait(timeout)

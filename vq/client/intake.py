@@ -3,8 +3,8 @@
 What runs here runs for every message in its caller's thread, so it is there twice, like the record
 codec: in Python, the reference, and compiled in ``_intake.c``, which is built at install time where
 a C compiler is found and then takes its place. Whatever is not plain (a key, headers, a tag never
-seen before, a large content, a full buffer, a topic not published) is left to the producer, which
-says what is wrong or waits.
+seen before, a large content, an odd time-out, a full buffer, a topic not published) is left to the
+producer, which says what is wrong or waits.
 
     message ── plain? ── has its topic a line with room? ── append ── wake the loop, if it sleeps
                  └────── no: nothing happened ──────┘
@@ -16,6 +16,7 @@ from typing import Final, Protocol
 
 from vq.client.future import SendCallback, SendFuture
 from vq.client.head import Head
+from vq.limits import TIMEOUT_S_MAX
 from vq.model import Message
 from vq.store import codec
 
@@ -35,6 +36,7 @@ Line = tuple[list[SendFuture], int]
 """What a topic has taken in, and the largest content that it takes."""
 
 _new = object.__new__
+_PLAIN_NUMBERS: Final = frozenset((float, int))
 
 if _intake is not None:
     _intake.quicken(Message)  # a producer's caller makes one for every send
@@ -81,6 +83,7 @@ class PythonIntake:
         wake: Callable[[], object],
         heads_of_tags: dict[str, Head],
         bytes_max: int,
+        future: type[SendFuture] = SendFuture,
     ) -> None:
         """See ``make_intake``."""
         self.lines: dict[str, Line] = {}
@@ -92,6 +95,7 @@ class PythonIntake:
         self._wake = wake
         self._heads_of_tags = heads_of_tags
         self._bytes_max = bytes_max
+        self._future = future
 
     def take(
         self, message: Message, callback: SendCallback | None, timeout: float | None, /
@@ -109,15 +113,19 @@ class PythonIntake:
         ):
             return None
         head = None
+        if timeout is None:
+            timeout = self._timeout_s
+        elif type(timeout) not in _PLAIN_NUMBERS or not 0 <= timeout <= TIMEOUT_S_MAX:
+            return None
         if tag is not None:
             head = self._heads_of_tags.get(tag) if type(tag) is str else None
             if head is None:
                 return None
-        future = _new(SendFuture)  # what SendFuture(...) does, without a call
+        future = _new(self._future)  # what SendFuture(...) does, without a call
         future.content = content
         future.head = head
         future.callback = callback
-        future.deadline = self._clock() + (self._timeout_s if timeout is None else timeout)
+        future.deadline = self._clock() + timeout
         future.outcome = None
         future.waiters = None
         future.size = len(content) if head is None else len(content) + len(head[1])
@@ -153,6 +161,7 @@ def make_intake(
     wake: Callable[[], object],
     heads_of_tags: dict[str, Head],
     bytes_max: int,
+    future: type[SendFuture] = SendFuture,
 ) -> Intake:
     """Return an intake without lines, compiled where it can be.
 
@@ -163,7 +172,8 @@ def make_intake(
         wake: Tells the loop that there is something, and sets ``awake``.
         heads_of_tags: Heads of tags that were checked before; others are not plain.
         bytes_max: Largest content that is plain; -1: none is.
+        future: What is made for each message.
     """
     if not COMPILED:
-        return PythonIntake(lock, clock, timeout_s, wake, heads_of_tags, bytes_max)
-    return _intake.Intake(Message, SendFuture, clock, timeout_s, wake, heads_of_tags, bytes_max)
+        return PythonIntake(lock, clock, timeout_s, wake, heads_of_tags, bytes_max, future)
+    return _intake.Intake(Message, future, clock, timeout_s, wake, heads_of_tags, bytes_max)

@@ -38,7 +38,7 @@ from vq.errors import (
     Unreachable,
     VqError,
 )
-from vq.model import Address, Message, TopicPartition
+from vq.model import Address, Message, TopicPartition, check_timeout
 from vq.remoting.format import Command
 from vq.remoting.frames import Frame
 
@@ -50,7 +50,6 @@ _TICK_S = 0.1
 _SILENCE_S = 10.0
 #: The most that a message takes of the buffer which the intake may take in.
 _TAKEN_IN_COUNTED_MAX = TAKEN_IN_BYTES_MAX + TAG_HEAD_BYTES_MAX + MESSAGE_OVERHEAD_BYTES
-_WAIT_MAX_S = 1e6  # locks and timers take no endless time-out; this is as good as one
 
 
 class ProducerCore:
@@ -69,7 +68,9 @@ class ProducerCore:
         config: ProducerConfig,
         *,
         partitioner: Partitioner | None = None,
+        future: type[SendFuture] = SendFuture,
     ) -> None:
+        self._future = future
         self.config = config
         self._cluster = cluster
         self._loop = asyncio.get_running_loop()
@@ -93,6 +94,7 @@ class ProducerCore:
             self._wake_loop,
             self._heads.of_tags,
             TAKEN_IN_BYTES_MAX if partitioner is None else -1,
+            future,
         )
         self.take = self._intake.take
         # Under the lock. The room may go below 0 by one message, and by what was taken in.
@@ -250,8 +252,9 @@ class ProducerCore:
             head = self._heads.of(tag, key, headers or {})
         elif tag is not None:
             head = self._heads.of_tags.get(tag) or self._heads.of_tag(tag)
-        deadline = self._clock() + (self._send_timeout_s if timeout is None else timeout)
-        future = SendFuture(content, head, callback, deadline)
+        bound = self._send_timeout_s if timeout is None else check_timeout(timeout)
+        deadline = self._clock() + bound
+        future = self._future(content, head, callback, deadline)
         with self._lock:
             self._take_in(queues)  # what was sent before comes before
             if self._room <= 0:
@@ -363,7 +366,7 @@ class ProducerCore:
         try:
             while self._room < self.config.buffer_bytes // 2:
                 left = deadline - self._clock()
-                if not block or left <= 0 or not self._more_room.wait(min(left, _WAIT_MAX_S)):
+                if not block or left <= 0 or not self._more_room.wait(left):
                     raise BufferFull(
                         f"messages of {self.config.buffer_bytes - self._room} bytes wait already, "
                         f"buffer_bytes is {self.config.buffer_bytes}"
@@ -384,9 +387,9 @@ class ProducerCore:
         Raises:
             BufferFull: There was no room within the send's deadline.
         """
-        bound = self.config.send_timeout_s if timeout is None else timeout
+        bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
         try:
-            async with asyncio.timeout(min(bound, _WAIT_MAX_S)):
+            async with asyncio.timeout(bound):
                 await self._until(lambda: not self._is_full())
         except TimeoutError:
             raise BufferFull(f"no room for a message within {bound:g} s") from None

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 import uvloop
 
 from vq.client.future import TELLING_THREADS
-from vq.errors import InvalidState, TimedOut
+from vq.errors import InvalidArgument, InvalidState, TimedOut
+from vq.model import check_timeout
 
 T = TypeVar("T")
 _CANCEL_S = 5.0
@@ -109,12 +110,18 @@ class LoopThread:
         """Run a coroutine on the loop and return its result.
 
         Raises:
+            InvalidArgument: ``timeout`` is no number.
             InvalidState: See ``check``; or the loop was stopped meanwhile.
             TimedOut: It took longer than ``timeout`` seconds; it was cancelled.
         """
+        try:
+            bound = None if timeout is None else check_timeout(timeout)
+        except InvalidArgument:
+            work.close()
+            raise
         future = self._hand_over(work)
         try:
-            return future.result(timeout)
+            return future.result(bound)
         except concurrent.futures.TimeoutError:
             if future.done():
                 raise

@@ -37,7 +37,6 @@ _RECEIVE_BYTES = 64 * limits.KIB
 #: A broker that has not answered for so long is left to the loop, which connects anew; a line is
 #: held no longer than that.
 _PATIENCE_S = 10.0
-_TIMEOUT_MAX_S = 1e6  # more than a socket's time-out may be is as good as this
 
 
 class BlockingConnection:
@@ -148,7 +147,7 @@ def _left(deadline: float) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError("no answer in time")
-    return min(left, _TIMEOUT_MAX_S)
+    return left
 
 
 @dataclass(slots=True, eq=False)

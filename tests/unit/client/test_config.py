@@ -47,7 +47,7 @@ def test_the_defaults_are_within_the_bounds(cls: type[Any]) -> None:
     cls()
 
 
-@pytest.mark.parametrize("value", [0, -1, -0.001, math.nan, math.inf])
+@pytest.mark.parametrize("value", [0, -1, -0.001, math.nan, math.inf, 1e300, 1e6 + 1])
 @pytest.mark.parametrize(
     ("cls", "name"), [(cls, name) for cls, names in TIMES.items() for name in names]
 )

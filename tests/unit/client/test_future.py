@@ -1,6 +1,7 @@
 """One message's outcome: told once, to everybody who waits, whatever they do with it."""
 
 import asyncio
+import math
 import sys
 import threading
 from collections.abc import Callable
@@ -11,8 +12,8 @@ from support.threads import in_thread
 
 from vq.client import future as futures
 from vq.client.batch import Batch
-from vq.client.future import SendFuture
-from vq.errors import Busy, InvalidState, TimedOut
+from vq.client.future import LoopSendFuture, SendFuture
+from vq.errors import Busy, InvalidArgument, InvalidState, TimedOut
 from vq.model import ProducerStamp, SendResult
 
 
@@ -59,6 +60,45 @@ def test_a_time_out_of_centuries_is_as_good_as_none() -> None:
     with in_thread(lambda: future.result(1e300)) as waiting:
         batch_of(future).resolve(0, 88)
         assert waiting.result(5).offset == 88
+
+
+@pytest.mark.parametrize("timeout", ["1", [], math.nan, None.__class__], ids=repr)
+def test_a_time_out_that_is_no_number_is_refused(timeout: Any) -> None:
+    future = pending()
+    for ask in (future.result, future.exception):
+        with pytest.raises(InvalidArgument, match="timeout"):
+            ask(timeout)
+    assert not future.waiters
+
+
+def test_waiting_that_timed_out_leaves_nothing_behind() -> None:
+    """Whoever asks every second must not make a future grow."""
+    future = pending()
+    told: list[SendFuture] = []
+    future.add_done_callback(told.append)
+    for _ in range(10):
+        with pytest.raises(TimedOut):
+            future.result(0.001)
+    assert future.waiters is not None
+    assert len(future.waiters) == 1
+    batch_of(future).resolve(0, 88)
+    assert told == [future]
+
+
+def test_a_loop_is_not_made_to_wait_for_its_own_outcomes() -> None:
+    """It would wait for ever. Another thread may wait."""
+    future = LoopSendFuture(b"x", None, None, 1e9)
+
+    async def main() -> None:
+        for ask in (future.result, future.exception):
+            with pytest.raises(InvalidState, match="await producer"):
+                ask()
+        with in_thread(lambda: future.result(60)) as waiting:
+            batch_of(future).resolve(0, 88)
+            assert waiting.result(5).offset == 88
+        assert future.result().offset == 88
+
+    asyncio.run(main())
 
 
 def test_every_thread_that_waits_is_woken() -> None:

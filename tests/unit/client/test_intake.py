@@ -3,19 +3,22 @@
 import copy
 import gc
 import itertools
+import math
 import pickle
 import threading
 import time
 import weakref
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import pytest
 from support.threads import spawn
 
 from vq.client import intake as intakes
-from vq.client.future import SendFuture
+from vq.client.future import LoopSendFuture, SendFuture
 from vq.client.intake import Intake, PythonIntake, make_intake
+from vq.limits import TIMEOUT_S_MAX
 from vq.model import Message
 
 BYTES_MAX = 100
@@ -81,7 +84,16 @@ def test_a_tag_counts_towards_the_size_of_a_message(bench: Bench) -> None:
     assert (tagged.size, plain.size) == (2 + len(TAG_HEAD[1]), 2)
 
 
-@pytest.mark.parametrize(("timeout", "deadline"), [(None, 1_060.0), (0.5, 1_000.5), (2, 1_002.0)])
+@pytest.mark.parametrize(
+    ("timeout", "deadline"),
+    [
+        (None, 1_060.0),
+        (0.5, 1_000.5),
+        (2, 1_002.0),
+        (0, 1_000.0),
+        (TIMEOUT_S_MAX, TIMEOUT_S_MAX + 1_000.0),
+    ],
+)
 def test_a_send_may_have_its_own_time_out(bench: Bench, timeout: Any, deadline: float) -> None:
     future = bench.take(Message("t", b"x"), None, timeout)
     assert future is not None
@@ -157,11 +169,30 @@ def test_a_line_of_another_shape_takes_nothing(line: Any) -> None:
     assert bench.take(Message("t", b"x")) is None
 
 
-@pytest.mark.parametrize("timeout", ["1", b"", [], ()], ids=repr)
-def test_a_time_out_that_is_no_number_is_refused(bench: Bench, timeout: Any) -> None:
-    with pytest.raises(TypeError):
-        bench.take(Message("t", b"x"), None, timeout)
+@pytest.mark.parametrize(
+    "timeout",
+    ["1", b"", [], (), True, Fraction(1), math.nan, math.inf, -math.inf, -1, -0.5, 10**400,
+     -(10**400), math.nextafter(TIMEOUT_S_MAX, math.inf)],
+    ids=repr,
+)  # fmt: skip
+def test_an_odd_time_out_is_left_to_the_producer(bench: Bench, timeout: Any) -> None:
+    """Which says what is wrong with it, or what it counts as."""
+    assert bench.take(Message("t", b"x"), None, timeout) is None
     assert bench.items == []
+
+
+def test_a_future_may_be_of_a_derived_type(bench: Bench) -> None:
+    make = type(bench.intake)
+    arguments: list[Any] = [lambda: 0.0, 1.0, lambda: None, {}, BYTES_MAX]
+    if make is PythonIntake:
+        intake: Intake = PythonIntake(bench.lock, *arguments, LoopSendFuture)
+    else:
+        intake = make_intake(bench.lock, *arguments, LoopSendFuture)
+    intake.lines["t"] = (bench.items, BYTES_MAX)
+    intake.most = 1
+    future = intake.take(Message("t", b"x"), print, 2)
+    assert type(future) is LoopSendFuture
+    assert fields(future) == fields(LoopSendFuture(b"x", None, print, 2.0))
 
 
 def test_a_clock_that_fails_is_told(bench: Bench) -> None:

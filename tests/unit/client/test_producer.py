@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import tracemalloc
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -323,6 +324,68 @@ async def test_a_bug_in_one_queue_stops_neither_the_others_nor_the_deadlines(
     assert (await ended(second)).partition == 1
     assert "sending stumbled" in caplog.text
     await core.close()
+
+
+ENDLESS = [math.inf, 1e300, 10**400, 2.0**63]
+
+
+@pytest.mark.parametrize("timeout", ENDLESS, ids=repr)
+async def test_an_endless_time_out_is_as_good_as_a_long_one(
+    factory: aio.MessageFactory, timeout: Any
+) -> None:
+    producer = await producer_of(factory)
+    assert (await producer.send(Message("t", b"1"), timeout)).id > 0
+    future = await producer.send_async(Message("t", b"2", key="k"), timeout=timeout)
+    assert (await ended(future)).id > 0
+    assert future.deadline < math.inf
+    core = producer._core
+    async with asyncio.timeout(5):
+        await core.wait_for_room(timeout)
+    lane = await asyncio.to_thread(core.enqueue, Message("t", b"3"), None, timeout, direct=True)
+    assert lane.result(0).id > 0
+    consumer = await factory.create_consumer()
+    assert len(await consumer.get("t", 0, 0, 1 << 20, timeout)) > 0
+
+
+@pytest.mark.parametrize("timeout", [math.nan, "1", [], None.__class__], ids=repr)
+async def test_a_time_out_that_is_no_number_is_refused(
+    factory: aio.MessageFactory, timeout: Any
+) -> None:
+    """Not-a-number most of all: no deadline of its batch would ever pass."""
+    producer = await producer_of(factory)
+    consumer = await factory.create_consumer()
+    for published_before in (False, True):
+        for call in (
+            producer.send(Message("t", b"x"), timeout),
+            producer.send_async(Message("t", b"x"), timeout=timeout),
+            producer.send_async(Message("t", b"x", key="k"), timeout=timeout),
+            producer._core.wait_for_room(timeout),
+            consumer.get("t", 0, 0, 1 << 20, timeout),
+        ):
+            with pytest.raises(InvalidArgument, match="timeout"):
+                await call
+        if not published_before:
+            await producer.publish("t")
+    assert producer._core._room == producer.config.buffer_bytes
+
+
+async def test_a_time_out_below_zero_has_gone_by(factory: aio.MessageFactory) -> None:
+    core = await published(factory)
+    core._cluster.ids_ready = False
+    for timeout in (-1, -math.inf, -(10**400), 0):
+        assert isinstance(await ended(send(core, Message("t", b"x"), None, timeout)), NotSent)
+    assert core._room == core.config.buffer_bytes
+
+
+async def test_waiting_for_an_outcome_on_the_loop_is_refused(factory: aio.MessageFactory) -> None:
+    """It would keep the loop from getting it."""
+    producer = await producer_of(factory)
+    for message in (Message("t", b"x"), Message("t", b"x", key="k")):
+        future = await producer.send_async(message)
+        with pytest.raises(InvalidState, match="event loop"):
+            future.result()
+        await ended(future)
+        assert future.result().id > 0
 
 
 # A topic that goes --------------------------------------------------------------------------------

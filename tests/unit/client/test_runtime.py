@@ -1,17 +1,19 @@
 """The loop behind the blocking API: what it refuses, and that nobody waits for ever for it."""
 
 import asyncio
+import math
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from support.threads import in_thread, spawn
 
 from vq.client.future import TELLING_THREADS, SendFuture
 from vq.client.runtime import LoopThread
-from vq.errors import InvalidState, TimedOut
+from vq.errors import InvalidArgument, InvalidState, TimedOut
 
 
 @pytest.fixture
@@ -47,6 +49,17 @@ def test_work_past_its_time_is_cancelled(runtime: LoopThread) -> None:
     with pytest.raises(TimedOut, match=r"0\.01 s"):
         runtime.run(work(), 0.01)
     assert ended.wait(5)
+
+
+@pytest.mark.parametrize("timeout", [math.inf, 1e300, 10**400], ids=repr)
+def test_an_endless_time_out_is_as_good_as_a_long_one(runtime: LoopThread, timeout: float) -> None:
+    assert runtime.run(value(5), timeout) == 5
+
+
+@pytest.mark.parametrize("timeout", [math.nan, "1"], ids=repr)
+def test_a_time_out_that_is_no_number_is_refused(runtime: LoopThread, timeout: Any) -> None:
+    with pytest.raises(InvalidArgument, match="timeout"):
+        runtime.run(value(5), timeout)
 
 
 def test_a_blocking_call_inside_a_callback_is_refused(runtime: LoopThread) -> None:
