@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 from support.delivery import Told, endless
+from support.threads import in_thread
 
 from vq import limits
 from vq.client import decode
 from vq.client import delivery as deliveries
 from vq.client.config import ConsumerConfig, OnListenerError
-from vq.client.delivery import ThreadDelivery, Workers
+from vq.client.delivery import Progress, ThreadDelivery, Workers
 from vq.client.fetcher import Chunk
 from vq.clock import ManualClock
 from vq.errors import CorruptData, ListenerFailed
@@ -597,3 +598,31 @@ def test_progress_names_its_message_in_any_step(
     partition.delivery.add(expanding([b"%d" % number for number in range(20)]))
     until(lambda: partition.consumed)
     assert told == [(0, None), *zip(ends[:-1], range(1, 20), strict=True)]
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_what_is_called_at_a_stop_may_call_back_in(workers: Workers, busy: bool) -> None:
+    """It asks how far the partition was handled, say: nothing is locked meanwhile."""
+    entered, let_go = threading.Event(), threading.Event()
+
+    def listener(_: Message) -> None:
+        entered.set()
+        assert let_go.wait(WAIT_S)
+
+    partition = Partition(workers, listener)
+    progress: list[Progress] = []
+
+    def stopped() -> None:
+        progress.append(partition.delivery.progress())
+        partition.delivery.add(partition.chunk(1))
+        partition.delivery.stop(partition.stopped.set)
+
+    if busy:
+        partition.add(2)
+        assert entered.wait(WAIT_S)
+    with in_thread(lambda: partition.delivery.stop(stopped)) as stopping:
+        let_go.set()
+        stopping.result(WAIT_S)
+    assert partition.stopped.wait(WAIT_S)
+    assert [each.position for each in progress] == [partition.delivery.position]
+    assert partition.delivery.delivered == busy

@@ -447,3 +447,26 @@ async def test_a_stop_between_two_steps_ends_it(monkeypatch: pytest.MonkeyPatch)
     assert await nothing_comes(inbox)
     assert partition.stopped
     assert partition.delivery.delivered == 2
+
+
+@pytest.mark.parametrize("in_hand", [False, True])
+async def test_what_is_called_at_a_stop_may_call_back_in(in_hand: bool) -> None:
+    """It is called once, whatever it calls."""
+    inbox = Inbox(endless())
+    partition = Partition(inbox)
+    partition.add(2)
+    told: list[int] = []
+
+    def stopped() -> None:
+        told.append(partition.delivery.progress().position)
+        inbox.close()
+        partition.stop()
+
+    if in_hand:
+        await take(inbox, 1)
+    partition.delivery.stop(stopped)
+    if in_hand:
+        assert told == []
+        inbox.close()
+    assert told == [partition.delivery.position]
+    assert partition.stopped

@@ -27,6 +27,7 @@ from vq.coordination import topics
 from vq.coordination.memory import MemoryCoordinator
 from vq.errors import (
     BufferFull,
+    Busy,
     InvalidArgument,
     InvalidState,
     MessageTooLarge,
@@ -36,10 +37,16 @@ from vq.errors import (
     PermissionRefused,
     Refused,
     TimedOut,
+    UnknownProducer,
     UnknownTopic,
+    VqError,
 )
 from vq.limits import MESSAGE_BYTES_MAX
 from vq.model import Address, Message, SendResult, TopicPartition, TopicSettings
+from vq.remoting.format import Command
+from vq.remoting.frames import Frame
+from vq.remoting.messages import encode_error
+from vq.remoting.wire_pb2 import PutRequest, PutResponse
 
 SMALLEST_BUFFER = MESSAGE_BYTES_MAX + MESSAGE_OVERHEAD_BYTES
 
@@ -386,6 +393,108 @@ async def test_waiting_for_an_outcome_on_the_loop_is_refused(factory: aio.Messag
             future.result()
         await ended(future)
         assert future.result().id > 0
+
+
+# Answers and attempts -----------------------------------------------------------------------------
+class Wire:
+    """A connection whose answers the test gives, in any order and as late as it likes."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[PutRequest, Any]] = []
+
+    def send(self, command: int, header: bytes, body: bytes, on_reply: Any) -> int:
+        assert command == Command.PUT
+        self.sent.append((PutRequest.FromString(header), on_reply))
+        return len(self.sent)
+
+    def stored(self, number: int, offset: int) -> None:
+        header = PutResponse(offset=offset).SerializeToString()
+        self.sent[number][1](Frame(Command.PUT, 0, 1, 0, header, b""))
+
+    def refused(self, number: int, error: VqError) -> None:
+        status, header = encode_error(error)
+        self.sent[number][1](Frame(Command.PUT, status, 1, 0, header, b""))
+
+    def stamps(self, begin: int = 0) -> list[tuple[int, int]]:
+        return [(header.producer_epoch, header.sequence) for header, _ in self.sent[begin:]]
+
+
+@pytest.fixture
+def wire(factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch) -> Wire:
+    wire = Wire()
+    monkeypatch.setattr(factory._cluster, "live_connection", lambda _: wire)
+    return wire
+
+
+@pytest.mark.parametrize("late", [UnknownProducer("late"), MessageTooLarge("late"), None], ids=repr)
+async def test_an_answer_to_an_earlier_attempt_settles_nothing(
+    factory: aio.MessageFactory, wire: Wire, late: VqError | None
+) -> None:
+    """Three batches on their way; the first is refused as of an unknown producer, all are sent
+    again under the next epoch, and then come the answers to the first attempts of the others."""
+    core = await published(factory, batch_records=1, retry_backoff_s=0.001)
+    futures = [core.enqueue(Message("t", b"%d" % n, key="k")) for n in range(3)]
+    await until(lambda: len(wire.sent) == 3)
+    assert wire.stamps() == [(0, 0), (0, 1), (0, 2)]
+    wire.refused(0, UnknownProducer("forgotten"))
+    await until(lambda: len(wire.sent) == 6)
+    assert wire.stamps(3) == [(1, 0), (1, 1), (1, 2)]
+    for number in (1, 2):
+        if late is None:
+            wire.stored(number, 7_000)
+        else:
+            wire.refused(number, late)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not any(future.done() for future in futures)
+    assert len(wire.sent) == 6
+    for number in range(3):
+        wire.stored(3 + number, 88 + number)
+    assert [future.result(0).offset for future in futures] == [88, 89, 90]
+    assert core._room == core.config.buffer_bytes
+    await core.close()
+
+
+@pytest.mark.parametrize("fate", ["never sent", "no answer", "refused again and again", "one left"])
+async def test_a_given_up_send_gives_its_buffer_space_back(
+    factory: aio.MessageFactory, wire: Wire, fate: str
+) -> None:
+    core = await published(factory)
+    core._cluster.ids_ready = fate != "never sent"
+    message = Message("t", b"x" * 1_000, key="k", headers={"h": "y" * 500})
+    futures = [core.enqueue(message, None, 0.05) for _ in range(3)]
+    if fate == "one left":  # of the same batch
+        futures.append(core.enqueue(message, None, 60.0))
+    assert core._room < core.config.buffer_bytes - 3 * 1_500
+    if fate != "never sent":
+        await until(lambda: wire.sent)
+    if fate == "refused again and again":
+        wire.refused(0, Busy("later"))
+    await until(lambda: all(future.done() for future in futures[:3]))
+    kept = futures[3].size + MESSAGE_OVERHEAD_BYTES if fate == "one left" else 0
+    assert core._room == core.config.buffer_bytes - kept
+    if wire.sent:  # an answer that comes after all gives nothing twice
+        if fate != "refused again and again":
+            wire.stored(0, 88)
+        assert core._room == core.config.buffer_bytes
+    for queue in core._topics["t"].queues:
+        queue.close(NotSent())
+    assert core._room == core.config.buffer_bytes
+    await core.close()
+
+
+async def test_a_blocking_send_that_is_given_up_gives_its_buffer_space_back(
+    factory: aio.MessageFactory,
+) -> None:
+    core = await published(factory)
+    core._cluster.ids_ready = False
+    future = core.enqueue(Message("t", b"x" * 1_000, key="k", headers={"h": "y" * 500}))
+    queue = next(queue for queue in core._topics["t"].queues if queue.pending)
+    queue.pending.clear()  # as if it had waited in a lane
+    core._give_up(queue, future)
+    assert isinstance(future.outcome, NotSent)
+    assert core._room == core.config.buffer_bytes
+    await core.close()
 
 
 # A topic that goes --------------------------------------------------------------------------------
@@ -784,8 +893,11 @@ async def test_an_outcome_between_the_look_and_the_wait_wakes_flush(
         futures=[Overtaken(b"x", None, None, 1e9) for _ in range(3)], close=lambda: None
     )
     core._lanes[Address("nowhere", 1)] = lane
-    async with asyncio.timeout(2):
-        await core.flush()
+    try:
+        async with asyncio.timeout(2):
+            await core.flush()
+    finally:
+        core._lanes.clear()
     assert core._waiters == {}
 
 

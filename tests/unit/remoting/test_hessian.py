@@ -233,6 +233,42 @@ def test_a_pair_may_be_split_between_chunks() -> None:
     assert hessian.decode(b"R\x00\x01\xed\xa0\xbd\x01\xed\xb8\x80") == "😀"
 
 
+def chunks(data: bytes) -> list[bytes]:
+    """The bytes of each chunk of an encoded string, by their count of units."""
+    found = []
+    while data:
+        code = data[0]
+        if code in (0x52, 0x53):
+            units, data = int.from_bytes(data[1:3], "big"), data[3:]
+        elif code < 0x20:
+            units, data = code, data[1:]
+        else:
+            units, data = (code - 0x30) << 8 | data[1], data[2:]
+        size = 0
+        for _ in range(units):
+            lead = data[size]
+            size += 1 if lead < 0x80 else 2 if lead < 0xE0 else 3
+        found.append(data[:size])
+        data = data[size:]
+    return found
+
+
+@pytest.mark.parametrize("before", [0x7FFE, 0x7FFF, 0x8000, 0xFFFE, 0xFFFF, 0x1_0000])
+@pytest.mark.parametrize("filler", ["a", "ü", "€"])
+def test_no_chunk_ends_between_the_halves_of_a_pair(before: int, filler: str) -> None:
+    """A reader that decodes chunk by chunk could not make sense of a lone half."""
+    text = filler * before + "\N{GRINNING FACE}" * 3 + filler * 5
+    encoded = hessian.encode(text)
+    parts = chunks(encoded)
+    assert len(parts) > 1
+    joined = "".join(
+        part.decode("utf-8", "surrogatepass").encode("utf-16", "surrogatepass").decode("utf-16")
+        for part in parts
+    )
+    assert joined == text
+    assert hessian.decode(encoded, bytes_max=len(encoded)) == text
+
+
 def test_a_chunk_may_be_followed_only_by_a_chunk() -> None:
     """Of the same kind."""
     for data in (b"R\x00\x01aN", b"R\x00\x01a\x20", b"A\x00\x01aN", b"A\x00\x01a\x00"):
