@@ -62,7 +62,12 @@ class ClusterClient:
         self._network = network
         self._watcher = RouteWatcher(coordinator, clock)
         self._slot = SlotLease(
-            coordinator, clock, holder=config.client_id, rng=rng, on_change=self._slot_changed
+            coordinator,
+            clock,
+            holder=config.client_id,
+            rng=rng,
+            on_change=self._slot_changed,
+            used_ms=lambda: 0 if self._ids is None else self._ids.used_ms,
         )
         self._slot_task: asyncio.Task[int] | None = None
         self._ids: IdGenerator | None = None
@@ -209,9 +214,9 @@ class ClusterClient:
         if slot is not None:
             with self._ids_lock:
                 if self._ids is None:
-                    self._ids = IdGenerator(slot, self.clock)
+                    self._ids = IdGenerator(slot, self.clock, after_ms=self._slot.from_ms)
                 else:
-                    self._ids.use_slot(slot)
+                    self._ids.use_slot(slot, after_ms=self._slot.from_ms)
         self._changed()
 
     def take_ids(self, count: int) -> list[int]:

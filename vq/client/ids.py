@@ -6,7 +6,8 @@
 
 Two ids of one slot never meet: the generator's own time only moves forward. A clock set back is
 outwaited by staying at the last millisecond used; a burst beyond 1 024 ids in a millisecond borrows
-from the following ones. Two processes never share a slot; that is the lease's promise.
+from the following ones. Two processes never share a slot; that is the lease's promise. A slot that
+another process has held before comes with the time of its last id, and goes on behind it.
 
 Example: the first id of slot 5 in the first millisecond of the epoch is ``0 << 23 | 5 << 10 | 0``
 = 5120.
@@ -31,18 +32,29 @@ def time_ms_of(message_id: int) -> int:
 class IdGenerator:
     """Makes ids for one slot. Not thread-safe: one owner, or a lock around it."""
 
-    def __init__(self, slot: int, clock: Clock) -> None:
+    def __init__(self, slot: int, clock: Clock, *, after_ms: int = 0) -> None:
         self._clock = clock
         self._ms = 0
         self._sequence = 0
         self._slot_bits = 0
-        self.use_slot(slot)
+        self.use_slot(slot, after_ms=after_ms)
 
-    def use_slot(self, slot: int) -> None:
-        """Go on with another slot, after the lease of the first one was lost."""
+    @property
+    def used_ms(self) -> int:
+        """The wall time, in milliseconds since 1970, that no id made so far is later than."""
+        return self._ms + EPOCH_MS
+
+    def use_slot(self, slot: int, *, after_ms: int = 0) -> None:
+        """Go on with another slot, after the lease of the first one was lost.
+
+        Ids will be later than ``after_ms``, in milliseconds since 1970, whatever the clock says.
+        """
         if not 0 <= slot < limits.SLOTS_MAX:
             raise InvalidArgument(f"slot {slot} is outside [0, {limits.SLOTS_MAX})")
         self._slot_bits = slot << limits.ID_SEQUENCE_BITS
+        after = min(after_ms - EPOCH_MS, _TIME_MAX - 1)
+        if after >= self._ms:
+            self._ms, self._sequence = after + 1, 0
 
     def take(self, count: int) -> list[int]:
         """Return ``count`` new ids in rising order.

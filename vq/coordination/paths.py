@@ -37,6 +37,7 @@ TOPICS: Final = "topics"
 DELETED: Final = "deleted"
 CONSUMERS: Final = "consumers"
 SLOTS: Final = "slots"
+SLOT_MARKS: Final = "slot_marks"
 
 
 class Value:
@@ -548,3 +549,16 @@ class Slot(Value):
     def path(slot: int) -> str:
         """Return the slot's path."""
         return join(SLOTS, str(slot))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotMark(Value):
+    """``slot_marks/<n>``: ids of the slot up to ``until_ms`` (wall time) may have been made."""
+
+    _what = "slot mark"
+    until_ms: int = 0
+
+    @staticmethod
+    def path(slot: int) -> str:
+        """Return the mark's path."""
+        return join(SLOT_MARKS, str(slot))

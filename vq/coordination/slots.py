@@ -3,6 +3,10 @@
 A slot is an ephemeral node. The search for a free one starts where the last one ended (a persistent
 counter that goes round), so a slot is taken again only after all others: a holder that does not yet
 know that its session ended meets nobody on it for a long time.
+
+Beside it each slot has a persistent *mark*: the wall time up to which its holders may have made
+ids. A holder keeps its mark ahead of its clock, and the next holder begins behind the mark. So ids
+differ also when the slots have gone round and a clock was set back meanwhile.
 """
 
 import asyncio
@@ -19,13 +23,14 @@ from vq.coordination.coordinator import (
     ConnectionLost,
     Coordinator,
     Create,
+    Delete,
     NodeExists,
     NoNode,
     SessionExpired,
     SessionState,
     Set,
 )
-from vq.coordination.paths import SLOTS, Slot, SlotCounter
+from vq.coordination.paths import SLOT_MARKS, SLOTS, Slot, SlotCounter, SlotMark
 from vq.coordination.session import end_task
 from vq.errors import CoordinationError, InvalidState
 
@@ -35,6 +40,15 @@ logger = logging.getLogger(__name__)
 LEASE_TRIES_MAX: Final = 200
 RETRY_S_MIN: Final = 0.05
 RETRY_S_MAX: Final = 5.0
+#: How far a mark is kept ahead of the holder's clock. When the holder dies and all other slots are
+#: leased within this time, the next holder begins its ids that far in the future.
+MARK_AHEAD_MS: Final = 600_000
+#: How often it is moved: half of that, so that one move may fail.
+MARK_S: Final = MARK_AHEAD_MS / 2_000
+#: So many slots are passed over because their marks lie further ahead of this clock than that: a
+#: former holder's clock was wrong. When all of them do, it is this clock that was set back.
+MARKS_PASSED_MAX: Final = 16
+_NO_MARK: Final = -1
 
 
 class NoSlotFree(CoordinationError):
@@ -47,12 +61,16 @@ class SlotLease:
     ``slot`` is None while there is none (the session was lost and no new one is leased yet): ids
     must not be made then. After a loss the new slot is another number.
 
+    Attributes:
+        from_ms: Ids of the slot held now must be later than this wall time.
+
     Args:
         coordinator: A started coordinator.
         clock: For ``since`` in the node.
         holder: Shown to operators: client id, host, process id.
         rng: For back-off.
         on_change: Told the new slot or None, on the loop; must not block.
+        used_ms: The wall time of the last id that was made; may lie ahead of the clock.
         slots: How many there are; tests take fewer.
     """
 
@@ -64,6 +82,7 @@ class SlotLease:
         holder: str = "",
         rng: random.Random | None = None,
         on_change: Callable[[int | None], None] | None = None,
+        used_ms: Callable[[], int] = lambda: 0,
         slots: int = limits.SLOTS_MAX,
     ) -> None:
         self._coordinator = coordinator
@@ -71,6 +90,9 @@ class SlotLease:
         self._holder = holder
         self._rng = rng or random.SystemRandom()
         self._on_change = on_change
+        self._used_ms = used_ms
+        self.from_ms = 0
+        self._mark_version = -1
         self._count = slots
         self._slot: int | None = None
         self._wanted = asyncio.Event()
@@ -106,24 +128,50 @@ class SlotLease:
         slot, self._slot = self._slot, None
         if slot is not None and self._coordinator.state is SessionState.CONNECTED:
             with contextlib.suppress(CoordinationError):
-                await self._coordinator.delete(Slot.path(slot))
+                await self._give_back(slot)
+
+    async def _give_back(self, slot: int) -> None:
+        used = SlotMark(until_ms=max(self._used_ms(), self.from_ms))
+        free = Delete(Slot.path(slot))
+        try:
+            await self._coordinator.multi(
+                [Set(SlotMark.path(slot), used.encode(), self._mark_version), free]
+            )
+        except BadVersion:  # a move of the mark had no answer: it stays ahead
+            await self._coordinator.multi([free])
+
+    def _mark_ahead(self) -> bytes:
+        latest_ms = max(self._clock.wall_ms(), self._used_ms(), self.from_ms)
+        return SlotMark(until_ms=latest_ms + MARK_AHEAD_MS).encode()
 
     async def _lease(self) -> int:
         value = Slot(holder=self._holder, since_ms=self._clock.wall_ms()).encode()
+        passed: set[int] = set()
         for attempt in range(LEASE_TRIES_MAX):
-            if attempt:
+            if attempt > len(passed):
                 await asyncio.sleep(self._rng.uniform(0, min(1.0, RETRY_S_MIN * attempt)))
             try:
-                version, slot = await self._free_slot()
+                version, slot = await self._free_slot(passed)
+                marked_ms, mark_version = await self._read_mark(slot)
+                is_far = marked_ms > self._clock.wall_ms() + MARK_AHEAD_MS
+                if is_far and slot not in passed and len(passed) < MARKS_PASSED_MAX:
+                    passed.add(slot)
+                    continue
+                self.from_ms = marked_ms
                 session = self._coordinator.session_id
                 if not session:
                     continue
+                mark = self._mark_ahead()
+                path = SlotMark.path(slot)
+                is_new = mark_version == _NO_MARK
                 await self._coordinator.multi(
                     [
                         Set(SLOTS, SlotCounter(next=(slot + 1) % self._count).encode(), version),
                         Create(Slot.path(slot), value, ephemeral=True),
+                        Create(path, mark) if is_new else Set(path, mark, mark_version),
                     ]
                 )
+                self._mark_version = mark_version + 1
             except (BadVersion, NodeExists, NoNode, SessionExpired):
                 continue
             except ConnectionLost:
@@ -134,8 +182,11 @@ class SlotLease:
                 return slot
         raise CoordinationError(f"no message-id slot was won in {LEASE_TRIES_MAX} tries")
 
-    async def _free_slot(self) -> tuple[int, int]:
-        """Return the counter's version and the first free slot from where it points."""
+    async def _free_slot(self, passed: set[int]) -> tuple[int, int]:
+        """Return the counter's version and the first free slot from where it points.
+
+        Those in ``passed`` only if there is no other.
+        """
         try:
             node = await self._coordinator.get(SLOTS)
         except NoNode:
@@ -144,14 +195,48 @@ class SlotLease:
             node = await self._coordinator.get(SLOTS)
         start = SlotCounter.decode(SLOTS, node.data).next
         taken = set(await self._coordinator.children(SLOTS))
-        for step in range(self._count):
-            slot = (start + step) % self._count
-            if str(slot) not in taken:
-                return node.stat.version, slot
+        order = [(start + step) % self._count for step in range(self._count)]
+        free = [slot for slot in order if str(slot) not in taken]
+        if free:
+            slot = next((slot for slot in free if slot not in passed), free[0])
+            return node.stat.version, slot
         raise NoSlotFree(
             f"all {self._count} message-id slots are taken: as many producers are open in this "
             "cluster; close some, or share one producer in each process"
         )
+
+    async def _read_mark(self, slot: int) -> tuple[int, int]:
+        """Return the mark of a slot and its version; 0 and ``_NO_MARK`` when nobody has held it."""
+        path = SlotMark.path(slot)
+        try:
+            node = await self._coordinator.get(path)
+        except NoNode:
+            if await self._coordinator.exists(SLOT_MARKS) is None:
+                with contextlib.suppress(NodeExists):
+                    await self._coordinator.create(SLOT_MARKS, parents=True)
+            return 0, _NO_MARK
+        return SlotMark.decode(path, node.data).until_ms, node.stat.version
+
+    async def _move_mark(self) -> None:
+        """Keep the mark of the slot held now ahead of its ids."""
+        slot = self._slot
+        if slot is None:
+            return
+        try:
+            stat = await self._coordinator.set(
+                SlotMark.path(slot), self._mark_ahead(), version=self._mark_version
+            )
+        except ConnectionLost:
+            # Perhaps moved: its version is read, since nobody else may move it while we hold it.
+            with contextlib.suppress(CoordinationError):
+                _, version = await self._read_mark(slot)
+                if slot == self._slot:
+                    self._mark_version = version
+        except CoordinationError as error:
+            logger.info("the mark of message-id slot %d is not moved now: %s", slot, error)
+        else:
+            if slot == self._slot:
+                self._mark_version = stat.version
 
     def _on_session(self, state: SessionState) -> None:
         if state in {SessionState.LOST, SessionState.CLOSED}:
@@ -168,7 +253,15 @@ class SlotLease:
     async def _keep(self) -> None:
         delay_s = RETRY_S_MIN
         while True:
-            await self._wanted.wait()
+            try:
+                async with asyncio.timeout(MARK_S):
+                    await self._wanted.wait()
+            except TimeoutError:
+                try:
+                    await self._move_mark()
+                except Exception:
+                    logger.exception("moving the mark of a message-id slot stumbled, and goes on")
+                continue
             self._wanted.clear()
             if self._coordinator.state is SessionState.CLOSED:
                 return

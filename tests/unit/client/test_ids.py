@@ -78,6 +78,22 @@ def test_another_slot_makes_other_ids() -> None:
     assert len(set(first + second + third)) == 9
 
 
+def test_ids_of_a_slot_begin_behind_those_of_its_former_holder() -> None:
+    """Whatever this clock says: it may have been set back since."""
+    ids, clock = generator(since_epoch_ms=1_000)
+    ids.take(3 * PER_MS)
+    assert ids.used_ms == EPOCH_MS + 1_002
+    clock.step_wall_ms(-600)
+    heir = IdGenerator(5, clock, after_ms=ids.used_ms)
+    assert parts(heir.take(1)[0]) == (1_003, 5, 0)
+    other = IdGenerator(7, clock)
+    other.use_slot(5, after_ms=heir.used_ms)
+    assert parts(other.take(1)[0]) == (1_004, 5, 0)
+    clock.step_wall_ms(9_600)
+    other.use_slot(5, after_ms=heir.used_ms)
+    assert parts(other.take(1)[0]) == (10_000, 5, 0), "the clock is ahead of them all"
+
+
 @pytest.mark.parametrize("slot", [-1, limits.SLOTS_MAX])
 def test_a_slot_that_does_not_fit_is_refused(slot: int) -> None:
     with pytest.raises(InvalidArgument, match=str(slot)):

@@ -22,6 +22,7 @@ from vq.coordination.paths import (
     PlacementChanges,
     Slot,
     SlotCounter,
+    SlotMark,
     Topic,
     Value,
 )
@@ -95,6 +96,7 @@ GOLDEN: list[tuple[Value, str]] = [
     ),
     (SlotCounter(next=5), '{"v": 1, "next": 5}'),
     (Slot(holder="h", since_ms=1), '{"v": 1, "holder": "h", "since_ms": 1}'),
+    (SlotMark(until_ms=5), '{"v": 1, "until_ms": 5}'),
 ]
 
 
@@ -167,6 +169,7 @@ def test_the_paths_are_those_of_the_tree() -> None:
         CommittedOffset.path("g", "t", 3),
         SlotCounter.path(),
         Slot.path(7),
+        SlotMark.path(7),
     ] == [
         "brokers/b1",
         "brokers/b1/state",
@@ -181,6 +184,7 @@ def test_the_paths_are_those_of_the_tree() -> None:
         "consumers/g/offsets/t/3",
         "slots",
         "slots/7",
+        "slot_marks/7",
     ]
 
 

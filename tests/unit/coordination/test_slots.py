@@ -3,12 +3,15 @@
 import asyncio
 
 import pytest
+from support.broker import until_true
 from support.coordination import FAULTS, client_of, disarm, expire, strike, until
 
-from vq.clock import SystemClock
-from vq.coordination.coordinator import SessionState
+from vq.client.ids import EPOCH_MS, IdGenerator
+from vq.clock import ManualClock, SystemClock
+from vq.coordination import slots
+from vq.coordination.coordinator import Coordinator, SessionState
 from vq.coordination.memory import MemoryEnsemble
-from vq.coordination.paths import SLOTS
+from vq.coordination.paths import SLOTS, SlotMark
 from vq.coordination.slots import NoSlotFree, SlotLease
 from vq.errors import InvalidState
 
@@ -96,6 +99,91 @@ async def test_a_new_session_that_takes_a_while_gets_one_slot(ensemble, client) 
     await until(lambda: lease.slot not in {None, first})
     assert await client.children(SLOTS) == [str(lease.slot)]
     await lease.stop()
+
+
+class Holder:
+    """One process: a clock, a lease of the only slot, and the ids it made."""
+
+    def __init__(self, client: Coordinator, *, wall_ms: int) -> None:
+        self.clock = ManualClock(wall_ms=wall_ms)
+        self.lease = SlotLease(client, self.clock, used_ms=self.used_ms, slots=1)
+        self.generator: IdGenerator | None = None
+
+    def used_ms(self) -> int:
+        return 0 if self.generator is None else self.generator.used_ms
+
+    async def start(self) -> None:
+        slot = await self.lease.start()
+        self.generator = IdGenerator(slot, self.clock, after_ms=self.lease.from_ms)
+
+    def take(self, count: int) -> set[int]:
+        assert self.generator is not None
+        return set(self.generator.take(count))
+
+
+NOW_MS = EPOCH_MS + 10_000_000_000
+
+
+@pytest.mark.parametrize("clean", [True, False])
+async def test_a_clock_set_back_and_a_slot_that_comes_again_make_no_equal_ids(
+    ensemble, clean: bool
+) -> None:
+    """Its former holder had a clock that ran ahead, and may not have given it back."""
+    async with client_of(ensemble) as client:
+        first = Holder(client, wall_ms=NOW_MS)
+        await first.start()
+        made = first.take(5_000)
+        first.clock.advance(120)
+        made |= first.take(5_000)
+        if clean:
+            await first.lease.stop()
+        else:
+            first.lease._slot = None  # the process dies
+    async with client_of(ensemble) as client:
+        second = Holder(client, wall_ms=NOW_MS - 3_600_000)
+        await second.start()
+        assert not made & second.take(200_000)
+        ahead_ms = second.lease.from_ms - first.used_ms()
+        assert ahead_ms == 0 if clean else 0 < ahead_ms <= slots.MARK_AHEAD_MS
+        await second.lease.stop()
+        if not clean:
+            await slots.end_task(first.lease._keeper)
+
+
+async def test_a_holder_keeps_its_mark_ahead_of_its_ids(
+    client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one whose clock leaps; a move whose reply is lost is followed by others."""
+    monkeypatch.setattr(slots, "MARK_S", 0.005)
+    holder = Holder(client, wall_ms=NOW_MS)
+    await holder.start()
+
+    async def is_ahead() -> bool:
+        mark = SlotMark.decode("m", (await client.get(SlotMark.path(0))).data)
+        return mark.until_ms == holder.clock.wall_ms() + slots.MARK_AHEAD_MS
+
+    assert await is_ahead()
+    for days in (1, 2):
+        holder.clock.advance(days * 86_400)
+        holder.take(1)
+        await until_true(is_ahead)
+    await holder.lease.stop()
+    mark = SlotMark.decode("m", (await client.get(SlotMark.path(0))).data)
+    assert mark.until_ms == holder.used_ms()
+
+
+async def test_a_slot_that_a_wrong_clock_has_marked_is_passed_over(client) -> None:
+    """Ids with a birth decades ahead stay with the process that had the wrong clock."""
+    wrong_ms = NOW_MS + 10**12
+    wrong = SlotLease(client, ManualClock(wall_ms=wrong_ms), used_ms=lambda: wrong_ms, slots=5)
+    await wrong.start()
+    await wrong.stop()
+    seen = []
+    for _ in range(5):
+        lease = SlotLease(client, ManualClock(wall_ms=NOW_MS), slots=5)
+        seen.append((await lease.start(), lease.from_ms <= NOW_MS + slots.MARK_AHEAD_MS))
+        await lease.stop()
+    assert seen == [(1, True), (2, True), (3, True), (4, True), (1, True)]
 
 
 async def test_a_lease_starts_once(client) -> None:
