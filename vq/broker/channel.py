@@ -393,7 +393,7 @@ class Channel:
             return error(reason)
         if epoch > self.context.epoch:
             return self.stale_epoch(epoch)
-        return Busy(f"partition {self} is being opened")
+        return Busy(f"the log of partition {self} is not open yet")
 
     def stale_epoch(self, epoch: int) -> StaleEpoch:
         """Return the error for a peer that knows a newer master than this one."""

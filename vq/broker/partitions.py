@@ -123,7 +123,11 @@ class Partitions:
         self._tasks.start(self._open_and_tell(channel))
 
     async def ensure_open(self, channel: Channel) -> None:
-        """Give the channel its log, or its failure."""
+        """Give the channel its log, or its failure.
+
+        Raises:
+            DiskFull: There is no space for it now; it may be tried again.
+        """
         async with self._files:
             if channel.log is None and channel.failure is None and channel.closing is None:
                 await self._open(channel)
@@ -131,6 +135,8 @@ class Partitions:
     async def _open_and_tell(self, channel: Channel) -> None:
         try:
             await self.ensure_open(channel)
+        except DiskFull as error:
+            logger.warning("[partition=%s] its log cannot be opened now: %s", channel, error)
         finally:
             for then in self._opening.pop(channel):
                 then()
@@ -144,6 +150,8 @@ class Partitions:
                     channel.partition, channel.topic_id, start_offset=start, producers=producers
                 )
             )
+        except DiskFull:
+            raise  # no failure of this log: whoever asks next tries again
         except (OSError, VqError) as error:
             logger.exception("[partition=%s] its log cannot be opened", channel)
             channel.fail(error)
@@ -243,7 +251,12 @@ class Partitions:
         for path in aside:
             await self._add_older(channel, path)
         if there:
-            await self.ensure_open(channel)
+            try:
+                await self.ensure_open(channel)
+            except DiskFull:
+                for log in channel.take_logs():  # of earlier ranges: they are opened again, too
+                    await self._runner.run(log.close)
+                raise
         self.channels[key] = channel
         await self._fit(channel)
         return channel

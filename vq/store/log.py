@@ -148,6 +148,7 @@ class Log(LogReader):
         Raises:
             DirectoryRefused: It belongs to another topic.
             CorruptData: ``producers`` is no producer table.
+            DiskFull: There is no space for what opening writes; it may be tried again.
         """
         cache = BlockCache(16) if cache is None else cache
         try:
@@ -161,6 +162,8 @@ class Log(LogReader):
             )
             failure = None
         except OSError as error:
+            if error.errno in FULL_ERRNOS:
+                raise DiskFull(f"no space to open the log in {directory}: {error}") from error
             failure = error
             recovered = Recovered.failed(start_offset)
         log = cls(
@@ -187,6 +190,8 @@ class Log(LogReader):
                 self.directory / CHECKPOINT_NAME, self._make_checkpoint().to_bytes()
             )
         except OSError as error:
+            if error.errno in FULL_ERRNOS:
+                raise DiskFull(f"no space to make a log in {self.directory}: {error}") from error
             self.fail(error)
 
     def _make_directory(self) -> None:

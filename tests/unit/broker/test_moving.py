@@ -15,6 +15,7 @@ from vq.coordination.placement import move
 from vq.coordination.topics import change_placement, describe_topic, touch_partition
 from vq.errors import (
     Busy,
+    DiskFull,
     InvalidRequest,
     NotMaster,
     PartitionFailed,
@@ -316,6 +317,19 @@ async def test_an_outdated_or_foreign_request_is_refused(pair):
     with pytest.raises(InvalidRequest, match="already"):
         await pair.clients[pair.old].call(Command.ADOPT, request)
     await pair.put(pair.old)
+
+
+async def test_an_adopt_without_space_may_be_repeated(pair):
+    """A full disk is no failure of the log: once there is space, the move goes on."""
+    await pair.put(pair.old)
+    view, sealed = await pair.view(), await pair.seal()
+    pair.cluster.disks[pair.new].fail("pwrite", error=errno.ENOSPC, name="checkpoint.tmp")
+    with pytest.raises(DiskFull):
+        await pair.adopt(sealed.end_offset, sealed.producers)
+    await pair.adopt(sealed.end_offset, sealed.producers)
+    await pair.place(view, sealed.end_offset)
+    await pair.until_writable(pair.new)
+    assert (await pair.put(pair.new)).offset == sealed.end_offset + 88
 
 
 # Movers that sleep ------------------------------------------------------------------------------

@@ -100,6 +100,26 @@ async def test_a_start_on_a_full_disk_serves_what_it_can(cluster):
         await client.put("a", 0, [message(b"x")])
 
 
+async def test_a_log_that_a_full_disk_keeps_from_opening_is_opened_later(served, monkeypatch):
+    """Recovery after a kill has to write; the other partitions are served meanwhile."""
+    monkeypatch.setattr(topics_view, "PROBLEM_RETRY_S", 0.01)
+    await served.client.put("t", 0, [message(b"kept")])
+    await served.client.put("t", 1, [message(b"x")])
+    served.cluster.ensemble.crash(served.cluster.coordinators["b1"])
+    served.cluster.network.kill("b1")
+    served.disk.release_locks()
+    fill(served.disk, "/t/0", "sync_directory")
+    served.node = await served.cluster.start()
+    client = await served.connect()
+    with pytest.raises(DiskFull, match="no space to open"):
+        await client.put("t", 0, [message(b"x")])
+    await client.put("t", 1, [message(b"x")])
+    served.disk.forget_faults()
+    await until(lambda: ("t", 0) in served.node._partitions.channels)
+    assert (await client.get("t", 0, 0))[1]
+    await client.put("t", 0, [message(b"x")])
+
+
 async def test_a_topic_is_deleted_on_a_full_disk(served, monkeypatch):
     """Deleting is how an operator gets space; the reserve pays for what that takes."""
     reserve = served.node._reserve
