@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from vq.cli.connect import use_safe_lines
 from vq.cli.options import Invocation, WholeNumber, command_options
 from vq.cli.processes import die_with
 from vq.cli.settings import build
@@ -66,10 +67,9 @@ def broker(
         accept_data_loss=accept_data_loss,
     )
     config = build(BrokerConfig, "broker", sources)
-    logging.basicConfig(
-        level=logging.INFO,
-        format=f"%(asctime)s %(levelname)s [{config.group}/{config.node}] %(name)s: %(message)s",
-        force=True,
+    logging.basicConfig(level=logging.INFO, force=True)
+    use_safe_lines(
+        f"%(asctime)s %(levelname)s [{config.group}/{config.node}] %(name)s: %(message)s"
     )
     run_broker(config)
 

@@ -4,6 +4,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator
 
+from vq.cli.text import SafeFormatter
 from vq.client.cluster import ClusterClient, open_cluster
 from vq.client.config import MessageFactoryConfig
 from vq.coordination.zk import ZooKeeperCoordinator
@@ -32,4 +33,11 @@ async def cluster_client(config: MessageFactoryConfig) -> AsyncIterator[ClusterC
 
 def log_to_stderr(level: int = logging.WARNING) -> None:
     """Send log lines of the library to standard error, short ones for a person."""
-    logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s", force=True)
+    logging.basicConfig(level=level, force=True)
+    use_safe_lines("%(levelname)s %(name)s: %(message)s")
+
+
+def use_safe_lines(form: str) -> None:
+    """Have the root's handlers write lines of this form, in which control characters are shown."""
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(SafeFormatter(form))

@@ -78,11 +78,13 @@ def _hide_enough(record: logging.LogRecord) -> bool:
     )
 
 
-def form_of(*, as_json: bool, verbose: bool) -> Callable[[Message], bytes]:
-    """Return how a message is written."""
+def form_of(*, as_json: bool, verbose: bool, terminal: bool) -> Callable[[Message], bytes]:
+    """Return how a message is written: to a pipe as it is, to a terminal made safe."""
     if as_json:
         return text.as_json_line
-    return text.as_verbose_line if verbose else text.as_line
+    if verbose:
+        return text.as_verbose_line
+    return text.as_terminal_line if terminal else text.as_line
 
 
 @click.command()
@@ -120,7 +122,8 @@ def consume(
 ) -> None:
     """Print messages as a member of a group.
 
-    One message a line, or one JSON object a line with --json. What was printed counts as consumed:
+    One message a line, or one JSON object a line with --json. A pipe gets the content byte for
+    byte; a terminal, and -v, get control characters escaped. What was printed counts as consumed:
     the group's progress is committed every few seconds and at the end. At least once: after a
     crash the last seconds may be printed again.
     """
@@ -134,7 +137,7 @@ def consume(
     log_to_stderr()
     for handler in logging.getLogger().handlers:
         handler.addFilter(_hide_enough)
-    form = form_of(as_json=invocation.output.as_json, verbose=verbose)
+    form = form_of(as_json=invocation.output.as_json, verbose=verbose, terminal=sys.stdout.isatty())
     printer = Printer(sys.stdout.buffer, form, limit=limit)
     with (
         MessageFactory(invocation.client_config()) as factory,

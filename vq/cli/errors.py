@@ -9,14 +9,13 @@
 143  interrupted with SIGTERM
 """
 
-import json
 import sys
 from collections.abc import Callable
 from typing import TextIO
 
 import click
 
-from vq.cli import signals
+from vq.cli import signals, text
 from vq.coordination.coordinator import ConnectionLost, NotConnected
 from vq.errors import InvalidArgument, OutcomeUnknown, Refused, VqError
 
@@ -41,7 +40,7 @@ def outcome(error: VqError) -> str:
 def as_json_text(error: Exception, message: str, hint: str = "") -> str:
     """Return an error as one JSON object; only those of vq itself know more than their message."""
     known = error if isinstance(error, VqError) else None
-    return json.dumps(
+    return text.json_text(
         {
             "error": type(error).__name__,
             "outcome": "failed" if known is None else outcome(known),
@@ -50,7 +49,7 @@ def as_json_text(error: Exception, message: str, hint: str = "") -> str:
             "retriable": known is not None and known.retriable,
             "details": {} if known is None else known.details,
         },
-        ensure_ascii=False,
+        ascii_only=True,
     )
 
 
@@ -64,7 +63,7 @@ def describe(error: VqError, *, as_json: bool) -> str:
         error
     ):  # said already, in more detail
         lines.append(f"  what to do: {error.hint}")
-    return "\n".join(lines)
+    return text.safe_lines("\n".join(lines))
 
 
 def run(
@@ -92,7 +91,10 @@ def run(
         print(describe(error, as_json=as_json), file=target)
         return EXIT_USAGE if isinstance(error, InvalidArgument) else EXIT_FAILED
     except OSError as error:
-        print(as_json_text(error, str(error)) if as_json else f"error: {error}", file=target)
+        print(
+            as_json_text(error, str(error)) if as_json else f"error: {text.safe(str(error))}",
+            file=target,
+        )
         return EXIT_FAILED
     return code if isinstance(code, int) else EXIT_OK
 

@@ -5,6 +5,7 @@ a test compares them with what the commands say themselves.
 """
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -93,6 +94,7 @@ def main() -> None:
     """Entry point of the installed ``vq`` command; ends the process."""
     signals.install()
     _open_closed_streams()
+    _show_what_cannot_be_written()
     code = run(sys.argv[1:])
     try:
         sys.stdout.flush()
@@ -102,6 +104,13 @@ def main() -> None:
         # The interpreter flushes once more on its way out; give it somewhere to flush to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
+
+
+def _show_what_cannot_be_written() -> None:
+    """Have a stream that is not UTF-8 show an escape instead of ending the command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _open_closed_streams() -> None:

@@ -6,16 +6,15 @@ value is None: ``unknown`` for people, ``null`` in JSON, never 0.
 """
 
 import contextlib
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
+from vq.cli.text import json_text, safe, safe_lines
+
 #: What a cell may hold.
 Value = str | int | float | bool | None
 Advance = Callable[[int], None]
-#: Characters that would break a line or a column of the plain form.
-_PLAIN = str.maketrans({"\t": " ", "\n": " ", "\r": " "})
 #: Wider than any table, to ask for the room that one needs.
 _ENDLESS = 100_000
 
@@ -59,20 +58,20 @@ class Output:
     def document(self, value: Any) -> None:
         """Print one JSON document, indented for a terminal and one line for a pipe."""
         indent = 2 if self._stdout.isatty() else None
-        self._line(json.dumps(value, indent=indent, ensure_ascii=False))
+        self._line(json_text(value, indent=indent, ascii_only=not _takes_all(self._stdout)))
 
     def line(self, text: str) -> None:
-        """Print one line of the result as it is. JSON commands use ``document``."""
-        self._line(text)
+        """Print one line of the result. JSON commands use ``document``."""
+        self._line(safe_lines(text))
 
     def title(self, text: str) -> None:
         """Print a line above a table when there are several; nothing in JSON."""
         if not self.as_json:
-            self._line(text)
+            self._line(safe_lines(text))
 
     def remark(self, text: str) -> None:
         """Tell a person something that is not part of the result."""
-        print(text, file=self._stderr, flush=True)
+        print(safe_lines(text), file=self._stderr, flush=True)
 
     @contextlib.contextmanager
     def progress(self, what: str, *, total: int | None = None) -> Iterator[Advance]:
@@ -128,6 +127,12 @@ class Output:
         self._stdout.flush()
 
 
+def _takes_all(stream: TextIO) -> bool:
+    """Whether a stream takes every character: one in ASCII would write JSON that is none."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return encoding.lower().replace("-", "").startswith("utf")
+
+
 def _is_number(value: Value) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -141,7 +146,7 @@ def _plain(value: Any) -> str:
         return _plain([f"{key}: {_plain(each)}" for key, each in value.items()])
     if isinstance(value, list | tuple):
         return ", ".join(map(_plain, value)) or "-"
-    return str(value).translate(_PLAIN)
+    return safe(str(value))
 
 
 def _pretty(value: Value) -> str:

@@ -1,11 +1,68 @@
-"""A message as bytes for a pipe, as fields, or as JSON; the same in every command."""
+"""A message as bytes for a pipe, as fields, or as JSON; and text that is safe to show.
+
+What others chose (contents, keys, tags, headers, names) may hold control characters: a terminal
+would obey them, and a newline or a tab forges lines and columns. Whatever is printed for people
+goes through ``safe``, JSON through ``json_text``.
+"""
 
 import base64
 import json
-from typing import Any
+import logging
+from typing import Any, Final
 
 from vq.client.ids import time_ms_of
 from vq.model import Message
+
+_NEWLINE: Final = 0x0A
+_TAB: Final = 0x09
+
+
+def _dangerous() -> list[int]:
+    """Return the code points that act on a terminal or on the order in which text is shown."""
+    controls = [*range(0x20), *range(0x7F, 0xA0)]  # C0, DEL and C1
+    separators = [0x2028, 0x2029]  # lines and paragraphs, to some
+    directions = [0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+    surrogates = range(0xD800, 0xE000)  # not text: no stream takes them
+    return [*controls, *separators, *directions, *surrogates]
+
+
+def _escaped(code: int) -> str:
+    names = {0x09: "\\t", 0x0A: "\\n", 0x0D: "\\r"}
+    return names.get(code) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
+
+
+_SAFE: Final = {code: _escaped(code) for code in _dangerous()}
+_SAFE_LINES: Final = {code: text for code, text in _SAFE.items() if code != _NEWLINE}
+_SAFE_CONTENT: Final = {code: text for code, text in _SAFE.items() if code != _TAB}
+_SAFE_JSON: Final = {code: f"\\u{code:04x}" for code in _dangerous() if code != _NEWLINE}
+
+
+def safe(text: str) -> str:
+    """Return text in which whatever acts on a terminal is shown instead: ``\\x1b``, ``\\n``."""
+    return text.translate(_SAFE)
+
+
+def safe_lines(text: str) -> str:
+    """Return the same for a text of our own with several lines."""
+    return text.translate(_SAFE_LINES)
+
+
+def safe_content(content: bytes) -> str:
+    """Return the content of a message as one line; bytes that are not UTF-8 as ``\\xff``."""
+    return content.decode(errors="backslashreplace").translate(_SAFE_CONTENT)
+
+
+def json_text(value: Any, *, indent: int | None = None, ascii_only: bool = False) -> str:
+    """Return a JSON document; strings in it hold nothing that acts on a terminal."""
+    return json.dumps(value, indent=indent, ensure_ascii=ascii_only).translate(_SAFE_JSON)
+
+
+class SafeFormatter(logging.Formatter):
+    """Log lines for people: what others sent is in them, too."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, or the lines of a traceback."""
+        return safe_lines(super().format(record))
 
 
 def as_fields(message: Message) -> dict[str, Any]:
@@ -30,15 +87,21 @@ def as_fields(message: Message) -> dict[str, Any]:
 
 def as_json_line(message: Message) -> bytes:
     """Return a message as one line of JSON."""
-    return json.dumps(as_fields(message), ensure_ascii=False).encode() + b"\n"
+    return json_text(as_fields(message)).encode() + b"\n"
 
 
 def as_verbose_line(message: Message) -> bytes:
-    """Return partition, offset, id, tag and key, tab-separated, before the content."""
+    """Return partition, offset, id, tag, key and content, tab-separated, all made safe."""
     parts = (message.partition, message.offset, message.id, message.tag or "", message.key or "")
-    return "\t".join(map(str, parts)).encode() + b"\t" + message.content + b"\n"
+    columns = [*(safe(str(part)) for part in parts), safe_content(message.content)]
+    return "\t".join(columns).encode() + b"\n"
 
 
 def as_line(message: Message) -> bytes:
-    """Return the content and a newline."""
+    """Return the content, byte for byte, and a newline: for a pipe."""
     return message.content + b"\n"
+
+
+def as_terminal_line(message: Message) -> bytes:
+    """Return the content as one line that is safe to show."""
+    return safe_content(message.content).encode() + b"\n"

@@ -22,7 +22,7 @@ MESSAGE = Message(
 
 def test_messages_after_the_last_one_wanted_are_not_taken() -> None:
     stream = io.BytesIO()
-    printer = Printer(stream, form_of(as_json=False, verbose=False), limit=2)
+    printer = Printer(stream, form_of(as_json=False, verbose=False, terminal=False), limit=2)
     printer(MESSAGE)
     assert not printer.ended.is_set()
     printer(MESSAGE)
@@ -38,7 +38,7 @@ def test_a_reader_that_went_away_ends_it_and_the_message_is_not_consumed() -> No
         def flush(self) -> None:
             raise BrokenPipeError(32, "Broken pipe")
 
-    printer = Printer(Gone(), form_of(as_json=False, verbose=False), limit=None)
+    printer = Printer(Gone(), form_of(as_json=False, verbose=False, terminal=False), limit=None)
     with pytest.raises(Enough):
         printer(MESSAGE)
     assert printer.ended.is_set()
@@ -46,15 +46,20 @@ def test_a_reader_that_went_away_ends_it_and_the_message_is_not_consumed() -> No
 
 
 def test_waiting_ends_when_nothing_came_for_the_idle_time() -> None:
-    printer = Printer(io.BytesIO(), form_of(as_json=False, verbose=False), limit=None)
+    printer = Printer(
+        io.BytesIO(), form_of(as_json=False, verbose=False, terminal=False), limit=None
+    )
     printer.last_at -= 100.0
     printer.wait(50.0)
     assert not printer.ended.is_set()
 
 
 def test_forms() -> None:
-    assert form_of(as_json=False, verbose=True)(MESSAGE) == b"1\t88\t0\tx\tk\ta\xc3\xa9\n"
-    line = form_of(as_json=True, verbose=False)(MESSAGE)
+    assert (
+        form_of(as_json=False, verbose=True, terminal=False)(MESSAGE)
+        == b"1\t88\t0\tx\tk\ta\xc3\xa9\n"
+    )
+    line = form_of(as_json=True, verbose=False, terminal=False)(MESSAGE)
     assert b'"offset": 88' in line
     assert '"content": "aé"'.encode() in line
 

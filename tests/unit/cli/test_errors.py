@@ -55,6 +55,16 @@ def test_what_the_message_says_already_is_not_said_again() -> None:
     assert said == "error: no topic 'x'; create it: `vq topic create x`\n"
 
 
+@pytest.mark.parametrize("as_json", [False, True])
+def test_errors_are_safe_to_show(as_json: bool) -> None:
+    """A broker's words are in them, and a message's key."""
+    for error in (UnknownTopic("no topic '\x1b[2J\x9b'"), OSError("\x1b[2J\x9b")):
+        said = ended_with(error, as_json=as_json)[1]
+        assert "\x1b" not in said
+        assert "\x9b" not in said
+        assert "[2J" in said
+
+
 def test_only_a_zookeeper_that_cannot_be_reached_is_to_be_checked() -> None:
     """Whatever else the tree says is not mended by looking whether ZooKeeper runs."""
     assert "vq doctor" in ended_with(ConnectionLost("cut"))[1]

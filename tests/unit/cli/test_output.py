@@ -8,6 +8,12 @@ import pytest
 
 from vq.cli.output import Output, bytes_text
 
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 ROWS = [
     {"topic": "orders", "partitions": 5, "lag": None, "extra": "only in JSON"},
     {"topic": "a\tb\nc", "partitions": 12345, "lag": 0, "extra": ""},
@@ -15,15 +21,49 @@ ROWS = [
 COLUMNS = ("topic", "partitions", "lag")
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 def test_a_pipe_gets_tab_separated_lines_with_a_header() -> None:
     stdout = io.StringIO()
     Output(stdout=stdout).table(ROWS, columns=COLUMNS)
-    assert stdout.getvalue() == ("topic\tpartitions\tlag\norders\t5\tunknown\na b c\t12345\t0\n")
+    assert stdout.getvalue() == (
+        "topic\tpartitions\tlag\norders\t5\tunknown\na\\tb\\nc\t12345\t0\n"
+    )
+
+
+#: An escape sequence, a bell, C1's CSI, DEL, and the override that shows text backwards.
+HOSTILE = "\x1b]0;owned\x07 \x9b2J \x7f \u202e txt.exe"
+SHOWN = "\\x1b]0;owned\\x07 \\x9b2J \\x7f \\u202e txt.exe"
+
+
+@pytest.mark.parametrize("stdout", [io.StringIO, Terminal])
+def test_nothing_that_acts_on_a_terminal_is_printed(stdout: type[io.StringIO]) -> None:
+    """Names, keys, errors of brokers: whoever chose them does not choose what a terminal does."""
+    out, err = stdout(), stdout()
+    output = Output(stdout=out, stderr=err)
+    output.table([{"name": HOSTILE}], columns=("name",))
+    output.record({"key": HOSTILE, "headers": {HOSTILE: [HOSTILE]}})
+    output.line(HOSTILE)
+    output.title(HOSTILE)
+    output.remark(HOSTILE)
+    said = out.getvalue() + err.getvalue()
+    assert not any(each in said for each in "\x07\x9b\x7f\u202e")
+    assert "\x1b]" not in said  # rich writes escape sequences of its own
+    assert out.getvalue().count(SHOWN) >= 5
+    assert err.getvalue() == SHOWN + "\n"
+
+
+def test_json_escapes_the_same_and_says_the_same() -> None:
+    out = io.StringIO()
+    Output(as_json=True, stdout=out).document({"key": HOSTILE, "zwölf": "\ud800"})
+    assert not any(each in out.getvalue() for each in "\x1b\x07\x9b\x7f\u202e\ud800")
+    assert "zwölf" in out.getvalue()
+    assert json.loads(out.getvalue()) == {"key": HOSTILE, "zwölf": "\ud800"}
+
+
+def test_json_for_a_stream_in_ascii_is_ascii() -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii", errors="backslashreplace")
+    Output(as_json=True, stdout=stream).document({"name": "zwölf 十二 😀"})
+    assert json.loads(raw.getvalue().decode("ascii")) == {"name": "zwölf 十二 😀"}
 
 
 def test_json_has_every_key_and_null_for_what_is_unknown() -> None:

@@ -1,6 +1,7 @@
 """Messages as fields and JSON: complete, and safe for any bytes."""
 
 import json
+import logging
 
 import pytest
 
@@ -33,6 +34,48 @@ def test_json_is_one_line_whatever_the_content() -> None:
     assert line.count(b"\n") == 1
     assert line.endswith(b"\n")
     assert json.loads(line)["content"] == "a\nb\r\nc"
+
+
+FORGED = Message(
+    "t", b"a\nb\tc\x1b[2J\xff", tag="x\x9b", key="k\n9\t9\t9\t\tforged", partition=1, offset=2, id=0
+)
+
+
+def test_a_key_forges_no_line_and_no_column() -> None:
+    line = text.as_verbose_line(FORGED)
+    assert line == b"1\t2\t0\tx\\x9b\tk\\n9\\t9\\t9\\t\\tforged\ta\\nb\tc\\x1b[2J\\xff\n"
+
+
+def test_a_terminal_gets_one_harmless_line_and_a_pipe_gets_the_bytes() -> None:
+    assert text.as_terminal_line(FORGED) == b"a\\nb\tc\\x1b[2J\\xff\n"
+    assert text.as_line(FORGED) == FORGED.content + b"\n"
+
+
+def test_json_of_a_message_holds_nothing_that_acts_on_a_terminal() -> None:
+    line = text.as_json_line(FORGED)
+    assert not set(line[:-1]) & {*range(0x20), 0x7F}
+    assert "\x9b" not in line.decode()
+    fields = json.loads(line)
+    assert (fields["key"], fields["tag"]) == (FORGED.key, FORGED.tag)
+
+
+@pytest.mark.parametrize(
+    "character", ["\x00", "\x1b", "\x7f", "\x85", "\x9f", "\u2028", "\u200f", "\u2067", "\u061c"]
+)
+def test_what_is_escaped_reads_as_its_code(character: str) -> None:
+    assert text.safe(f"a{character}b") == f"a{character!r}b".replace("'", "")
+    assert json.loads(text.json_text(character)) == character
+
+
+@pytest.mark.parametrize("harmless", ["zwölf 十二 😀", "\xa0", "C:\\new", "naïve", "ש"])
+def test_other_text_stays_as_it_is(harmless: str) -> None:
+    assert text.safe(harmless) == text.safe_lines(harmless) == harmless
+
+
+def test_log_lines_keep_their_tracebacks_and_nothing_else_that_breaks_lines() -> None:
+    formatter = text.SafeFormatter("%(message)s")
+    record = logging.LogRecord("x", logging.INFO, "", 0, "client=%s", ("\x1b[2J\r",), None)
+    assert formatter.format(record) == "client=\\x1b[2J\\r"
 
 
 def test_birth_time_comes_from_the_id() -> None:
