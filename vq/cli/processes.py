@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from vq.client.connection import connect
 from vq.errors import CoordinationError, TimedOut, VqError
@@ -21,6 +22,7 @@ from vq.model import Address
 from vq.remoting.format import Command
 from vq.remoting.transport import TcpNetwork
 from vq.remoting.wire_pb2 import StatusRequest, StatusResponse
+from vq.store.disk import FILE_MODE, RealDisk
 
 STOP_TIMEOUT_S = 15.0
 _POLL_S = 0.05
@@ -84,8 +86,8 @@ class BrokerChild:
 
     def start(self) -> None:
         """Start the process; ``wait_ready`` tells when it serves."""
-        self.spec.data.parent.mkdir(parents=True, exist_ok=True)
-        with self.spec.log.open("ab") as log:
+        RealDisk().mkdir(self.spec.data.parent)
+        with open_log(self.spec.log) as log:
             self.process = subprocess.Popen(
                 self.spec.command(),
                 stdin=subprocess.DEVNULL,
@@ -152,6 +154,14 @@ class BrokerChild:
         except OSError as error:
             return f"(cannot be read: {error})"
         return "\n".join(f"  | {line}" for line in lines[-_LOG_LINES:]) or "  | (empty)"
+
+
+def open_log(path: Path) -> BinaryIO:
+    """Open a child's log to append to; a new one gets the mode of the data beside it."""
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+    if os.fstat(fd).st_size == 0:
+        os.fchmod(fd, FILE_MODE)
+    return os.fdopen(fd, "ab")
 
 
 async def ask_status(

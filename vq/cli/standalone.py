@@ -22,6 +22,7 @@ from vq.coordination.embedded import EmbeddedZooKeeper, free_port
 from vq.errors import DirectoryRefused, InvalidArgument, VqError
 from vq.model import Address
 from vq.store.directory import unusable
+from vq.store.disk import RealDisk
 
 _HOST = "127.0.0.1"
 _TICK_S = 0.2
@@ -217,7 +218,7 @@ def _stop_signals() -> Iterator[threading.Event]:
 @contextlib.contextmanager
 def _exclusive(data: Path) -> Iterator[None]:
     try:
-        data.mkdir(parents=True, exist_ok=True)
+        RealDisk().mkdir(data)
         lock_file = (data / "standalone.lock").open("a")
     except OSError as error:
         raise unusable(data, error) from error

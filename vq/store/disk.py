@@ -27,6 +27,10 @@ __all__ = ["Buffer", "Disk", "File", "Lock", "RealDisk", "RealFile"]
 
 Buffer = bytes | bytearray | memoryview
 
+#: Messages are nobody's business but the broker's and its group's (backup, metrics).
+FILE_MODE: Final = 0o640
+DIRECTORY_MODE: Final = 0o750
+
 
 class File(Protocol):
     """An open file. One thread writes; ``datasync`` may run on another one meanwhile."""
@@ -309,7 +313,10 @@ class RealDisk:
     def open(self, path: Path, *, create: bool = False) -> RealFile:
         """See ``Disk.open``."""
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
-        return RealFile(os.open(path, flags, 0o644))
+        fd = os.open(path, flags, FILE_MODE)
+        if create:
+            _set_mode(fd, FILE_MODE)
+        return RealFile(fd)
 
     def exists(self, path: Path) -> bool:
         """See ``Disk.exists``."""
@@ -334,7 +341,9 @@ class RealDisk:
             missing.append(path)
             path = path.parent
         for directory in reversed(missing):
-            directory.mkdir(exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                directory.mkdir(DIRECTORY_MODE)
+                _set_mode(directory, DIRECTORY_MODE)
         return [directory.parent for directory in reversed(missing)]
 
     def rename(self, source: Path, target: Path) -> None:
@@ -367,7 +376,9 @@ class RealDisk:
 
     def lock(self, path: Path) -> _RealLock:
         """See ``Disk.lock``; the lock is ``flock``, so it ends with the process."""
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        if os.fstat(fd).st_size == 0:
+            _set_mode(fd, FILE_MODE)  # made just now
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -430,6 +441,18 @@ class RealDisk:
 def _close_all(descriptors: list[int]) -> None:
     while descriptors:
         os.close(descriptors.pop())
+
+
+def _set_mode(made: Path | int, mode: int) -> None:
+    """Give what was made just now its mode, whatever the umask of this process is."""
+    try:
+        if isinstance(made, int):
+            os.fchmod(made, mode)
+        else:
+            made.chmod(mode)
+    except OSError as error:  # a file system without modes, such as FAT
+        if error.errno not in (errno.EPERM, errno.ENOTSUP):
+            raise
 
 
 def _fsync_directory(path: Path) -> None:

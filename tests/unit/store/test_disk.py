@@ -182,3 +182,31 @@ def test_names_can_be_made_durable_without_a_descriptor_left(tmp_path: Path) -> 
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     disk.open(tmp_path / "f", create=True).close()
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_data_are_for_the_broker_and_its_group(tmp_path: Path, umask: int) -> None:
+    """Whatever the umask; what was there before keeps its mode."""
+    disk, given = RealDisk(), tmp_path / "given"
+    given.mkdir()
+    given.chmod(0o777)
+    before = os.umask(umask)
+    try:
+        disk.mkdir(given / "topic" / "0")
+        disk.open(given / "topic" / "0" / "a.block", create=True).close()
+        disk.write_atomic(given / "topic.json", b"{}")
+        disk.lock(given / "lock").release()
+    finally:
+        os.umask(before)
+    modes = {
+        str(each.relative_to(tmp_path)): each.stat().st_mode & 0o777
+        for each in [given, *given.rglob("*")]
+    }
+    assert modes == {
+        "given": 0o777,
+        "given/topic": 0o750,
+        "given/topic/0": 0o750,
+        "given/topic/0/a.block": 0o640,
+        "given/topic.json": 0o640,
+        "given/lock": 0o640,
+    }
