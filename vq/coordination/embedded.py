@@ -133,7 +133,7 @@ def four_letter_word(host: str, port: int, word: str, *, timeout_s: float = 1.0)
             while chunk := connection.recv(8192):
                 chunks.append(chunk)
             return b"".join(chunks).decode(errors="replace")
-    except OSError:
+    except (OSError, UnicodeError):  # no host has such a name
         return ""
 
 
@@ -311,7 +311,7 @@ class EmbeddedZooKeeper:
             "-cp",
             ":".join(str(jar) for jar in self._jars),
             _MAIN_CLASS,
-            str(server.directory / "zoo.cfg"),
+            "./zoo.cfg",
         ]
 
     def _wait_serving(self, deadline: float) -> bool:
@@ -364,7 +364,9 @@ class _Server:
         (data / "myid").write_text(f"{self.number}\n")
         lines = [
             f"tickTime={tick_ms}",
-            f"dataDir={data}",
+            # From the working directory: a properties file takes neither backslashes nor letters
+            # beyond Latin-1 as they are, and Java reads names of files as its locale has it.
+            "dataDir=./data",
             f"clientPort={self.port}",
             "clientPortAddress=127.0.0.1",
             "4lw.commands.whitelist=*",
@@ -401,6 +403,7 @@ class _Server:
                         stdout=log,
                         stderr=log,
                         cwd=self.directory,
+                        env={**os.environ, "LC_ALL": "C.UTF-8"},  # for the names of the jars
                         start_new_session=True,
                     )
             except OSError as error:
