@@ -260,6 +260,7 @@ class MessageFactory:
     def __init__(self, config: MessageFactoryConfig | None = None) -> None:
         self.config = config or MessageFactoryConfig()
         self._cluster: ClusterClient | None = None
+        self._opening = asyncio.Lock()  # one ``open`` or ``shutdown`` at a time
         self._producers: list[MessageProducer] = []
         self._consumers: list[MessageConsumer] = []
 
@@ -277,11 +278,12 @@ class MessageFactory:
             CoordinationError: ZooKeeper does not answer in time.
             InvalidState: It is open already.
         """
-        if self._cluster is not None:
-            raise InvalidState("this factory is open already")
-        if config is not None:
-            self.config = config
-        self._cluster = await open_cluster(self.config)
+        async with self._opening:
+            if self._cluster is not None:
+                raise InvalidState("this factory is open already")
+            if config is not None:
+                self.config = config
+            self._cluster = await open_cluster(self.config)
         return self
 
     async def create_producer(
@@ -337,7 +339,8 @@ class MessageFactory:
 
         All of it is done whatever fails on the way; the error is raised afterwards.
         """
-        cluster, self._cluster = self._cluster, None
+        async with self._opening:
+            cluster, self._cluster = self._cluster, None
         if cluster is None:
             return
         async with contextlib.AsyncExitStack() as last_first:

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import signal
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -239,6 +240,17 @@ async def test_a_killed_broker_costs_nothing_that_was_acknowledged(
     assert len(stored) == len(set(stored))
     assert set(acknowledged) <= set(stored)
     assert len(acknowledged) == 300
+
+
+async def test_a_factory_opened_twice_at_once_has_one_session(cluster: ProcessCluster) -> None:
+    """The second one is refused, as it is later; and no session is left that nobody closes."""
+    config = config_of(cluster)
+    other = aio.MessageFactory(config)
+    before = threading.active_count()
+    opened = await asyncio.gather(other.open(), other.open(), return_exceptions=True)
+    assert [type(each) for each in opened] == [aio.MessageFactory, InvalidState]
+    await other.shutdown()
+    await until(lambda: threading.active_count() <= before)
 
 
 async def test_shutting_down_under_load_gives_every_message_its_outcome(
