@@ -293,3 +293,33 @@ def test_a_reader_that_goes_away_ends_the_consumer(cluster: ProcessCluster) -> N
         running.stdout.close()
         cluster.vq_json("produce", "pipe", stdin=INPUT)
         assert running.wait(30) == 141
+
+
+def test_messages_are_printed_as_they_come(cluster: ProcessCluster) -> None:
+    """A count larger than memory is no reason to wait for the last one: the first come first."""
+    cluster.vq_json("topic", "create", "unbounded")
+    cluster.vq_json("produce", "unbounded", stdin=b"".join(b"%d\n" % n for n in range(3_000)))
+    with subprocess.Popen(
+        cluster.command("message", "get", "unbounded", "0", "0", "--count", "1000000000", "--json"),
+        stdout=subprocess.PIPE,
+        env=cluster.environ,
+    ) as running:
+        assert running.stdout is not None
+        contents = [json.loads(line)["content"] for line in running.stdout]
+        assert running.wait(30) == 0
+    assert contents == [str(n) for n in range(3_000)]
+
+
+def test_a_stream_in_ascii_gets_escapes_instead_of_an_error(cluster: ProcessCluster) -> None:
+    cluster.vq_json("topic", "create", "ascii")
+    cluster.vq_json("produce", "ascii", stdin="zwölf\n".encode())
+    environ = {**cluster.environ, "PYTHONIOENCODING": "ascii"}
+    for more, expected in (([], b"zw\\xf6lf"), (["--json"], "zwölf".encode())):
+        ended = subprocess.run(
+            cluster.command("message", "get", "ascii", "0", "0", *more),
+            env=environ,
+            capture_output=True,
+            check=False,
+        )
+        assert (ended.returncode, ended.stderr) == (0, b"")
+        assert expected in ended.stdout

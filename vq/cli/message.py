@@ -1,6 +1,7 @@
 """``vq message``: reading by position, without a group."""
 
 import sys
+from collections.abc import Iterator
 
 import click
 
@@ -56,19 +57,21 @@ def get(
     """
     if raw and invocation.output.as_json:
         raise click.UsageError("--raw and --json exclude one another")
+    printed = 0
     with MessageFactory(invocation.client_config()) as factory:
-        found = _read(factory, topic, partition, offset, count, go_on=go_on)
-    if not found:
+        for some in _read(factory, topic, partition, offset, count, go_on=go_on):
+            _print(invocation, some, raw=raw, first=not printed)
+            printed += len(some)
+    if not printed:
         raise CommandFailed(f"{topic}-{partition} ends at {offset}: no message is there yet")
-    _print(invocation, found, raw=raw)
 
 
 def _read(
     factory: MessageFactory, topic: str, partition: int, offset: int, count: int, *, go_on: bool
-) -> list[Message]:
-    found: list[Message] = []
+) -> Iterator[list[Message]]:
+    """Yield up to ``count`` messages, as they come: they may be more than memory takes."""
     with factory.create_consumer(ConsumerConfig()) as consumer:
-        while len(found) < count:
+        while count > 0:
             try:
                 some = consumer.get(topic, partition, offset, _LENGTH)
             except OffsetNotBoundary as error:
@@ -79,12 +82,12 @@ def _read(
                 continue
             if not some:
                 break
-            found += some
+            yield some[:count]
+            count -= len(some)
             offset = some[-1].next_offset
-    return found[:count]
 
 
-def _print(invocation: Invocation, found: list[Message], *, raw: bool) -> None:
+def _print(invocation: Invocation, found: list[Message], *, raw: bool, first: bool) -> None:
     if raw:
         for each in found:
             sys.stdout.buffer.write(each.content)
@@ -95,7 +98,7 @@ def _print(invocation: Invocation, found: list[Message], *, raw: bool) -> None:
         sys.stdout.buffer.flush()
     else:
         for number, each in enumerate(found):
-            if number:
+            if number or not first:
                 invocation.output.line("")
             fields = text.as_fields(each)
             absent = {name: "-" for name in ("tag", "key") if fields[name] is None}
