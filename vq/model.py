@@ -23,6 +23,27 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+def is_host(name: str) -> bool:
+    """Whether a name may be one of a host, or an IP address; resolving others raises anything."""
+    try:
+        return bool(name.encode("idna")) and name.isprintable() and " " not in name
+    except UnicodeError:  # an empty or too long part, as in "a..b"
+        return False
+
+
+def check_host(name: str) -> str:
+    """Return the name of a host.
+
+    Raises:
+        InvalidArgument: No host has such a name.
+    """
+    if not is_host(name):
+        raise InvalidArgument(
+            f"{name!r} is not the name of a host: parts of 1 to 63 characters with dots between"
+        )
+    return name
+
+
 class Address(NamedTuple):
     """Where a process listens."""
 
@@ -30,19 +51,23 @@ class Address(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @classmethod
     def parse(cls, text: str) -> "Address":
-        """Parse ``host:port``.
+        """Parse ``host:port``, with IPv6 addresses as in ``[::1]:8123``.
 
         Raises:
-            InvalidArgument: There is no port, or it is not in [0, 65535].
+            InvalidArgument: There is no port, it is not in [0, 65535], or no host has that name.
         """
         host, colon, port = text.rpartition(":")
-        if not colon or not host or not port.isdigit() or int(port) > 65535:
+        if host.startswith("[") and host.endswith("]"):
+            host = host[1:-1]
+        elif ":" in host:
+            raise InvalidArgument(f"address {text!r}: write an IPv6 address as [{host}]:{port}")
+        if not (colon and port.isascii() and port.isdigit() and int(port) <= 65535):
             raise InvalidArgument(f"address {text!r} is not host:port with a port in [0, 65535]")
-        return cls(host.strip("[]"), int(port))
+        return cls(check_host(host), int(port))
 
 
 class ProducerStamp(NamedTuple):

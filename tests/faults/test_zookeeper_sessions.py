@@ -426,7 +426,9 @@ async def test_closing_while_cut_off_takes_bounded_time(
     server.resume()
 
 
-@pytest.mark.parametrize("hosts", ["", "localhost", "a:1,b", "a:0", "a:70000", "a:1/chroot"])
+@pytest.mark.parametrize(
+    "hosts", ["", "localhost", "a:1,b", "a:0", "a:70000", "a:1/chroot", "a..b:1", "::1:2181"]
+)
 def test_addresses_need_host_and_port(hosts: str) -> None:
     """The message shows the entry that is wrong."""
     with pytest.raises(InvalidArgument, match="host:port"):

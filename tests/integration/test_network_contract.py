@@ -129,6 +129,15 @@ async def test_a_taken_port_is_refused_with_its_address(network: Network) -> Non
     await listener.wait_closed()
 
 
+@pytest.mark.parametrize("host", ["a..b", "", "x" * 64, "a\0b", ".", "zw\udc80lf"])
+async def test_a_host_that_none_can_be_is_unreachable(network: Network, host: str) -> None:
+    """Never a raw UnicodeError or ValueError: routes and settings may hold any text."""
+    with pytest.raises(Unreachable):
+        await network.connect(Address(host, 8123), End)
+    with pytest.raises(AddressUnavailable):
+        await network.listen(Address(host, 0), End)
+
+
 async def test_a_closed_listener_frees_its_address(network: Network) -> None:
     """After ``wait_closed`` the port can be taken again, and nobody is reached meanwhile."""
     listener = await network.listen(HERE, End)

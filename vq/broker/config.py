@@ -10,7 +10,7 @@ from pathlib import Path
 
 from vq import limits
 from vq.errors import InvalidArgument
-from vq.model import Address, check_name
+from vq.model import Address, check_host, check_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +132,9 @@ class BrokerConfig:
         check_name("cluster", self.cluster)
         check_name("group", self.group)
         check_name("node", self.node)
+        check_host(self.host)
+        if self.advertised is not None:
+            check_host(self.advertised.host)
         if not 0 <= self.port <= 65_535:
             raise InvalidArgument(f"port = {self.port} is outside [0, 65535]")
         if not 0 < self.disk_resume <= self.disk_refuse <= 1 or not 0 < self.disk_warn <= 1:

@@ -33,8 +33,8 @@ from vq.coordination.embedded import (
     four_letter_word,
 )
 from vq.coordination.reading import gather_all
-from vq.errors import VqError
-from vq.model import Address, NodeInfo
+from vq.errors import InvalidArgument, VqError
+from vq.model import Address, NodeInfo, is_host
 
 _SAMPLES = 7
 _ZOOKEEPER_PORT = 2181
@@ -159,15 +159,28 @@ def _port(address: Address) -> Finding:
     if address.port == 0:
         return checks.broker_port(str(address), None, None)
     error = None
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(address)
-        except OSError as refused:
-            error = refused.strerror or str(refused)
+    try:
+        _bind_once(address)
+    except OSError as refused:
+        error = refused.strerror or str(refused)
     status = asyncio.run(ask_status(address)) if error is not None else None
     broker = None if status is None else f"broker {status.group}/{status.node} of {status.cluster}"
     return checks.broker_port(str(address), error, broker)
+
+
+def _bind_once(address: Address) -> None:
+    """Take the address and give it back, in each family that its host has.
+
+    Raises:
+        OSError: It cannot be had.
+    """
+    found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    for family, kind, protocol, _, where in found:
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            probe.bind(where)
 
 
 # The cluster ----------------------------------------------------------------------------------
@@ -188,8 +201,12 @@ async def check_cluster(config: MessageFactoryConfig) -> list[Finding]:
 
 def _version(server: str) -> str | None:
     """Return a server's version, "unknown" when it answers but hides it, None without answer."""
-    host, _, port = server.partition(":")
-    number = int(port) if port.isdecimal() else _ZOOKEEPER_PORT
+    try:
+        host, number = Address.parse(server)
+    except InvalidArgument:
+        host, number = server.strip("[]"), _ZOOKEEPER_PORT
+    if not is_host(host):
+        return None
     for line in four_letter_word(host, number, "srvr").splitlines():
         if line.startswith("Zookeeper version: "):
             return line.removeprefix("Zookeeper version: ").split(",")[0].split("-")[0]

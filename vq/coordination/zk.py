@@ -67,7 +67,7 @@ from vq.coordination.session import (
     end_task,
 )
 from vq.errors import CoordinationError, InvalidArgument, InvalidState
-from vq.model import check_name
+from vq.model import Address, check_name
 
 logger = logging.getLogger(__name__)
 _kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
@@ -618,8 +618,14 @@ def _checked_hosts(hosts: str) -> str:
     """
     entries = [entry.strip() for entry in hosts.split(",")]
     for entry in entries:
-        host, _, port = entry.rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) <= 65535 or "/" in entry:
+        try:
+            usable = Address.parse(entry).port > 0 and "/" not in entry
+        except InvalidArgument as error:
+            raise InvalidArgument(
+                f"ZooKeeper address {entry!r} (of {hosts!r}): {error}; "
+                "write host:port[,host:port...]"
+            ) from error
+        if not usable:
             raise InvalidArgument(
                 f"ZooKeeper address {entry!r} (of {hosts!r}) is not host:port; "
                 "write host:port[,host:port...]"

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 
 from vq import limits
 from vq.errors import AddressUnavailable, Unreachable
-from vq.model import Address
+from vq.model import Address, is_host
 
 P = TypeVar("P", bound=asyncio.Protocol)
 
@@ -67,7 +67,9 @@ class MemoryNetwork:
         *,
         on_full: Callable[[], None] | None = None,
     ) -> "MemoryListener":
-        """See ``Network.listen``; the host may be any name."""
+        """See ``Network.listen``; the host may be any name that one can have."""
+        if not is_host(address.host):
+            raise AddressUnavailable(f"cannot listen on {address}: no host has such a name")
         if not address.port:
             address = Address(address.host, self._free_port(address.host))
         if address in self._listeners:

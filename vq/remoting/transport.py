@@ -17,7 +17,7 @@ from typing import Final, Protocol, TypeVar, cast
 
 from vq import limits
 from vq.errors import AddressUnavailable, Unreachable
-from vq.model import Address
+from vq.model import Address, is_host
 
 logger = logging.getLogger(__name__)
 
@@ -125,6 +125,8 @@ class TcpNetwork:
         on_full: Callable[[], None] | None = None,
     ) -> "TcpListener":
         """See ``Network.listen``."""
+        if not is_host(address.host):
+            raise AddressUnavailable(f"cannot listen on {address}: no host has such a name")
         try:
             sockets = await _bind(address, self._backlog)
         except OSError as error:
@@ -136,6 +138,8 @@ class TcpNetwork:
         self, address: Address, protocol_factory: Callable[[], P]
     ) -> tuple[asyncio.Transport, P]:
         """See ``Network.connect``."""
+        if not is_host(address.host):
+            raise Unreachable(f"cannot connect to {address}: no host has such a name")
         loop = asyncio.get_running_loop()
         try:
             transport, protocol = await loop.create_connection(

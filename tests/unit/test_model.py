@@ -1,0 +1,36 @@
+"""Small values: what their text is, and what text they take."""
+
+import pytest
+
+from vq.errors import InvalidArgument
+from vq.model import Address, is_host
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("localhost:8123", Address("localhost", 8123)),
+        ("10.0.0.1:0", Address("10.0.0.1", 0)),
+        ("[::1]:8123", Address("::1", 8123)),
+        ("[fe80::1%eth0]:1", Address("fe80::1%eth0", 1)),
+        ("zwölf.example:65535", Address("zwölf.example", 65535)),
+    ],
+)
+def test_an_address_is_written_as_it_is_read(text: str, address: Address) -> None:
+    assert Address.parse(text) == address
+    assert str(address) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "host", ":1", "host:", "host:65536", "host:-1", "host:٣", "::1:8123", "[]:1", "a..b:1",
+     "a b:1", "a\0b:1", f"{'x' * 64}:1"],
+)  # fmt: skip
+def test_an_address_that_is_none_is_refused_with_itself(text: str) -> None:
+    with pytest.raises(InvalidArgument):
+        Address.parse(text)
+
+
+@pytest.mark.parametrize("name", ["a..b", ".", "", "x" * 64, "a\nb", "\udc80"])
+def test_no_host_has_such_a_name(name: str) -> None:
+    assert not is_host(name)
