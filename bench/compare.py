@@ -1,6 +1,5 @@
 """vq and its peers doing the same work in turns, inside one durability class."""
 
-import contextlib
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -53,20 +52,17 @@ def compare(context: Context) -> Iterator[list[Figure]]:
     """Run rounds over all systems of a class, then of the other; yield figures a round."""
     found = look_for_peers()
     for durability, flush in ((FSYNC, "sync"), (PAGE_CACHE, "async")):
-        with contextlib.ExitStack() as stack:
-            systems: dict[str, System] = {
-                f"vq, flush = {flush}": _vq(context, stack, flush),
-            }
-            for peer, about in found:
-                if peer.durability == durability and not about.missing:
-                    name = f"{peer.name} {about.version}"
-                    systems[name] = _peer(context, peer)
-            for _ in range(context.rounds):
-                yield [
-                    Figure(_SEPARATOR.join((durability, name, way)), rate, "msg/s")
-                    for name, system in systems.items()
-                    for way, rate in _attempt(context, name, system).items()
-                ]
+        systems: dict[str, System] = {f"vq, flush = {flush}": _vq(context, flush)}
+        for peer, about in found:
+            if peer.durability == durability and not about.missing:
+                name = f"{peer.name} {about.version}"
+                systems[name] = _peer(context, peer)
+        for _ in range(context.rounds):
+            yield [
+                Figure(_SEPARATOR.join((durability, name, way)), rate, "msg/s")
+                for name, system in systems.items()
+                for way, rate in _attempt(context, name, system).items()
+            ]
 
 
 def lines(rows: Sequence[Row]) -> list[tuple[str, ...]]:
@@ -89,19 +85,20 @@ def _attempt(context: Context, name: str, system: System) -> dict[str, float]:
         return {}
 
 
-def _vq(context: Context, stack: contextlib.ExitStack, flush: str) -> System:
-    cluster = stack.enter_context(context.cluster())
+def _vq(context: Context, flush: str) -> System:
+    """Each round starts broker and ZooKeeper anew, as ``_peer`` does with its server."""
     seconds = 1.0 if context.quick else 3.0
     count = context.pick(500_000, 50_000)
 
     def measure() -> dict[str, float]:
-        topic = cluster.topic(flush=flush)
-        one = cluster.run("send_sync", topic=topic, seconds=seconds, size=SIZE)
-        cluster.drop(topic)
-        topic = cluster.topic(flush=flush)
-        many = cluster.run("send_async", topic=topic, count=count, size=SIZE)
-        out = cluster.run("consume", topic=topic, group=topic, count=count, size=SIZE)
-        cluster.drop(topic)
+        with context.cluster() as cluster:
+            topic = cluster.topic(flush=flush)
+            one = cluster.run("send_sync", topic=topic, seconds=seconds, size=SIZE)
+            cluster.run("verify", topic=topic, size=SIZE, sent=one["sent"])
+            cluster.drop(topic)
+            topic = cluster.topic(flush=flush)
+            many = cluster.run("send_async", topic=topic, count=count, size=SIZE)
+            out = cluster.run("consume", topic=topic, group=topic, count=count, size=SIZE)
         return {way: _rate(each) for way, each in zip(WAYS, (one, many, out), strict=True)}
 
     return measure

@@ -324,9 +324,13 @@ def keep_sending(
 
 # A long backlog ---------------------------------------------------------------------------------
 def read_from(
-    ready: Ready, *, client: dict[str, Any], topic: str, offset: int, count: int
+    ready: Ready, *, client: dict[str, Any], topic: str, offset: int, count: int, size: int
 ) -> dict[str, Any]:
-    """Read ``count`` messages from ``offset`` on, by position, decoded and verified."""
+    """Read ``count`` messages from ``offset`` on, by position, decoded and verified.
+
+    They are read a second time when the clock has stopped, and their contents compared.
+    """
+    begin_offset = offset
     with vq.MessageFactory(vq.MessageFactoryConfig(**client)) as factory:
         reader = factory.create_consumer()
         if not reader.get(topic, 0, offset, _READ_BYTES):
@@ -341,6 +345,13 @@ def read_from(
             read += len(messages)
             offset = messages[-1].next_offset
         seconds = time.perf_counter() - begin
+        audit = Audit(size)
+        while begin_offset < offset:
+            messages = reader.get(topic, 0, begin_offset, _READ_BYTES)
+            for message in messages:
+                audit.take(message.content)
+            begin_offset = messages[-1].next_offset
+    audit.check({0: count})
     return {"messages": read, "seconds": seconds}
 
 

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from bench.cluster import Cluster
 from bench.scenarios import Context
+from vq.cli.worker import on_schedule
 
 _SHOWN: Final = 14
 _LEAST_SHARE: Final = 0.01
@@ -56,14 +57,17 @@ def _raw(cluster: Cluster) -> None:
 def _latency(cluster: Cluster) -> None:
     topic = cluster.topic()
     receive = cluster.worker(
-        "receive_on_schedule", topic=topic, group=topic, count=25_000, warm_up=1_000
+        "receive_on_schedule",
+        topic=topic,
+        group=topic,
+        count=25_000,
+        warm_up=1_000,
+        rate=5_000,
+        size=128,
     )
     send = cluster.worker("send_on_schedule", topic=topic, rate=5_000, seconds=5.0, size=128)
     with receive, send:
-        receive.wait_ready().go()
-        send.wait_ready().go()
-        send.result()
-        receive.result()
+        on_schedule(send, receive)
 
 
 def _idle(cluster: Cluster) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Final
 from bench import room
 from bench.cluster import Cluster, cluster
 from bench.figures import Figure, Target
+from vq.cli.worker import on_schedule
 from vq.client import intake
 
 GB: Final = 1_000_000_000
@@ -186,14 +187,15 @@ def latency(context: Context) -> Rounds:
                 group=topic,
                 count=int(rate * (seconds + warm_up_s)),
                 warm_up=int(rate * warm_up_s),
+                rate=rate,
+                size=128,
             )
             send = cluster.worker(
                 "send_on_schedule", topic=topic, rate=rate, seconds=seconds + warm_up_s, size=128
             )
             with receive, send:
-                receive.wait_ready().go()
-                send.wait_ready().go()
-                sent, received = send.result(), receive.result()
+                sent, received = on_schedule(send, receive)
+            cluster.run("verify", topic=topic, size=128, sent=sent["sent"])
             cluster.drop(topic)
             bare = (round_trip_s + fdatasync_s) * 1e3
             found = received["latency_ms"]
@@ -367,7 +369,7 @@ def _at_the_end(cluster: Cluster, topic: str, count: int) -> tuple[float, float]
     """Return the rates of sending and of reading back the last ``count`` messages."""
     offset = cluster.run("end_offset", topic=topic)["offset"]
     sent = cluster.run("send_async", topic=topic, count=count, size=128)
-    read = cluster.run("read_from", topic=topic, offset=offset, count=count)
+    read = cluster.run("read_from", topic=topic, offset=offset, count=count, size=128)
     return _rate(sent), _rate(read)
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from bench.peers.peer import (
     PAGE_CACHE,
+    PROGRESS_EVERY,
     Peer,
     Server,
     Values,
@@ -101,7 +102,7 @@ def pipelined(ready: Ready, *, port: int, count: int, size: int) -> dict[str, An
 
 
 def consume(ready: Ready, *, port: int, count: int, size: int) -> dict[str, Any]:
-    """Receive with a push subscription and acknowledge every message."""
+    """Receive with a push subscription; an acknowledgement stands for all messages before it."""
 
     async def work() -> dict[str, Any]:
         from nats.js.api import AckPolicy, ConsumerConfig
@@ -116,12 +117,13 @@ def consume(ready: Ready, *, port: int, count: int, size: int) -> dict[str, Any]
             number = len(received)  # before others append while this one waits
             if number in {1, count}:
                 marks.append(time.perf_counter())
-            await message.ack()
+            if number % PROGRESS_EVERY == 0 or number == count:
+                await message.ack()
             if number == count:
                 ended.set()
 
         ready()
-        config = ConsumerConfig(ack_policy=AckPolicy.EXPLICIT, max_ack_pending=10 * _IN_FLIGHT)
+        config = ConsumerConfig(ack_policy=AckPolicy.ALL, max_ack_pending=10 * PROGRESS_EVERY)
         await jetstream.subscribe("bulk.messages", cb=take, manual_ack=True, config=config)
         await asyncio.wait_for(ended.wait(), 120)
         await client.close()

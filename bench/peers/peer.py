@@ -56,6 +56,11 @@ class Peer:
     messages: int = 50_000
 
 
+#: A consumer says how far it is after so many messages, with one acknowledgement for all of them:
+#: as vq and Kafka do with their commits. An acknowledgement for each would measure something else.
+PROGRESS_EVERY: Final = 1_000
+
+
 def check_received(received: Sequence[bytes], count: int, size: int) -> None:
     """Return if what arrived is what ``contents`` made, in order.
 

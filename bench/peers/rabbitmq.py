@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from bench.peers.peer import FSYNC, Peer, Server, Values, find_program, need_client
+from bench.peers.peer import FSYNC, PROGRESS_EVERY, Peer, Server, Values, find_program, need_client
 from vq.cli.workload import Ready, WorkFailed, contents
 from vq.coordination.embedded import free_port
 
@@ -114,7 +114,7 @@ async def _pipelined(ready: Ready, port: int, bodies: list[bytes]) -> dict[str, 
 
 
 def consume(ready: Ready, *, port: int, count: int, size: int) -> dict[str, Any]:
-    """Receive with aio-pika and acknowledge every message."""
+    """Receive with aio-pika; an acknowledgement stands for all messages before it."""
     return asyncio.run(_consume(ready, port, count, size))
 
 
@@ -130,14 +130,15 @@ async def _consume(ready: Ready, port: int, count: int, size: int) -> dict[str, 
         number = len(received)  # before others append while this one waits
         if number in {1, count}:
             marks.append(time.perf_counter())
-        await message.ack()
+        if number % PROGRESS_EVERY == 0 or number == count:
+            await message.ack(multiple=True)
         if number == count:
             ended.set()
 
     connection = await aio_pika.connect(f"amqp://guest:guest@127.0.0.1:{port}/")
     async with connection:
         channel = await connection.channel()
-        await channel.set_qos(prefetch_count=_IN_FLIGHT)
+        await channel.set_qos(prefetch_count=2 * PROGRESS_EVERY)
         queue = await channel.declare_queue("bulk", durable=True)
         ready()
         await queue.consume(take)

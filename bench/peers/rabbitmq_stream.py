@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.peers import rabbitmq
-from bench.peers.peer import PAGE_CACHE, Peer, Values, check_received, need_client
+from bench.peers.peer import PAGE_CACHE, PROGRESS_EVERY, Peer, Values, check_received, need_client
 from vq.cli.workload import Ready, WorkFailed, contents
 from vq.coordination.embedded import free_port
 
 _BATCH: Final = 1_000
 _BATCHES_IN_FLIGHT: Final = 8
+_SUBSCRIBER: Final = "bench"
 _USER: Final = "guest"  # may log in from this host only
 
 
@@ -96,7 +97,7 @@ def pipelined(ready: Ready, *, port: int, count: int, size: int) -> dict[str, An
 
 
 def consume(ready: Ready, *, port: int, count: int, size: int) -> dict[str, Any]:
-    """Receive with a callback per message, contents not decoded."""
+    """Receive with a callback per message, contents not decoded; the offset is stored at times."""
 
     async def work() -> dict[str, Any]:
         import rstream
@@ -105,11 +106,17 @@ def consume(ready: Ready, *, port: int, count: int, size: int) -> dict[str, Any]
         marks: list[float] = []
         ended = asyncio.Event()
 
-        def take(message: bytes, _context: Any) -> None:
+        stores: list[asyncio.Task[None]] = []
+
+        def take(message: bytes, context: Any) -> None:
             received.append(bytes(message))
-            if len(received) in {1, count}:
+            number = len(received)
+            if number % PROGRESS_EVERY == 0 or number == count:
+                storing = consumer.store_offset("bulk", _SUBSCRIBER, context.offset)
+                stores.append(asyncio.ensure_future(storing))
+            if number in {1, count}:
                 marks.append(time.perf_counter())
-                if len(received) == count:
+                if number == count:
                     ended.set()
 
         consumer = rstream.Consumer("127.0.0.1", port, username=_USER, password=_USER)
@@ -118,9 +125,11 @@ def consume(ready: Ready, *, port: int, count: int, size: int) -> dict[str, Any]
         await consumer.subscribe(
             "bulk",
             take,
+            subscriber_name=_SUBSCRIBER,
             offset_specification=rstream.ConsumerOffsetSpecification(rstream.OffsetType.FIRST),
         )
         await asyncio.wait_for(ended.wait(), 120)
+        await asyncio.gather(*stores)
         await consumer.close()
         check_received(received, count, size)
         return {"messages": count - 1, "seconds": marks[-1] - marks[0]}

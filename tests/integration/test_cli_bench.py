@@ -15,7 +15,7 @@ from support.cluster import ProcessCluster, process_cluster
 from support.faults import until
 from support.zookeeper import ZooKeeperService
 
-from vq.cli.worker import Worker
+from vq.cli.worker import Worker, on_schedule, run
 from vq.cli.workload import WorkFailed
 
 pytestmark = pytest.mark.slow
@@ -82,6 +82,57 @@ def _processes_of(directory: Path) -> list[int]:
             if str(directory).encode() in (each / "cmdline").read_bytes():
                 found.append(int(each.name))
     return found
+
+
+GARBAGE = b"".join(b"garbage %d\n" % number for number in range(500))
+
+
+@pytest.mark.parametrize("work", ["receive_on_schedule", "consume"])
+def test_contents_that_were_never_sent_fail_the_measurement(
+    cluster: ProcessCluster, work: str
+) -> None:
+    """As many as were to come, and of the right size: only their contents tell."""
+    cluster.vq_json("topic", "create", work)
+    lines = [line.ljust(16, b"!") for line in GARBAGE.splitlines()]
+    cluster.vq_json("produce", work, stdin=b"\n".join(lines) + b"\n")
+    client: dict[str, Any] = {"zookeeper": cluster.zookeeper, "cluster": cluster.name}
+    values: dict[str, Any] = {"client": client, "topic": work, "group": work, "size": 16}
+    if work == "receive_on_schedule":
+        values |= {"warm_up": 0, "rate": 1000}
+    with Worker(work, count=500, **values) as worker:
+        worker.wait_ready().go(begin_ns=0)
+        with pytest.raises(WorkFailed, match="500 altered"):
+            worker.result(60)
+
+
+def test_a_message_beside_the_measured_ones_fails_the_bench(cluster: ProcessCluster) -> None:
+    """What nobody sent is found when the topic is read back."""
+    cluster.vq_json("topic", "create", "beside")
+    client: dict[str, Any] = {"zookeeper": cluster.zookeeper, "cluster": cluster.name}
+    values: dict[str, Any] = {"client": client, "topic": "beside", "size": 16}
+    send = Worker("send_on_schedule", rate=1000, seconds=0.2, **values)
+    receive = Worker("receive_on_schedule", group="b", count=200, warm_up=20, rate=1000, **values)
+    with send, receive:
+        sent, received = on_schedule(send, receive)
+    assert (sent["sent"], received["messages"]) == ({"0": 200}, 180)
+    assert 0 < received["latency_ms"]["p50"] <= received["latency_ms"]["max"]
+    run("verify", sent=sent["sent"], **values)
+    cluster.vq_json("produce", "beside", stdin=b"garbage\n")
+    with pytest.raises(WorkFailed, match="1 altered"):
+        run("verify", sent=sent["sent"], **values)
+
+
+def test_every_client_begins_with_what_it_made_frozen(cluster: ProcessCluster) -> None:
+    """The garbage collector's share is the same for every measured client, vq's or another's."""
+    program = (
+        "import gc, sys, vq.cli.worker as w\n"
+        "def look(ready):\n"
+        "    ready()\n"
+        "    return {'frozen': gc.get_freeze_count()}\n"
+        "sys.exit(w.serve({'look': look}))"
+    )
+    with Worker("look", command=(sys.executable, "-c", program)) as worker:
+        assert worker.wait_ready().go().result(30)["frozen"] > 1_000
 
 
 def test_a_worker_that_says_nothing_is_given_up() -> None:

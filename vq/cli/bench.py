@@ -117,6 +117,7 @@ class Bench:
             group=self._group,
             count=count,
             size=self._load.size,
+            sent=sent["sent"],
         )
         return {**measured, "received": count}
 
@@ -131,6 +132,8 @@ class Bench:
             group=self._group,
             count=int(load.rate * seconds),
             warm_up=int(load.rate * _WARM_UP_S),
+            rate=load.rate,
+            size=load.size,
         )
         send = worker.Worker(
             "send_on_schedule",
@@ -141,10 +144,9 @@ class Bench:
             size=load.size,
         )
         with receive, send:
-            receive.wait_ready().go()
-            send.wait_ready().go()
-            sent = send.result()
-            return {**sent, **receive.result(), "seconds": load.seconds}
+            sent, received = worker.on_schedule(send, receive)
+        self._verify(topic, sent)
+        return {**sent, **received, "seconds": load.seconds}
 
     # Topics and groups --------------------------------------------------------------------------
     @property

@@ -5,18 +5,23 @@ over the child's standard input and output:
 
 parent  {"work": "send_async", "count": 1000, ...}
 child   {"ready": true}
-parent  {"go": true}
+parent  {"go": true, ...}
 child   {"result": {...}}      or at any time {"error": "..."}
+
+What a work made before it began (contents, above all) is not to be walked by the garbage collector
+while it is measured: every child freezes it when it is ready, whatever client it uses.
 
 The child's standard error is the parent's. It ends when its parent ends (Linux).
 """
 
 import contextlib
+import gc
 import json
 import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -26,6 +31,7 @@ from vq.cli.workload import WORKS, WorkFailed
 from vq.errors import VqError
 
 _STOP_S = 5.0
+_LEAD_NS = 50_000_000
 
 
 class Worker:
@@ -51,9 +57,9 @@ class Worker:
         self._answer("ready", timeout_s)
         return self
 
-    def go(self) -> Self:
-        """Let it begin; returns at once."""
-        self._say({"go": True})
+    def go(self, **values: Any) -> Self:
+        """Let it begin, and tell it ``values``; returns at once."""
+        self._say({"go": True, **values})
         return self
 
     def result(self, timeout_s: float = 3600.0) -> dict[str, Any]:
@@ -121,6 +127,16 @@ def run(work: str, **values: Any) -> dict[str, Any]:
         return worker.wait_ready().go().result()
 
 
+def on_schedule(send: Worker, receive: Worker) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Let ``send_on_schedule`` and ``receive_on_schedule`` begin together; return their results."""
+    for each in (receive, send):
+        each.wait_ready()
+    begin_ns = time.monotonic_ns() + _LEAD_NS
+    for each in (receive, send):
+        each.go(begin_ns=begin_ns)
+    return send.result(), receive.result()
+
+
 def serve(works: Mapping[str, Callable[..., dict[str, Any]]]) -> int:
     """Be the child: do the one work asked for on standard input; return the exit code."""
     with contextlib.suppress(IndexError):
@@ -132,10 +148,15 @@ def serve(works: Mapping[str, Callable[..., dict[str, Any]]]) -> int:
         channel.write(json.dumps(value) + "\n")
         channel.flush()
 
-    def ready() -> None:
+    def ready() -> Mapping[str, Any]:
+        gc.collect()
+        gc.freeze()
         say({"ready": True})
-        if not sys.stdin.readline():
+        line = sys.stdin.readline()
+        if not line:
             raise WorkFailed("the parent has ended")
+        told: Mapping[str, Any] = json.loads(line)
+        return told
 
     try:
         asked = json.loads(sys.stdin.readline())

@@ -7,13 +7,13 @@ their own number; everything sent can be proved to be there, once, unaltered and
 A content: stream u24 | number u40 | filler; the filler is the same everywhere.
 """
 
+import array
 import functools
-import gc
 import mmap
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import vq
@@ -30,8 +30,8 @@ _SHOWN_ERRORS: Final = 3
 _MORE_THAN_SENT: Final = 1 << 20
 _IN_MEMORY: Final = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_POPULATE", 0)
 
-Ready = Callable[[], None]
-"""Called by a work when it is set up; returns when it shall begin."""
+Ready = Callable[[], Mapping[str, Any]]
+"""Called by a work when it is set up; returns when it shall begin, with what it is told then."""
 
 
 class WorkFailed(VqError):
@@ -62,6 +62,11 @@ class Audit:
     def begin_partition(self) -> None:
         """What comes next is from another partition: numbers may start low again."""
         self._last.clear()
+
+    def take_unordered(self, content: bytes) -> None:
+        """Judge one content of those that several partitions gave in turns."""
+        self._last.clear()
+        self.take(content)
 
     def take(self, content: bytes) -> None:
         """Judge one content."""
@@ -153,7 +158,6 @@ def send_async(
             for each in own:
                 send_one(message(topic, each), outcomes)
 
-        gc.freeze()  # a million contents made beforehand are not to be walked by the collector
         ready()
         begin = time.perf_counter()
         _run_threads([functools.partial(send, own) for own in work])
@@ -204,12 +208,19 @@ def send_sync(
 
 
 def consume(
-    ready: Ready, *, client: dict[str, Any], topic: str, group: str, count: int, size: int
+    ready: Ready,
+    *,
+    client: dict[str, Any],
+    topic: str,
+    group: str,
+    count: int,
+    size: int,
+    sent: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
     """Receive ``count`` messages as a group's only member, a listener call each.
 
     The clock runs from the first call to the last one. The client checks every record's checksum;
-    afterwards the contents themselves are compared.
+    afterwards the contents themselves are compared with what was ``sent`` (one stream, if None).
     """
     total = count * size
     # One buffer instead of a million objects: the collector would walk them again and again. And
@@ -234,15 +245,10 @@ def consume(
         consumer.start()
         if not ended.wait(_SEND_S + count / 10_000):
             raise WorkFailed(f"only {tell()} of {total} bytes arrived in time")
-    filler = _FILLER[: size - NUMBER_BYTES]
-    found = [received[at : at + size] for at in range(0, tell(), size)]
-    whole = sum(each[NUMBER_BYTES:] == filler for each in found)
-    different = len({each[:NUMBER_BYTES] for each in found})
-    if not whole == different == len(found) == count:
-        raise WorkFailed(
-            f"of {count} messages {len(found)} arrived, {different} different ones, "
-            f"{whole} unaltered"
-        )
+    audit = Audit(size)
+    for at in range(0, tell(), size):
+        audit.take_unordered(received[at : at + size])
+    audit.check({int(stream): each for stream, each in (sent or {"0": count}).items()})
     return {"messages": count - 1, "seconds": max(marks[-1] - marks[0], 1e-9)}
 
 
@@ -275,47 +281,60 @@ def send_on_schedule(
     seconds: float,
     size: int,
 ) -> dict[str, Any]:
-    """Send ``rate`` messages a second by the clock; each carries the time it was due.
+    """Send ``rate`` messages a second by the clock, number by number from ``begin_ns`` on.
 
     A send that is late because an earlier one took long is still measured from when it was due, so
     that waiting is not left out (coordinated omission).
     """
     outcomes = Outcomes()
     count = int(rate * seconds)
-    filler = _FILLER[: size - NUMBER_BYTES]
     late_ns = 0
     with _factory(client) as factory, factory.create_producer() as producer:
         producer.publish(topic)
-        ready()
-        begin = time.monotonic_ns() + 50_000_000
-        step = 1e9 / rate
+        begin = int(ready()["begin_ns"])
         for number in range(count):
-            due = begin + int(number * step)
+            due = due_ns(begin, rate, number)
             wait = due - time.monotonic_ns()
             if wait > 0:
                 time.sleep(wait * 1e-9)
             else:
                 late_ns = max(late_ns, -wait)
-            producer.send_async(
-                vq.Message(topic, due.to_bytes(NUMBER_BYTES, "big") + filler), outcomes
-            )
+            producer.send_async(vq.Message(topic, content(0, number, size)), outcomes)
         producer.flush()
         took = (time.monotonic_ns() - begin) * 1e-9
     outcomes.check(count)
-    return {"messages": count, "seconds": took, "latest_send_ms": late_ns * 1e-6}
+    return {
+        "sent": {"0": count},
+        "messages": count,
+        "seconds": took,
+        "latest_send_ms": late_ns * 1e-6,
+    }
 
 
 def receive_on_schedule(
-    ready: Ready, *, client: dict[str, Any], topic: str, group: str, count: int, warm_up: int
+    ready: Ready,
+    *,
+    client: dict[str, Any],
+    topic: str,
+    group: str,
+    count: int,
+    warm_up: int,
+    rate: float,
+    size: int,
 ) -> dict[str, Any]:
-    """Receive what ``send_on_schedule`` sends, time each message, leave out the first ones."""
-    taken: list[int] = []
+    """Receive what ``send_on_schedule`` sends, time each message, leave out the first ones.
+
+    What arrived is compared with what was to be sent when everything is there.
+    """
+    times = array.array("q")
+    arrived: list[tuple[int, bytes]] = []
     ended = threading.Event()
     now = time.monotonic_ns
 
     def listener(message: vq.Message) -> None:
-        taken.append(now() - int.from_bytes(message.content[:NUMBER_BYTES], "big"))
-        if len(taken) == count:
+        times.append(now())
+        arrived.append((message.partition, message.content))
+        if len(arrived) == count:
             ended.set()
 
     with _factory(client) as factory:
@@ -326,11 +345,37 @@ def receive_on_schedule(
             if time.monotonic() > deadline:
                 raise WorkFailed("the consumer was given no partition")
             time.sleep(0.01)
-        ready()
+        begin = int(ready()["begin_ns"])
         if not ended.wait(_SEND_S + count / 1_000):
-            raise WorkFailed(f"only {len(taken)} of {count} messages arrived in time")
-    counted = sorted(each * 1e-9 for each in taken[warm_up:])
+            raise WorkFailed(f"only {len(arrived)} of {count} messages arrived in time")
+    audit_partitions(arrived, size).check({0: count})
+    numbers = [number_of(each) for _, each in arrived]
+    taken = zip(numbers, times, strict=True)
+    counted = sorted(
+        (at - due_ns(begin, rate, number)) * 1e-9 for number, at in taken if number >= warm_up
+    )
     return {"messages": len(counted), "latency_ms": percentiles(counted, unit_s=1e-3)}
+
+
+def due_ns(begin_ns: int, rate: float, number: int) -> int:
+    """Return when a message is due, by the clock that all processes of a machine share."""
+    return begin_ns + int(number * 1e9 / rate)
+
+
+def number_of(content: bytes) -> int:
+    """Return the number that a content carries."""
+    return int.from_bytes(content[:NUMBER_BYTES], "big") & ((1 << _STREAM_SHIFT) - 1)
+
+
+def audit_partitions(arrived: Sequence[tuple[int, bytes]], size: int) -> Audit:
+    """Return the audit of contents that several partitions gave in turns, each in its order."""
+    audit = Audit(size)
+    for partition in sorted({partition for partition, _ in arrived}):
+        audit.begin_partition()
+        for where, each in arrived:
+            if where == partition:
+                audit.take(each)
+    return audit
 
 
 # Helpers --------------------------------------------------------------------------------------

@@ -2,7 +2,17 @@
 
 import pytest
 
-from vq.cli.workload import Audit, Outcomes, WorkFailed, content, contents, percentiles
+from vq.cli.workload import (
+    Audit,
+    Outcomes,
+    WorkFailed,
+    audit_partitions,
+    content,
+    contents,
+    due_ns,
+    number_of,
+    percentiles,
+)
 from vq.errors import BufferFull
 from vq.model import SendResult
 
@@ -54,6 +64,27 @@ def test_partitions_may_interleave_the_numbers() -> None:
 def test_every_damage_is_told(given: list[bytes], sent: dict[int, int], says: str) -> None:
     with pytest.raises(WorkFailed, match=says):
         audit_of(*given).check(sent)
+
+
+def test_partitions_that_arrive_in_turns_are_judged_one_by_one() -> None:
+    made = contents(0, 0, 6, SIZE)
+    arrived = [(number % 2, made[number]) for number in (1, 0, 2, 3, 5, 4)]
+    audit_partitions(arrived, SIZE).check({0: 6})
+    arrived[0], arrived[3] = arrived[3], arrived[0]  # 3 before 1, both of partition 1
+    with pytest.raises(WorkFailed, match="1 are out of order"):
+        audit_partitions(arrived, SIZE).check({0: 6})
+
+
+def test_contents_of_which_only_the_order_is_unknown() -> None:
+    audit = Audit(SIZE)
+    for each in reversed(contents(0, 0, 3, SIZE)):
+        audit.take_unordered(each)
+    audit.check({0: 3})
+
+
+def test_a_number_says_when_it_was_due() -> None:
+    assert number_of(content(3, 1_000, SIZE)) == 1_000
+    assert due_ns(500, 5_000, 1_000) == 500 + 200_000_000
 
 
 def test_an_outcome_that_is_no_acknowledgement_fails_the_measurement() -> None:
