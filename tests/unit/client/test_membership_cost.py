@@ -123,18 +123,17 @@ class CountedGroup:
             each.cluster.coordinator.vanish(age=False)
 
 
+_LONG = (pytest.mark.long, pytest.mark.timeout(600))
+_MARKS = {"": (), "slow": (pytest.mark.slow,), "long": _LONG}
 SIZES = [
-    pytest.param(10, 2),
-    pytest.param(10, 10),
-    pytest.param(100, 2),
-    pytest.param(100, 10, marks=pytest.mark.slow),
-    pytest.param(100, 50, marks=pytest.mark.slow),
-    pytest.param(1_000, 2, marks=pytest.mark.slow),
-    pytest.param(1_000, 10, marks=pytest.mark.slow),
-    pytest.param(1_000, 50, marks=pytest.mark.long),
-    pytest.param(4_000, 2, marks=pytest.mark.long),
-    pytest.param(4_000, 10, marks=pytest.mark.long),
-    pytest.param(4_000, 50, marks=pytest.mark.long),
+    pytest.param(partitions, members, marks=_MARKS[mark])
+    for partitions, row in {
+        10: {2: "", 10: "", 50: "slow"},
+        100: {2: "", 10: "slow", 50: "slow"},
+        1_000: {2: "slow", 10: "slow", 50: "long"},
+        4_000: {2: "long", 10: "long", 50: "long"},
+    }.items()
+    for members, mark in row.items()
 ]
 
 
