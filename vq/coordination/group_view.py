@@ -114,10 +114,12 @@ class _Children(Generic[T]):
         self._listed = False
         self._values: dict[str, T] = {}
         self._stale: set[str] = set()
+        self._doubted = False  # all is to be read again already: each watch of many says so
         self._audited = 0
 
     async def read(self) -> Mapping[str, T]:
         """Return name and value of every child."""
+        self._doubted = False
         await self._list()
         # What a watch marks from here on is read the next time: it may fire before a read returns.
         names, self._stale = sorted(self._stale), set()
@@ -131,11 +133,15 @@ class _Children(Generic[T]):
                 self._values.pop(name, None)
             else:
                 self._values[name] = self._decode(join(self._parent, name), node)
+        if self._doubted:  # meanwhile: the watches just left went, too
+            self._stale.update(self._values)
         return self._values
 
     def doubt(self) -> None:
-        self._listed = False
-        self._stale.update(self._values)
+        if not self._doubted:
+            self._doubted = True
+            self._listed = False
+            self._stale.update(self._values)
 
     def audit(self, count: int) -> None:
         self._listed = False

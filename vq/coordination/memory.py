@@ -605,6 +605,7 @@ class MemoryCoordinator(SessionBase):
     async def _call(self, action: Callable[[], Any], *, leader: bool = False) -> Any:
         async with self._admitted() as losses:
             if self._wire_session != self._session_id:
+                await asyncio.sleep(0)  # as the real one
                 raise SessionExpired("the session has ended; nothing was sent")
             future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
             self._in_flight[future] = None

@@ -546,6 +546,7 @@ class ZooKeeperCoordinator(SessionBase):
             assert client is not None
             if client._session_id != self._session_id and self._session_id:
                 # kazoo is ahead of what the loop has heard: it would send this in another session.
+                await asyncio.sleep(0)  # the news is on its way, for whoever tries again at once
                 raise SessionExpired("the session has ended; nothing was sent")
             future: asyncio.Future[Any] = loop.create_future()
             self._in_flight[future] = None

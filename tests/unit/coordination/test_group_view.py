@@ -137,6 +137,46 @@ async def test_a_lost_connection_casts_doubt_on_everything(
     assert await calls(ensemble, lambda: view.assigned(["t"])) == 0
 
 
+async def test_a_thousand_watches_that_go_at_once_are_one_doubt(
+    ensemble, client, other, view, monkeypatch
+) -> None:
+    """Each watch says that the connection went; to mark everything for each would be quadratic."""
+    for each in P:
+        await claims.claim(other, "g", "a", each)
+    await view.assigned(["t"])
+    children = view._topics["t"]
+    marked = []
+    monkeypatch.setattr(
+        children,
+        "_stale",
+        type("Marks", (set,), {"update": lambda _, names: marked.append(names)})(),
+    )
+    ensemble.blink(client)
+    assert len(marked) == 1
+
+
+async def test_a_connection_that_goes_while_it_reads_is_heard(
+    ensemble, client, other, view, monkeypatch
+) -> None:
+    """What was read before it went, with a watch that went along, is read again."""
+    await claims.claim(other, "g", "a", P[0])
+    get, late = client.get, [True]
+
+    async def get_late(path, *, watch=None):
+        node = await get(path, watch=watch)
+        if late and path.endswith("/0"):
+            late.clear()
+            ensemble.blink(client)
+            await client.sync()
+            await claims.claim(other, "g", "a", P[0])
+        return node
+
+    monkeypatch.setattr(client, "get", get_late)
+    assert await view.assigned(["t"]) == {P[0]: Assigned("a", 1)}
+    assert await view.assigned(["t"]) == {P[0]: Assigned("a", 2)}
+    assert await calls(ensemble, lambda: view.assigned(["t"])) == 0
+
+
 async def test_audits_go_through_everything_by_and_by(
     ensemble, client, other, view, monkeypatch
 ) -> None:
