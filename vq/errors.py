@@ -9,6 +9,7 @@
     │   ├── TimedOut, ConnectionCut, StorageFailed, InternalError, SequenceStale
     ├── CorruptData            bytes that fail their checksum or cannot be parsed
     ├── ListenerFailed         the application's listener raised for a message
+    ├── GroupStopped           the place a group committed is gone; somebody must decide
     ├── ProtocolError          the peer broke the wire protocol
     └── CoordinationError      ZooKeeper: unreachable, session ended, or the tree says otherwise
 
@@ -60,6 +61,12 @@ class NotPublished(InvalidState):
 
 class CorruptData(VqError):
     """Bytes fail their checksum or cannot be parsed as what they claim to be."""
+
+
+class GroupStopped(VqError):
+    """What a group committed is no place in the log any more: it stands still until it is reset."""
+
+    hint = "`vq group reset` sets where the group goes on; `vq group describe` shows where it was"
 
 
 class ListenerFailed(VqError):

@@ -6,6 +6,7 @@ kill -9, a flipped byte ──▶ quarantined, and told by every command
 """
 
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from vq.store.format import CONTROL_BYTES
 
 pytestmark = pytest.mark.slow
 LINES = [f"m{number}" for number in range(6)]
+BATCH = CONTROL_BYTES + 20 + 2  # with one message of two bytes
 
 
 def consumed(cluster: ProcessCluster, group: str, count: int) -> list[str]:
@@ -135,7 +137,7 @@ def until(check: Callable[[], object]) -> None:
 def test_the_rest_of_a_damaged_partition_can_be_given_up(
     processes: ProcessCluster, damaged: Path
 ) -> None:
-    """The partition goes on at an offset nobody has used; a group's progress is taken away."""
+    """The partition goes on at an offset nobody has used; a group is set to its begin."""
     begin = 1_000_000
     assert processes.brokers["b1"].stop() == 0
     shutil.move(damaged / "0", processes.directory / "damaged")
@@ -144,9 +146,42 @@ def test_the_rest_of_a_damaged_partition_can_be_given_up(
     with admin(processes.zookeeper) as zookeeper:
         zookeeper.set(f"{root}/topics/t/partitions/0", json.dumps(value).encode())
         zookeeper.set(f"{root}/topics/t", zookeeper.get(f"{root}/topics/t")[0])
-        zookeeper.delete(f"{root}/consumers/old/offsets/t/0")
     processes.restart("b1")
+    reset = ("group", "reset", "old", "--to-earliest")
+    planned = processes.vq(*reset)
+    assert planned.returncode == 1
+    assert f"plan: old on t-0 from {6 * BATCH} to {begin}".encode() in planned.stderr
+    assert b"nothing was changed; add --yes" in planned.stderr
+    (done,) = processes.vq_json(*reset, "--yes")
+    assert (done["from"], done["to"]) == (6 * BATCH, begin)
     processes.vq_json("produce", "t", stdin=b"after")
     row = partition_row(processes)
     assert (row["state"], row["earliest"]) == ("rw", begin)
     assert consumed(processes, "old", 1) == ["after"]
+
+
+def test_a_group_ahead_of_its_log_is_stopped_until_it_is_reset(processes: ProcessCluster) -> None:
+    """kill -9, a log cut at the end of an acknowledged batch, new messages over the old offsets."""
+    broker = processes.add("b1")
+    processes.vq_json("topic", "create", "t")
+    for line in LINES:
+        processes.vq_json("produce", "t", stdin=line.encode())
+    assert consumed(processes, "old", 6) == LINES
+    broker.kill()
+    (block,) = (broker.spec.data / "t" / "0").glob("*.block")
+    os.truncate(block, 4 * BATCH)
+    processes.restart("b1")
+    assert consumed(processes, "old", 0) == []
+    later = [f"n{number}" for number in range(3)]
+    for line in later:
+        processes.vq_json("produce", "t", stdin=line.encode())
+    assert consumed(processes, "old", 0) == [], "it jumped over messages"
+    described = processes.vq("group", "describe", "old")
+    assert f"t-0: the group was stopped at offset {6 * BATCH}: ".encode() in described.stderr
+    assert b"`vq group reset old`" in described.stderr
+    (row,) = processes.vq_json("group", "describe", "old")["partitions"]
+    assert row["needs_reset"]
+    offset = ("--offset", str(4 * BATCH))
+    (done,) = processes.vq_json("group", "reset", "old", "--stopped", *offset, "--yes")
+    assert (done["from"], done["to"]) == (6 * BATCH, 4 * BATCH)
+    assert consumed(processes, "old", 3) == later

@@ -16,9 +16,18 @@ HOST = "client"
 
 
 def cluster_client(
-    cluster: MemoryCluster, *, host: str = HOST, clock: Clock | None = None, **settings: Any
+    cluster: MemoryCluster,
+    *,
+    host: str = HOST,
+    clock: Clock | None = None,
+    seed: int = 11,
+    **settings: Any,
 ) -> ClusterClient:
-    """Return a client of ``cluster``, not started; ``settings`` are those of its factory."""
+    """Return a client of ``cluster``, not started; ``settings`` are those of its factory.
+
+    Clients with the same ``seed`` draw the same producer ids: the broker takes what the second one
+    sends for resends of the first one's.
+    """
     config = MessageFactoryConfig(
         **{"cluster": "test", "request_timeout_s": 2.0, "connect_timeout_s": 1.0, **settings}
     )
@@ -29,7 +38,7 @@ def cluster_client(
         ),
         network=cluster.network.at(host),
         clock=clock or SystemClock(),
-        rng=random.Random(11),
+        rng=random.Random(seed),
     )
 
 

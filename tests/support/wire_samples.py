@@ -206,6 +206,10 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             to_offset=5000,
             epoch=3,
             topic_id="5f0c",
+            place=True,
+            place_offset=4900,
+            place_message_id=77,
+            place_tags=["t"],
         )
     ),
     (Command.OFFSETS, "response"): Sample(
@@ -217,6 +221,8 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             count=12,
             count_exact=True,
             epoch=3,
+            place=2,
+            place_reason="message 76 lies there",
         )
     ),
     (Command.SEAL, "request"): Sample(

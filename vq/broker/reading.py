@@ -10,6 +10,7 @@ from typing import Final
 from vq import limits
 from vq.broker.channel import Channel
 from vq.broker.context import Timer
+from vq.broker.places import check_place
 from vq.broker.session import Session
 from vq.errors import (
     Busy,
@@ -390,6 +391,8 @@ def _offsets(channel: Channel, header: wire.OffsetsRequest) -> wire.OffsetsRespo
         response.offset = min(_offset_at_time(parts, header.time_ms), channel.high_watermark)
     if header.count:
         _count(response, parts, header.from_offset, header.to_offset)
+    if header.place:
+        response.place, response.place_reason = check_place(channel, header)
     return response
 
 

@@ -8,28 +8,25 @@ from typing import Any
 import click
 
 from vq.cli.connect import cluster_client
+from vq.cli.group_reset import reset
 from vq.cli.options import Commands, Invocation, command_options
 from vq.client.admin import Inspector
 from vq.client.cluster import ClusterClient
 from vq.coordination import claims, commits, groups, topics
 from vq.coordination.coordinator import Coordinator
-from vq.coordination.groups import MemberView
+from vq.coordination.groups import MemberView, UnknownGroup
 from vq.coordination.paths import CommittedOffset, ConsumerGroup, Owner
 from vq.coordination.reading import TopicView, gather_all
-from vq.errors import CoordinationError, UnknownTopic
+from vq.errors import UnknownTopic
 from vq.model import PartitionPlacement, TopicPartition
-
-
-class UnknownGroup(CoordinationError):
-    """There is no consumer group of this name."""
-
-    retriable = False
-    hint = "a group is made by its first consumer; `vq group list` shows those that there are"
 
 
 @click.group(cls=Commands)
 def group() -> None:
-    """List and describe consumer groups."""
+    """List, describe and reset consumer groups."""
+
+
+group.add_command(reset)
 
 
 # list -----------------------------------------------------------------------------------------
@@ -114,6 +111,13 @@ def describe(invocation: Invocation, name: str, no_count: bool) -> None:
     columns = ("topic", "partition", "owner", "committed", "end", "lag_bytes", "lag_messages")
     output.table(rows, columns=columns)
     for row in rows:
+        where = f"{row['topic']}-{row['partition']}"
+        if row["needs_reset"]:
+            output.remark(
+                f"{where}: the group was stopped at offset {row['committed']}: {row['stopped']}; "
+                f"`vq group reset {name}` sets where it goes on"
+            )
+            continue
         if row["stopped"] is not None:
             output.remark(
                 f"{row['topic']}-{row['partition']}: {row['owner']} does not go on at offset "
@@ -123,7 +127,8 @@ def describe(invocation: Invocation, name: str, no_count: bool) -> None:
         if isinstance(committed, int) and end is not None and committed > end:
             output.remark(
                 f"{row['topic']}-{row['partition']}: the committed offset {committed} lies beyond "
-                f"the end {end}: messages were lost there"
+                f"the end {end}: messages were lost there; `vq group reset {name}` sets where the "
+                "group goes on"
             )
 
 
@@ -166,6 +171,7 @@ async def _row(
     where = TopicPartition(placement.topic, placement.partition)
     committed = state.offsets.get(where)
     owner = state.owners.get(where)
+    stopped = committed.stopped if committed is not None else ""
     ends = await inspector.ends(placement)
     begin = end = None
     if ends is not None:
@@ -187,9 +193,10 @@ async def _row(
         "lag_messages": count,
         "committed_ms": None if committed is None else committed.time_ms,
         "committed_by": None if committed is None else committed.member,
-        "stopped": None if owner is None else owner.stopped or None,
+        "stopped": stopped or (owner.stopped if owner is not None else "") or None,
         "stopped_at": None if owner is None else owner.stopped_at,
         "stopped_since_ms": None if owner is None else owner.stopped_since_ms or None,
+        "needs_reset": bool(stopped),
     }
 
 

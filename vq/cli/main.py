@@ -33,7 +33,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "topic": Entry("vq.cli.topic", "topic", "Create, list, describe, move and delete topics."),
     "produce": Entry("vq.cli.produce", "produce", "Send the lines of a file or of standard input."),
     "consume": Entry("vq.cli.consume", "consume", "Print messages as a member of a group."),
-    "group": Entry("vq.cli.group", "group", "List and describe consumer groups."),
+    "group": Entry("vq.cli.group", "group", "List, describe and reset consumer groups."),
     "message": Entry("vq.cli.message", "message", "Look at single messages."),
     "cluster": Entry("vq.cli.cluster", "cluster", "Look at the brokers of the cluster."),
     "bench": Entry("vq.cli.bench", "bench", "Measure throughput and latency of the cluster."),

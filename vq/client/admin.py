@@ -89,6 +89,19 @@ class Inspector:
             return None
         return PartitionEnds(oldest.earliest, newest.latest, newest.log_end_offset)
 
+    async def offset_at_time(self, placement: PartitionPlacement, time_ms: int) -> int | None:
+        """Return the first batch stored at or after ``time_ms``, the end when none is that young.
+
+        None when a broker that must be asked does not answer.
+        """
+        for span in placement.spans:
+            answer = await self._ask(placement, span, OffsetsRequest(by_time=True, time_ms=time_ms))
+            if answer is None:
+                return None
+            if span.end is None or answer.offset < span.end:
+                return answer.offset
+        return None
+
     async def count(self, placement: PartitionPlacement, start: int, end: int) -> int | None:
         """Return how many messages lie in ``[start, end)``, None when a broker cannot tell.
 
@@ -108,13 +121,19 @@ class Inspector:
     async def _offsets(
         self, placement: PartitionPlacement, span: Span, low: int = 0, high: int = 0
     ) -> OffsetsResponse | None:
+        request = OffsetsRequest()
+        if low < high:
+            request.count, request.from_offset, request.to_offset = True, low, high
+        return await self._ask(placement, span, request)
+
+    async def _ask(
+        self, placement: PartitionPlacement, span: Span, request: OffsetsRequest
+    ) -> OffsetsResponse | None:
         found = await self._master(span.group)
         if found is None:
             return None
-        master, epoch = found
-        request = OffsetsRequest(topic=placement.topic, partition=placement.partition, epoch=epoch)
-        if low < high:
-            request.count, request.from_offset, request.to_offset = True, low, high
+        master, request.epoch = found
+        request.topic, request.partition = placement.topic, placement.partition
         try:
             answer, _ = await self._cluster.request(master.address, Command.OFFSETS, request)
         except VqError:

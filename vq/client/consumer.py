@@ -16,12 +16,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vq import limits
+from vq.client import places
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
 from vq.client.decode import Decoder
 from vq.client.delivery import Delivery, DeliveryHooks, DeliveryMaker, Listener, Progress
-from vq.client.fetch_sessions import Fetches
+from vq.client.fetch_sessions import Fetches, passes
 from vq.client.fetcher import Chunk, PartitionFetcher, chunk_of
+from vq.client.filters import tags_of
 from vq.client.membership import Membership, MembershipHooks
 from vq.client.permit import Permit
 from vq.client.troubles import Troubles
@@ -53,6 +55,8 @@ _DRAIN_WARNING_S = 10.0
 _CLOSE_S = 30.0
 #: A partition still unknown after pauses up to this one, and fresh routes, is taken to be none.
 _LOOK_AGAIN_S = 0.1
+#: Longest pause before a broker that did not tell about a place is asked again.
+_CHECK_AGAIN_MAX_S = 5.0
 #: How often ``get`` reads bytes that fail a check before it says so.
 _READS_OF_DAMAGE = 3
 #: What an offset on the wire can be.
@@ -79,6 +83,9 @@ class _Held:
     committed: int
     message_id: int | None  # of the last message handled before the delivery began, by anybody
     fetch_failed: bool = False  # the trouble this partition has is one of the fetcher
+    stopped: str = ""  # why the group goes on here only after a reset
+    told_stopped: bool = False  # whether that is in the tree
+    checking: "asyncio.Task[None] | None" = field(default=None)
     drained: "asyncio.Future[None] | None" = field(default=None)
 
     def progress(self) -> Progress:
@@ -260,7 +267,7 @@ class ConsumerCore:
         if not 1 <= length <= limits.FETCH_BYTES_MAX:
             raise InvalidArgument(f"length {length} is outside [1, {limits.FETCH_BYTES_MAX}] bytes")
         check_name("topic", topic)
-        tags = () if message_filter is None else _tags_of(message_filter)
+        tags = () if message_filter is None else tags_of(message_filter)
         self._subscriptions[topic] = Subscription(topic, length, listener, tags)
 
     async def start(self) -> None:
@@ -305,7 +312,14 @@ class ConsumerCore:
         where = claim.partition
         if claim.committed is not None:
             begin = Progress(claim.committed.offset, claim.committed.message_id)
-            self._begin(where, begin, committed=begin.position)
+            stopped = await places.why_stopped(self._cluster, where, claim.committed)
+            self._begin(
+                where,
+                begin,
+                committed=begin.position,
+                stopped=stopped,
+                told_stopped=bool(claim.committed.stopped),
+            )
             return
         assert self._membership is not None
         offsets = await self.offsets(where)
@@ -319,7 +333,16 @@ class ConsumerCore:
             raise error
         self._begin(where, begin, committed=begin.position)
 
-    def _begin(self, where: TopicPartition, begin: Progress, *, committed: int) -> None:
+    def _begin(
+        self,
+        where: TopicPartition,
+        begin: Progress,
+        *,
+        committed: int,
+        stopped: str = "",
+        told_stopped: bool = False,
+    ) -> None:
+        """Deliver a partition from ``begin`` on, if it is still the same place."""
         subscription = self._subscriptions[where.topic]
         position = begin.position
         hooks = DeliveryHooks(
@@ -338,10 +361,60 @@ class ConsumerCore:
             tags=subscription.tags,
             on_chunk=delivery.add,
             on_error=lambda error: self._fetch_told(held, error),
+            on_new_epoch=lambda: self._look_again(held),
         )
         held = _Held(where, delivery, fetcher, committed, begin.message_id)
         self._held[where] = held
-        fetcher.start()
+        if stopped:
+            held.told_stopped = told_stopped
+            self._stop(held, stopped)
+        elif begin.message_id is None:
+            fetcher.start()  # its first GET asks whether there is such an offset
+        else:
+            held.checking = self._loop.create_task(self._check_place(held, begin))
+
+    # The place a group goes on from -----------------------------------------------------------
+    async def _check_place(self, held: _Held, begin: Progress) -> None:
+        """Start to fetch once the broker has not said that it is another place."""
+        tags = self._subscriptions[held.where.topic].tags
+        pause_s = _LOOK_AGAIN_S
+        while True:
+            try:
+                reason = await places.why_another(self._request, held.where, begin, tags)
+                break
+            except VqError as error:
+                if not passes(error):
+                    self._fetch_told(held, error)
+                await asyncio.sleep(pause_s * (0.5 + self._cluster.rng.random()))
+                pause_s = min(_CHECK_AGAIN_MAX_S, pause_s * 2)
+        self._fetch_told(held, None)
+        if reason:
+            self._stop(held, reason)
+        else:
+            held.fetcher.start()
+
+    def _stop(self, held: _Held, reason: str) -> None:
+        """Go on only after a reset, this member and every later one."""
+        held.fetcher.stop()
+        held.stopped = reason
+        self._tell_stopped(held)
+        if not held.told_stopped:
+            held.checking = self._loop.create_task(self._keep_stop())
+
+    def _tell_stopped(self, held: _Held) -> None:
+        error = places.stopped_error(self.config.group, held.where, held.stopped)
+        self._troubles.failed(held.where, held.fetcher.position, error)
+
+    async def _keep_stop(self) -> None:
+        """Write down that the group was stopped; the next regular commit tries again."""
+        try:
+            await self.commit()
+        except VqError as error:
+            logger.info("group %s: a stop is committed later: %s", self.config.group, error)
+
+    def _look_again(self, held: _Held) -> None:
+        """The broker came up anew: is what was handled still there?"""
+        held.checking = self._loop.create_task(self._check_place(held, held.progress()))
 
     def _soon(self, callback: Callable[..., object], *arguments: Any) -> None:
         """Call back on the loop, from any thread; too late is no error."""
@@ -371,6 +444,8 @@ class ConsumerCore:
     def _went_on(self, held: _Held) -> None:
         if self._held.get(held.where) is held:
             self._troubles.over(held.where)
+            if held.stopped:
+                self._tell_stopped(held)
 
     def _fetch_again(self, held: _Held, offset: int) -> None:
         if self._held.get(held.where) is held:
@@ -379,7 +454,9 @@ class ConsumerCore:
 
     def _fetch_told(self, held: _Held, error: VqError | None) -> None:
         """The fetcher cannot go on, or can again."""
-        if error is not None:
+        if error is not None and places.proves_a_loss(error, held.fetcher.position):
+            self._stop(held, str(error))
+        elif error is not None:
             held.fetch_failed = True
             self._troubles.failed(held.where, held.fetcher.position, error)
         elif held.fetch_failed:
@@ -389,6 +466,8 @@ class ConsumerCore:
     async def _drain(self, held: _Held) -> None:
         """Return once no listener runs for a partition any more."""
         held.fetcher.stop()
+        if held.checking is not None:
+            held.checking.cancel()
         if held.drained is None:
             drained = held.drained = self._loop.create_future()
             held.delivery.stop(lambda: self._soon(_settle, drained))
@@ -429,7 +508,13 @@ class ConsumerCore:
         for held in list(self._held.values()):
             if held.drained is not None and held.drained.done():
                 self._troubles.forget(held.where)
-                self._begin(held.where, held.progress(), committed=held.committed)
+                self._begin(
+                    held.where,
+                    held.progress(),
+                    committed=held.committed,
+                    stopped=held.stopped,
+                    told_stopped=held.told_stopped,
+                )
 
     # Commits --------------------------------------------------------------------------------------
     async def _commit_regularly(self) -> None:
@@ -463,14 +548,18 @@ class ConsumerCore:
                 held.where: held.progress()
                 for held in partitions
                 if held.delivery.position != held.committed
+                or (held.stopped and not held.told_stopped)
             }
             if not dirty:
                 return
-            for where, error in (await membership.commit(dirty)).items():
+            stopped = {held.where: held.stopped for held in partitions if held.stopped}
+            outcome = await membership.commit(dirty, stopped=stopped)
+            for where, error in outcome.items():
                 held = self._held.get(where)
                 if error is None:
                     if held is not None:
                         held.committed = dirty[where].position
+                        held.told_stopped = where in stopped
                 elif isinstance(error, GenerationStale):
                     logger.warning("%s was taken over by another member: %s", where, error)
                     membership.wake()
@@ -505,32 +594,6 @@ class ConsumerCore:
 def _settle(future: "asyncio.Future[None]") -> None:
     if not future.done():
         future.set_result(None)
-
-
-def _tags_of(message_filter: str) -> tuple[str, ...]:
-    """Return the tags that a filter such as ``a || b`` names.
-
-    Raises:
-        InvalidArgument: It names none, too many, or one that no message can have.
-    """
-    tags = tuple(tag.strip() for tag in message_filter.split("||") if tag.strip())
-    if not tags:
-        raise InvalidArgument(f"message_filter {message_filter!r} names no tag")
-    if len(tags) > limits.FILTER_TAGS_MAX:
-        raise InvalidArgument(
-            f"message_filter names {len(tags)} tags; at most {limits.FILTER_TAGS_MAX} are taken"
-        )
-    for tag in tags:
-        try:
-            size = len(tag.encode())
-        except UnicodeEncodeError as error:
-            raise InvalidArgument(f"tag {tag!r} of message_filter is no text: {error}") from error
-        if size > limits.TAG_BYTES_MAX:
-            raise InvalidArgument(
-                f"tag {tag[:20]!r}... of message_filter has {size} bytes; no tag has more than "
-                f"{limits.TAG_BYTES_MAX}"
-            )
-    return tags
 
 
 def _further(chunk: Chunk, offset: int, length: int) -> tuple[int, int]:

@@ -65,6 +65,9 @@ def chunk_of(response: GetResponse | FetchResult, body: bytes) -> Chunk:
 class PartitionFetcher:
     """Fetches from ``offset`` on until stopped; hands chunks to ``on_chunk`` in order.
 
+    ``on_new_epoch`` is called when a broker has come up anew and everything fetched before was
+    consumed: what the log holds there may be something else by now. ``start`` goes on.
+
     Attributes:
         position: What is asked for next.
         high_watermark: As told with the last answer; -1 before that.
@@ -82,6 +85,7 @@ class PartitionFetcher:
         tags: Sequence[str],
         on_chunk: Callable[[Chunk], None],
         on_error: Callable[[VqError | None], None],
+        on_new_epoch: Callable[[], None],
     ) -> None:
         self.where = where
         self.position = offset
@@ -99,6 +103,12 @@ class PartitionFetcher:
         self._prefetch_bytes = prefetch_bytes
         self._on_chunk = on_chunk
         self._on_error = on_error  # None: what was told before is over
+        self._on_new_epoch = on_new_epoch
+        self._epoch = 0  # of the last answer
+        self._epochs: dict[str, int] = {}  # by broker group
+        self._reign_ended = False  # a broker came up anew since the last bytes
+        self._joined = False
+        self._waiting = True  # for ``start``
         self.anxious = False
         self._stopped = False
         self._backoff_s = _BACKOFF_S
@@ -113,10 +123,14 @@ class PartitionFetcher:
         return self.position < self.high_watermark
 
     def start(self) -> None:
-        """Begin to fetch."""
-        if not self._stopped:
+        """Begin to fetch, or go on after ``on_new_epoch``."""
+        if self._stopped:
+            return
+        if not self._joined:
+            self._joined = True
             self._fetches.join(self)
-            self._maybe_fetch()
+        self._waiting = False
+        self._maybe_fetch()
 
     def stop(self) -> None:
         """Fetch no more; an answer on its way is dropped."""
@@ -184,11 +198,18 @@ class PartitionFetcher:
     def _maybe_fetch(self) -> None:
         if (
             self._stopped
+            or self._waiting
             or self.asked
             or self._timer is not None
             or self._again is not None
             or self.buffered >= self._prefetch_bytes
         ):
+            return
+        if self._reign_ended:
+            # What was fetched before is handled first: then it is known where to look.
+            if not self.buffered:
+                self._reign_ended, self._waiting = False, True
+                self._on_new_epoch()
             return
         size = min(self._length, self._fetches.allowance(self))
         if self.buffered and size < min(self._length, self._fetches.share_bytes) // 2:
@@ -214,6 +235,11 @@ class PartitionFetcher:
                 )
             )
             return
+        if result.epoch != self._epoch and self._is_new_reign(result.epoch):
+            self._reign_ended = True
+            self._count(asked=0)
+            self._maybe_fetch()
+            return
         if self.anxious:
             self.anxious = False
             self._on_error(None)
@@ -228,6 +254,22 @@ class PartitionFetcher:
         else:
             self._count(asked=0)
         self._maybe_fetch()
+
+    def _is_new_reign(self, epoch: int) -> bool:
+        """Note the epoch of an answer; whether the broker group was led by another one before.
+
+        Then a broker has come up again, and what it has there may be something else by now.
+        """
+        self._epoch = epoch
+        view = self._cluster.routes.topics.get(self.where.topic)
+        if view is None or self.where.partition >= len(view.partitions):
+            return False
+        span = view.partitions[self.where.partition].span_at(self.position)
+        if span is None:
+            return False
+        before = self._epochs.get(span.group, epoch)
+        self._epochs[span.group] = epoch
+        return before != epoch
 
     def failed(self, error: VqError) -> None:
         """See ``fetch_sessions.Asker``: tell of the error if it stays; ask again after a pause."""

@@ -559,9 +559,14 @@ class Membership:
 
     # Offsets --------------------------------------------------------------------------------------
     async def commit(
-        self, progress: Mapping[TopicPartition, Progress]
+        self,
+        progress: Mapping[TopicPartition, Progress],
+        *,
+        stopped: Mapping[TopicPartition, str] | None = None,
     ) -> dict[TopicPartition, VqError | None]:
         """Commit the progress of held partitions; None for each that was written.
+
+        ``stopped`` says of some why the group does not go on there, now and with its next owner.
 
         Raises:
             CoordinationError: Whether they were written is not known; commit them again.
@@ -575,9 +580,12 @@ class Membership:
                     message_id=done.message_id,
                     time_ms=now,
                     member=self._member,
+                    topic_id=view.id if view is not None else "",
+                    stopped=(stopped or {}).get(where, ""),
                 ),
             )
             for where, done in progress.items()
+            for view in [self._cluster.routes.topics.get(where.topic)]
             if where in self._claims
         ]
         result = await commits.commit(self._coordinator, wanted)

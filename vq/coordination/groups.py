@@ -29,6 +29,13 @@ from vq.model import check_name
 _NAME_RECHECK_S = 1.0
 
 
+class UnknownGroup(CoordinationError):
+    """There is no consumer group of this name."""
+
+    retriable = False
+    hint = "a group is made by its first consumer; `vq group list` shows those that there are"
+
+
 @dataclass(frozen=True, slots=True)
 class MemberView:
     """A member of a group as the tree shows it."""

@@ -501,7 +501,9 @@ class CommittedOffset(PartitionOfGroup):
     """``consumers/<group>/offsets/<topic>/<n>``: everything before ``offset`` is done.
 
     ``message_id`` is the id of the last message that was handled; None, and left out, while none
-    was, or nobody knows which.
+    was, or nobody knows which. With ``topic_id`` it tells the place from another one that has the
+    same offset. ``stopped`` says why the group does not go on from here; it is left out, like an
+    unknown topic, when it is empty.
     """
 
     _what = "offset"
@@ -510,11 +512,15 @@ class CommittedOffset(PartitionOfGroup):
     message_id: int | None = None
     time_ms: int = 0
     member: str = ""
+    topic_id: str = ""
+    stopped: str = ""
 
     def _to_json(self) -> dict[str, Any]:
         values = {"offset": self.offset, "message_id": self.message_id}
         known = {name: value for name, value in values.items() if value is not None}
-        return {**known, "time_ms": self.time_ms, "member": self.member}
+        texts = {"topic_id": self.topic_id, "stopped": self.stopped}
+        told = {name: text for name, text in texts.items() if text}
+        return {**known, "time_ms": self.time_ms, "member": self.member, **told}
 
     @classmethod
     def _from_json(cls, document: Mapping[str, Any]) -> Self:

@@ -52,6 +52,14 @@ FLAG_HESSIAN: Final = 1
 FLAGS_KNOWN: Final = FLAG_HESSIAN
 
 
+class Place(enum.IntEnum):
+    """What OFFSETS says of a place that a consumer group committed."""
+
+    UNKNOWN = 0  # it cannot be told
+    SAME = 1  # that message lies before that offset
+    OTHER = 2  # the log ends before it, or holds something else there
+
+
 class Command(enum.IntEnum):
     """Numbers of commands; for ever, as those of the fields in wire.proto.
 

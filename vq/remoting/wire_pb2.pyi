@@ -315,7 +315,7 @@ class FetchResponse(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[FetchResult, _Mapping]]] = ...) -> None: ...
 
 class OffsetsRequest(_message.Message):
-    __slots__ = ("topic", "partition", "time_ms", "by_time", "count", "from_offset", "to_offset", "epoch", "topic_id")
+    __slots__ = ("topic", "partition", "time_ms", "by_time", "count", "from_offset", "to_offset", "epoch", "topic_id", "place", "place_offset", "place_message_id", "place_tags")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     TIME_MS_FIELD_NUMBER: _ClassVar[int]
@@ -325,6 +325,10 @@ class OffsetsRequest(_message.Message):
     TO_OFFSET_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    PLACE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    PLACE_MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    PLACE_TAGS_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     time_ms: int
@@ -334,10 +338,14 @@ class OffsetsRequest(_message.Message):
     to_offset: int
     epoch: int
     topic_id: str
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., time_ms: _Optional[int] = ..., by_time: _Optional[bool] = ..., count: _Optional[bool] = ..., from_offset: _Optional[int] = ..., to_offset: _Optional[int] = ..., epoch: _Optional[int] = ..., topic_id: _Optional[str] = ...) -> None: ...
+    place: bool
+    place_offset: int
+    place_message_id: int
+    place_tags: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., time_ms: _Optional[int] = ..., by_time: _Optional[bool] = ..., count: _Optional[bool] = ..., from_offset: _Optional[int] = ..., to_offset: _Optional[int] = ..., epoch: _Optional[int] = ..., topic_id: _Optional[str] = ..., place: _Optional[bool] = ..., place_offset: _Optional[int] = ..., place_message_id: _Optional[int] = ..., place_tags: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class OffsetsResponse(_message.Message):
-    __slots__ = ("earliest", "latest", "log_end_offset", "offset", "count", "count_exact", "epoch")
+    __slots__ = ("earliest", "latest", "log_end_offset", "offset", "count", "count_exact", "epoch", "place", "place_reason")
     EARLIEST_FIELD_NUMBER: _ClassVar[int]
     LATEST_FIELD_NUMBER: _ClassVar[int]
     LOG_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -345,6 +353,8 @@ class OffsetsResponse(_message.Message):
     COUNT_FIELD_NUMBER: _ClassVar[int]
     COUNT_EXACT_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    PLACE_REASON_FIELD_NUMBER: _ClassVar[int]
     earliest: int
     latest: int
     log_end_offset: int
@@ -352,7 +362,9 @@ class OffsetsResponse(_message.Message):
     count: int
     count_exact: bool
     epoch: int
-    def __init__(self, earliest: _Optional[int] = ..., latest: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., offset: _Optional[int] = ..., count: _Optional[int] = ..., count_exact: _Optional[bool] = ..., epoch: _Optional[int] = ...) -> None: ...
+    place: int
+    place_reason: str
+    def __init__(self, earliest: _Optional[int] = ..., latest: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., offset: _Optional[int] = ..., count: _Optional[int] = ..., count_exact: _Optional[bool] = ..., epoch: _Optional[int] = ..., place: _Optional[int] = ..., place_reason: _Optional[str] = ...) -> None: ...
 
 class SealRequest(_message.Message):
     __slots__ = ("topic", "partition", "placement_version", "topic_id")

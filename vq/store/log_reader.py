@@ -2,6 +2,7 @@
 
 import errno
 import logging
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
@@ -139,6 +140,21 @@ class LogReader:
                 f"offset {offset} lies inside a record; the next one starts at {following}",
                 details={"next": following},
             )
+
+    def message_before(self, offset: int, tags: Collection[bytes] = ()) -> int | None:
+        """Return the id of the last message that ends at or before a boundary.
+
+        Only those with one of ``tags`` count, if any are given. None: that cannot be told.
+
+        Raises:
+            CorruptData: A batch on the way is damaged.
+            OffsetOutOfRange, PartitionQuarantined, PartitionFailed: As ``read``.
+        """
+        self._check_range(offset)
+        try:
+            return lookup.message_before(self._blocks, offset, tags)
+        except OSError as error:
+            raise self._read_failed(error) from error
 
     def offset_at_time(self, time_ms: int) -> int:
         """Return the start of the first batch appended at or after ``time_ms``; the end if none.

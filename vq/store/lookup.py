@@ -3,13 +3,20 @@
 Answers come from the sparse index and a short walk over batch headers; nothing here changes a log.
 """
 
+from collections.abc import Collection
+from typing import Final
+
 from vq.errors import CorruptData
 from vq.store.block import Block
 from vq.store.blocks import Blocks
-from vq.store.format import BatchHeader
-from vq.store.record import boundaries
+from vq.store.format import FLAG_CONTROL, RECORD_HEADER, BatchHeader
+from vq.store.record import boundaries, filter_by_tag
 
-__all__ = ["batch_at", "messages_before", "next_boundary", "offset_at_time"]
+__all__ = ["batch_at", "message_before", "messages_before", "next_boundary", "offset_at_time"]
+
+
+#: How far the message before an offset is looked for, where others have none that counts.
+BATCHES_BACK_MAX: Final = 16
 
 
 def batch_at(block: Block, offset: int) -> tuple[BatchHeader, int]:
@@ -44,6 +51,34 @@ def next_boundary(block: Block, offset: int) -> int:
     batch, _ = batch_at(block, offset)
     found = _records_of(block, batch)
     return next((start for start in found if start >= offset), batch.end_offset)
+
+
+def message_before(blocks: Blocks, offset: int, tags: Collection[bytes]) -> int | None:
+    """Return the id of the last message that ends at or before ``offset``, a record boundary.
+
+    Only messages with one of ``tags`` count, all of them without any. None: there is none in the
+    last ``BATCHES_BACK_MAX`` batches before the offset.
+
+    Raises:
+        CorruptData, OSError: As ``batch_at``.
+    """
+    for _ in range(BATCHES_BACK_MAX):
+        block = blocks.at(offset - 1)
+        if block is None:
+            break
+        batch, _ = batch_at(block, offset - 1)
+        size = min(offset, batch.end_offset) - batch.start_offset
+        view = block.view(batch.start_offset - block.start_offset, size)
+        if tags:
+            starts = filter_by_tag(view, batch.start_offset, tags)[1]
+        else:
+            starts = boundaries(view, batch.start_offset)[1:-1]
+        for start in reversed(starts):
+            _, _, message_id, flag = RECORD_HEADER.unpack_from(view, start - batch.start_offset)
+            if flag != FLAG_CONTROL:
+                return int(message_id)
+        offset = batch.start_offset
+    return None
 
 
 def offset_at_time(blocks: Blocks, time_ms: int) -> int | None:

@@ -22,7 +22,7 @@ from vq.errors import (
     StaleEpoch,
     VqError,
 )
-from vq.model import Address, TopicPartition
+from vq.model import Address, PartitionPlacement, Span, TopicPartition
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import FetchResult, GetRequest, GetResponse
 
@@ -38,7 +38,9 @@ class Cluster:
         self.refreshed: list[str] = []
         self.anew: list[GetRequest] = []
         self.answers: list[bytes | VqError] = []
-        self.routes = SimpleNamespace(topics={"t": SimpleNamespace(id="id-1")})
+        spans = (Span("b1", 0, 2_000), Span("b2", 2_000))
+        view = SimpleNamespace(id="id-1", partitions=[PartitionPlacement("t", 0, spans)])
+        self.routes = SimpleNamespace(topics={"t": view})
 
     def master_at(self, where: TopicPartition, offset: int) -> tuple[Address, int]:
         return HERE, 3
@@ -98,11 +100,19 @@ class Fetches:
 class Reader:
     """A fetcher and what came out of it."""
 
-    def __init__(self, *, offset: int = 100, tags: tuple[str, ...] = (), **settings: Any) -> None:
+    def __init__(
+        self,
+        *,
+        offset: int = 100,
+        tags: tuple[str, ...] = (),
+        start: bool = True,
+        **settings: Any,
+    ) -> None:
         self.fetches = Fetches()
         self.cluster = self.fetches.cluster
         self.chunks: list[Chunk] = []
         self.errors: list[VqError | None] = []
+        self.epochs: list[int] = []  # where a broker came up anew
         fetches: Any = self.fetches
         bounds = {"length": 1_000, "prefetch_bytes": 2_000, **settings}
         self.fetcher = PartitionFetcher(
@@ -112,9 +122,11 @@ class Reader:
             tags=tags,
             on_chunk=self.chunks.append,
             on_error=self.errors.append,
+            on_new_epoch=lambda: self.epochs.append(self.fetcher.position),
             **bounds,
         )
-        self.fetcher.start()
+        if start:
+            self.fetcher.start()
 
     @property
     def asked(self) -> list[int]:
@@ -380,3 +392,32 @@ async def test_that_what_was_told_is_over_is_told(monkeypatch: pytest.MonkeyPatc
     assert [type(each) for each in reader.errors] == [
         PartitionQuarantined, InternalError, type(None),
     ]  # fmt: skip
+
+
+async def test_a_broker_that_came_up_anew_is_told_before_its_bytes_are_used() -> None:
+    """First what was fetched before is consumed; another broker group is no such thing."""
+    reader = Reader(prefetch_bytes=9_000)
+    reader.answer(b"x" * 100, epoch=4)
+    (chunk,) = reader.chunks
+    reader.answer(b"other", epoch=5)
+    assert (len(reader.chunks), reader.epochs) == (1, [])
+    reader.fetcher.consumed(chunk.size)
+    assert reader.epochs == [200]
+    reader.fetcher.consumed(0)
+    assert reader.asked == [100, 200], "nothing is asked for until somebody says so"
+    reader.fetcher.start()
+    assert reader.asked == [100, 200, 200]
+    reader.answer(b"y" * 1_800, epoch=5)
+    reader.answer(b"z" * 100, epoch=9)  # the next span, of b2
+    assert [each.offset for each in reader.chunks] == [100, 200, 2_000]
+    assert reader.epochs == [200]
+    reader.fetcher.stop()
+
+
+async def test_nothing_is_fetched_before_it_is_started_or_after_it_is_stopped() -> None:
+    """It takes no share of the memory either."""
+    reader = Reader(start=False)
+    assert (reader.fetches.members, reader.asked) == (0, [])
+    reader.fetcher.stop()
+    reader.fetcher.start()
+    assert (reader.fetches.members, reader.asked) == (0, [])

@@ -94,6 +94,11 @@ GOLDEN: list[tuple[Value, str]] = [
         CommittedOffset(offset=9, time_ms=7, member="m"),
         '{"v": 1, "offset": 9, "time_ms": 7, "member": "m"}',
     ),
+    (
+        CommittedOffset(offset=9, message_id=8, time_ms=7, member="m", topic_id="ab", stopped="x"),
+        '{"v": 1, "offset": 9, "message_id": 8, "time_ms": 7, "member": "m", "topic_id": "ab", '
+        '"stopped": "x"}',
+    ),
     (SlotCounter(next=5), '{"v": 1, "next": 5}'),
     (Slot(holder="h", since_ms=1), '{"v": 1, "holder": "h", "since_ms": 1}'),
     (SlotMark(until_ms=5), '{"v": 1, "until_ms": 5}'),

@@ -1,10 +1,12 @@
-"""Counting over blocks whose index was lost (the rest is seen through the log's own questions)."""
+"""Counting over blocks whose index was lost, and the message before an offset."""
 
 import pytest
 from support.store import DIRECTORY, append, flush, memory_disk, open_log
 
-from vq.errors import CorruptData
+from vq.errors import CorruptData, OffsetOutOfRange
 from vq.store import lookup
+from vq.store.format import CONTROL_BYTES
+from vq.store.log_config import LogConfig
 from vq.store.memory_disk import keep_all
 
 
@@ -36,3 +38,39 @@ def test_a_batch_that_cannot_be_found_is_damage() -> None:
     append(log, b"x")
     with pytest.raises(CorruptData):
         lookup.batch_at(log._blocks[0], log.end_offset)
+
+
+def test_the_message_before_an_offset_is_found_at_every_boundary() -> None:
+    """Across batches and blocks; control records are no messages."""
+    log = open_log(memory_disk())
+    places: list[tuple[int, int | None]] = [(0, None)]
+    last: int | None = None
+    for number in range(12):
+        payloads = [b"x" * 200] * (number % 3 + 1)
+        offset = append(log, *payloads)
+        assert offset == places[-1][0]
+        offset += CONTROL_BYTES
+        places.append((offset, last))
+        for message_id in range(1, len(payloads) + 1):
+            offset += 220
+            last = message_id
+            places.append((offset, last))
+    assert len(log._blocks) > 1
+    for offset, message_id in places:
+        assert log.message_before(offset) == message_id, offset
+
+
+def test_the_message_before_an_offset_may_be_asked_for_by_tag() -> None:
+    """Others do not count; nor does one too far back."""
+    log = open_log(memory_disk(), config=LogConfig())
+    append(log, b"first", tag=b"a")
+    middle = append(log, b"second", b"third", tag=b"b")
+    end = log.end_offset
+    assert log.message_before(end, [b"b"]) == 2
+    assert log.message_before(end, [b"a", b"c"]) == 1
+    assert log.message_before(middle, [b"b"]) is None
+    for _ in range(lookup.BATCHES_BACK_MAX):
+        append(log, b"x")
+    assert log.message_before(log.end_offset, [b"b"]) is None
+    with pytest.raises(OffsetOutOfRange):
+        log.message_before(log.end_offset + 1)

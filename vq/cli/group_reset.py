@@ -1,0 +1,164 @@
+"""``vq group reset``: where a consumer group goes on. The plan is made in ``client.resets``."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from vq.cli.connect import cluster_client
+from vq.cli.errors import CommandFailed
+from vq.cli.options import Invocation, WholeNumber, command_options, yes_option
+from vq.client import resets
+from vq.client.cluster import ClusterClient
+from vq.client.resets import Goal, Reset, Target
+from vq.errors import CoordinationError
+
+COLUMNS = ("topic", "partition", "from", "to", "skips", "repeats")
+
+
+class Moment(click.ParamType[int]):
+    """A time as ISO 8601, taken as UTC when it names no zone."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return milliseconds since 1970 UTC."""
+        try:
+            moment = datetime.fromisoformat(str(value))
+            if moment.tzinfo is None:
+                moment = moment.replace(tzinfo=UTC)
+            milliseconds = int(moment.timestamp() * 1000)
+        except (ValueError, OverflowError):
+            milliseconds = -1
+        if milliseconds < 0:
+            self.fail(f"{value!r} is no time like 2026-11-22T09:30 or 2026-11-22T09:30:00+01:00")
+        return milliseconds
+
+
+@click.command()
+@click.argument("name")
+@click.option(
+    "--topic", "topics", multiple=True, metavar="TOPIC", help="Only this one; repeatable."
+)
+@click.option(
+    "--partition",
+    "partitions",
+    type=WholeNumber(min=0),
+    multiple=True,
+    metavar="N",
+    help="Only this one; may repeat.",
+)
+@click.option("--stopped", is_flag=True, help="Only where the group was stopped.")
+@click.option("--to-earliest", is_flag=True, help="To the oldest message kept.")
+@click.option("--to-latest", is_flag=True, help="To the end; what is there now is skipped.")
+@click.option("--to-log-end", is_flag=True, help="The same as --to-latest.")
+@click.option("--to-time", type=Moment(), help="To the first message stored at or after this time.")
+@click.option("--to-committed", is_flag=True, help="To where it is: a stopped group goes on.")
+@click.option(
+    "--offset", type=WholeNumber(min=0), help="To this offset, of one topic and partition."
+)
+@click.option("--fence", is_flag=True, help="Also while members are alive; see below.")
+@yes_option
+@command_options
+def reset(
+    invocation: Invocation,
+    name: str,
+    topics: Sequence[str],
+    partitions: Sequence[int],
+    stopped: bool,
+    fence: bool,
+    yes: bool,
+    **goals: Any,
+) -> None:
+    """Set where a consumer group goes on, in all its partitions or in some.
+
+    The plan is shown first: from and to which offset, and how many messages that skips or repeats.
+    Stop the group's members before. With --fence they may run: what they have not committed by then
+    counts for nothing, and they go on from the new offsets within their audit interval (30 s).
+    """
+    target = _target(goals)
+
+    async def work() -> list[Reset]:
+        async with cluster_client(invocation.client_config()) as cluster:
+            planned = await resets.plan_reset(
+                cluster,
+                name,
+                target,
+                only_topics=topics,
+                only_partitions=partitions,
+                only_stopped=stopped,
+            )
+            for each in planned:
+                invocation.output.remark(_sentence(name, each))
+            if planned and not yes:
+                raise CommandFailed("nothing was changed; add --yes to do it")
+            await _carry_out(cluster, name, planned, fence)
+            return planned
+
+    done = invocation.run(work())
+    if not done:
+        invocation.output.remark(f"there is nothing to reset in group {name!r}")
+    invocation.output.table([_row(each) for each in done], columns=COLUMNS)
+
+
+async def _carry_out(
+    cluster: ClusterClient, name: str, planned: Sequence[Reset], fence: bool
+) -> None:
+    try:
+        await resets.carry_out(cluster, name, planned, fence=fence)
+    except CoordinationError as error:
+        raise CommandFailed(
+            f"ZooKeeper did not take all of it ({error}); `vq group describe {name}` shows where "
+            "the group is, and the command may be repeated"
+        ) from error
+
+
+def _target(goals: dict[str, Any]) -> Target:
+    """Return the one target that was given."""
+    given = {
+        option: value for option, value in goals.items() if value is not None and value is not False
+    }
+    if len(given) != 1:
+        raise click.UsageError(
+            "give one of --to-earliest, --to-latest, --to-time, --to-committed and --offset"
+        )
+    ((option, value),) = given.items()
+    goal = _GOALS[option]
+    return Target(goal=goal, value=value if goal in {Goal.TIME, Goal.OFFSET} else 0)
+
+
+_GOALS = {
+    "to_earliest": Goal.EARLIEST,
+    "to_latest": Goal.LATEST,
+    "to_log_end": Goal.LATEST,
+    "to_time": Goal.TIME,
+    "to_committed": Goal.COMMITTED,
+    "offset": Goal.OFFSET,
+}
+
+
+def _sentence(group: str, planned: Reset) -> str:
+    before = "no offset" if planned.before is None else str(planned.before.offset)
+    effects = [
+        f"{what} {'an unknown number of' if count is None else count} messages"
+        for what, count in (("skips", planned.skips), ("repeats", planned.repeats))
+        if count != 0
+    ]
+    stopped = planned.before.stopped if planned.before is not None else ""
+    return (
+        f"plan: {group} on {planned.partition} from {before} to {planned.after.offset}"
+        + (f", {' and '.join(effects)}" if effects else "")
+        + (f"; it was stopped: {stopped}" if stopped else "")
+    )
+
+
+def _row(done: Reset) -> dict[str, Any]:
+    return {
+        "topic": done.partition.topic,
+        "partition": done.partition.partition,
+        "from": None if done.before is None else done.before.offset,
+        "to": done.after.offset,
+        "skips": done.skips,
+        "repeats": done.repeats,
+    }

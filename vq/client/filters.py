@@ -1,0 +1,30 @@
+"""The filter of a subscription: the tags it names."""
+
+from vq import limits
+from vq.errors import InvalidArgument
+
+
+def tags_of(message_filter: str) -> tuple[str, ...]:
+    """Return the tags that a filter such as ``a || b`` names.
+
+    Raises:
+        InvalidArgument: It names none, too many, or one that no message can have.
+    """
+    tags = tuple(tag.strip() for tag in message_filter.split("||") if tag.strip())
+    if not tags:
+        raise InvalidArgument(f"message_filter {message_filter!r} names no tag")
+    if len(tags) > limits.FILTER_TAGS_MAX:
+        raise InvalidArgument(
+            f"message_filter names {len(tags)} tags; at most {limits.FILTER_TAGS_MAX} are taken"
+        )
+    for tag in tags:
+        try:
+            size = len(tag.encode())
+        except UnicodeEncodeError as error:
+            raise InvalidArgument(f"tag {tag!r} of message_filter is no text: {error}") from error
+        if size > limits.TAG_BYTES_MAX:
+            raise InvalidArgument(
+                f"tag {tag[:20]!r}... of message_filter has {size} bytes; no tag has more than "
+                f"{limits.TAG_BYTES_MAX}"
+            )
+    return tags
