@@ -167,6 +167,7 @@ class Inbox:
             self._current = None
             current[0].finished(current[1])
         while not self._closed:
+            self._arrived.clear()  # before the look: what comes while it waits below wakes it
             while self._ready and not self._closed:
                 if not self._permit.holds:  # what is here may be another's by now
                     await asyncio.sleep(RECHECK_S)
@@ -179,7 +180,6 @@ class Inbox:
                 self._ready.popleft()
                 if delivery.has_more:  # the others come first
                     self._ready.append(delivery)
-            self._arrived.clear()
             await self._arrived.wait()
         return None
 

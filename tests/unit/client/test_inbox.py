@@ -386,6 +386,19 @@ async def test_nothing_is_handed_out_once_the_permit_has_lapsed() -> None:
         assert (await waiting).content == b"1.0"
 
 
+async def test_close_ends_a_reader_that_waits_for_the_permit() -> None:
+    """It is told so although it does not wait for an arrival at that moment."""
+    permit = Permit(ManualClock(monotonic=9.0).monotonic)
+    inbox = Inbox(permit)
+    Partition(inbox).add(1)
+    waiting = asyncio.ensure_future(inbox.next())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    inbox.close()
+    async with asyncio.timeout(5):
+        assert await waiting is None
+
+
 # Compressed messages ------------------------------------------------------------------------------
 def expanding(contents: list[bytes]) -> Chunk:
     body = b"".join(
