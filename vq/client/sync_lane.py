@@ -147,7 +147,7 @@ def _left(deadline: float) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError("no answer in time")
-    return left
+    return min(left, limits.TIMEOUT_S_MAX)
 
 
 @dataclass(slots=True, eq=False)
