@@ -39,6 +39,9 @@ logger = logging.getLogger(__name__)
 #: Filtered partitions scanned for one answer once it has something to tell: 128 KiB each, one a
 #: turn of the loop.
 SCANS_PER_ANSWER: Final = 8
+#: Offsets checked in one turn of the loop: each check may walk through a batch of thousands of
+#: records, and a client that begins names hundreds of partitions at once.
+CHECKS_PER_TURN: Final = 8
 #: Header bytes that a result takes at most in either encoding, its error and offsets not counted,
 #: and each of its offsets.
 _RESULT_BYTES: Final = 224
@@ -138,6 +141,7 @@ class FetchedPartition:
         offset: What the client asked for last.
         position: Where to look for data; beyond ``offset`` when a filter picked nothing so far.
         failure: An error to be told instead of data.
+        validate: The offset is still to be checked, before an answer.
         size: What it counts for in the bounds of its session.
     """
 
@@ -195,16 +199,25 @@ class FetchedPartition:
             return
         try:
             part = self.readable()
-            if self.validate and part.log is not None:
-                part.log.check_boundary(self.offset)
         except VqError as error:
             self.failure = error
         else:
-            if part.read_limit <= self.position and not self.at_once:
+            if part.read_limit <= self.position and not self.at_once and not self.validate:
                 part.parked[self] = None
                 self._parked_in = part
                 return
         self.session.ready(self)
+
+    def check(self) -> None:
+        """Return if a record begins at the offset, or cannot begin anywhere.
+
+        Raises:
+            VqError: None does; or nothing can be read there.
+        """
+        part = self.readable()
+        if part.log is not None:
+            part.log.check_boundary(self.offset)
+        self.validate = False
 
     def readable(self) -> Channel:
         """Return the channel of the range to read from now.
@@ -249,6 +262,7 @@ class FetchSession:
     """
 
     __slots__ = (
+        "_checks",
         "_due",
         "_fetches",
         "_max_bytes",
@@ -297,6 +311,7 @@ class FetchSession:
         self._size = 0
         self._results_bytes = 0
         self._scans_done = 0
+        self._checks = 0  # of offsets, in this turn
         session.waiting[self] = None
 
     # Requests -----------------------------------------------------------------------------------
@@ -395,7 +410,7 @@ class FetchSession:
     # Answers ------------------------------------------------------------------------------------
     def ready(self, fetched: FetchedPartition) -> None:
         """There is something to tell of a partition."""
-        if fetched.tags and fetched.failure is None:
+        if fetched.tags and fetched.failure is None and not fetched.validate:
             self._scans[fetched] = None
         else:
             self._ready[fetched] = None
@@ -431,14 +446,16 @@ class FetchSession:
                 self._session.defer(lambda: self._go_on(Due.PEER))
             return
         self._due = Due.NEXT_TURN  # until it is decided below
+        self._checks = 0
         if self._scans and not self._full:
             self._scan(next(iter(self._scans)))
         while self._ready and not self._full:
             if not self._read(next(iter(self._ready))):
                 break
         has_results = bool(self._response.results)
-        goes_on = self._scans and not self._full and not self._timed_out
-        if goes_on and (not has_results or self._scans_done < SCANS_PER_ANSWER):
+        is_far = has_results and self._scans_done >= SCANS_PER_ANSWER
+        scans_on = self._scans and not self._timed_out and not is_far
+        if (scans_on or self._checks >= CHECKS_PER_TURN) and not self._full:
             self._fetches.context.call_later(0, lambda: self._go_on(Due.NEXT_TURN))
             return
         self._due = None
@@ -455,12 +472,21 @@ class FetchSession:
         )
 
     def _read(self, fetched: FetchedPartition) -> bool:
-        """Put bytes or the error of a partition into the answer; False when they do not fit."""
+        """Put bytes or the error of a partition into the answer; False when that must wait."""
         room = self._max_bytes - self._size
         try:
             if fetched.failure is not None:
                 self._fail(fetched, fetched.failure)
                 return True
+            if fetched.validate:
+                if self._checks >= CHECKS_PER_TURN:
+                    return False
+                self._checks += 1
+                fetched.check()
+                if fetched.tags:
+                    del self._ready[fetched]
+                    fetched.look()
+                    return True
             part = fetched.readable()
             limit = part.read_limit
             wanted = min(limit - fetched.position, fetched.max_bytes)
@@ -495,7 +521,6 @@ class FetchSession:
             return
         moved = position > fetched.position
         fetched.position = position
-        fetched.validate = False
         if slices or (fetched.at_once and position >= part.read_limit):
             self._tell(fetched, position, slices, offsets)
             return

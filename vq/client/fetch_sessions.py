@@ -35,6 +35,8 @@ _BACKOFF_S = 0.02
 _BACKOFF_MAX_S = 1.0
 #: One request waits, one changes what is waited for.
 _REQUESTS_MAX = 2
+#: Named by one request: the broker looks at each of them in one turn of its loop.
+_ITEMS_MAX = 256
 #: Of a header; what is left goes into the next request.
 _ITEMS_BYTES_MAX = limits.FRAME_HEADER_BYTES_MAX // 2
 #: Of all partitions in one answer: it is taken apart while it is in the processor's cache. Four
@@ -350,7 +352,7 @@ class FetchSession:
     def _fill(self, request: FetchRequest) -> None:
         """Move changes into a request, as many as it holds."""
         size = 0
-        while self._items and len(request.partitions) < limits.FETCH_PARTITIONS_PER_REQUEST_MAX:
+        while self._items and len(request.partitions) < _ITEMS_MAX:
             handle = next(iter(self._items))
             size += self._items[handle].ByteSize() + 8
             if size > _ITEMS_BYTES_MAX and request.partitions:

@@ -10,7 +10,12 @@ from support.broker import Client, fetched, message, until
 
 from vq import limits
 from vq.broker.config import ConnectionLimits
-from vq.broker.fetching import SCANS_PER_ANSWER, FetchedPartition, FetchSession
+from vq.broker.fetching import (
+    CHECKS_PER_TURN,
+    SCANS_PER_ANSWER,
+    FetchedPartition,
+    FetchSession,
+)
 from vq.coordination.topics import delete_topic
 from vq.errors import (
     Busy,
@@ -301,6 +306,40 @@ async def test_an_error_of_one_partition_leaves_the_others_alone(served):
     }
     assert errors[1].details == {"earliest": 0, "latest": 0}
     assert payloads(found, 0) == [b"0" * 10] * 3
+
+
+@pytest.mark.parametrize("tags", [[], ["red"]])
+async def test_offsets_are_checked_a_few_in_a_turn(wide, monkeypatch, tags):
+    """A client that begins names thousands; nobody else must wait for all of them."""
+    for number in range(60):
+        await wide.client.put("w", number, [message(b"x", 1, "red"), message(b"y", 2, "red")])
+    turns: list[int] = []
+    check, answer_ = FetchedPartition.check, FetchSession._answer
+
+    def noted_answer(self) -> None:
+        turns.append(0)
+        answer_(self)
+
+    def noted_check(self) -> None:
+        turns[-1] += 1
+        check(self)
+
+    monkeypatch.setattr(FetchSession, "_answer", noted_answer)
+    monkeypatch.setattr(FetchedPartition, "check", noted_check)
+    end = (await wide.client.offsets("w", 0)).latest
+    asked = [add(n, 3, topic="w", tags=tags, validate=True) for n in range(20)]
+    asked += [add(n, 88, topic="w", tags=tags, validate=True) for n in range(20, 40)]
+    asked += [add(n, end, topic="w", tags=tags, validate=True) for n in range(40, 60)]
+    found, sequence = {}, 0
+    while len(found) < 40:
+        found |= await wide.client.fetch(sequence, *([] if sequence else asked))
+        sequence += 1
+    assert [found[n][0].status for n in range(20)] == [OffsetNotBoundary.status] * 20
+    assert [payloads(found, n) for n in range(20, 40)] == [[b"x", b"y"]] * 20
+    assert await wide.client.fetch(sequence, max_wait_ms=50) == {}
+    assert parked(wide) == list(range(40, 60))
+    assert sum(turns) == 60
+    assert max(turns) == CHECKS_PER_TURN
 
 
 async def test_a_handle_that_failed_can_be_added_again(served):
