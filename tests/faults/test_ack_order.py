@@ -9,14 +9,16 @@ flush is the control: there the same proof must fail.
 from pathlib import Path
 
 import pytest
-from support.ack_order import OPTIONS, Order, check_order
-from support.cluster import ProcessCluster
+from support.ack_order import OPTIONS, Order, check_order, file_system_of
+from support.cluster import ProcessCluster, process_cluster
 from support.faults import Sender, client_of, read_back, settle, times
 from support.judge import Fault
+from support.small_disk import loop_disk_at
 from support.strace import attached, need_strace, read_trace
+from support.zookeeper import ZooKeeperService
 
 import vq
-from vq.store.disk import RealDisk
+from vq.limits import MIB
 
 pytestmark = pytest.mark.slow
 
@@ -53,16 +55,38 @@ def test_no_acknowledgement_leaves_before_its_fdatasync(
     assert not order.early
 
 
+def check_common_sync(order: Order, data: Path) -> None:
+    """Many dirty partitions shared one sync of their file system, where that is worth anything."""
+    assert order.acknowledged > 20
+    kind = file_system_of(str(data))[1]
+    print("data on", kind)
+    assert order.syncs <= {"fdatasync", "syncfs"}
+    assert ("syncfs" in order.syncs) == (kind in {"ext4", "xfs"})
+    assert not order.early
+
+
 def test_no_acknowledgement_leaves_before_the_common_sync_of_many_partitions(
     processes: ProcessCluster, tmp_path: Path
 ) -> None:
-    """Many dirty partitions at once may share one sync of the file system."""
+    """Wherever these tests run."""
     order = trace_order(processes, tmp_path, partitions=16)
-    assert order.acknowledged > 20
-    whole_allowed = RealDisk().syncer(processes.brokers["b1"].spec.data) is not None
-    assert order.syncs <= {"fdatasync", "syncfs"}
-    assert ("syncfs" if whole_allowed else "fdatasync") in order.syncs
-    assert not order.early
+    check_common_sync(order, processes.brokers["b1"].spec.data)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("kind", ["ext4", "xfs"])
+def test_no_acknowledgement_leaves_before_the_device_was_told_to_flush(
+    zookeeper: ZooKeeperService, tmp_path: Path, kind: str
+) -> None:
+    """On XFS a sync of the file system alone is no proof."""
+    with (
+        loop_disk_at(tmp_path / kind, 320 * MIB, kind) as place,
+        process_cluster(place, zookeeper.hosts) as processes,
+    ):
+        order = trace_order(processes, tmp_path, partitions=16)
+        data = processes.brokers["b1"].spec.data
+        assert file_system_of(str(data))[1] == kind
+        check_common_sync(order, data)
 
 
 def test_the_control_is_caught(processes: ProcessCluster, tmp_path: Path) -> None:

@@ -6,14 +6,19 @@ request names the partition, and the block file at the end says how far the batc
 
     pwritev of the batch ended ≤ fdatasync of that file began … ended ≤ write of the reply began
 
-and the names of a new block and of its directories were synced before its first reply, too.
+and the names of a new block and of its directories were synced before its first reply, too. What
+``syncfs`` is worth depends on the file system: on ext4 all that had been written is durable when it
+ends; on XFS it is written to the device, and durable once an fdatasync or fsync on that file system
+has begun behind it and ended; on any other one it proves nothing.
 """
 
 import re
 import struct
+import subprocess
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from support.block_files import read_partition
@@ -52,7 +57,29 @@ class Order:
 @dataclass
 class _File:
     written: int = 0
+    on_device: int = 0  # maybe in its volatile cache
     durable: int = 0
+
+
+@dataclass
+class _Begun:
+    """What had been done when a sync began; only that counts when it ends."""
+
+    written: dict[str, int]
+    on_device: dict[str, int]
+    names: set[str]
+    names_on_device: set[str]
+
+
+@cache
+def file_system_of(path: str) -> tuple[int, str]:
+    """Return the number and the kind of the file system of a path, or of what is left of it."""
+    place = Path(path)
+    while not place.exists():
+        place = place.parent
+    command = ["findmnt", "-n", "-o", "FSTYPE", "-T", str(place)]
+    kind = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    return place.stat().st_dev, kind[-1]
 
 
 class _Reader:
@@ -64,7 +91,8 @@ class _Reader:
         self._served = f"TCP:[{address}->"  # connections that we accepted; not ZooKeeper's
         self._files: dict[str, _File] = defaultdict(_File)
         self._unsynced_names: set[str] = set()
-        self._begun: dict[int, tuple[dict[str, int], set[str]]] = {}
+        self._names_on_device: set[str] = set()
+        self._begun: dict[int, _Begun] = {}
         self._inbound: dict[str, bytearray] = defaultdict(bytearray)
         self._outbound: dict[str, bytearray] = defaultdict(bytearray)
         self._requests: dict[tuple[str, int], tuple[str, int]] = {}
@@ -76,8 +104,12 @@ class _Reader:
             if _path_of(call) in self._failed:
                 self.order.synced_again.append(_path_of(call))
             # Only what had been written when the call began is durable when it ends.
-            written = {path: file.written for path, file in self._files.items()}
-            self._begun[id(call)] = (written, set(self._unsynced_names))
+            self._begun[id(call)] = _Begun(
+                {path: file.written for path, file in self._files.items()},
+                {path: file.on_device for path, file in self._files.items()},
+                set(self._unsynced_names),
+                set(self._names_on_device),
+            )
         elif call.name in {"write", "writev", "sendto", "sendmsg"}:
             self._send(call)
 
@@ -101,15 +133,31 @@ class _Reader:
             self._receive(path, b"".join(_strings(call))[: call.result])
 
     def _synced(self, call: Call, path: str) -> None:
-        written, names = self._begun.pop(id(call))
+        begun = self._begun.pop(id(call))
+        device, kind = file_system_of(path)
         if path.endswith(".block") or call.name == "syncfs":
             self.order.syncs.add(call.name)
-        for each, reached in written.items():
-            if call.name == "syncfs" or each == path:
-                self._files[each].durable = max(self._files[each].durable, reached)
-        self._unsynced_names -= {
-            name for name in names if call.name == "syncfs" or str(Path(name).parent) == path
-        }
+        if call.name == "syncfs":
+            if kind == "ext4":
+                self._durable(begun.written, begun.names, device)
+            elif kind == "xfs":
+                for each, reached in begun.written.items():
+                    if file_system_of(each)[0] == device:
+                        self._files[each].on_device = max(self._files[each].on_device, reached)
+                self._names_on_device |= {n for n in begun.names if file_system_of(n)[0] == device}
+            return
+        own = {path: begun.written[path]} if path in begun.written else {}
+        names = {name for name in begun.names if str(Path(name).parent) == path}
+        self._durable(own, names, device)
+        if kind == "xfs":  # it flushed the device, also for what others had written to it
+            self._durable(begun.on_device, begun.names_on_device, device)
+
+    def _durable(self, reached: dict[str, int], names: set[str], device: int) -> None:
+        """Note what is durable on one file system."""
+        for path, length in reached.items():
+            if file_system_of(path)[0] == device:
+                self._files[path].durable = max(self._files[path].durable, length)
+        self._unsynced_names -= {name for name in names if file_system_of(name)[0] == device}
 
     def _receive(self, connection: str, data: bytes) -> None:
         for status, command, correlation, header in _frames(self._inbound[connection], data):

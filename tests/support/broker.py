@@ -129,7 +129,7 @@ class MemoryCluster:
         )
         self.coordinators[group] = self.ensemble.coordinator("test", session_timeout_s=4.0)
         self.runners[group] = HeldRunner()
-        self.flushers[group] = HeldFlusher(FlushRunner(clock, None))
+        self.flushers[group] = HeldFlusher(FlushRunner(clock))
         self.nodes[group] = BrokerNode(
             config,
             coordinator=self.coordinators[group],

@@ -1,4 +1,4 @@
-"""A real file system that is small enough to be filled: a tmpfs or a file with ext4, mounted.
+"""A real file system that is small: a tmpfs or a file with ext4 or XFS, mounted.
 
 Root mounts it; anybody else (and a root that may not) mounts a tmpfs in a user namespace, where the
 kernel allows it, and reaches it through ``/proc``. Where neither is allowed, the test is skipped
@@ -6,6 +6,7 @@ and says why.
 """
 
 import contextlib
+import ctypes
 import os
 import shutil
 import subprocess
@@ -35,26 +36,77 @@ def small_disk_at(place: Path, size: int) -> Iterator[Path]:
         _unmount(place)
 
 
+#: How a file system is made, and the Debian package that has the command.
+_MAKE = {
+    "ext4": (["mkfs.ext4", "-q", "-F", "-m", "0", "-b", "4096"], "e2fsprogs"),
+    "xfs": (["mkfs.xfs", "-q", "-f"], "xfsprogs"),  # 300 MB at least; the file has holes
+}
+
+
 @contextlib.contextmanager
-def loop_disk_at(place: Path, size: int) -> Iterator[Path]:
-    """The same with ext4 in a file beside ``place``, through a loop device: root only."""
-    if shutil.which("mkfs.ext4") is None:
-        unavailable("mkfs.ext4 is not installed: apt-get install e2fsprogs")
-    place.mkdir()
+def loop_disk_at(place: Path, size: int, kind: str = "ext4") -> Iterator[Path]:
+    """The same with ext4 or XFS in a file beside ``place``, through a loop device: root only."""
     image = place.with_suffix(".img")
+    try:
+        make_image(image, size, kind)
+        with mounted_image(image, place):
+            yield place
+    finally:
+        image.unlink(missing_ok=True)
+
+
+def make_image(image: Path, size: int, kind: str) -> None:
+    """Make a file with an empty file system of ``kind`` in it."""
+    command, package = _MAKE[kind]
+    if shutil.which(command[0]) is None:
+        unavailable(f"{command[0]} is not installed: apt-get install {package}")
     with image.open("wb") as file:
         file.truncate(size)
-    subprocess.run(["mkfs.ext4", "-q", "-F", "-m", "0", str(image)], check=True)
+    subprocess.run([*command, str(image)], check=True)
+
+
+def make_image_without_room_for_its_journal(image: Path, size: int) -> None:
+    """Make a file with an empty ext4 in it that has holes only where the journal goes."""
+    image.write_bytes(b"\xff" * size)
+    command, package = _MAKE["ext4"]
+    if shutil.which("debugfs") is None:
+        unavailable(f"debugfs is not installed: apt-get install {package}")
+    options = ["-E", "nodiscard,lazy_itable_init=0"]
+    subprocess.run([*command, *options, str(image)], check=True)
+    find = ["debugfs", "-R", "blocks <8>", str(image)]
+    found = subprocess.run(find, check=True, capture_output=True, text=True).stdout.split()
+    with image.open("r+b") as file:
+        for block in found[1:]:  # the first one says how large the journal is
+            _punch_hole(file.fileno(), int(block) * 4096, 4096)
+
+
+def _punch_hole(fd: int, start: int, length: int) -> None:
+    """Give back a range of a file; Python has no call for it."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    keep_size, punch_hole = 1, 2
+    offsets = (ctypes.c_int64(start), ctypes.c_int64(length))
+    if libc.fallocate(fd, keep_size | punch_hole, *offsets) != 0:
+        raise OSError(ctypes.get_errno(), "cannot punch a hole")
+
+
+@contextlib.contextmanager
+def mounted_image(image: Path, place: Path, *options: str) -> Iterator[None]:
+    """Mount a file with a file system in it through a loop device."""
+    place.mkdir(exist_ok=True)
+    refused = _mount(place, "-o", ",".join(("loop", *options)), str(image))
+    if refused:
+        forbidden(refused)
     try:
-        refused = _mount(place, "-o", "loop", str(image))
-        if refused:
-            forbidden(refused)
-        try:
-            yield place
-        finally:
-            _unmount(place)
+        yield
     finally:
-        image.unlink()
+        _unmount(place)
+
+
+def device_flushes(place: Path) -> int:
+    """Return how many FLUSH requests the device below ``place`` has done."""
+    device = place.stat().st_dev
+    statistics = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat")
+    return int(statistics.read_text().split()[15])  # Documentation/block/stat.rst
 
 
 def remount(place: Path, options: str) -> None:

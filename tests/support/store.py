@@ -23,9 +23,9 @@ SMALL = LogConfig(
 )
 
 
-def memory_disk(directory: Path = DIRECTORY) -> MemoryDisk:
+def memory_disk(directory: Path = DIRECTORY, *, syncfs_flushes: bool | None = None) -> MemoryDisk:
     """Return a disk on which the topic's directory exists, durably."""
-    disk = MemoryDisk()
+    disk = MemoryDisk(syncfs_flushes=syncfs_flushes)
     for parent in disk.mkdir(directory.parent):
         disk.sync_directory(parent)
     return disk.crash(keep_all)

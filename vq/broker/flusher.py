@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from vq.clock import Clock
+from vq.store.file_system import FileSystem
 from vq.store.ticket import SyncTicket
 
 logger = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ class Flusher(Protocol):
 
 
 class FlushPolicy:
-    """Decides how a set of dirty logs is synced: file by file, or the whole file system at once.
+    """Decides how the dirty logs of one file system are synced: file by file, or all at once.
 
     Syncing in turn costs about the same for every file; ``syncfs`` costs little more for many files
     than for one. Measured on ext4 with 500 dirty bytes a file (ms): 1 file 0.14 / 0.19, 2 files
@@ -54,8 +55,8 @@ class FlushPolicy:
     RETRY_EVERY = 512
     _WEIGHT = 0.2
 
-    def __init__(self, *, whole_allowed: bool) -> None:
-        self._whole_allowed = whole_allowed
+    def __init__(self) -> None:
+        self._whole_allowed = True
         # First guesses, from the table above; replaced by what is measured.
         self._file_s = 0.000_15
         self._whole_s = 0.000_18
@@ -73,6 +74,10 @@ class FlushPolicy:
             return not whole or count > 64
         return whole
 
+    def forbid_whole(self) -> None:
+        """Sync every file by itself from now on."""
+        self._whole_allowed = False
+
     def record(self, *, whole: bool, count: int, seconds: float) -> None:
         """Learn that a flush of ``count`` logs took ``seconds``."""
         if whole:
@@ -82,40 +87,114 @@ class FlushPolicy:
 
 
 class FlushRunner:
-    """Runs the tickets of one flush on the calling thread and times them.
+    """Runs the tickets of one flush on the calling thread, one file system after the other.
 
     Args:
         clock: Read before and after each flush.
-        sync_all: Syncs the whole file system under the data directory, or None where that is not
-            possible or does not report errors.
     """
 
-    def __init__(self, clock: Clock, sync_all: Callable[[], None] | None) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._sync_all = sync_all
-        self._policy = FlushPolicy(whole_allowed=sync_all is not None)
+        self._policies: dict[FileSystem, FlushPolicy] = {}
 
-    def run(self, tickets: Sequence[SyncTicket]) -> list[BaseException | None]:
+    def run(self, tickets: Sequence[SyncTicket]) -> Outcome:
         """Return, for each ticket, None when it is durable, otherwise what went wrong."""
-        begin = self._clock.monotonic()
-        whole = self._policy.choose_whole(len(tickets))
-        outcome: list[BaseException | None] = []
-        if whole and self._sync_all is not None:
-            try:
-                self._sync_all()
-            except OSError as error:
-                # Which file the error belongs to cannot be told: all of them are in doubt.
-                return [error] * len(tickets)
+        first = tickets[0].file_system
         for ticket in tickets:
-            try:
-                ticket.run(data_synced=whole)
-            except Exception as error:  # noqa: BLE001  a damaged log must not end the flusher
-                outcome.append(error)
-            else:
-                outcome.append(None)
-        seconds = self._clock.monotonic() - begin
-        self._policy.record(whole=whole, count=len(tickets), seconds=seconds)
+            if ticket.file_system is not first:
+                return self._run_apart(tickets)
+        return self._run_group(first, tickets)
+
+    def _run_apart(self, tickets: Sequence[SyncTicket]) -> Outcome:
+        """Run tickets of several file systems."""
+        groups: dict[FileSystem | None, list[int]] = {}
+        for index, ticket in enumerate(tickets):
+            groups.setdefault(ticket.file_system, []).append(index)
+        outcome: list[BaseException | None] = [None] * len(tickets)
+        for file_system, indexes in groups.items():
+            errors = self._run_group(file_system, [tickets[index] for index in indexes])
+            for index, error in zip(indexes, errors, strict=True):
+                outcome[index] = error
         return outcome
+
+    def _run_group(self, file_system: FileSystem | None, tickets: Sequence[SyncTicket]) -> Outcome:
+        """Run tickets whose files are all on one file system."""
+        if file_system is None:
+            return [_run(ticket, None) for ticket in tickets]
+        policy = self._policies.get(file_system)
+        if policy is None:
+            policy = self._policies[file_system] = FlushPolicy()
+        count = len(tickets)
+        begin = self._clock.monotonic()
+        whole = policy.choose_whole(count) and _sync(file_system, tickets, policy)
+        if whole:
+            errors = _run_rest(file_system, tickets)
+        else:
+            errors = [_run(ticket, None) for ticket in tickets]
+        if any(errors):
+            journal = _journal_error(file_system)
+            errors = [error or journal for error in errors]
+        seconds = self._clock.monotonic() - begin
+        policy.record(whole=whole, count=count, seconds=seconds)
+        return errors
+
+
+def _run_rest(file_system: FileSystem, tickets: Sequence[SyncTicket]) -> list[BaseException | None]:
+    """Do what is left for tickets whose file system was synced as a whole.
+
+    Where that does not flush the device, the first fdatasync does. Only then are the files of the
+    other tickets durable.
+    """
+    errors: list[BaseException | None] = []
+    durable = file_system.flushes_device
+    for ticket in tickets:
+        if durable and ticket.only_data:
+            errors.append(None)
+            continue
+        error = _run(ticket, file_system if durable else None)
+        durable = durable or error is None
+        errors.append(error)
+    return errors
+
+
+def _sync(file_system: FileSystem, tickets: Sequence[SyncTicket], policy: FlushPolicy) -> bool:
+    """Sync the file system as a whole; False if that failed.
+
+    The error is reported here once, and belongs to any file, also to one that is in no ticket. Only
+    an ``fdatasync`` of that file reports it again. So every log is flushed by itself from now on,
+    those of this flush included: the log that lost bytes fails, now or at its next flush, and the
+    others go on.
+    """
+    try:
+        file_system.sync()
+        for ticket in tickets:
+            if ticket.needs_metadata(file_system.block_bytes):
+                file_system.check_journal()
+                break
+    except Exception:
+        policy.forbid_whole()
+        logger.exception("syncing a file system failed; flushing each log by itself from now on")
+        _journal_error(file_system)
+        return False
+    return True
+
+
+def _journal_error(file_system: FileSystem) -> BaseException | None:
+    """Have the kernel look at the journal after an error; return why nothing is durable, if so."""
+    try:
+        file_system.check_journal()
+    except Exception as error:  # noqa: BLE001  whatever it is, the journal is not known to be well
+        return error
+    return None
+
+
+def _run(ticket: SyncTicket, synced: FileSystem | None) -> BaseException | None:
+    """Run a ticket; return what went wrong."""
+    try:
+        ticket.run(synced=synced)
+    except Exception as error:  # noqa: BLE001  a damaged log must not end the flusher
+        return error
+    return None
 
 
 class ThreadFlusher:
@@ -172,7 +251,11 @@ class ThreadFlusher:
             tickets, self._tickets = self._tickets, None
             if tickets is None:
                 return  # only ``close`` wakes without tickets
-            outcome = run(tickets)
+            outcome: Outcome
+            try:
+                outcome = run(tickets)
+            except BaseException as error:  # noqa: BLE001  somebody waits for the outcome
+                outcome = [error] * len(tickets)
             if self._closing:
                 return
             try:

@@ -179,7 +179,7 @@ class BrokerNode:
         """Make the parts and tie them together."""
         config, clock = self.config, self._clock
         loop = asyncio.get_running_loop()
-        flusher = self._flusher or ThreadFlusher(FlushRunner(clock, self._disk.syncer(config.data)))
+        flusher = self._flusher or ThreadFlusher(FlushRunner(clock))
         turn = Turn(loop.call_soon)
         self._storer = Storer(flusher, turn)
         self._context = Context(

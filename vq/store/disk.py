@@ -6,21 +6,19 @@ is decided in ``log``. Nothing here retries anything except an interrupted or sh
 """
 
 import contextlib
-import ctypes
 import errno
 import fcntl
 import mmap
 import os
-import re
 import shutil
-import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
 from vq.errors import DirectoryRefused
+from vq.store.file_system import FileSystem, FileSystems
 from vq.store.format import TEMPORARY_SUFFIX
 
 __all__ = ["Buffer", "Disk", "File", "Lock", "RealDisk", "RealFile"]
@@ -33,7 +31,13 @@ DIRECTORY_MODE: Final = 0o750
 
 
 class File(Protocol):
-    """An open file. One thread writes; ``datasync`` may run on another one meanwhile."""
+    """An open file. One thread writes; ``datasync`` may run on another one meanwhile.
+
+    Attributes:
+        file_system: What it is on, if that can be synced as a whole.
+    """
+
+    file_system: FileSystem | None
 
     def pwrite(self, buffers: Sequence[Buffer], position: int) -> None:
         """Write all of ``buffers``, back to back, from ``position`` on.
@@ -168,11 +172,11 @@ class Disk(Protocol):
         """Replace the file with ``data``: after a crash it holds the old or the new, durably."""
         ...
 
-    def syncer(self, path: Path) -> Callable[[], None] | None:
-        """Return a function that makes everything on the file system of ``path`` durable.
+    def file_system(self, path: Path) -> FileSystem | None:
+        """Return what a directory is on; None if no file was opened there or it cannot be synced.
 
-        It raises ``OSError`` if anything written there since the last call was lost. None where
-        this cannot be done, or errors would go unreported.
+        Raises:
+            OSError: It cannot be told.
         """
         ...
 
@@ -185,10 +189,11 @@ _PAGE: Final = mmap.PAGESIZE
 class RealFile:
     """A file of the operating system; appends are ``pwritev``, reads are slices of a mapping."""
 
-    __slots__ = ("_fd", "_map", "_map_length", "_mapped")
+    __slots__ = ("_fd", "_map", "_map_length", "_mapped", "file_system")
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, file_system: FileSystem | None = None) -> None:
         self._fd = fd
+        self.file_system = file_system
         self._map: mmap.mmap | None = None
         self._mapped = memoryview(b"")
         self._map_length = 0
@@ -308,6 +313,7 @@ class RealDisk:
     def __init__(self) -> None:
         self._reserve = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)]  # empty while in use
         self._reserve_lock = threading.Lock()
+        self._file_systems = FileSystems()
         weakref.finalize(self, _close_all, self._reserve)
 
     def open(self, path: Path, *, create: bool = False) -> RealFile:
@@ -316,7 +322,7 @@ class RealDisk:
         fd = os.open(path, flags, FILE_MODE)
         if create:
             _set_mode(fd, FILE_MODE)
-        return RealFile(fd)
+        return RealFile(fd, self._file_systems.of_file(fd, path))
 
     def exists(self, path: Path) -> bool:
         """See ``Disk.exists``."""
@@ -419,23 +425,9 @@ class RealDisk:
         self.rename(temporary, path)
         self.sync_directory(path.parent)
 
-    def syncer(self, path: Path) -> Callable[[], None] | None:
-        """See ``Disk.syncer``: ``syncfs``, from Linux 5.8 on, which first reported its errors."""
-        if sys.platform != "linux" or _kernel_version() < (5, 8):
-            return None
-        call = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
-        if call is None:
-            return None
-        # Held open for good: the kernel reports to a descriptor what failed since it was opened.
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-
-        def sync() -> None:
-            if call(fd) != 0:
-                number = ctypes.get_errno()
-                raise OSError(number, f"syncfs failed: {os.strerror(number)}", str(path))
-
-        weakref.finalize(sync, os.close, fd)
-        return sync
+    def file_system(self, path: Path) -> FileSystem | None:
+        """See ``Disk.file_system``."""
+        return self._file_systems.of_directory(path)
 
 
 def _close_all(descriptors: list[int]) -> None:
@@ -461,8 +453,3 @@ def _fsync_directory(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-def _kernel_version() -> tuple[int, int]:
-    found = re.match(r"(\d+)\.(\d+)", os.uname().release)
-    return (int(found[1]), int(found[2])) if found else (0, 0)

@@ -455,8 +455,7 @@ class Log(LogReader):
         )
         for block in self._dirty:
             assert block.file is not None, "a dirty block is never closed"
-            ticket.files.append(block.file)
-            ticket.blocks.append((block, block.length))
+            ticket.add(block, block.file)
         ticket.first_checkpoint, self._first_checkpoint = self._first_checkpoint, None
         if self._new_names:
             ticket.directories = list(dict.fromkeys(reversed(self._new_names)))

@@ -15,12 +15,14 @@ from typing import Final, Protocol
 
 from vq.errors import DirectoryRefused
 from vq.store.disk import Buffer
+from vq.store.file_system import FileSystem
 from vq.store.format import TEMPORARY_SUFFIX
 
 __all__ = [
     "Chance",
     "MemoryDisk",
     "MemoryFile",
+    "MemoryFileSystem",
     "Operation",
     "RandomChance",
     "keep_all",
@@ -94,16 +96,16 @@ class _Node:
     durable: bytearray = field(default_factory=bytearray)
     pending: list[tuple[str, int, bytes]] = field(default_factory=list)
 
-    def settle(self) -> None:
-        """Bring the medium up to date with the changes; costs as much as they are large."""
-        for kind, position, data in self.pending:
+    def settle(self, count: int | None = None) -> None:
+        """Bring the medium up to date with the first ``count`` changes (None: all)."""
+        for kind, position, data in self.pending[:count]:
             if kind == "truncate":
                 _resize(self.durable, position)
             else:
                 if position > len(self.durable):
                     _resize(self.durable, position)
                 self.durable[position : position + len(data)] = data
-        self.pending.clear()
+        del self.pending[:count]
 
     def after_crash(self, chance: Chance) -> bytes:
         """Return what is left of the content."""
@@ -137,9 +139,11 @@ class _Directory:
         _apply_names(self.now, names)
         self.pending.append(names)
 
-    def settle(self) -> None:
-        self.durable = dict(self.now)
-        self.pending.clear()
+    def settle(self, count: int | None = None) -> None:
+        """The same as that of a file."""
+        for change in self.pending[:count]:
+            _apply_names(self.durable, change)
+        del self.pending[:count]
 
     def after_crash(
         self, chance: Chance, survivors: "dict[int, _Node | _Directory]"
@@ -204,6 +208,7 @@ class MemoryFile:
         self._path = path
         self._node = node
         self._closed = False
+        self.file_system: FileSystem | None = disk._file_system
 
     def pwrite(self, buffers: Sequence[Buffer], position: int) -> None:
         """See ``File.pwrite``; on a full disk the part that fits is written."""
@@ -265,10 +270,13 @@ class MemoryFile:
         """See ``File.datasync``; after a failure the un-synced bytes are gone from the medium."""
         self._check_open()
         error = self._disk._may_fail("datasync", self._path)
+        if error is None:
+            error = self._disk._lost.pop(self._node, None)
         if error is not None:
             # As ext4 does: the page cache still shows them, and the next fsync says all is well.
-            self._node.pending.clear()
+            self._disk._drop_changes(self._node)
             raise error
+        self._disk._flush_device()
         self._node.settle()
         self._disk._record(Operation("datasync", self._path))
 
@@ -303,6 +311,23 @@ class _MemoryLock:
         self._locks.discard(self._path)
 
 
+class MemoryFileSystem:
+    """All of a ``MemoryDisk``; see ``FileSystem``."""
+
+    def __init__(self, disk: "MemoryDisk", *, flushes_device: bool) -> None:
+        self.flushes_device = flushes_device
+        self.block_bytes = SECTOR_BYTES
+        self._disk = disk
+
+    def sync(self) -> None:
+        """See ``FileSystem.sync``."""
+        self._disk._sync_all(flush=self.flushes_device)
+
+    def check_journal(self) -> None:
+        """See ``FileSystem.check_journal``."""
+        self._disk._check("check_journal", _TOP)
+
+
 class MemoryDisk:
     """A file system in memory; see ``Disk``. One thread only.
 
@@ -310,6 +335,8 @@ class MemoryDisk:
         capacity_bytes: When it is full; None: never.
         open_files_max: How many files may be open at once.
         record: Keep every operation; a long simulation that replays none does without.
+        syncfs_flushes: Whether syncing it as a whole flushes the device (True as on ext4, False as
+            on XFS); None: it cannot be synced as a whole.
 
     Attributes:
         operations: Everything that changed something, in order (not part of a crash).
@@ -322,6 +349,7 @@ class MemoryDisk:
         capacity_bytes: int | None = None,
         open_files_max: int = 1 << 30,
         record: bool = True,
+        syncfs_flushes: bool | None = None,
     ) -> None:
         self.capacity_bytes = capacity_bytes
         self.open_files_max = open_files_max
@@ -331,6 +359,16 @@ class MemoryDisk:
         self._root = _Directory()
         self._locks: set[PurePath] = set()
         self._faults: list[tuple[str, str, int, int]] = []
+        self._syncfs_flushes = syncfs_flushes
+        self._file_system = (
+            None
+            if syncfs_flushes is None
+            else MemoryFileSystem(self, flushes_device=syncfs_flushes)
+        )
+        # Written out to the device and not flushed there: so many changes of each.
+        self._written: dict[_Node | _Directory, int] = {}
+        self._lost: dict[_Node, OSError] = {}  # what the next datasync of a file reports
+        self._lost_some: OSError | None = None  # what the next sync of everything reports
 
     # Faults ---------------------------------------------------------------------------------------
     def fail(self, kind: str, *, error: int = errno.EIO, after: int = 0, name: str = "") -> None:
@@ -343,6 +381,22 @@ class MemoryDisk:
             name: Only calls on paths that end in this count.
         """
         self._faults.append((kind, name, after, error))
+
+    def lose(self, name: str) -> None:
+        """Lose what is not synced of the files whose path ends in ``name``, as a failed write-back.
+
+        Reads still show it. The next ``datasync`` of each of these files reports it, and so does
+        the next sync of the whole file system, each of them once.
+        """
+        for path, node in self._root.walk(_TOP):
+            if isinstance(node, _Node) and str(path).endswith(name):
+                self._drop_changes(node)
+                error = OSError(errno.EIO, "writing out was told to fail", str(path))
+                self._lost[node] = self._lost_some = error
+
+    def _drop_changes(self, node: _Node) -> None:
+        node.pending.clear()
+        self._written.pop(node, None)
 
     def forget_faults(self) -> None:
         """Let nothing fail any more that has not failed yet."""
@@ -384,6 +438,7 @@ class MemoryDisk:
             capacity_bytes=self.capacity_bytes,
             open_files_max=self.open_files_max,
             record=self._recording,
+            syncfs_flushes=self._syncfs_flushes,
         )
         after._root = self._root.after_crash(chance, {})
         return after
@@ -521,6 +576,7 @@ class MemoryDisk:
     def sync_directory(self, path: Path) -> None:
         """See ``Disk.sync_directory``."""
         self._check("sync_directory", path)
+        self._flush_device()
         self._directory(path).settle()
         self._record(Operation("sync_directory", path))
 
@@ -562,15 +618,27 @@ class MemoryDisk:
         self.rename(temporary, path)
         self.sync_directory(path.parent)
 
-    def syncer(self, path: Path) -> Callable[[], None] | None:
-        """See ``Disk.syncer``."""
+    def file_system(self, path: Path) -> MemoryFileSystem | None:
+        """See ``Disk.file_system``."""
+        return self._file_system
 
-        def sync() -> None:
-            self._check("syncer", path)
-            for below, node in self._root.walk(_TOP):
-                node.settle()
-                kind = "datasync" if isinstance(node, _Node) else "sync_directory"
-                self._record(Operation(kind, below))
-            self.sync_directory(Path(_TOP))
+    def _sync_all(self, *, flush: bool) -> None:
+        self._check("syncfs", _TOP)
+        error, self._lost_some = self._lost_some, None
+        if error is not None:
+            raise error
+        self._written = {self._root: len(self._root.pending)}
+        for _, node in self._root.walk(_TOP):
+            self._written[node] = len(node.pending)
+        if flush:
+            self._flush_device()
 
-        return sync
+    def _flush_device(self) -> None:
+        if not self._written:
+            return
+        paths = {id(node): path for path, node in self._root.walk(_TOP)}
+        for node, count in self._written.items():
+            node.settle(count)
+            kind = "datasync" if isinstance(node, _Node) else "sync_directory"
+            self._record(Operation(kind, paths.get(id(node), _TOP)))
+        self._written.clear()

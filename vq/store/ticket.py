@@ -13,6 +13,7 @@ from typing import Final
 from vq.store.block import FULL_ERRNOS, Block
 from vq.store.checkpoint import Checkpoint
 from vq.store.disk import Disk, File
+from vq.store.file_system import FileSystem
 from vq.store.format import (
     CHECKPOINT_NAME,
     CUT_MARK,
@@ -37,6 +38,7 @@ class SyncTicket:
         offset: Everything before it is durable after ``run``.
         messages: Messages of the log before that offset, since its first byte.
         files: To be synced; ``blocks`` are the same with the length that becomes durable.
+        file_system: What all files are on; None if they differ, or it cannot be synced as a whole.
         directories: Whose new names are to be synced.
         indexes: Of blocks closed lately, written together with the checkpoint.
         first_checkpoint: Written when the log began, to be synced.
@@ -51,6 +53,7 @@ class SyncTicket:
     offset: int
     messages: int
     files: list[File] = field(default_factory=list)
+    file_system: FileSystem | None = None
     blocks: list[tuple[Block, int]] = field(default_factory=list)
     directories: list[Path] = field(default_factory=list)
     indexes: list[tuple[Block, bytes]] = field(default_factory=list)
@@ -60,33 +63,55 @@ class SyncTicket:
     log_is_empty: bool = False
     checkpoint_written: bool = False
 
-    def run(self, *, data_synced: bool = False) -> None:
+    def add(self, block: Block, file: File) -> None:
+        """Have all that is in an open block now made durable."""
+        if not self.files:
+            self.file_system = file.file_system
+        elif file.file_system is not self.file_system:
+            self.file_system = None
+        self.files.append(file)
+        self.blocks.append((block, block.length))
+
+    @property
+    def only_data(self) -> bool:
+        """Whether nothing but bytes of files is to be made durable."""
+        return self.checkpoint is None and self.first_checkpoint is None and not self.directories
+
+    def needs_metadata(self, block_bytes: int) -> bool:
+        """Whether more than bytes in blocks of the file system that are durable already is new."""
+        for block, length in self.blocks:
+            if (length - 1) // block_bytes != (block.synced_length - 1) // block_bytes:
+                return True
+        return bool(self.directories)
+
+    def run(self, *, synced: FileSystem | None = None) -> None:
         """Make it durable. Runs on any thread, once, while the log goes on being appended to.
 
         Args:
-            data_synced: The whole file system was synced after ``begin_sync``: only the checkpoint
-                is left to write.
+            synced: What is on this file system was made durable after ``begin_sync``: only what
+                is elsewhere (a link, a mount) and the checkpoint are left.
 
         Raises:
             OSError: It may or may not be durable, or what was to save work could not be written
                 and not for want of room; hand the error to ``Log.fail``. Trying again would prove
                 nothing.
         """
-        if not data_synced:
-            for file in self.files:
+        for file in self.files:
+            if synced is None or file.file_system is not synced:
                 file.datasync()
-            self._sync_first_checkpoint()
-            for directory in self.directories:
+        path = self.first_checkpoint
+        if path and (synced is None or self.disk.file_system(path.parent) is not synced):
+            self._sync_first_checkpoint(path)
+        for directory in self.directories:
+            if synced is None or self.disk.file_system(directory) is not synced:
                 self.disk.sync_directory(directory)
         if self.checkpoint is not None:
             self._save_work(self.checkpoint)
 
-    def _sync_first_checkpoint(self) -> None:
+    def _sync_first_checkpoint(self, path: Path) -> None:
         """Make the log's first manifest durable; for want of a descriptor the next one will do."""
-        if self.first_checkpoint is None:
-            return
         try:
-            file = self.disk.open(self.first_checkpoint)
+            file = self.disk.open(path)
         except OSError as error:
             if error.errno not in PASSING_ERRNOS:
                 raise

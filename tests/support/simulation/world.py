@@ -240,7 +240,7 @@ class BrokerHost(Host):
             refresh_interval_s=10.0,
             seal_timeout_s=SEAL_TIMEOUT_S,
         )
-        runner = FlushRunner(self.clock, None)
+        runner = FlushRunner(self.clock)
         return BrokerNode(
             config,
             coordinator=coordinator,

@@ -155,15 +155,17 @@ def test_write_atomic_replaces_and_survives_a_leftover(place: tuple[Disk, Path])
     assert disk.listdir(path) == ["f"]
 
 
-def test_a_syncer_syncs_the_whole_file_system(place: tuple[Disk, Path]) -> None:
-    """Where there is one."""
+def test_a_file_system_is_synced_as_a_whole(place: tuple[Disk, Path]) -> None:
+    """Where that can be done; files and directories on it know the same object."""
     disk, path = place
-    file = disk.open(path / "f", create=True)
-    file.pwrite([b"data"], 0)
-    sync = disk.syncer(path)
-    if sync is not None:
-        sync()
-    file.close()
+    first, second = (disk.open(path / name, create=True) for name in ("f", "g"))
+    assert first.file_system is second.file_system
+    assert disk.file_system(path) is first.file_system
+    if first.file_system is not None:
+        first.pwrite([b"data"], 0)
+        first.file_system.sync()
+    first.close()
+    second.close()
 
 
 def test_names_can_be_made_durable_without_a_descriptor_left(tmp_path: Path) -> None:

@@ -179,17 +179,17 @@ def test_flushed_batches_survive_a_power_cut() -> None:
 
 
 def test_a_flush_of_the_whole_file_system_will_do() -> None:
-    """``data_synced`` leaves only the checkpoint to the ticket."""
-    disk = memory_disk()
+    """Then only the checkpoint is left to the ticket."""
+    disk = memory_disk(syncfs_flushes=True)
     log = open_log(disk)
     append(log, b"x")
     ticket = log.begin_sync()
     assert ticket is not None
-    sync = disk.syncer(DIRECTORY.parent)
-    assert sync is not None
-    sync()
+    file_system = ticket.file_system
+    assert file_system is not None
+    file_system.sync()
     before = len(disk.operations)
-    ticket.run(data_synced=True)
+    ticket.run(synced=file_system)
     log.finish_sync(ticket)
     assert len(disk.operations) == before
     assert payloads(open_log(disk.crash(keep_none))) == [b"x"]

@@ -7,6 +7,7 @@ from support.store import DIRECTORY, append, flush, memory_disk, open_log, paylo
 
 from vq.store.checkpoint import Checkpoint
 from vq.store.log import Log, LogState
+from vq.store.log_config import LogConfig
 from vq.store.manifest import ManifestEntry
 from vq.store.memory_disk import MemoryDisk, keep_none
 
@@ -215,3 +216,17 @@ def test_a_block_dropped_without_a_checkpoint_is_not_missing() -> None:
     log.drop_before(log._blocks[1].start_offset)
     flush(log)
     assert not disk.exists(mark)
+
+
+def test_a_ticket_knows_whether_it_needs_new_metadata() -> None:
+    """Bytes in a block of the file system that is durable already need none."""
+    log = open_log(memory_disk(), config=LogConfig())
+    found = []
+    for size in (10, 10, 4096, 10):
+        append(log, bytes(size))
+        ticket = log.begin_sync()
+        assert ticket is not None
+        found.append(ticket.needs_metadata(4096))
+        ticket.run()
+        log.finish_sync(ticket)
+    assert found == [True, False, True, False]
