@@ -9,6 +9,7 @@ gaps, so each range is a log of its own:
 """
 
 import logging
+import threading
 from pathlib import Path
 
 from vq.broker.reserve import Reserve
@@ -22,6 +23,10 @@ from vq.store.log import Log, LogConfig, LogState
 logger = logging.getLogger(__name__)
 
 _ASIDE = ".from-"
+
+
+def _aside_path(usual: Path, start: int) -> Path:
+    return usual.with_name(f"{usual.name}{_ASIDE}{start}")
 
 
 class Logs:
@@ -42,6 +47,8 @@ class Logs:
         self._config = config
         self._reserve = reserve
         self._cache = BlockCache()
+        self._aside: dict[str, dict[str, set[int]]] = {}  # topic -> partition -> starts
+        self._aside_lock = threading.Lock()
 
     def prepare(self, partition: TopicPartition, topic_id: str) -> tuple[bool, list[Path]]:
         """Make the topic's directory that of the right topic, and look for the partition's logs.
@@ -56,13 +63,26 @@ class Logs:
         """
         self._directory.claim_topic(partition.topic, topic_id)
         usual = self._directory.log_directory(*partition)
-        mark = usual.name + _ASIDE
-        aside = [
-            (int(name.removeprefix(mark)), usual.with_name(name))
-            for name in self._disk.listdir(usual.parent)
-            if name.startswith(mark) and name.removeprefix(mark).isdigit()
-        ]
-        return self._disk.exists(usual), [path for _, path in sorted(aside)]
+        paths = [_aside_path(usual, start) for start in self._starts_aside(partition)]
+        return self._disk.exists(usual), [path for path in paths if self._disk.exists(path)]
+
+    def _starts_aside(self, partition: TopicPartition) -> list[int]:
+        """Return where the partition's earlier ranges start, in rising order.
+
+        The topic's directory is listed once, not once for each of its partitions.
+        """
+        topic = partition.topic
+        with self._aside_lock:
+            aside = self._aside.get(topic)
+            if aside is None:
+                aside = {}
+                parent = self._directory.log_directory(*partition).parent
+                for name in self._disk.listdir(parent):
+                    number, mark, start = name.partition(_ASIDE)
+                    if mark and start.isdecimal():
+                        aside.setdefault(number, set()).add(int(start))
+                self._aside[topic] = aside
+            return sorted(aside.get(str(partition.partition), ()))
 
     def open(
         self,
@@ -100,8 +120,12 @@ class Logs:
             self._disk.rmtree(usual)
             self._disk.sync_directory(usual.parent)
             return None
-        aside = usual.with_name(f"{usual.name}{_ASIDE}{log.start_offset}")
+        aside = _aside_path(usual, log.start_offset)
         self._disk.rename(usual, aside)
+        with self._aside_lock:
+            known = self._aside.get(partition.topic)
+            if known is not None:
+                known.setdefault(usual.name, set()).add(log.start_offset)
         self._disk.sync_directory(usual.parent)
         return aside
 
@@ -110,10 +134,13 @@ class Logs:
 
         Returns where they are now, None if there were none.
         """
-        return self._reserve.spend(
+        path = self._reserve.spend(
             lambda: self._directory.move_topic(name, self._clock, keep=keep),
             f"the data of topic {name} cannot be moved out of the way",
         )
+        with self._aside_lock:
+            self._aside.pop(name, None)
+        return path
 
     def purge_trash(self, keep_s: float) -> int:
         """Remove what was moved out of the way long ago; return how many topics that were."""

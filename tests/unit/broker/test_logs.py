@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from support.counting import PARTITION_COUNTS, check_linear
 from support.store import SMALL, append, flush
 
 from vq.broker.logs import Logs
@@ -36,6 +37,75 @@ def logs_of(disk: MemoryDisk) -> Logs:
     directory = DataDirectory.open(HOME, "c", "b1", "n1", disk)
     reserve = Reserve(HOME, disk)
     return Logs(directory, disk=disk, clock=ManualClock(), config=SMALL, reserve=reserve)
+
+
+class CountingDisk(MemoryDisk):
+    """Counts the names it lists."""
+
+    listed = 0
+
+    def listdir(self, path: Path) -> list[str]:
+        names = super().listdir(path)
+        self.listed += len(names)
+        return names
+
+
+@pytest.mark.slow
+def test_opening_a_partition_costs_the_same_however_many_the_topic_has() -> None:
+    """The topic's directory is listed once."""
+    listed = {}
+    for count in PARTITION_COUNTS:
+        disk = CountingDisk(record=False)
+        logs = logs_of(disk)
+        partitions = [TopicPartition("t", number) for number in range(count)]
+        for partition in partitions:
+            logs.prepare(partition, "id")
+            disk.mkdir(HOME / "t" / str(partition.partition))
+        logs = logs_of(disk)
+        disk.listed = 0
+        for partition in partitions:
+            assert logs.prepare(partition, "id") == (True, [])
+        listed[count] = disk.listed
+    check_linear("names listed to open each partition of a topic", listed)
+
+
+def test_a_directory_that_cannot_be_listed_is_not_taken_for_an_empty_one(
+    disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next look finds the earlier ranges."""
+    logs = logs_of(disk)
+    aside = logs.put_aside(WHERE, logs.open(WHERE, "id"))
+    logs = logs_of(disk)
+
+    def refuse(disk: MemoryDisk, path: Path) -> list[str]:
+        raise OSError(24, "too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryDisk, "listdir", refuse)
+        with pytest.raises(OSError, match="too many"):
+            logs.prepare(WHERE, "id")
+    assert logs.prepare(WHERE, "id") == (False, [aside])
+
+
+def test_earlier_ranges_are_known_whenever_they_came(disk: MemoryDisk) -> None:
+    """At the start, or put aside since; gone with the topic's data."""
+    logs = logs_of(disk)
+    assert logs.prepare(WHERE, "id") == (True, [])
+    log = logs.open(WHERE, "id")
+    first = logs.put_aside(WHERE, log)
+    assert logs.prepare(WHERE, "id") == (False, [first])
+    log = logs.open(WHERE, "id", start_offset=5_000)
+    append(log, b"y")
+    flush(log)
+    second = logs.put_aside(WHERE, log)
+    for again in (logs, logs_of(disk)):
+        assert again.prepare(WHERE, "id") == (False, [first, second])
+        assert again.prepare(TopicPartition("t", 1), "id") == (False, [])
+    assert second is not None
+    disk.rename(second, HOME / "elsewhere")
+    assert logs.prepare(WHERE, "id") == (False, [first])
+    logs.move_topic("t", keep=False)
+    assert logs.prepare(WHERE, "other") == (False, [])
 
 
 def test_an_empty_log_that_is_put_aside_leaves_nothing() -> None:
