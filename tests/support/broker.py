@@ -64,6 +64,12 @@ class HeldFlusher(LoopFlusher):
         else:
             super().submit(tickets)
 
+    def release_one(self) -> None:
+        """Flush what was submitted, and hold the next submission back again."""
+        (tickets,) = self._submitted
+        self._submitted.clear()
+        super().submit(tickets)
+
     def release(self) -> None:
         """Flush what was held back, and hold nothing back any more."""
         self.held = False

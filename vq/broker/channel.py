@@ -495,8 +495,11 @@ class Channel:
         acks = self.acks
         while acks and acks[0].target <= synced:
             _, session, ticket, offset, size, duplicate = acks.popleft()
-            session.count_put_bytes(-size)
-            self._acknowledge(session, ticket, offset, duplicate=duplicate)
+            try:
+                session.count_put_bytes(-size)
+                self._acknowledge(session, ticket, offset, duplicate=duplicate)
+            except Exception:
+                logger.exception("acknowledging failed partition=%s", self)
         self._move_high_watermark(synced)
         self._tell_settled()
 
@@ -522,14 +525,17 @@ class Channel:
         if self.settled:
             callbacks, self._when_settled = self._when_settled, []
             for callback in callbacks:
-                callback()
+                try:
+                    callback()
+                except Exception:
+                    logger.exception("a callback that waited for a flush failed partition=%s", self)
         else:
             self.context.storer.mark(self)
 
     def fail(self, error: BaseException) -> None:
         """End writing for good: the first I/O error on a log is its last."""
         if self.failure is None:
-            logger.error("partition %s: writing ends after an I/O error: %s", self, error)
+            logger.error("partition %s: writing ends after an error: %s", self, error)
             self.failure = error
             if self.log is not None:
                 self.log.fail(error)
@@ -540,8 +546,11 @@ class Channel:
         """Tell all who wait for a flush that the outcome is unknown."""
         acks, self.acks = self.acks, deque()
         for ack in acks:
-            ack.session.count_put_bytes(-ack.size)
-            self._refuse(ack.session, ack.ticket, error)
+            try:
+                ack.session.count_put_bytes(-ack.size)
+                self._refuse(ack.session, ack.ticket, error)
+            except Exception:
+                logger.exception("refusing failed partition=%s", self)
 
     # Readers ------------------------------------------------------------------------------------
     def _move_high_watermark(self, offset: int) -> None:
@@ -553,7 +562,11 @@ class Channel:
     def wake(self) -> None:
         """Have all parked requests look again."""
         for waiting in list(self.parked):
-            waiting.wake()
+            try:
+                waiting.wake()
+            except Exception:
+                logger.exception("waking a reader failed partition=%s", self)
+                self.parked.pop(waiting, None)
 
     def close(self, error: VqError) -> None:
         """Refuse everything from now on; whoever is parked is told ``error``."""

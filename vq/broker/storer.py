@@ -5,6 +5,7 @@ and whenever a flush ends, it hands all of them to the flusher at once. What is 
 flush runs waits for the next one.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -12,6 +13,8 @@ from vq.broker.flusher import Flusher
 from vq.broker.turn import Turn
 from vq.errors import VqError
 from vq.store.ticket import SyncTicket
+
+logger = logging.getLogger(__name__)
 
 
 class Flushable(Protocol):
@@ -92,8 +95,8 @@ class Storer:
         for channel in dirty:
             try:
                 ticket = channel.begin_flush()
-            except (OSError, VqError) as error:
-                channel.flush_failed(error)
+            except Exception as error:  # noqa: BLE001  one log must not stop the others
+                _fail(channel, error)
                 continue
             if ticket is not None:
                 channels.append(channel)
@@ -115,14 +118,23 @@ class Storer:
         self.flushed_logs += len(channels)
         done: list[Flushable] = []
         for channel, ticket, error in zip(channels, tickets, outcome, strict=True):
-            if error is None:
+            if error is not None:
+                _fail(channel, error)
+                continue
+            try:
                 channel.end_flush(ticket)
-                done.append(channel)
+            except Exception as found:  # noqa: BLE001  one log must not stop the others
+                _fail(channel, found)
             else:
-                channel.flush_failed(error)
+                done.append(channel)
         self.kick()
         for channel in done:
-            channel.settle()
+            try:
+                channel.settle()
+            except Exception:
+                logger.exception(
+                    "settling failed; the next flush tries again partition=%s", channel
+                )
         self._turn.run()
         if self._idle_callbacks and self.idle:
             self._tell_idle()
@@ -130,4 +142,17 @@ class Storer:
     def _tell_idle(self) -> None:
         callbacks, self._idle_callbacks = self._idle_callbacks, []
         for callback in callbacks:
-            callback()
+            try:
+                callback()
+            except Exception:
+                logger.exception("a callback that waited for the last flush failed")
+
+
+def _fail(channel: Flushable, error: BaseException) -> None:
+    """End the writing of one log; whatever goes wrong with that, the others go on."""
+    if not isinstance(error, (OSError, VqError)):
+        logger.error("flushing failed unexpectedly partition=%s", channel, exc_info=error)
+    try:
+        channel.flush_failed(error)
+    except Exception:
+        logger.exception("ending the writing of a log failed partition=%s", channel)

@@ -3,8 +3,11 @@
 All requests that arrive in one turn share one start of a flush and, per connection, one write.
 """
 
+import logging
 from collections.abc import Callable
 from typing import Protocol
+
+logger = logging.getLogger(__name__)
 
 
 class Writer(Protocol):
@@ -51,8 +54,14 @@ class Turn:
         """End the turn now. The action comes first: what it starts goes on beside the writes."""
         self._scheduled = False
         if self._action is not None:
-            self._action()
+            try:
+                self._action()
+            except Exception:
+                logger.exception("the action at the end of a turn failed")
         while self._writers:  # a fetch session that answers makes its connection one of them
             writers, self._writers = self._writers, []
             for writer in writers:
-                writer.write_out()
+                try:
+                    writer.write_out()
+                except Exception:
+                    logger.exception("writing out failed connection=%s", writer)

@@ -2,10 +2,12 @@
 
 import asyncio
 import errno
+from typing import Any
 
 import pytest
 from support.broker import message, until
 
+from vq.broker.channel import Channel
 from vq.errors import (
     BadChecksum,
     DiskFull,
@@ -19,11 +21,28 @@ from vq.errors import (
     UnknownPartition,
     UnknownProducer,
     UnknownTopic,
+    VqError,
 )
+from vq.model import TopicPartition
 from vq.remoting.messages import decode_reply
 from vq.store import producers
 from vq.store.format import CONTROL_BYTES
+from vq.store.log import Log
 from vq.store.record import decode_records
+
+
+async def outcome(put: "asyncio.Future[Any]") -> type[Exception] | None:
+    """Return the kind of error a PUT ended with, None if it was acknowledged."""
+    try:
+        decode_reply(await asyncio.wait_for(put, 5))
+    except VqError as error:
+        return type(error)
+    return None
+
+
+def channel_of(served: Any, partition: int) -> Channel:
+    """Return the node's channel of a partition of topic ``t``."""
+    return served.node._partitions.channels[TopicPartition("t", partition)]
 
 
 async def test_a_batch_is_stored_behind_its_control_record(served):
@@ -224,6 +243,34 @@ async def test_a_producer_epoch_that_does_not_fit_is_refused(served):
         )
 
 
+async def test_readers_stop_at_what_is_durable_also_while_the_next_flush_runs(served):
+    """After every settle: high watermark <= synced offset, whatever was appended meanwhile."""
+    await served.client.put("t", 0, [message(b"first")])
+    channel = channel_of(served, 0)
+    log = channel.log
+    assert log is not None
+    served.flusher.held = True
+    before = served.flusher.submissions
+    put = served.client.send_put("t", 0, [message(b"0")])
+    await until(lambda: served.flusher.submissions == before + 1)
+    for number in range(1, 4):
+        flushing = log.end_offset
+        following = served.client.send_put("t", 0, [message(b"%d" % number)])
+        await until(lambda: len(channel.acks) == 2)
+        served.flusher.release_one()
+        assert await outcome(put) is None
+        assert served.flusher.submissions == before + number + 1
+        assert channel.flushing, "the next flush is running"
+        assert channel.high_watermark == log.synced_offset == flushing < log.end_offset
+        header, body = await served.client.get("t", 0, 0)
+        assert header.high_watermark == len(body) == flushing
+        assert not following.done()
+        put = following
+    served.flusher.release()
+    assert await outcome(put) is None
+    assert channel.high_watermark == log.synced_offset == log.end_offset
+
+
 # I/O errors ---------------------------------------------------------------------------------------
 async def test_after_a_failed_flush_waiting_sends_are_unknown_and_later_ones_refused(served):
     """The first I/O error ends the partition: no second fsync, no acknowledgement, no silence."""
@@ -238,6 +285,71 @@ async def test_after_a_failed_flush_waiting_sends_are_unknown_and_later_ones_ref
     header, body = await served.client.get("t", 0, 0)
     assert header.high_watermark == kept
     assert [r.payload for r in decode_records(body, 0)] == [b"kept"]
+
+
+async def test_a_failed_flush_gives_the_bytes_of_its_puts_back(served):
+    """To the session and to the node: otherwise neither reads on after enough failures."""
+    (session,) = served.node._server.sessions
+    server = served.node._server
+    served.flusher.held = True
+    puts = [served.client.send_put("t", 0, [message(bytes(1_000))]) for _ in range(5)]
+    puts.append(served.client.send_put("t", 1, [message(bytes(1_000))]))
+    await until(lambda: session.put_bytes == server.put_bytes > 6_000)
+    served.disk.fail("datasync", name=f"/0/{0:016d}.block")
+    served.flusher.release()
+    assert [await outcome(put) for put in puts] == [StorageFailed] * 5 + [None]
+    assert session.put_bytes == server.put_bytes == 0
+
+
+@pytest.mark.parametrize("where", ["begin_sync", "finish_sync"])
+async def test_a_bug_while_one_log_is_flushed_fails_that_partition_only(served, where, monkeypatch):
+    """Neither an I/O error nor one of ours: the others go on, nobody waits for ever."""
+    await served.client.put("t", 0, [message(b"x")])
+    await served.client.put("t", 1, [message(b"x")])
+    struck = channel_of(served, 0).log
+
+    def broken(log: Log, *args: Any) -> Any:
+        if log is struck:
+            raise RuntimeError("a bug")
+        return whole(log, *args)
+
+    whole = getattr(Log, where)
+    monkeypatch.setattr(Log, where, broken)
+    for expected in (StorageFailed, PartitionFailed):
+        puts = [served.client.send_put("t", partition, [message(b"y")]) for partition in (0, 1)]
+        assert [await outcome(put) for put in puts] == [expected, None]
+    status = await served.client.status(with_partitions=True)
+    assert [p.state for p in status.partitions] == ["failed", "rw"]
+    assert served.node._server.put_bytes == 0
+
+
+@pytest.mark.parametrize("method", ["reply", "count_put_bytes"])
+async def test_a_connection_that_cannot_be_answered_stops_no_other(served, method, monkeypatch):
+    """Its neighbours in the same flush, and in the same partition, get their answers."""
+    other = await served.connect()
+    (first, _) = served.node._server.sessions
+    acks = [channel_of(served, partition).acks for partition in (0, 1)]
+    served.flusher.held = True
+    before = served.flusher.submissions
+    puts = [other.send_put("t", 1, [message(b"x")])]  # the flush of the others is the next one
+    await until(lambda: served.flusher.submissions == before + 1)
+    doomed = served.client.send_put("t", 0, [message(b"x")])
+    await until(lambda: len(acks[0]) == 1)
+    puts += [other.send_put("t", partition, [message(b"x")]) for partition in (0, 1)]
+    await until(lambda: [len(each) for each in acks] == [2, 2])
+
+    def broken(session: object, *args: Any) -> Any:
+        if session is first:
+            raise RuntimeError("a bug")
+        return whole(session, *args)
+
+    whole = getattr(type(first), method)
+    monkeypatch.setattr(type(first), method, broken)
+    served.flusher.release()
+    assert [await outcome(put) for put in puts] == [None] * 3
+    assert not doomed.done()
+    monkeypatch.undo()
+    await served.client.put("t", 0, [message(b"y")])
 
 
 async def test_a_failed_partition_leaves_the_others_alone(served):

@@ -2,23 +2,25 @@
 
 import asyncio
 import threading
+from collections.abc import Sequence
 
 import pytest
 from support.broker import until
 from support.store import DIRECTORY, append, memory_disk, open_log, payloads
 
-from vq.broker.flusher import FlushPolicy, FlushRunner, LoopFlusher, ThreadFlusher
+from vq.broker.flusher import FlushPolicy, FlushRunner, LoopFlusher, Outcome, ThreadFlusher
 from vq.clock import ManualClock, SystemClock
 from vq.store.file_system import FileSystem
 from vq.store.log import Log
 from vq.store.memory_disk import keep_none
+from vq.store.ticket import SyncTicket
 
 
 class FakeTicket:
     """A ticket that remembers how it was run."""
 
     def __init__(
-        self, error: Exception | None = None, *, file_system: FileSystem | None = None
+        self, error: BaseException | None = None, *, file_system: FileSystem | None = None
     ) -> None:
         self.runs: list[FileSystem | None] = []
         self.thread: int | None = None
@@ -273,6 +275,28 @@ async def test_the_thread_flushes_off_the_loop_and_calls_back_on_it():
         await until(lambda: len(done) == n)  # noqa: B023
         assert ticket.thread != threading.get_ident()
         assert done[-1] == (threading.get_ident(), [None])
+    flusher.close()
+
+
+async def test_whatever_a_flush_raises_reaches_those_who_wait():
+    """And the thread goes on."""
+
+    class Broken(FlushRunner):
+        def run(self, tickets: Sequence[SyncTicket]) -> Outcome:
+            if tickets[0].error is not None:
+                raise tickets[0].error
+            return super().run(tickets)
+
+    flusher = ThreadFlusher(Broken(SystemClock()))
+    done: list[Outcome] = []
+    flusher.start(lambda _, outcome: done.append(outcome))
+    error = SystemExit("a bug")
+    flusher.submit([FakeTicket(error), FakeTicket()])
+    await until(lambda: done)
+    assert done.pop() == [error, error]
+    flusher.submit([FakeTicket()])
+    await until(lambda: done)
+    assert done == [[None]]
     flusher.close()
 
 

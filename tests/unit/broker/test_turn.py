@@ -2,6 +2,8 @@
 
 from types import SimpleNamespace
 
+import pytest
+
 from vq.broker.turn import Turn
 
 
@@ -18,3 +20,23 @@ def test_a_turn_ends_once_with_the_action_first():
     assert seen == ["action", "a", "b"]
     turn.schedule()
     assert len(scheduled) == 2
+
+
+def test_what_fails_at_the_end_of_a_turn_stops_nothing_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Neither the action nor a writer: the other writers write, and the next turn ends, too."""
+    scheduled, seen = [], []
+    turn = Turn(scheduled.append)
+
+    def broken() -> None:
+        raise RuntimeError("a bug")
+
+    turn.on_end(broken)
+    for _ in range(2):
+        turn.add(SimpleNamespace(write_out=broken))
+        turn.add(SimpleNamespace(write_out=lambda: seen.append("b")))
+        scheduled.pop()()
+    assert seen == ["b", "b"]
+    assert not scheduled
+    assert caplog.text.count("RuntimeError: a bug") == 4
