@@ -9,9 +9,11 @@ full, flushed or deleted (``log``).
 """
 
 import errno
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +31,8 @@ from vq.store.offset_index import OffsetIndex
 
 __all__ = ["Block", "BlockCache"]
 
+logger = logging.getLogger(__name__)
+
 #: Errors that say "no space" and nothing worse.
 FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _ALLOCATION_UNIT: Final = 4096
@@ -40,49 +44,76 @@ class BlockCache:
 
     An open block takes one descriptor and, once read from, a second one for its mapping. A block
     with bytes that are not flushed yet is never closed, so the bound can be exceeded by the number
-    of blocks that are dirty at the same moment.
+    of blocks that are dirty at the same moment. Those are set apart (``pin``), so that ``trim``
+    costs as much as it closes, however many blocks are dirty.
 
     Shared by all logs of a node. A block is used by one thread at a time; ``trim`` closes blocks of
     any log, so it is called only on the thread that appends and reads. Another thread that works
-    on a block takes it out first (``give``).
+    on a block takes it out first (``give``), or does no more than ``unpin`` it.
     """
 
     def __init__(self, open_blocks_max: int = 256) -> None:
         self._open_blocks_max = open_blocks_max
-        self._open: OrderedDict[Block, None] = OrderedDict()
-        self._closing = threading.Lock()
-        self.opened = self._open.setdefault
-        self.used = self._open.move_to_end
+        self._clean: OrderedDict[Block, None] = OrderedDict()  # the one used last comes last
+        self._dirty: dict[Block, None] = {}
+        self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self._open)
+        return len(self._clean) + len(self._dirty)
+
+    def opened(self, block: "Block") -> None:
+        """Note that ``block`` is open now."""
+        (self._dirty if block.dirty else self._clean)[block] = None
+
+    def used(self, block: "Block") -> None:
+        """Note that an open block was used."""
+        if block in self._clean:
+            self._clean.move_to_end(block)
+
+    def pin(self, block: "Block") -> None:
+        """Note that an open block has become dirty."""
+        self._clean.pop(block, None)
+        self._dirty[block] = None
+
+    def unpin(self, block: "Block") -> None:
+        """Note that a block is no longer dirty; safe beside ``trim``."""
+        with self._lock:
+            if self._dirty.pop(block, self) is None:
+                self._clean[block] = None
 
     def trim(self, keep: "Block | None" = None) -> None:
         """Close the blocks used least recently, but not ``keep``, until few enough are open."""
-        if len(self._open) <= self._open_blocks_max:
+        excess = len(self._clean) + len(self._dirty) - self._open_blocks_max
+        if excess <= 0 or not self._clean:
             return
-        with self._closing:
-            for block in list(self._open):
-                if block is not keep and not block.dirty:
-                    block.close()
-                    if len(self._open) <= self._open_blocks_max:
-                        return
+        with self._lock:
+            victims = [block for block in islice(self._clean, excess + 1) if block is not keep]
+            for block in victims[:excess]:
+                _close(block)
 
     def give(self, block: "Block", other: "BlockCache") -> None:
         """Hand the block over to another cache, open or closed as it is."""
-        with self._closing:
+        with self._lock:
             if self.closed(block):
                 other.opened(block)
             block.cache = other
 
     def close_all(self) -> None:
         """Close every open block."""
-        for block in list(self._open):
+        for block in [*self._clean, *self._dirty]:
             block.close()
 
     def closed(self, block: "Block") -> bool:
         """Note that ``block`` gives its file back; False if somebody else did just before."""
-        return self._open.pop(block, self) is None
+        return self._clean.pop(block, self) is None or self._dirty.pop(block, self) is None
+
+
+def _close(block: "Block") -> None:
+    """Close a block without bytes to lose; what the system says to that concerns no other log."""
+    try:
+        block.close()
+    except OSError as error:
+        logger.warning("closing %s failed: %s", block.path, error)
 
 
 class Block:

@@ -292,8 +292,6 @@ class Log(LogReader):
             if file is None:
                 file = block.open()
                 self._cache.trim(block)
-            else:
-                self._cache.used(block)
             file.pwrite((control, records), length)
         except OSError as error:
             raise self._append_failed(block, error) from error
@@ -302,6 +300,7 @@ class Log(LogReader):
         index.maybe_add(start, block.messages, now)
         if block.synced_length == length and block not in self._dirty:
             self._dirty.append(block)
+            self._cache.pin(block)
         block.length = length + size
         block.messages += record_count
         self.end_offset = start + size
@@ -496,6 +495,8 @@ class Log(LogReader):
         self.messages_synced = ticket.messages
         for block, length in ticket.blocks:
             block.synced_length = length
+            if block.length == length:
+                block.cache.unpin(block)
         self._dirty = [block for block in self._dirty if block.dirty]
         if ticket.checkpoint_written:
             for block, _ in ticket.indexes:
@@ -541,11 +542,15 @@ class Log(LogReader):
     def roll(self) -> None:
         """End the block that takes appends, so that retention may drop it; the next one is new.
 
+        Rolling again before the next append does nothing.
+
         Raises:
             PartitionFailed: An I/O error.
         """
-        block = self._active or self._blocks.last
-        if block is not None and block.length and not self._stopped:
+        if self._stopped:
+            return
+        block = self._active or self._adopt_last()
+        if block is not None and block.length:
             try:
                 self._end_block(block)
             except OSError as error:

@@ -103,12 +103,49 @@ def test_the_least_recently_used_are_closed_but_never_dirty_ones() -> None:
     disk, cache = MemoryDisk(), BlockCache(3)
     blocks = [make(disk, n * 1000, cache=cache, batches=1) for n in range(5)]
     blocks[0].synced_length = 0
+    cache.pin(blocks[0])
     blocks[1].view(0, 8)
     cache.trim(blocks[2])
     assert [b.file is not None for b in blocks] == [True, True, True, False, False]
     assert disk.open_files == len(cache) == 3
+    blocks[0].synced_length = blocks[0].length
+    cache.unpin(blocks[0])
+    cache.trim()
+    blocks[3].open()
+    cache.trim(blocks[3])
+    assert [b.file is not None for b in blocks] == [True, True, False, True, False]
     cache.close_all()
     assert disk.open_files == 0
+
+
+def test_more_dirty_blocks_than_may_be_open_leave_no_room_for_clean_ones() -> None:
+    """All dirty ones stay open; of the clean ones only the one in use."""
+    disk, cache = MemoryDisk(), BlockCache(3)
+    blocks = [make(disk, n * 1000, cache=cache, batches=1) for n in range(6)]
+    for block in blocks[:4]:
+        block.synced_length = 0
+        cache.pin(block)
+    cache.trim(blocks[4])
+    assert [b.file is not None for b in blocks] == [True, True, True, True, True, False]
+    cache.give(blocks[0], own := BlockCache(0))
+    own.trim()
+    assert blocks[0].file is not None, "a dirty block stays so in another cache"
+
+
+def test_a_file_that_cannot_be_closed_is_nobody_elses_failure(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has no bytes to lose; the log that makes room for itself goes on."""
+    disk, cache = MemoryDisk(), BlockCache(1)
+    first, second = (make(disk, n * 1000, cache=cache, batches=1) for n in range(2))
+
+    def close(file: object) -> None:
+        raise OSError(errno.EIO, "told to fail")
+
+    monkeypatch.setattr(type(first.file), "close", close)
+    cache.trim(second)
+    assert "closing" in caplog.text
+    assert (first.file, len(cache)) == (None, 1)
 
 
 def test_a_block_given_away_is_out_of_reach() -> None:

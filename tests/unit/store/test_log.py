@@ -3,8 +3,10 @@
 import errno
 import itertools
 import random
+from pathlib import Path
 
 import pytest
+from support.counting import PARTITION_COUNTS, check_linear, count_lines
 from support.store import (
     DIRECTORY,
     SMALL,
@@ -37,7 +39,7 @@ from vq.model import ProducerStamp
 from vq.store.block import BlockCache
 from vq.store.disk import RealDisk
 from vq.store.format import CONTROL_BYTES, decode_control
-from vq.store.log import LogConfig, LogState
+from vq.store.log import Log, LogConfig, LogState
 from vq.store.memory_disk import MemoryDisk, RandomChance, keep_all, keep_none
 
 
@@ -193,6 +195,79 @@ def test_a_flush_of_the_whole_file_system_will_do() -> None:
     log.finish_sync(ticket)
     assert len(disk.operations) == before
     assert payloads(open_log(disk.crash(keep_none))) == [b"x"]
+
+
+def test_rolling_twice_is_rolling_once() -> None:
+    """Also right after a start, when the last block was never appended to by this process."""
+    disk = memory_disk()
+    log = open_log(disk, config=LogConfig())
+    append(log, b"x")
+    for _ in range(3):
+        log.roll()
+    flush(log)
+    log.roll()
+    flush(log)
+    append(log, b"y")
+    flush(log)
+    log.close()
+    log = open_log(disk, config=LogConfig())
+    for _ in range(3):
+        log.roll()
+        flush(log)
+    append(log, b"z")
+    flush(log)
+    assert len(log._blocks) == 3
+    assert payloads(open_log(disk.crash(keep_none))) == [b"x", b"y", b"z"]
+
+
+def test_rolling_many_logs_that_share_few_open_files() -> None:
+    """The block that is ended may be closed, and its index forgotten."""
+    disk, cache = memory_disk(), BlockCache(1)
+    logs = [
+        open_log(disk, DIRECTORY.with_name(str(n)), config=LogConfig(), cache=cache)
+        for n in range(3)
+    ]
+    for log in logs:
+        append(log, b"x")
+        flush(log)
+    for _ in range(2):
+        for log in logs:
+            log.roll()
+        for log in logs:
+            flush(log)
+    for log in logs:
+        append(log, b"y")
+        flush(log)
+        assert payloads(log) == [b"x", b"y"]
+
+
+@pytest.mark.slow
+def test_an_append_costs_the_same_however_many_logs_are_dirty() -> None:
+    """Also when more of them are dirty than files may be open; so does its flush."""
+    appends, flushes = {}, {}
+    for count in PARTITION_COUNTS:
+        disk, cache = MemoryDisk(record=False), BlockCache()
+        logs = [
+            open_log(disk, Path("/data") / str(n % 64) / str(n), config=LogConfig(), cache=cache)
+            for n in range(count)
+        ]
+
+        def append_to_each(logs: list[Log] = logs) -> None:
+            for log in logs:
+                append(log, b"x")
+
+        def flush_each(logs: list[Log] = logs) -> None:
+            for ticket, log in [(log.begin_sync(), log) for log in logs]:
+                assert ticket is not None
+                log.finish_sync(ticket)
+
+        appends[count] = count_lines(append_to_each, "store/log.py", "store/block.py")
+        assert len(cache) == count
+        flushes[count] = count_lines(flush_each, "store/log.py", "store/block.py")
+        assert len(cache) == min(count, 256)
+        appends[count] += count_lines(append_to_each, "store/log.py", "store/block.py")
+    check_linear("lines for two appends to each log", appends)
+    check_linear("lines for a flush of each log", flushes)
 
 
 def test_checkpoints_are_written_every_so_many_bytes_or_batches() -> None:
