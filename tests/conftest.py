@@ -18,9 +18,14 @@ from vq.coordination.embedded import EmbeddedZooKeeper
 _PHASES = [phase for phase in hypothesis.Phase if phase is not hypothesis.Phase.explain]
 hypothesis.settings.register_profile("short", derandomize=True, deadline=None, phases=_PHASES)
 hypothesis.settings.register_profile("long", max_examples=5_000, deadline=None)
-# A shell starts background jobs with ctrl-C ignored, and children inherit that; tests send it.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell starts background jobs with ctrl-C ignored, and nohup ignores the end of a terminal;
+# children inherit that, and tests send both.
+for number, default in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, default)
 LONG = os.environ.get("VQ_LONG") == "1"
 hypothesis.settings.load_profile("long" if LONG else "short")
 
