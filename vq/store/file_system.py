@@ -14,7 +14,7 @@ kind of file system:
 Overwriting a few bytes in place leaves the log of XFS clean. An ``fdatasync`` of any file flushes
 the device on both. So on XFS ``syncfs`` needs one ``fdatasync`` behind it, on ext4 it needs a look
 at the journal when metadata had to be written, and on any other file system every file is synced
-by itself (decision 0016).
+by itself (decision 0017).
 """
 
 import ctypes
