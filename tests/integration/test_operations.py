@@ -185,3 +185,54 @@ def test_a_group_ahead_of_its_log_is_stopped_until_it_is_reset(processes: Proces
     (done,) = processes.vq_json("group", "reset", "old", "--stopped", *offset, "--yes")
     assert (done["from"], done["to"]) == (6 * BATCH, 4 * BATCH)
     assert consumed(processes, "old", 3) == later
+
+
+def test_damage_in_what_is_served_is_shown_until_it_is_put_right(processes: ProcessCluster) -> None:
+    """Nothing tells of it before somebody looks; then every command does."""
+    broker = processes.add("b1")
+    processes.vq_json("topic", "create", "t")
+    for line in LINES:
+        processes.vq_json("produce", "t", stdin=line.encode())  # a batch each
+    (block,) = (broker.spec.data / "t" / "0").glob("*.block")
+    assert processes.vq("topic", "verify", "t").returncode == 0
+    assert processes.vq("doctor").returncode == 0
+
+    size = CONTROL_BYTES + 20 + len(LINES[0])
+    place = 3 * size - 1  # the last byte of the third message
+    good = block.read_bytes()[place]
+    _write(block, place, good ^ 1)
+    assert processes.vq("topic", "verify", "t").returncode == 0, "it was found intact just now"
+    broker.stop()
+    processes.restart("b1")
+    assert partition_row(processes)["damaged"] == 0
+    assert consumed(processes, "early", 2) == LINES[:2]
+    assert partition_row(processes)["damaged"] == 1, "its consumer has reported it"
+    broker.stop()
+    processes.restart("b1")
+    (found,) = _verify(processes, 1)["damage"]
+    assert (found["start"], found["end"], found["file"]) == (2 * size, 3 * size, str(block))
+    row = partition_row(processes)
+    assert (row["state"], row["damaged"]) == ("rw", 1)
+    for command in (("cluster", "status"), ("doctor",), ("topic", "verify", "--all")):
+        ended = processes.vq(*command)
+        assert ended.returncode == 1
+        assert f"offsets [{2 * size}, {3 * size})".encode() in ended.stdout + ended.stderr
+    assert broker.spec.log.read_text().count("damage: offsets=") == 2, "once in each life"
+
+    _write(block, place, good)
+    assert _verify(processes, 0)["damage"] == []
+    assert processes.vq("cluster", "status").returncode == 0
+    assert consumed(processes, "new", 6) == LINES
+
+
+def _verify(cluster: ProcessCluster, code: int) -> dict[str, Any]:
+    ended = cluster.vq("topic", "verify", "t", "--partition", "0", "--json")
+    assert ended.returncode == code, ended.stderr.decode()
+    (row,) = json.loads(ended.stdout)
+    return dict(row)
+
+
+def _write(path: Path, position: int, byte: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(bytes([byte]))

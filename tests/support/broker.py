@@ -13,7 +13,7 @@ import google_crc32c
 from vq.broker.config import BrokerConfig, ConnectionLimits
 from vq.broker.flusher import FlushRunner, LoopFlusher
 from vq.broker.node import BrokerNode
-from vq.broker.runner import InlineRunner
+from vq.broker.runner import InlineRunner, Lane
 from vq.clock import SystemClock
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.topics import create_topic
@@ -95,14 +95,14 @@ class HeldRunner(InlineRunner):
         finally:
             self._free.set()
 
-    async def run(self, call: Callable[[], T]) -> T:
+    async def run(self, call: Callable[[], T], lane: Lane = Lane.LOGS) -> T:
         """See ``Runner.run``."""
         self.waiting += 1
         try:
             await self._free.wait()
         finally:
             self.waiting -= 1
-        return await super().run(call)
+        return await super().run(call, lane)
 
 
 @dataclass

@@ -88,10 +88,34 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
                     state="ro",
                     size_bytes=4912,
                     reason="being moved",
+                    damage=[wire.DamagedRange(start=88, end=300, file="f", reason="r", found_ms=1)],
                 )
             ],
             requests_waiting=5,
             problems=["new connections wait"],
+        )
+    ),
+    (Command.VERIFY, "request"): Sample(
+        wire.VerifyRequest(
+            topic="orders", partition=3, topic_id="5f0c", offset=5000, whole=True, begin=True
+        )
+    ),
+    (Command.VERIFY, "response"): Sample(
+        wire.VerifyResponse(
+            damage=[
+                wire.DamagedRange(
+                    start=4912,
+                    end=5100,
+                    file="/data/orders/3/0000000000000088.block",
+                    reason="its control record is damaged",
+                    found_ms=1750000000000,
+                )
+            ],
+            running=True,
+            begun_ms=1750000000000,
+            verified_bytes=6000,
+            total_bytes=9000,
+            skipped_bytes=88,
         )
     ),
     (Command.PUT, "request"): Sample(

@@ -98,6 +98,7 @@ class BrokerConfig:
             after this time.
         start_timeout_s: How long to wait for ZooKeeper when starting.
         stop_timeout_s: A graceful stop ends within this time whatever happens.
+        verify_bytes_per_s: How fast a partition is verified on request, at most.
         trash_keep_s: How long data of a deleted topic lie in the trash before they are removed.
         connections: Bounds of connections.
     """
@@ -125,6 +126,7 @@ class BrokerConfig:
     seal_timeout_s: float = 30.0
     start_timeout_s: float = 30.0
     stop_timeout_s: float = 10.0
+    verify_bytes_per_s: int = 32 * limits.MIB
     trash_keep_s: float = 3_600.0
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
 
@@ -155,6 +157,7 @@ class BrokerConfig:
             "seal_timeout_s",
             "start_timeout_s",
             "stop_timeout_s",
+            "verify_bytes_per_s",
         ):
             if getattr(self, name) <= 0:
                 raise InvalidArgument(f"{name} = {getattr(self, name)} must be above 0")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from vq.broker.storer import Storer
 from vq.clock import Clock
@@ -38,6 +38,7 @@ class Context:
         epoch_problem: Why a newer epoch than ``epoch`` is not acted in, "" if there is none.
         may_acknowledge: Whether an append may still be acknowledged under ``epoch``.
         call_later: Calls back after so many seconds, on the loop.
+        suspect: Called with a channel and an offset at which its bytes seem to be damaged.
         waiting: Requests of all sessions that wait for an answer.
     """
 
@@ -46,6 +47,7 @@ class Context:
     clock: Clock
     call_later: Callable[[float, Callable[[], None]], Timer]
     may_acknowledge: Callable[[], bool]
+    suspect: Callable[[Any, int], None] = lambda channel, offset: None
     epoch: int = 0
     epoch_problem: str = ""
     counters: Counters = field(default_factory=Counters)

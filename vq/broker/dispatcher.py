@@ -40,6 +40,16 @@ class Moves(Protocol):
         ...
 
 
+class Verifies(Protocol):
+    """Who looks for damage; in practice ``verifying.Verifier``."""
+
+    def verify(
+        self, session: Session, ticket: Ticket, channel: Channel, header: wire.VerifyRequest
+    ) -> None:
+        """Carry out a VERIFY."""
+        ...
+
+
 class Dispatcher:
     """See the module's text.
 
@@ -55,9 +65,11 @@ class Dispatcher:
         context: Context,
         status: Callable[[bool], wire.StatusResponse],
         fetches: Fetches,
+        verifies: Verifies,
     ) -> None:
         self._directory = directory
         self._moves = moves
+        self._verifies = verifies
         self._channels = directory.channels
         self._context = context
         self._status = status
@@ -68,6 +80,7 @@ class Dispatcher:
             Command.GET: self.get,
             Command.FETCH: fetches.fetch,
             Command.OFFSETS: self.offsets,
+            Command.VERIFY: self.verify,
             Command.PING: self.ping,
             Command.STATUS: self.status,
             Command.SEAL: self.seal,
@@ -162,6 +175,16 @@ class Dispatcher:
             self._resolve(self.offsets, session, ticket, header, b"")
         else:
             reading.offsets(channel, session, ticket, header)
+
+    def verify(
+        self, session: Session, ticket: Ticket, header: wire.VerifyRequest, body: bytes
+    ) -> None:
+        """VERIFY: look for damage."""
+        channel = self._channels.get((header.topic, header.partition))
+        if channel is None or header.topic_id not in (channel.topic_id, ""):
+            self._resolve(self.verify, session, ticket, header, b"")
+        else:
+            self._verifies.verify(session, ticket, channel, header)
 
     def ping(self, session: Session, ticket: Ticket, _header: object, _body: bytes) -> None:
         """PING: say that this node lives, and what its wall clock shows."""

@@ -24,7 +24,7 @@ from vq.broker.channel import Channel
 from vq.broker.config import ConnectionLimits
 from vq.broker.context import Context, Timer
 from vq.broker.directory import Directory, known, look_up
-from vq.broker.reading import check_range, check_readable, check_tags, scan
+from vq.broker.reading import check_boundary, check_range, check_readable, check_tags, scan
 from vq.broker.session import Session
 from vq.broker.turn import Turn
 from vq.errors import Busy, FetchSessionLost, InternalError, InvalidRequest, VqError
@@ -216,7 +216,7 @@ class FetchedPartition:
         """
         part = self.readable()
         if part.log is not None:
-            part.log.check_boundary(self.offset)
+            check_boundary(part, part.log, self.offset)
         self.validate = False
 
     def readable(self) -> Channel:

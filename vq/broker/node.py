@@ -31,12 +31,13 @@ from vq.broker.mastership import Mastership
 from vq.broker.moving import Mover
 from vq.broker.partitions import Partitions
 from vq.broker.reserve import Reserve
-from vq.broker.runner import Runner, ThreadRunner
+from vq.broker.runner import Lane, Runner, ThreadRunner
 from vq.broker.server import Server
 from vq.broker.status import StatusReport
 from vq.broker.storer import Storer
 from vq.broker.tasks import Tasks
 from vq.broker.turn import Turn
+from vq.broker.verifying import Verifier
 from vq.clock import Clock
 from vq.coordination.coordinator import Coordinator, SessionState
 from vq.coordination.registry import BrokerRegistration
@@ -222,8 +223,16 @@ class BrokerNode:
         )
         status = StatusReport(config, self._context, self._partitions, self._disk_watch)
         fetches = Fetches(self._partitions, self._context, turn, config.connections)
+        verifier = Verifier(
+            self._context,
+            disk=self._disk,
+            runner=self._runner,
+            tasks=self._tasks,
+            bytes_per_s=config.verify_bytes_per_s,
+        )
+        self._context.suspect = verifier.suspect
         self._dispatcher = Dispatcher(
-            self._partitions, mover, self._context, status.report, fetches
+            self._partitions, mover, self._context, status.report, fetches, verifier
         )
         self._server = Server(
             config.connections,
@@ -234,6 +243,7 @@ class BrokerNode:
         )
         status.server = self._server
         status.problems = self._problems
+        status.damage = verifier.damage
         self._update_refusal()
 
     def _problems(self) -> list[str]:
@@ -351,7 +361,7 @@ class BrokerNode:
         keep_s = self.config.trash_keep_s
         while True:
             try:
-                removed = await self._runner.run(lambda: self._logs.purge_trash(keep_s))
+                removed = await self._runner.run(lambda: self._logs.purge_trash(keep_s), Lane.PURGE)
             except OSError as error:
                 logger.warning("the trash cannot be emptied: %s", error)
             else:

@@ -44,7 +44,7 @@ def get(channel: Channel, session: Session, ticket: Ticket, header: wire.GetRequ
             channel = channel.holding(header.offset)
         check_range(channel, header.offset)
         if header.validate and channel.log is not None:
-            _check_boundary(channel, channel.log, header.offset)
+            check_boundary(channel, channel.log, header.offset)
         if header.tags:
             check_tags(header.tags)
             FilteredGet(channel, session, ticket, header).begin()
@@ -83,7 +83,7 @@ def _answer(channel: Channel, session: Session, ticket: Ticket, header: wire.Get
     )
 
 
-def _check_boundary(channel: Channel, log: Log, offset: int) -> None:
+def check_boundary(channel: Channel, log: Log, offset: int) -> None:
     """Return if a record starts at ``offset``.
 
     Raises:
@@ -93,6 +93,7 @@ def _check_boundary(channel: Channel, log: Log, offset: int) -> None:
     try:
         log.check_boundary(offset)
     except CorruptData as error:
+        channel.context.suspect(channel, offset)
         raise PartitionQuarantined(f"{channel}: {error}") from error
 
 
@@ -356,10 +357,11 @@ def scan(
             size = RECORD_HEADER_BYTES + RECORD_HEADER.unpack_from(view)[0]
             found = filter_by_tag(log.read(position, size, limit), position, tags)
     except CorruptData as error:
-        log.check_boundary(position)
+        channel.context.suspect(channel, position)
+        check_boundary(channel, log, position)
         raise PartitionQuarantined(f"{channel}: {error}") from error
     if found[2] == position:
-        log.check_boundary(position)
+        check_boundary(channel, log, position)
         raise PartitionQuarantined(f"{channel}: the record at {position} is incomplete")
     return found
 

@@ -1,6 +1,7 @@
-"""Where blocking work that is not a flush runs: opening and closing logs, deleting files."""
+"""Where blocking work that is not a flush runs: opening logs, deleting files, reading cold data."""
 
 import asyncio
+import enum
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
@@ -8,10 +9,26 @@ from typing import Protocol, TypeVar
 T = TypeVar("T")
 
 
+class Lane(enum.Enum):
+    """A kind of work that waits for no other kind; the value is how many threads it has.
+
+    Work of one lane with one thread is done in the order in which it was handed in.
+    """
+
+    LOGS = ("logs", 1)  # opening, closing, moving
+    PURGE = ("purge", 1)  # deleting files, which may take seconds each
+    VERIFY = ("verify", 1)  # reading everything, slowly
+
+    @property
+    def threads(self) -> int:
+        """How many calls of the lane may run at once."""
+        return self.value[1]
+
+
 class Runner(Protocol):
     """Runs blocking calls without holding up the event loop, where there is a way to."""
 
-    async def run(self, call: Callable[[], T]) -> T:
+    async def run(self, call: Callable[[], T], lane: Lane = Lane.LOGS) -> T:
         """Return what ``call()`` returns, or raise what it raises."""
         ...
 
@@ -21,24 +38,36 @@ class Runner(Protocol):
 
 
 class ThreadRunner:
-    """Runs calls in order on one thread: they share one disk, and order is easy to follow."""
+    """Runs calls on threads, of each lane its own; they are made when they are needed."""
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="vq-disk")
+        self._pools: dict[Lane, ThreadPoolExecutor] = {}
 
-    async def run(self, call: Callable[[], T]) -> T:
+    async def run(self, call: Callable[[], T], lane: Lane = Lane.LOGS) -> T:
         """See ``Runner.run``."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+        return await asyncio.get_running_loop().run_in_executor(self._pool(lane), call)
+
+    def _pool(self, lane: Lane) -> ThreadPoolExecutor:
+        pool = self._pools.get(lane)
+        if pool is None:
+            pool = ThreadPoolExecutor(
+                max_workers=lane.threads, thread_name_prefix=f"vq-{lane.value[0]}"
+            )
+            self._pools[lane] = pool
+        return pool
 
     def close(self) -> None:
         """See ``Runner.close``."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        for lane in Lane:  # also those not made yet: nothing can be begun any more
+            self._pool(lane).shutdown(wait=False, cancel_futures=True)
+        for pool in self._pools.values():
+            pool.shutdown(wait=True)
 
 
 class InlineRunner:
     """The twin for simulated clusters: runs calls on the loop."""
 
-    async def run(self, call: Callable[[], T]) -> T:
+    async def run(self, call: Callable[[], T], lane: Lane = Lane.LOGS) -> T:
         """See ``Runner.run``. Gives way once, as the real one does."""
         await asyncio.sleep(0)
         return call()

@@ -18,6 +18,7 @@ class StatusReport:
     Attributes:
         server: Set once there is one.
         problems: Tells what is wrong with the node as a whole; set with ``server``.
+        damage: Tells what damage is known of a partition; set with ``server``.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class StatusReport:
         self._started = context.clock.monotonic()
         self.server: Server | None = None
         self.problems: Callable[[], list[str]] = list
+        self.damage: Callable[[Channel], list[wire.DamagedRange]] = lambda channel: []
 
     def report(self, with_partitions: bool) -> wire.StatusResponse:
         """Return the node's status, with one entry for each partition if asked."""
@@ -63,11 +65,13 @@ class StatusReport:
             problems=self.problems(),
         )
         if with_partitions:
-            response.partitions.extend(_partition(channels[key]) for key in sorted(channels))
+            response.partitions.extend(
+                _partition(channels[key], self.damage(channels[key])) for key in sorted(channels)
+            )
         return response
 
 
-def _partition(channel: Channel) -> wire.PartitionStatus:
+def _partition(channel: Channel, damage: list[wire.DamagedRange]) -> wire.PartitionStatus:
     state, reason = channel.state
     log = channel.log
     return wire.PartitionStatus(
@@ -79,4 +83,5 @@ def _partition(channel: Channel) -> wire.PartitionStatus:
         state=state,
         size_bytes=log.size_bytes if log is not None else 0,
         reason=reason,
+        damage=damage,
     )

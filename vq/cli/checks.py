@@ -16,6 +16,8 @@ SYNC_WARN_S = 0.020
 ZOOKEEPER_LATENCY_WARN_S = 0.050
 SKEW_WARN_S = 1.0
 SKEW_FAIL_S = 60.0
+#: Damaged ranges of one broker that are shown; `vq cluster status` shows all.
+_DAMAGE_SHOWN = 5
 ZOOKEEPER_MIN = (3, 5)
 
 
@@ -173,6 +175,7 @@ class BrokerAnswer:
     trip_s: float = 0.0
     skew_s: float = 0.0
     bad_partitions: Sequence[str] = ()
+    damage: Sequence[str] = ()
     problems: Sequence[str] = ()
 
 
@@ -206,6 +209,15 @@ def _answer(answer: BrokerAnswer) -> Finding:
             check,
             f"{answer.address}: {', '.join(answer.bad_partitions)}",
             "these partitions take no messages; the broker's log says why and what to do",
+        )
+    if answer.damage:
+        shown = "; ".join(answer.damage[:_DAMAGE_SHOWN])
+        more = len(answer.damage) - _DAMAGE_SHOWN
+        return fail(
+            check,
+            f"{answer.address}: {shown}" + (f"; and {more} more" if more > 0 else ""),
+            "stop the broker and put an intact copy of the file back, or let the groups go past "
+            "the damage: docs/operations.md (Damage in a partition) says how",
         )
     if answer.problems:
         return fail(

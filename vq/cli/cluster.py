@@ -10,6 +10,7 @@ from vq.cli.connect import cluster_client
 from vq.cli.errors import CommandFailed
 from vq.cli.options import Commands, Invocation, command_options
 from vq.cli.output import bytes_text
+from vq.cli.verify import damage_text
 from vq.client.cluster import ClusterClient
 from vq.client.queries import broker_status
 from vq.coordination import registry
@@ -29,7 +30,7 @@ def status(invocation: Invocation) -> None:
     """Show every broker group with its nodes, and what each broker says of itself.
 
     Exit code 1 when a group has no master, a registered broker does not answer, or a partition is
-    failed or quarantined.
+    failed, quarantined or damaged.
     """
 
     async def work() -> list[dict[str, Any]]:
@@ -58,11 +59,19 @@ def status(invocation: Invocation) -> None:
     for row in rows:
         for problem in row["problems"]:
             invocation.output.remark(f"{row['group']}/{row['node']}: {problem}")
+    damaged = [each for row in rows for each in row["damage"]]
+    for each in damaged:
+        invocation.output.remark(damage_text(each["topic"], each["partition"], each["group"], each))
     bad = [row for row in rows if row["answers"] != "yes"]
     if bad:
         raise CommandFailed(f"{len(bad)} of {len(rows)} broker(s) are not well, see 'answers'")
     if broken:
         raise CommandFailed(f"{len(broken)} partition(s) take no messages, see above")
+    if damaged:
+        raise CommandFailed(
+            f"{len(damaged)} range(s) of offsets are damaged, see above; docs/operations.md "
+            "(Damage in a partition) says what to do"
+        )
 
 
 async def _group_rows(client: ClusterClient, view: GroupView) -> list[dict[str, Any]]:
@@ -124,6 +133,11 @@ def _row(
         "disk_bytes_total": raw.get("disk_bytes_total"),
         "problems": list(raw.get("problems", ())),
         "bad_partitions": _not_rw(raw.get("partitions", ())),
+        "damage": [
+            {"topic": part["topic"], "partition": part["partition"], "group": view.group, **each}
+            for part in raw.get("partitions", ())
+            for each in part["damage"]
+        ],
     }
 
 

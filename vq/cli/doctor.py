@@ -20,6 +20,7 @@ from vq.cli.errors import CommandFailed
 from vq.cli.options import Invocation, command_options
 from vq.cli.processes import ask_status
 from vq.cli.settings import build, is_given
+from vq.cli.verify import damage_text
 from vq.client import intake
 from vq.client.admin import ping
 from vq.client.cluster import ClusterClient
@@ -240,6 +241,11 @@ async def _ask(cluster: ClusterClient, node: NodeInfo) -> BrokerAnswer:
         status = await broker_status(cluster, node.address)
     except VqError as error:
         return BrokerAnswer(name, address, error=f"{type(error).__name__}: {error}")
+    damage = [
+        damage_text(part["topic"], part["partition"], node.group, each)
+        for part in status.raw["partitions"]
+        for each in part["damage"]
+    ]
     bad = [
         f"{each['topic']}-{each['partition']} is {each['state']} ({each['reason']})"
         for each in status.raw["partitions"]
@@ -251,5 +257,6 @@ async def _ask(cluster: ClusterClient, node: NodeInfo) -> BrokerAnswer:
         trip_s=trip_s,
         skew_s=skew_s,
         bad_partitions=bad,
+        damage=damage,
         problems=status.raw["problems"],
     )

@@ -12,6 +12,7 @@ from vq.cli.connect import cluster_client
 from vq.cli.errors import CommandFailed
 from vq.cli.options import Commands, Invocation, WholeNumber, command_options, yes_option
 from vq.cli.output import Value
+from vq.cli.verify import damage_text, verify
 from vq.client import admin
 from vq.client.admin import Inspector, Move
 from vq.client.cluster import ClusterClient
@@ -175,14 +176,15 @@ def describe(invocation: Invocation, name: str) -> None:
     """Show a topic: settings, and each partition with its place, state and offsets.
 
     The state is what the broker says that takes its messages: rw, ro, sealed, failed, quarantined.
+    Damage is what brokers have met or `vq topic verify` has found.
     """
 
     async def work() -> tuple[TopicView, list[dict[str, Any]]]:
         async with cluster_client(invocation.client_config()) as cluster:
             view = await topics.describe_topic(cluster.coordinator, name)
             inspector = Inspector(cluster)
-            states = await _states(cluster, view)
-            rows = [_partition_row(inspector, placement, states) for placement in view.partitions]
+            said = await _said(cluster, view)
+            rows = [_partition_row(inspector, placement, said) for placement in view.partitions]
             return view, await gather_all(rows)
 
     view, rows = invocation.run(work())
@@ -194,8 +196,12 @@ def describe(invocation: Invocation, name: str) -> None:
     output.record(settings)
     output.title("")
     output.table(
-        rows, columns=("partition", "group", "state", "earliest", "latest", "bytes", "spans")
+        rows,
+        columns=("partition", "group", "state", "earliest", "latest", "bytes", "damaged", "spans"),
     )
+    for row in rows:
+        for each in row["damage"]:
+            output.remark(damage_text(name, row["partition"], each["group"], each))
 
 
 def _settings(view: TopicView) -> dict[str, Value]:
@@ -215,15 +221,15 @@ def _settings(view: TopicView) -> dict[str, Value]:
     }
 
 
-async def _states(cluster: ClusterClient, view: TopicView) -> dict[int, str]:
-    """Return, by partition, what the group that takes its messages says of it."""
-    groups = sorted({each.writer_group for each in view.partitions} - {None}, key=str)
-    answers = await gather_all(_partitions_of(cluster, str(group)) for group in groups)
+async def _said(cluster: ClusterClient, view: TopicView) -> dict[tuple[str, int], Any]:
+    """Return, by group and partition, what each group that holds a part says of it."""
+    groups = sorted({span.group for each in view.partitions for span in each.spans})
+    answers = await gather_all(_partitions_of(cluster, group) for group in groups)
     return {
-        each["partition"]: each["state"]
+        (group, each["partition"]): each
         for group, said in zip(groups, answers, strict=True)
         for each in said
-        if each["topic"] == view.name and view.partitions[each["partition"]].writer_group == group
+        if each["topic"] == view.name
     }
 
 
@@ -238,18 +244,29 @@ async def _partitions_of(cluster: ClusterClient, group: str) -> Sequence[Any]:
 
 
 async def _partition_row(
-    inspector: Inspector, placement: PartitionPlacement, states: Mapping[int, str]
+    inspector: Inspector, placement: PartitionPlacement, said: Mapping[tuple[str, int], Any]
 ) -> dict[str, Any]:
     ends = await inspector.ends(placement)
     spans = [f"{s.group}[{s.start},{'' if s.end is None else s.end})" for s in placement.spans]
     takes_messages = placement.state is PartitionState.RW
+    number = placement.partition
+    writer = said.get((placement.writer_group or "", number))
+    groups = dict.fromkeys(span.group for span in placement.spans)
+    damage = [
+        {"group": group, **each}
+        for group in groups
+        for each in said.get((group, number), {}).get("damage", ())
+    ]
+    state = None if writer is None else writer["state"]
     return {
         **_placement_row(placement),
-        "state": states.get(placement.partition) if takes_messages else str(placement.state),
+        "state": state if takes_messages else str(placement.state),
         "earliest": None if ends is None else ends.earliest,
         "latest": None if ends is None else ends.latest,
         "bytes": None if ends is None else ends.latest - ends.earliest,
+        "damaged": len(damage),
         "spans": " ".join(spans),
+        "damage": damage,
     }
 
 
@@ -320,6 +337,9 @@ async def _carry_out(cluster: ClusterClient, moves: Sequence[Move]) -> list[dict
 
 def _need_yes() -> None:
     raise CommandFailed("nothing was changed; add --yes to do it")
+
+
+topic.add_command(verify)
 
 
 # delete ---------------------------------------------------------------------------------------

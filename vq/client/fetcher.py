@@ -8,17 +8,20 @@ and the decoder joins them.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from vq import limits
 from vq.client.fetch_sessions import Fetches, passes
+from vq.client.queries import report_damage
 from vq.errors import ProtocolError, VqError
-from vq.model import TopicPartition
+from vq.model import Address, TopicPartition
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import FetchResult, GetRequest, GetResponse
 from vq.store.format import RECORD_HEADER_BYTES, RECORD_LENGTH_MAX
 
+logger = logging.getLogger(__name__)
 _CHUNK_OVERHEAD_BYTES = 512
 _BACKOFF_S = 0.02
 _BACKOFF_MAX_S = 1.0
@@ -31,6 +34,8 @@ _WHOLE_TRIES = 3
 _RECORD_BYTES_MAX = RECORD_HEADER_BYTES + RECORD_LENGTH_MAX
 #: Such a read is given up after this.
 _AGAIN_TIMEOUT_S = 10.0
+#: Damage is reported to the broker from this try on: by then the bytes came over two connections.
+_REPORT_AFTER_TRIES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +173,8 @@ class PartitionFetcher:
         await asyncio.sleep(pause * (0.75 + 0.5 * self._cluster.rng.random()))
         try:
             address, epoch = self._cluster.master_at(self.where, self.position)
+            if self._again_tries >= _REPORT_AFTER_TRIES:
+                await self._report(address, self.position)
             request = GetRequest(
                 topic=self.where.topic,
                 partition=self.where.partition,
@@ -187,6 +194,20 @@ class PartitionFetcher:
             return
         self._again = None
         self.took(response, body)
+
+    async def _report(self, address: Address, offset: int) -> None:
+        """Tell the broker that its bytes fail a check, so that its operators hear of it."""
+        try:
+            on_disk = await report_damage(self._cluster, address, self.where, offset)
+        except VqError as error:
+            logger.info("damage is reported later: partition=%s: %s", self.where, error)
+        else:
+            logger.debug(
+                "damage was reported: partition=%s offset=%d on_disk=%s",
+                self.where,
+                offset,
+                on_disk,
+            )
 
     def consumed(self, size: int) -> None:
         """The consumer is done with ``size`` bytes of chunks."""

@@ -1,13 +1,20 @@
 """Questions to the cluster that need no producer and no consumer."""
 
 import asyncio
+from collections.abc import Iterable
 
 from vq.client.cluster import ClusterClient
 from vq.coordination import registry
 from vq.errors import VqError
-from vq.model import Address, PartitionPlacement, StatusResult
+from vq.model import Address, PartitionPlacement, StatusResult, TopicPartition
 from vq.remoting.format import Command
-from vq.remoting.wire_pb2 import StatusRequest, StatusResponse
+from vq.remoting.wire_pb2 import (
+    DamagedRange,
+    StatusRequest,
+    StatusResponse,
+    VerifyRequest,
+    VerifyResponse,
+)
 
 
 async def partitions_of(cluster: ClusterClient, topic: str) -> list[PartitionPlacement]:
@@ -33,6 +40,28 @@ async def broker_status(
     return _result(address, response)
 
 
+async def report_damage(
+    cluster: ClusterClient, address: Address, where: TopicPartition, offset: int
+) -> bool:
+    """Tell a broker that the bytes it sent for ``offset`` fail a check.
+
+    It looks into that, and shows to operators what it finds.
+
+    Returns:
+        Whether the damage is on the broker's disk; otherwise the bytes changed on their way, or
+        the producer sent them so.
+
+    Raises:
+        Busy: It had many reports lately; there is no hurry.
+        Unreachable, TimedOut: It does not answer.
+        VqError: It refuses, for one because the offset is not there any more.
+    """
+    request = VerifyRequest(topic=where.topic, partition=where.partition, offset=offset)
+    response, _ = await cluster.request(address, Command.VERIFY, request)
+    assert isinstance(response, VerifyResponse)
+    return any(each.start <= offset < each.end for each in response.damage)
+
+
 async def cluster_status(cluster: ClusterClient) -> dict[Address, StatusResult]:
     """Ask every registered broker; those that do not answer are left out."""
     nodes = await registry.all_nodes(cluster.coordinator)
@@ -48,15 +77,26 @@ async def cluster_status(cluster: ClusterClient) -> dict[Address, StatusResult]:
     return found
 
 
+def _ranges(damage: Iterable[DamagedRange]) -> list[dict[str, int | str]]:
+    return [
+        {field.name: getattr(each, field.name) for field in each.DESCRIPTOR.fields}
+        for each in damage
+    ]
+
+
 def _result(address: Address, response: StatusResponse) -> StatusResult:
     raw = {
         field.name: getattr(response, field.name)
         for field in StatusResponse.DESCRIPTOR.fields
         if field.name != "partitions"
     }
+    raw["problems"] = list(response.problems)
     raw["partitions"] = [
-        {field.name: getattr(partition, field.name) for field in partition.DESCRIPTOR.fields}
-        for partition in response.partitions
+        {
+            **{field.name: getattr(each, field.name) for field in each.DESCRIPTOR.fields},
+            "damage": _ranges(each.damage),
+        }
+        for each in response.partitions
     ]
     return StatusResult(
         address=address,

@@ -73,6 +73,7 @@ class Command(enum.IntEnum):
     GET = 11
     OFFSETS = 12
     FETCH = 13
+    VERIFY = 14
     SEAL = 20
     ADOPT = 21
 

@@ -85,7 +85,7 @@ class StatusRequest(_message.Message):
     def __init__(self, with_partitions: _Optional[bool] = ...) -> None: ...
 
 class PartitionStatus(_message.Message):
-    __slots__ = ("topic", "partition", "log_start_offset", "log_end_offset", "high_watermark", "state", "size_bytes", "reason")
+    __slots__ = ("topic", "partition", "log_start_offset", "log_end_offset", "high_watermark", "state", "size_bytes", "reason", "damage")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -94,6 +94,7 @@ class PartitionStatus(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    DAMAGE_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     log_start_offset: int
@@ -102,7 +103,8 @@ class PartitionStatus(_message.Message):
     state: str
     size_bytes: int
     reason: str
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., state: _Optional[str] = ..., size_bytes: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    damage: _containers.RepeatedCompositeFieldContainer[DamagedRange]
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., state: _Optional[str] = ..., size_bytes: _Optional[int] = ..., reason: _Optional[str] = ..., damage: _Optional[_Iterable[_Union[DamagedRange, _Mapping]]] = ...) -> None: ...
 
 class StatusResponse(_message.Message):
     __slots__ = ("cluster", "group", "node", "broker_version", "uptime_ms", "epoch", "master", "partition_count", "connections", "messages_in", "bytes_in", "bytes_out", "flushes", "disk_bytes_free", "disk_bytes_total", "partitions", "requests_waiting", "problems")
@@ -365,6 +367,52 @@ class OffsetsResponse(_message.Message):
     place: int
     place_reason: str
     def __init__(self, earliest: _Optional[int] = ..., latest: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., offset: _Optional[int] = ..., count: _Optional[int] = ..., count_exact: _Optional[bool] = ..., epoch: _Optional[int] = ..., place: _Optional[int] = ..., place_reason: _Optional[str] = ...) -> None: ...
+
+class VerifyRequest(_message.Message):
+    __slots__ = ("topic", "partition", "topic_id", "offset", "whole", "begin")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    topic_id: str
+    offset: int
+    whole: bool
+    begin: bool
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., offset: _Optional[int] = ..., whole: _Optional[bool] = ..., begin: _Optional[bool] = ...) -> None: ...
+
+class DamagedRange(_message.Message):
+    __slots__ = ("start", "end", "file", "reason", "found_ms")
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    FOUND_MS_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    end: int
+    file: str
+    reason: str
+    found_ms: int
+    def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ..., file: _Optional[str] = ..., reason: _Optional[str] = ..., found_ms: _Optional[int] = ...) -> None: ...
+
+class VerifyResponse(_message.Message):
+    __slots__ = ("damage", "running", "begun_ms", "verified_bytes", "total_bytes", "skipped_bytes")
+    DAMAGE_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    BEGUN_MS_FIELD_NUMBER: _ClassVar[int]
+    VERIFIED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    damage: _containers.RepeatedCompositeFieldContainer[DamagedRange]
+    running: bool
+    begun_ms: int
+    verified_bytes: int
+    total_bytes: int
+    skipped_bytes: int
+    def __init__(self, damage: _Optional[_Iterable[_Union[DamagedRange, _Mapping]]] = ..., running: _Optional[bool] = ..., begun_ms: _Optional[int] = ..., verified_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ..., skipped_bytes: _Optional[int] = ...) -> None: ...
 
 class SealRequest(_message.Message):
     __slots__ = ("topic", "partition", "placement_version", "topic_id")

@@ -21,6 +21,7 @@ from vq.store import lookup
 from vq.store.block import Block
 from vq.store.blocks import Blocks
 from vq.store.log_config import LogState
+from vq.store.scrub import Piece
 
 __all__ = ["LogReader"]
 
@@ -119,6 +120,36 @@ class LogReader:
         self._check_range(offset)
         block = self._blocks.at(offset)
         return block if block is not None and offset < block.end_offset else None
+
+    def pieces(self, offset: int, end: int) -> list[Piece]:
+        """Return where the batches that hold the bytes ``[offset, end)`` lie.
+
+        The first piece may begin some batches earlier.
+
+        Args:
+            offset: Where to begin.
+            end: A batch boundary, at most the end of the log.
+
+        Raises:
+            PartitionFailed, ShuttingDown: As ``check_readable``.
+        """
+        self.check_readable()
+        found = []
+        for block in self._blocks:
+            if block.start_offset < end and offset < block.end_offset:
+                start = self._batch_start(block, max(offset, block.start_offset))
+                piece_end = min(block.end_offset, end)
+                found.append(Piece(block.path, block.start_offset, start, piece_end))
+        return found
+
+    def _batch_start(self, block: Block, offset: int) -> int:
+        """Return the start of a batch not far before ``offset``, or of the block."""
+        if offset > block.start_offset:
+            try:
+                return block.load_index().at_offset(offset).offset
+            except (CorruptData, OSError):  # no index, and none can be made
+                pass
+        return block.start_offset
 
     def check_boundary(self, offset: int) -> None:
         """Return if a record starts at ``offset``, or the log ends there.

@@ -24,13 +24,14 @@ from vq.store.format import (
     CONTROL_VERSION,
     FLAG_CONTROL,
     RECORD_HEADER_BYTES,
+    BatchHeader,
     decode_control,
     md5,
 )
 from vq.store.offset_index import OffsetIndex
 from vq.store.producers import ProducerTable
 
-__all__ = ["Behind", "LogFacts", "is_zero", "look_behind", "verify"]
+__all__ = ["Behind", "LogFacts", "is_zero", "look_behind", "next_control", "verify"]
 
 CHUNK_BYTES: Final = 8 * MIB
 _ZEROS: Final = bytes(64 * 1024)
@@ -152,34 +153,51 @@ class Behind:
 
 
 def look_behind(file: File, block_start: int, offset: int, end: int, x: int) -> Behind:
-    """Return what intact control records in ``[offset, end)`` tell, of a log that is good up to x.
-
-    A control record counts if its checksum holds and its start offset is where it lies: copies of
-    log bytes inside messages do not.
-    """
+    """Return what intact control records in ``[offset, end)`` tell of a log good up to ``x``."""
     found = Behind()
     position = offset - block_start
     keep = b""
     for chunk in _chunks(file, position, end - block_start):
         data = keep + chunk
-        data_at = position - len(keep)
-        hit = data.find(CONTROL_MARK)
-        while hit >= 0:
-            at = hit - CONTROL_MARK_AT
-            if at >= 0:
-                try:
-                    header = decode_control(data, at)
-                except CorruptData:
-                    header = None
-                if header is not None and header.start_offset == block_start + data_at + at:
-                    found.batches += 1
-                    found.messages += header.record_count
-                    if header.start_offset > x:
-                        found.synced_offset = max(found.synced_offset or 0, header.synced_offset)
-            hit = data.find(CONTROL_MARK, hit + 1)
+        for header in _controls(data, block_start + position - len(keep)):
+            found.batches += 1
+            found.messages += header.record_count
+            if header.start_offset > x:
+                found.synced_offset = max(found.synced_offset or 0, header.synced_offset)
         keep = data[-(CONTROL_BYTES - 1) :]
         position += len(chunk)
     return found
+
+
+def next_control(file: File, block_start: int, begin: int, stop: int, end: int) -> int | None:
+    """Return the offset of the first intact control record that starts in ``[begin, stop)``.
+
+    It counts if its batch ends at or before ``end``. None: there is none.
+    """
+    data = file.pread(begin - block_start, min(stop + CONTROL_BYTES, end) - begin)
+    for header in _controls(data, begin):
+        if header.start_offset < stop and header.end_offset <= end:
+            return header.start_offset
+    return None
+
+
+def _controls(data: bytes, offset: int) -> Iterator[BatchHeader]:
+    """Yield the intact control records in ``data``, the first byte of which lies at ``offset``.
+
+    One counts if its checksum holds and its start offset is where it lies: copies of log bytes
+    inside messages do not.
+    """
+    hit = data.find(CONTROL_MARK)
+    while hit >= 0:
+        at = hit - CONTROL_MARK_AT
+        if at >= 0:
+            try:
+                header = decode_control(data, at)
+            except CorruptData:
+                header = None
+            if header is not None and header.start_offset == offset + at:
+                yield header
+        hit = data.find(CONTROL_MARK, hit + 1)
 
 
 def _chunks(file: File, position: int, end: int) -> Iterator[bytes]:

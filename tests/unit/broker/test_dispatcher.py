@@ -64,6 +64,7 @@ class Board:
             context,
             None,
             SimpleNamespace(fetch=None),  # type: ignore[arg-type]
+            None,
         )
 
     def put(self, peer: Peer, ticket: int, _header: Any, body: bytes) -> None:

@@ -24,7 +24,7 @@ from vq.errors import (
 )
 from vq.model import Address, PartitionPlacement, Span, TopicPartition
 from vq.remoting.format import Command
-from vq.remoting.wire_pb2 import FetchResult, GetRequest, GetResponse
+from vq.remoting.wire_pb2 import FetchResult, GetRequest, GetResponse, VerifyResponse
 
 WHERE = TopicPartition("t", 0)
 HERE = Address("b1", 1)
@@ -38,6 +38,8 @@ class Cluster:
         self.refreshed: list[str] = []
         self.anew: list[GetRequest] = []
         self.answers: list[bytes | VqError] = []
+        self.reported: list[int] = []
+        self.report_answer: VqError | None = None
         spans = (Span("b1", 0, 2_000), Span("b2", 2_000))
         view = SimpleNamespace(id="id-1", partitions=[PartitionPlacement("t", 0, spans)])
         self.routes = SimpleNamespace(topics={"t": view})
@@ -46,9 +48,20 @@ class Cluster:
         return HERE, 3
 
     async def request(
-        self, address: Address, command: int, message: GetRequest, *, timeout: float, anew: bool
-    ) -> tuple[GetResponse, bytes]:
-        """Answer on a connection of its own with 100 bytes, or as told."""
+        self,
+        address: Address,
+        command: int,
+        message: Any,
+        *,
+        timeout: float | None = None,
+        anew: bool = False,
+    ) -> tuple[Any, bytes]:
+        """Answer on a connection of its own with 100 bytes, or as told; note reports of damage."""
+        if command == Command.VERIFY:
+            self.reported.append(message.offset)
+            if self.report_answer is not None:
+                raise self.report_answer
+            return VerifyResponse(), b""
         assert (address, command, anew) == (HERE, Command.GET, True)
         self.anew.append(message)
         answer = self.answers.pop(0) if self.answers else bytes(100)
@@ -374,6 +387,20 @@ async def test_pauses_before_reading_damage_again_grow_up_to_their_bound(
     await sleep(0)
     assert reader.fetcher._again is not None
     assert reader.fetcher._again.cancelled()
+
+
+@pytest.mark.parametrize("answer", [None, Busy("too many reports")])
+async def test_damage_that_comes_again_is_reported_to_the_broker(
+    monkeypatch: pytest.MonkeyPatch, answer: VqError | None
+) -> None:
+    """Not at once: one bad read may be the way's. What becomes of the report changes nothing."""
+    monkeypatch.setattr(fetchers, "_AGAIN_S", 0.001)
+    reader = Reader()
+    reader.cluster.report_answer = answer
+    for tries in range(1, 4):
+        reader.fetcher.fetch_again(100)
+        await until(lambda tries=tries: len(reader.chunks) == tries)
+        assert reader.cluster.reported == [100] * (tries - 1)
 
 
 async def test_that_what_was_told_is_over_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ def test_commands_keep_their_numbers() -> None:
         "GET": 11,
         "OFFSETS": 12,
         "FETCH": 13,
+        "VERIFY": 14,
         "SEAL": 20,
         "ADOPT": 21,
     }

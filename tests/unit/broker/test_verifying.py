@@ -1,0 +1,210 @@
+"""Damage in what was stored: reported by readers, looked for by operators, told by STATUS."""
+
+import asyncio
+import logging
+
+import pytest
+from support.broker import Client, MemoryCluster, message, until
+
+from vq.broker import verifying
+from vq.broker.verifying import RANGES_MAX, REPORTS_BURST, Known
+from vq.coordination.topics import delete_topic
+from vq.errors import Busy, InvalidRequest, VqError
+from vq.remoting import wire_pb2 as wire
+from vq.remoting.format import Command
+from vq.store.format import CONTROL_BYTES
+from vq.store.scrub import Damage
+
+
+async def _fill(client: Client, batches: int = 10) -> list[int]:
+    """Put batches of two messages; return the offsets of their first records."""
+    return [
+        (await client.put("t", 0, [message(b"x" * 200, n), message(b"y" * 200, n)])).offset
+        for n in range(batches)
+    ]
+
+
+def _overwrite(served, offset: int, data: bytes) -> str:
+    """Change stored bytes behind the broker's back; return the file's name."""
+    log = served.node._partitions.channels["t", 0].log
+    piece = next(p for p in log.pieces(0, log.end_offset) if p.start <= offset < p.end)
+    file = served.cluster.disks["b1"].open(piece.path)
+    file.pwrite([data], offset - piece.block_start)
+    file.close()
+    return str(piece.path)
+
+
+async def _verify(client: Client, **fields) -> wire.VerifyResponse:
+    request = wire.VerifyRequest(topic="t", partition=0, **fields)
+    return (await client.call(Command.VERIFY, request))[0]  # type: ignore[return-value]
+
+
+async def _pass(served, client: Client | None = None) -> wire.VerifyResponse:
+    """Have everything verified and wait for the end."""
+    client = client or served.client
+    topic_id = served.node._partitions.channels["t", 0].topic_id
+    await _verify(client, whole=True, begin=True, topic_id=topic_id)
+    while (response := await _verify(client, whole=True)).running:
+        await asyncio.sleep(0.001)
+    return response
+
+
+async def _status_damage(client: Client) -> list:
+    status = await client.status(with_partitions=True)
+    return list(status.partitions[0].damage)
+
+
+async def test_a_report_of_damage_is_looked_into_and_told(served, caplog):
+    """The range, the file and the reason are in the answer, in STATUS and once in the log."""
+    starts = await _fill(served.client)
+    name = _overwrite(served, starts[4] + 30, b"damage")
+    for _ in range(2):
+        (found,) = (await _verify(served.client, offset=starts[4])).damage
+    assert (found.start, found.end) == (starts[4] - CONTROL_BYTES, starts[5] - CONTROL_BYTES)
+    assert found.file == name
+    assert "CRC" in found.reason
+    assert found.found_ms > 1_700_000_000_000
+    assert await _status_damage(served.client) == [found]
+    errors = [each for each in caplog.records if each.levelno == logging.ERROR]
+    assert len(errors) == 1
+    assert "docs/operations.md" in errors[0].getMessage()
+    assert (await served.client.status(with_partitions=True)).partitions[0].state == "rw"
+
+
+async def test_a_report_of_what_is_intact_finds_nothing(served, caplog):
+    """It is logged: then the way to the reader damages data."""
+    starts = await _fill(served.client)
+    _overwrite(served, starts[4] + 30, b"damage")
+    assert not (await _verify(served.client, offset=starts[3])).damage
+    assert not await _status_damage(served.client)
+    assert "is not on the disk" in caplog.text
+
+
+async def test_a_report_outside_the_log_is_refused(served):
+    """Nothing is read for it."""
+    with pytest.raises(InvalidRequest):
+        await _verify(served.client, offset=0)
+    starts = await _fill(served.client)
+    with pytest.raises(InvalidRequest):
+        await _verify(served.client, offset=starts[-1] + 10_000)
+
+
+async def test_reports_have_a_budget(served):
+    """However many come, few are looked into; what is known costs nothing."""
+    starts = await _fill(served.client, REPORTS_BURST + 10)
+    _overwrite(served, starts[0] + 30, b"damage")
+    await _verify(served.client, offset=starts[0])
+    refused = 0
+    for offset in starts[1:]:
+        try:
+            await _verify(served.client, offset=offset)
+        except Busy:
+            refused += 1
+    assert refused >= 5
+    assert (await _verify(served.client, offset=starts[0])).damage
+
+
+async def test_reports_of_one_place_share_one_look(served, monkeypatch):
+    """A group of readers that all stand there costs one."""
+    starts = await _fill(served.client)
+    _overwrite(served, starts[4] + 30, b"damage")
+    monkeypatch.setattr(verifying, "REPORTS_BURST", 1)
+    served.node._dispatcher._verifies._tokens = 1.0
+    answers = await asyncio.gather(*(_verify(served.client, offset=starts[4]) for _ in range(20)))
+    assert all(len(answer.damage) == 1 for answer in answers)
+
+
+async def test_a_pass_finds_all_damage(served):
+    """Wherever it is; asked again it tells the same."""
+    starts = await _fill(served.client, 20)
+    for number in (0, 7, 19):
+        _overwrite(served, starts[number] + 30, b"damage")
+    response = await _pass(served)
+    assert [each.start + CONTROL_BYTES for each in response.damage] == [
+        starts[0],
+        starts[7],
+        starts[19],
+    ]
+    assert response.verified_bytes == response.total_bytes > 0
+    assert list((await _verify(served.client, whole=True)).damage) == list(response.damage)
+    assert await _status_damage(served.client) == list(response.damage)
+
+
+async def test_what_was_verified_lately_is_not_read_again(served):
+    """A client that asks all day costs one pass; what is new is read."""
+    await _fill(served.client)
+    first = await _pass(served)
+    again = await _pass(served)
+    assert first.skipped_bytes == again.total_bytes == 0
+    assert again.skipped_bytes == first.total_bytes
+    await _fill(served.client, 1)
+    third = await _pass(served)
+    assert third.skipped_bytes == first.total_bytes
+    assert third.total_bytes == first.total_bytes // 10
+
+
+async def test_a_pass_forgets_damage_that_is_put_right(served):
+    """Damaged blocks are read again in every pass."""
+    starts = await _fill(served.client)
+    log = served.node._partitions.channels["t", 0].log
+    good = bytes(log.read(starts[4] + 30, 6, starts[4] + 36))
+    _overwrite(served, starts[4] + 30, b"damage")
+    assert len((await _pass(served)).damage) == 1
+    _overwrite(served, starts[4] + 30, good)
+    assert not (await _pass(served)).damage
+    assert not await _status_damage(served.client)
+
+
+async def test_a_pass_needs_the_id_of_the_topic(served):
+    """Who does not read ZooKeeper cannot make a broker read everything."""
+    await _fill(served.client)
+    with pytest.raises(InvalidRequest, match="topic_id"):
+        await _verify(served.client, whole=True, begin=True)
+    assert not (await _verify(served.client, whole=True)).begun_ms
+
+
+async def test_a_pass_is_slow(cluster: MemoryCluster):
+    """As the setting says; reports do not wait for it."""
+    node = await cluster.start(verify_bytes_per_s=20_000)
+    await cluster.create_topic("t")
+    await until(lambda: node._partitions.channels)
+    client = await Client.connect(cluster.network, node.address)
+    starts = await _fill(client, 20)
+    topic_id = node._partitions.channels["t", 0].topic_id
+    await _verify(client, whole=True, begin=True, topic_id=topic_id)
+    assert (await _verify(client, offset=starts[3])).running
+    assert (await _verify(client, whole=True)).running
+
+
+async def test_a_pass_ends_with_its_topic(served):
+    """Files that went away with it are no damage."""
+    await _fill(served.client)
+    topic_id = served.node._partitions.channels["t", 0].topic_id
+    await _verify(served.client, whole=True, begin=True, topic_id=topic_id)
+    async with served.cluster.admin() as coordinator:
+        await delete_topic(coordinator, "t")
+    await until(lambda: ("t", 0) not in served.node._partitions.channels)
+    await until(lambda: not served.node._dispatcher._verifies._passing)
+    with pytest.raises(VqError):
+        await _verify(served.client, whole=True)
+
+
+async def test_damage_met_by_the_broker_itself_is_looked_into(served):
+    """A filter that stumbles over it tells STATUS, too."""
+    starts = await _fill(served.client)
+    _overwrite(served, starts[4] + 16, b"\xff" * 4)  # the flag of a record
+    with pytest.raises(VqError):
+        await served.client.get("t", 0, starts[4], tags=["x"])
+    await until(lambda: not served.node._dispatcher._verifies._reporting)
+    (found,) = await _status_damage(served.client)
+    assert found.start == starts[4] - CONTROL_BYTES
+
+
+def test_the_ranges_of_a_log_are_bounded():
+    """What is more goes to the last one."""
+    known = Known(None)  # type: ignore[arg-type]
+    damage = [Damage(n * 10, n * 10 + 5, None, "why") for n in range(200)]  # type: ignore[arg-type]
+    assert known.replace(0, 2_000, damage, 7) == damage
+    assert len(known.damage) == RANGES_MAX
+    assert known.damage[-1][0].end == 1_995
+    assert known.find(1_500) is not None

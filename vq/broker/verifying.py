@@ -1,0 +1,376 @@
+"""VERIFY: a reader reports bytes that fail a check, or an operator has everything verified.
+
+A report costs one read of a few batches, and reports have a budget, so that nobody can keep the
+broker reading. A pass over a whole partition goes slowly, on a thread of its own; what a pass has
+found intact is not read again within ``FRESH_S``, whoever asks. Both end in the same place: damage
+is noted in its channel, told by STATUS, and logged once.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from vq.broker.channel import Channel
+from vq.broker.context import Context
+from vq.broker.runner import Lane, Runner
+from vq.broker.session import Session
+from vq.broker.tasks import Tasks
+from vq.errors import Busy, InvalidRequest, VqError
+from vq.remoting import wire_pb2 as wire
+from vq.remoting.connection import Ticket
+from vq.store.disk import Disk
+from vq.store.log import Log, LogState
+from vq.store.scrub import Damage, Piece, Scrub
+
+logger = logging.getLogger(__name__)
+
+#: Reports taken at once after a quiet time, and how long one place takes to be free again.
+REPORTS_BURST: Final = 32
+REPORT_EVERY_S: Final = 0.5
+#: A pass reads nothing again that was found intact so short a time ago: asking all day costs one.
+FRESH_S: Final = 86_400.0
+#: Batches a pass verifies in a second, at most; each takes about 3 µs of the interpreter.
+BATCHES_PER_S: Final = 20_000
+#: Damaged ranges that a partition keeps; further ones are added to the last.
+RANGES_MAX: Final = 64
+
+
+class Known:
+    """What is known of the bytes of one log.
+
+    Attributes:
+        log: Which; another one in the channel's place knows nothing.
+        damage: In rising order. Invariant: at most ``RANGES_MAX`` of them.
+        intact_to: Pieces that end at or before this offset were verified in the last pass.
+        pass_ended: When that was, on the monotonic clock.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.damage: list[tuple[Damage, int]] = []  # with the wall clock's ms of finding it
+        self.intact_to = 0
+        self.pass_ended = 0.0
+
+    def find(self, offset: int) -> Damage | None:
+        """Return the damage that holds ``offset``, if it is known."""
+        return next((each for each, _ in self.damage if each.start <= offset < each.end), None)
+
+    def replace(self, start: int, end: int, found: list[Damage], now_ms: int) -> list[Damage]:
+        """Take what verifying ``[start, end)`` found; return what was not known before."""
+        known = {each[:2] for each, _ in self.damage}
+        kept = [(each, ms) for each, ms in self.damage if each.end <= start or each.start >= end]
+        times = {each[:2]: ms for each, ms in self.damage}
+        kept += [(each, times.get(each[:2], now_ms)) for each in found]
+        kept.sort()
+        while len(kept) > RANGES_MAX:
+            (last, _), (before, ms) = kept.pop(), kept.pop()
+            kept.append((before._replace(end=last.end, why="several ranges"), ms))
+        self.damage = kept
+        return [each for each in found if each[:2] not in known]
+
+
+class Pass:
+    """One verification of a whole partition, under way or ended."""
+
+    def __init__(self, channel: Channel, begun_ms: int) -> None:
+        self.channel = channel
+        self.begun_ms = begun_ms
+        self.ended = False
+        self.skipped_bytes = 0
+        self.total_bytes = 0
+        self.read_bytes = 0
+        self.todo: deque[tuple[Log, Piece]] = deque()
+        self.ends: dict[Log, int] = {}  # how far each log is verified when this has ended
+
+
+class Verifier:
+    """Carries out VERIFY for all channels of a node."""
+
+    def __init__(
+        self, context: Context, *, disk: Disk, runner: Runner, tasks: Tasks, bytes_per_s: int
+    ) -> None:
+        self._context = context
+        self._disk = disk
+        self._runner = runner
+        self._tasks = tasks
+        self._bytes_per_s = bytes_per_s
+        self._known: dict[Log, Known] = {}
+        self._passes: dict[Channel, Pass] = {}
+        self._reports: dict[tuple[Channel, int], list[Callable[[], None]]] = {}
+        self._reporting = False
+        self._passing = False
+        self._tokens = float(REPORTS_BURST)
+        self._tokens_at = context.clock.monotonic()
+
+    # What others ask ----------------------------------------------------------------------------
+    def verify(
+        self, session: Session, ticket: Ticket, channel: Channel, header: wire.VerifyRequest
+    ) -> None:
+        """Answer a VERIFY: a report when it was looked into, everything else at once."""
+        try:
+            if header.whole:
+                if header.begin:
+                    self._begin(channel, header)
+                session.reply(ticket, self._response(channel))
+            elif self.known_damage(channel, header.offset):
+                session.reply(ticket, self._response(channel))
+            else:
+                self._report(
+                    channel,
+                    header.offset,
+                    lambda: session.reply(ticket, self._response(channel)),
+                )
+        except VqError as error:
+            session.refuse(ticket, error)
+
+    def suspect(self, channel: Channel, offset: int) -> None:
+        """Look into damage that this broker met itself, if there is time for it."""
+        if not self.known_damage(channel, offset):
+            try:
+                self._report(channel, offset, lambda: None)
+            except VqError:
+                logger.warning("[partition=%s] damage is suspected: offset=%d", channel, offset)
+
+    def known_damage(self, channel: Channel, offset: int) -> bool:
+        """Whether damage is known at ``offset``."""
+        return any(known.find(offset) is not None for known in self._of(channel))
+
+    def damage(self, channel: Channel) -> list[wire.DamagedRange]:
+        """Return all damage known of what is kept here of a partition."""
+        return [
+            wire.DamagedRange(
+                start=max(each.start, known.log.start_offset),
+                end=each.end,
+                file=str(each.path),
+                reason=each.why,
+                found_ms=found_ms,
+            )
+            for known in self._of(channel)
+            for each, found_ms in known.damage
+            if each.end > known.log.start_offset
+        ]
+
+    def _of(self, channel: Channel) -> list[Known]:
+        found = (self._known.get(log) for log in _logs(channel))
+        return [known for known in found if known is not None]
+
+    def _response(self, channel: Channel) -> wire.VerifyResponse:
+        response = wire.VerifyResponse(damage=self.damage(channel))
+        found = self._passes.get(channel)
+        if found is not None:
+            response.running = not found.ended
+            response.begun_ms = found.begun_ms
+            response.verified_bytes = found.read_bytes
+            response.total_bytes = found.total_bytes
+            response.skipped_bytes = found.skipped_bytes
+        return response
+
+    # Reports ------------------------------------------------------------------------------------
+    def _report(self, channel: Channel, offset: int, then: Callable[[], None]) -> None:
+        """Have the batch at ``offset`` verified, ``then`` go on.
+
+        Raises:
+            Busy: The budget of reports is used up.
+            InvalidRequest: No batch is there.
+        """
+        key = (channel, offset)
+        if key in self._reports:
+            self._reports[key].append(then)
+            return
+        if not any(log.start_offset <= offset < _end(channel, log) for log in _logs(channel)):
+            raise InvalidRequest(f"no message of {channel} that may be read is at offset {offset}")
+        self._spend_token()
+        self._reports[key] = [then]
+        if not self._reporting:
+            self._reporting = True
+            self._tasks.start(self._look_into_reports())
+
+    def _spend_token(self) -> None:
+        now = self._context.clock.monotonic()
+        earned = (now - self._tokens_at) / REPORT_EVERY_S
+        self._tokens = min(self._tokens + earned, float(REPORTS_BURST))
+        self._tokens_at = now
+        if self._tokens < 1:
+            raise Busy(
+                f"more than {REPORTS_BURST} reports of damage at once, or than one every "
+                f"{REPORT_EVERY_S:g} s; try again later"
+            )
+        self._tokens -= 1
+
+    async def _look_into_reports(self) -> None:
+        """Look into one report after the other until there are no more."""
+        try:
+            while self._reports:
+                channel, offset = key = next(iter(self._reports))
+                try:
+                    await self._look_into(channel, offset)
+                except Exception:
+                    logger.exception("[partition=%s] a report is not looked into", channel)
+                finally:
+                    for then in self._reports.pop(key):
+                        then()
+        finally:
+            self._reporting = False
+
+    async def _look_into(self, channel: Channel, offset: int) -> None:
+        for log in _logs(channel):
+            end = _end(channel, log)
+            if not log.start_offset <= offset < end:
+                continue
+            pieces = log.pieces(offset, end)
+            if not pieces:
+                continue
+            start = pieces[0].start
+            scrub = Scrub(self._disk, pieces, until=offset)
+            try:
+                while not scrub.done and not _gone(channel, log):
+                    await self._runner.run(scrub.step, Lane.VERIFY)
+            finally:  # behind a step that a cancellation left running
+                await self._runner.run(scrub.close, Lane.VERIFY)
+            if not _gone(channel, log):
+                self._note(channel, log, start, start + scrub.read_bytes, scrub.damage)
+                if not self.known_damage(channel, offset):
+                    logger.warning(
+                        "[partition=%s] damage was reported and is not on the disk: offset=%d; the "
+                        "way to the reader or its machine may damage data",
+                        channel,
+                        offset,
+                    )
+
+    # Passes -------------------------------------------------------------------------------------
+    def _begin(self, channel: Channel, header: wire.VerifyRequest) -> None:
+        """Begin a pass, unless one runs.
+
+        Raises:
+            InvalidRequest: The request does not name the topic's id, which only those who read
+                ZooKeeper know.
+        """
+        if header.topic_id != channel.topic_id:
+            raise InvalidRequest("a pass is begun only for a topic_id, as ZooKeeper has it")
+        found = self._passes.get(channel)
+        if found is not None and not found.ended:
+            return
+        clock = self._context.clock
+        found = Pass(channel, clock.wall_ms())
+        for log in _logs(channel):
+            end = _end(channel, log)
+            known = self._known.get(log)
+            fresh = known is not None and clock.monotonic() - known.pass_ended < FRESH_S
+            for piece in log.pieces(log.start_offset, end):
+                if known is not None and fresh:
+                    piece = self._not_fresh(found, known, piece)
+                if piece.start < piece.end:
+                    found.todo.append((log, piece))
+                    found.total_bytes += piece.end - piece.start
+            found.ends[log] = end
+        self._passes[channel] = found
+        self._forget_gone()
+        logger.info(
+            "[partition=%s] verifying begins: bytes=%d skipped=%d",
+            channel,
+            found.total_bytes,
+            found.skipped_bytes,
+        )
+        if not self._passing:
+            self._passing = True
+            self._tasks.start(self._carry_out_passes())
+
+    @staticmethod
+    def _not_fresh(found: Pass, known: Known, piece: Piece) -> Piece:
+        """Return the part of ``piece`` to be read: damaged pieces whole, of others what is new."""
+        if any(each.start < piece.end and piece.start < each.end for each, _ in known.damage):
+            return piece
+        start = min(max(piece.start, known.intact_to), piece.end)
+        found.skipped_bytes += start - piece.start
+        return piece._replace(start=start)
+
+    async def _carry_out_passes(self) -> None:
+        """Go on with passes, one partition after the other, until all have ended."""
+        try:
+            while self._passes:
+                running = next((each for each in self._passes.values() if not each.ended), None)
+                if running is None:
+                    return
+                try:
+                    await self._go_on(running)
+                except Exception:
+                    logger.exception("[partition=%s] verifying failed", running.channel)
+                    running.ended = True
+        finally:
+            self._passing = False
+
+    async def _go_on(self, current: Pass) -> None:
+        """Verify the next piece of a pass, slowly."""
+        channel = current.channel
+        if not current.todo:
+            self._end(current)
+            return
+        log, piece = current.todo.popleft()
+        scrub = Scrub(self._disk, [piece])
+        try:
+            while not scrub.done and not _gone(channel, log):
+                batches = scrub.batches
+                read = await self._runner.run(scrub.step, Lane.VERIFY)
+                current.read_bytes += read
+                pause_s = max(read / self._bytes_per_s, (scrub.batches - batches) / BATCHES_PER_S)
+                await asyncio.sleep(pause_s)
+        finally:  # behind a step that a cancellation left running
+            await self._runner.run(scrub.close, Lane.VERIFY)
+        if not _gone(channel, log):
+            self._note(channel, log, piece.start, piece.end, scrub.damage)
+
+    def _end(self, current: Pass) -> None:
+        current.ended = True
+        for log, end in current.ends.items():
+            if not _gone(current.channel, log):
+                known = self._known.setdefault(log, Known(log))
+                known.intact_to, known.pass_ended = end, self._context.clock.monotonic()
+        logger.info(
+            "[partition=%s] verifying ended: bytes=%d damaged_ranges=%d",
+            current.channel,
+            current.read_bytes,
+            len(self.damage(current.channel)),
+        )
+
+    # What was found -----------------------------------------------------------------------------
+    def _note(self, channel: Channel, log: Log, start: int, end: int, found: list[Damage]) -> None:
+        found = [each for each in found if each.end > log.start_offset]
+        known = self._known.get(log)
+        if known is None:
+            if not found:
+                return
+            known = self._known[log] = Known(log)
+        for each in known.replace(start, end, found, self._context.clock.wall_ms()):
+            logger.error(
+                "[partition=%s] damage: offsets=[%d, %d) file=%s cause=%r; put an intact copy of "
+                "the file back while the broker is stopped, or let the groups go past it: "
+                "docs/operations.md says how",
+                channel,
+                each.start,
+                each.end,
+                each.path,
+                each.why,
+            )
+
+    def _forget_gone(self) -> None:
+        """Keep nothing of logs that were closed."""
+        for log in [log for log in self._known if log.state is LogState.CLOSED]:
+            del self._known[log]
+        for channel in [each for each in self._passes if each.closing is not None]:
+            del self._passes[channel]
+
+
+def _logs(channel: Channel) -> list[Log]:
+    return [each.log for each in (*channel.older, channel) if each.log is not None]
+
+
+def _end(channel: Channel, log: Log) -> int:
+    """Return the end of what may be verified of one of the channel's logs."""
+    return channel.high_watermark if log is channel.log else log.end_offset
+
+
+def _gone(channel: Channel, log: Log) -> bool:
+    """Whether the log is not the channel's any more: closed, put aside, or about to be."""
+    return channel.closing is not None or log not in _logs(channel)

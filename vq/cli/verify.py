@@ -1,0 +1,194 @@
+"""``vq topic verify``: have brokers read what they store and look for damage."""
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import click
+
+from vq.cli.connect import cluster_client
+from vq.cli.errors import CommandFailed
+from vq.cli.options import Invocation, WholeNumber, command_options
+from vq.cli.output import bytes_text
+from vq.client import admin
+from vq.client.cluster import ClusterClient
+from vq.coordination import topics
+from vq.coordination.reading import TopicView, gather_all
+from vq.errors import InvalidArgument, VqError
+from vq.model import Address
+from vq.remoting.format import Command
+from vq.remoting.wire_pb2 import VerifyRequest, VerifyResponse
+
+_POLL_S: Final = 0.5
+_PROGRESS_S: Final = 2.0
+
+
+@dataclass(slots=True)
+class Target:
+    """What one broker group holds of a partition, and what its master said last."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    group: str
+    address: Address | None
+    answer: VerifyResponse | None = None
+    error: str = ""
+
+    @property
+    def running(self) -> bool:
+        """Whether it is being verified."""
+        return not self.error and self.answer is not None and self.answer.running
+
+    async def ask(self, cluster: ClusterClient, *, begin: bool) -> None:
+        """Begin, or look how far it is."""
+        if self.address is None:
+            self.error = f"group {self.group} has no running master"
+            return
+        request = VerifyRequest(
+            topic=self.topic,
+            partition=self.partition,
+            topic_id=self.topic_id,
+            whole=True,
+            begin=begin,
+        )
+        try:
+            answer, _ = await cluster.request(self.address, Command.VERIFY, request)
+        except VqError as error:
+            self.error = f"{type(error).__name__}: {error}"
+        else:
+            assert isinstance(answer, VerifyResponse)
+            self.answer = answer
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--all", "everything", is_flag=True, help="All topics.")
+@click.option(
+    "--partition",
+    "partitions",
+    type=WholeNumber(min=0),
+    multiple=True,
+    metavar="N",
+    help="Only this one; may be given several times.",
+)
+@command_options
+def verify(
+    invocation: Invocation, names: Sequence[str], everything: bool, partitions: Sequence[int]
+) -> None:
+    """Have the brokers read topics whole and look for damage.
+
+    Slowly, beside their other work: their setting verify_bytes_per_s bounds it. What was found
+    intact within a day is not read again. The brokers go on if this command is interrupted.
+
+    Exit code 1 when something is damaged, or could not be verified.
+    """
+    if everything == bool(names):
+        raise InvalidArgument("name topics, or give --all")
+
+    async def work() -> list[Target]:
+        async with cluster_client(invocation.client_config()) as cluster:
+            wanted = await topics.list_topics(cluster.coordinator) if everything else names
+            views = await gather_all(
+                topics.describe_topic(cluster.coordinator, name) for name in wanted
+            )
+            targets = await _targets(cluster, views, partitions)
+            await _follow(invocation, cluster, targets)
+            return targets
+
+    _show(invocation, invocation.run(work()))
+
+
+async def _targets(
+    cluster: ClusterClient, views: Iterable[TopicView], partitions: Sequence[int]
+) -> list[Target]:
+    found = []
+    for view in views:
+        beyond = [number for number in partitions if number >= len(view.partitions)]
+        if beyond:
+            raise InvalidArgument(
+                f"topic {view.name} has partitions 0 to {len(view.partitions) - 1}, not {beyond[0]}"
+            )
+        for placement in view.partitions:
+            if not partitions or placement.partition in partitions:
+                found += [
+                    Target(view.name, view.id, placement.partition, group, None)
+                    for group in dict.fromkeys(span.group for span in placement.spans)
+                ]
+    groups = sorted({target.group for target in found})
+    masters = dict(
+        zip(groups, await gather_all(admin.master_of(cluster, g) for g in groups), strict=True)
+    )
+    for target in found:
+        master = masters[target.group]
+        target.address = None if master is None else master.address
+    return found
+
+
+async def _follow(
+    invocation: Invocation, cluster: ClusterClient, targets: Sequence[Target]
+) -> None:
+    """Begin everywhere, and return when all have ended; tell now and then how far they are."""
+    await gather_all(target.ask(cluster, begin=True) for target in targets)
+    told = time.monotonic()
+    while running := [target for target in targets if target.running]:
+        if time.monotonic() - told >= _PROGRESS_S:
+            told = time.monotonic()
+            invocation.output.remark(_progress(targets, len(running)))
+        await asyncio.sleep(_POLL_S)
+        await gather_all(target.ask(cluster, begin=False) for target in running)
+
+
+def _progress(targets: Sequence[Target], running: int) -> str:
+    answers = [target.answer for target in targets if target.answer is not None]
+    read = sum(answer.verified_bytes for answer in answers)
+    total = sum(answer.total_bytes for answer in answers)
+    share = read / total if total else 1.0
+    return f"{bytes_text(read)} of {bytes_text(total)} read ({share:.0%}), {running} to go"
+
+
+def _show(invocation: Invocation, targets: Sequence[Target]) -> None:
+    rows = [_row(target) for target in targets]
+    output = invocation.output
+    output.table(
+        rows, columns=("topic", "partition", "group", "read", "skipped", "damaged", "error")
+    )
+    for row in rows:
+        for each in row["damage"]:
+            output.remark(damage_text(row["topic"], row["partition"], row["group"], each))
+    damaged = sum(1 for row in rows if row["damage"])
+    failed = sum(1 for row in rows if row["error"])
+    if damaged or failed:
+        raise CommandFailed(
+            f"{damaged} of {len(rows)} are damaged, {failed} could not be verified; "
+            "docs/operations.md (Damage in a partition) says what to do"
+        )
+
+
+def _row(target: Target) -> dict[str, Any]:
+    answer = target.answer or VerifyResponse()
+    return {
+        "topic": target.topic,
+        "partition": target.partition,
+        "group": target.group,
+        "read": bytes_text(answer.verified_bytes),
+        "skipped": bytes_text(answer.skipped_bytes),
+        "damaged": len(answer.damage),
+        "error": target.error or None,
+        "read_bytes": answer.verified_bytes,
+        "skipped_bytes": answer.skipped_bytes,
+        "damage": [
+            {field.name: getattr(each, field.name) for field in each.DESCRIPTOR.fields}
+            for each in answer.damage
+        ],
+    }
+
+
+def damage_text(topic: str, partition: int, group: str, damage: dict[str, Any]) -> str:
+    """Return one damaged range as people read it."""
+    return (
+        f"{topic}-{partition} on {group}: offsets [{damage['start']}, {damage['end']}) are damaged "
+        f"in {damage['file']}: {damage['reason']}"
+    )
