@@ -28,6 +28,11 @@ class Counters:
     refused: int = 0
 
 
+def _fetch_at_once(session: object, read: Any) -> None:
+    """Stand in where nobody fetches on a thread."""
+    read.then()
+
+
 @dataclass(slots=True, kw_only=True)
 class Context:
     """Shared by the channels of one node.
@@ -38,6 +43,7 @@ class Context:
         epoch_problem: Why a newer epoch than ``epoch`` is not acted in, "" if there is none.
         may_acknowledge: Whether an append may still be acknowledged under ``epoch``.
         call_later: Calls back after so many seconds, on the loop.
+        fetch_cold: Called with a session and a ``cold_reads.ColdRead``.
         suspect: Called with a channel and an offset at which its bytes seem to be damaged.
         waiting: Requests of all sessions that wait for an answer.
     """
@@ -48,6 +54,7 @@ class Context:
     call_later: Callable[[float, Callable[[], None]], Timer]
     may_acknowledge: Callable[[], bool]
     suspect: Callable[[Any, int], None] = lambda channel, offset: None
+    fetch_cold: Callable[[Any, Any], None] = _fetch_at_once
     epoch: int = 0
     epoch_problem: str = ""
     counters: Counters = field(default_factory=Counters)

@@ -21,10 +21,19 @@ from typing import Final
 
 from vq import limits
 from vq.broker.channel import Channel
+from vq.broker.cold_reads import ColdRead
 from vq.broker.config import ConnectionLimits
 from vq.broker.context import Context, Timer
 from vq.broker.directory import Directory, known, look_up
-from vq.broker.reading import check_boundary, check_range, check_readable, check_tags, scan
+from vq.broker.reading import (
+    FILTER_SCAN_BYTES,
+    check_boundary,
+    check_range,
+    check_readable,
+    check_tags,
+    cold,
+    scan,
+)
 from vq.broker.session import Session
 from vq.broker.turn import Turn
 from vq.errors import Busy, FetchSessionLost, InternalError, InvalidRequest, VqError
@@ -143,6 +152,7 @@ class FetchedPartition:
         failure: An error to be told instead of data.
         validate: The offset is still to be checked, before an answer.
         size: What it counts for in the bounds of its session.
+        warm: The bytes from this offset on were brought into memory; -1: none were.
     """
 
     __slots__ = (
@@ -159,6 +169,7 @@ class FetchedPartition:
         "size",
         "tags",
         "validate",
+        "warm",
     )
 
     def __init__(
@@ -177,6 +188,7 @@ class FetchedPartition:
         self.unpark()
         self.failure = None
         self.offset = self.position = item.offset
+        self.warm = -1
         self.max_bytes = min(item.max_bytes or limits.FETCH_BYTES_MAX, limits.FETCH_BYTES_MAX)
         self.epoch = item.epoch
         self.validate = item.validate
@@ -263,6 +275,7 @@ class FetchSession:
 
     __slots__ = (
         "_checks",
+        "_cold",
         "_due",
         "_fetches",
         "_max_bytes",
@@ -295,6 +308,8 @@ class FetchSession:
         # or to be told of, and those to be looked through for tags.
         self._ready: dict[FetchedPartition, None] = {}
         self._scans: dict[FetchedPartition, None] = {}
+        # Those whose bytes are being brought into memory, from an offset on.
+        self._cold: dict[FetchedPartition, int] = {}
         # Filtered ones that have come further and have nothing to show for it yet.
         self._progressed: dict[FetchedPartition, None] = {}
         self._progress_since = 0.0
@@ -388,6 +403,7 @@ class FetchSession:
     def _unready(self, fetched: FetchedPartition) -> None:
         self._ready.pop(fetched, None)
         self._scans.pop(fetched, None)
+        self._cold.pop(fetched, None)
         self._progressed.pop(fetched, None)
 
     def end(self) -> None:
@@ -499,6 +515,8 @@ class FetchSession:
                     del self._ready[fetched]
                     fetched.look()
                 return True
+            if self._must_fetch(fetched, part, min(wanted, room)):
+                return True
             view = part.log.read(fetched.position, min(wanted, room), limit)
         except VqError as error:
             self._fail(fetched, error)
@@ -512,6 +530,8 @@ class FetchSession:
         self._scans_done += 1
         try:
             part = fetched.readable()
+            if self._must_fetch(fetched, part, FILTER_SCAN_BYTES):
+                return
             slices, offsets, position = scan(
                 part, fetched.position, fetched.tags, fetched.max_bytes
             )
@@ -529,6 +549,25 @@ class FetchSession:
                 self._progress_since = self._fetches.context.clock.monotonic()
             self._progressed[fetched] = None
         fetched.look()
+
+    def _must_fetch(self, fetched: FetchedPartition, part: Channel, max_bytes: int) -> bool:
+        """Whether bytes must be brought into memory first; then the partition is not ready."""
+        offset = fetched.position
+        fetch = None if fetched.warm == offset else cold(part, offset, max_bytes)
+        if fetch is None:
+            return False
+        self._ready.pop(fetched, None)
+        self._scans.pop(fetched, None)
+        self._cold[fetched] = offset
+
+        def then() -> None:
+            del self._cold[fetched]
+            fetched.warm = offset  # read them now, even if they were pushed out again
+            self.ready(fetched)
+
+        read = ColdRead(fetch, lambda: self._cold.get(fetched) == offset, then)
+        self._fetches.context.fetch_cold(self._session, read)
+        return True
 
     def _fail(self, fetched: FetchedPartition, error: VqError) -> None:
         """Tell of an error; or first how far a filter got, since that is where to go on."""

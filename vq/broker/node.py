@@ -17,6 +17,7 @@ import logging
 import random
 from collections.abc import Callable
 
+from vq.broker.cold_reads import ColdReads
 from vq.broker.config import BrokerConfig
 from vq.broker.context import Context
 from vq.broker.disk_watch import DiskLevel, DiskWatch
@@ -231,6 +232,7 @@ class BrokerNode:
             bytes_per_s=config.verify_bytes_per_s,
         )
         self._context.suspect = verifier.suspect
+        self._context.fetch_cold = ColdReads(self._runner, self._tasks).add
         self._dispatcher = Dispatcher(
             self._partitions, mover, self._context, status.report, fetches, verifier
         )

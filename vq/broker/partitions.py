@@ -13,11 +13,12 @@ import itertools
 import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from vq.broker.channel import Channel, check_placement_version
 from vq.broker.context import Context
 from vq.broker.logs import Logs
-from vq.broker.runner import Runner
+from vq.broker.runner import Lane, Runner
 from vq.broker.tasks import Tasks
 from vq.broker.topics_view import TopicsView
 from vq.coordination.coordinator import ConnectionLost, Coordinator, SessionExpired
@@ -67,9 +68,9 @@ class Partitions:
         self._logs = logs
         self._runner = runner
         self._tasks = tasks
-        # Order: ``_membership`` before ``_files``.
+        # Order: ``_membership`` before ``files``.
         self._membership = asyncio.Lock()  # held while ``channels`` is made to fit a topic
-        self._files = asyncio.Lock()  # held while a log is opened, sealed, put aside or closed
+        self._files: WeakValueDictionary[tuple[str, int], asyncio.Lock] = WeakValueDictionary()
         self._opening: dict[Channel, list[Callable[[], None]]] = {}
         self.channels: dict[tuple[str, int], Channel] = {}
         self.on_sealed: Callable[[Channel], None] | None = None
@@ -79,6 +80,16 @@ class Partitions:
             on_gone=self._remove_topic,
             interval_s=refresh_interval_s,
         )
+
+    def files(self, partition: tuple[str, int]) -> asyncio.Lock:
+        """Return the lock held while a log of a partition is opened, sealed, put aside or closed.
+
+        One for each partition: a slow disk, or a long recovery, of one holds up no other.
+        """
+        lock = self._files.get(partition)
+        if lock is None:
+            lock = self._files[partition] = asyncio.Lock()
+        return lock
 
     # Finding and opening ------------------------------------------------------------------------
     def resolve(self, partition: TopicPartition, then: Callable[[Channel | VqError], None]) -> None:
@@ -128,7 +139,7 @@ class Partitions:
         Raises:
             DiskFull: There is no space for it now; it may be tried again.
         """
-        async with self._files:
+        async with self.files(channel.partition):
             if channel.log is None and channel.failure is None and channel.closing is None:
                 await self._open(channel)
 
@@ -141,14 +152,22 @@ class Partitions:
             for then in self._opening.pop(channel):
                 then()
 
-    async def _open(self, channel: Channel, start_offset: int = -1, producers: bytes = b"") -> None:
+    async def _open(
+        self,
+        channel: Channel,
+        start_offset: int = -1,
+        producers: bytes = b"",
+        *,
+        lane: Lane = Lane.LOGS,
+    ) -> None:
         """Open the usual log; a new one begins at ``start_offset`` (-1: where the span does)."""
         start = channel.start_offset if start_offset < 0 else start_offset
         try:
             log = await self._runner.run(
                 lambda: self._logs.open(
                     channel.partition, channel.topic_id, start_offset=start, producers=producers
-                )
+                ),
+                lane,
             )
         except DiskFull:
             raise  # no failure of this log: whoever asks next tries again
@@ -403,20 +422,22 @@ class Partitions:
             PartitionReadOnly: The placement is not the one of ``version`` any more: whoever asks
                 slept, and what the log holds may be acknowledged by now.
         """
-        async with self._files:
+        async with self.files(channel.partition):
             self._check_current(channel, version)
             if channel.log is None and channel.failure is None:
-                await self._open(channel, start_offset, producers)
+                await self._open(channel, start_offset, producers, lane=Lane.MOVES)
             log = channel.log
             if log is None or log.end_offset == start_offset:
                 return  # it comes back to where it left, or this is the same ADOPT again
             await self.settle(channel)
             self._check_current(channel, version)
             channel.log = None
-            path = await self._runner.run(lambda: self._logs.put_aside(channel.partition, log))
+            path = await self._runner.run(
+                lambda: self._logs.put_aside(channel.partition, log), Lane.MOVES
+            )
             if path is not None:
                 await self._add_older(channel, path)
-            await self._open(channel, start_offset, producers)
+            await self._open(channel, start_offset, producers, lane=Lane.MOVES)
 
     async def seal_log(self, channel: Channel, version: int) -> tuple[int, bytes]:
         """Seal the channel's log for a move that was decided under ``version``.
@@ -431,7 +452,7 @@ class Partitions:
             StorageFailed: The seal may not be durable.
         """
         await self.ensure_open(channel)
-        async with self._files:
+        async with self.files(channel.partition):
             self._check_current(channel, version)
             if channel.log is not None:
                 channel.log.seal()
@@ -440,7 +461,7 @@ class Partitions:
             if log is None or channel.failure is not None or log.state is not LogState.SEALED:
                 raise channel.why_refused()
             try:
-                await self._runner.run(log.save_seal)
+                await self._runner.run(log.save_seal, Lane.MOVES)
             finally:
                 channel.look_at_log()
             self._check_current(channel, version)
@@ -451,7 +472,7 @@ class Partitions:
 
         Not while a seal is being saved: that is done by another thread.
         """
-        async with self._files:
+        async with self.files(channel.partition):
             if not channel.needs_unseal or channel.log is None:
                 return False
             channel.log.unseal()
@@ -477,7 +498,7 @@ class Partitions:
 
     async def _close(self, channel: Channel, error: VqError) -> None:
         channel.close(error)
-        async with self._files:
+        async with self.files(channel.partition):
             await self.settle(channel)
             for log in channel.take_logs():
                 try:

@@ -4,11 +4,12 @@ Bytes go from the mapped block to the socket without a copy, unless a tag filter
 A GET that finds too little waits in its channel; it costs one small object and one timer.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final
 
 from vq import limits
 from vq.broker.channel import Channel
+from vq.broker.cold_reads import ColdRead
 from vq.broker.context import Timer
 from vq.broker.places import check_place
 from vq.broker.session import Session
@@ -50,7 +51,11 @@ def get(channel: Channel, session: Session, ticket: Ticket, header: wire.GetRequ
             FilteredGet(channel, session, ticket, header).begin()
             return
         available = channel.read_limit - header.offset
-        if available >= max(1, min(header.min_bytes, header.max_bytes)) and not session.congested:
+        if (
+            available >= max(1, min(header.min_bytes, header.max_bytes))
+            and not session.congested
+            and cold(channel, header.offset, _fetch_bytes(header)) is None
+        ):
             _answer(channel, session, ticket, header)
             return
     except VqError as error:
@@ -81,6 +86,16 @@ def _answer(channel: Channel, session: Session, ticket: Ticket, header: wire.Get
         ),
         body,
     )
+
+
+def cold(channel: Channel, offset: int, max_bytes: int) -> Callable[[], None] | None:
+    """Return what must be called on a thread before such bytes are read; None: nothing.
+
+    Raises:
+        VqError: They cannot be read.
+    """
+    log, limit = channel.log, channel.read_limit
+    return None if log is None or offset >= limit else log.cold(offset, max_bytes, limit)
 
 
 def check_boundary(channel: Channel, log: Log, offset: int) -> None:
@@ -170,7 +185,16 @@ def check_range(channel: Channel, offset: int) -> None:
 class WaitingGet:
     """A GET parked until enough data are there, its time is up, or its session ends."""
 
-    __slots__ = ("_channel", "_header", "_needed", "_session", "_ticket", "_timer")
+    __slots__ = (
+        "_channel",
+        "_fetching",
+        "_header",
+        "_needed",
+        "_session",
+        "_ticket",
+        "_timer",
+        "_warm",
+    )
 
     def __init__(
         self, channel: Channel, session: Session, ticket: Ticket, header: wire.GetRequest
@@ -181,6 +205,8 @@ class WaitingGet:
         self._header = header
         self._needed = header.offset + max(1, min(header.min_bytes, _fetch_bytes(header)))
         self._timer: Timer | None = None
+        self._fetching = False  # bytes are being brought into memory
+        self._warm = -1  # the bytes from this offset on were brought into memory
 
     def begin(self) -> None:
         """Park; or, when there are data or it does not want to wait, answer once the peer can."""
@@ -226,9 +252,30 @@ class WaitingGet:
         try:
             check_readable(self._channel, self._header.epoch)
             check_range(self._channel, self._header.offset)
-            self._answer()
+            if not self._must_fetch(self._header.offset, _fetch_bytes(self._header)):
+                self._answer()
         except VqError as error:
             session.refuse(self._ticket, error)
+
+    def _must_fetch(self, offset: int, max_bytes: int) -> bool:
+        """Whether bytes must be brought into memory first; then that was begun."""
+        if self._fetching:
+            return True
+        fetch = None if self._warm == offset else cold(self._channel, offset, max_bytes)
+        if fetch is None:
+            return False
+        session = self._session
+        session.waiting[self] = None
+        self._fetching = True
+
+        def then() -> None:
+            self._fetching = False
+            self._warm = offset  # read them now, even if they were pushed out again
+            self._finish()
+
+        read = ColdRead(fetch, lambda: self in session.waiting, then)
+        self._channel.context.fetch_cold(session, read)
+        return True
 
     def _answer(self) -> None:
         _answer(self._channel, self._session, self._ticket, self._header)
@@ -283,6 +330,8 @@ class FilteredGet(WaitingGet):
         try:
             check_readable(channel, self._header.epoch)
             check_range(channel, self._position)
+            if self._must_fetch(self._position, FILTER_SCAN_BYTES):
+                return
             slices, offsets, self._position = scan(
                 channel, self._position, self._tags, _fetch_bytes(self._header)
             )

@@ -15,7 +15,9 @@ class Lane(enum.Enum):
     Work of one lane with one thread is done in the order in which it was handed in.
     """
 
-    LOGS = ("logs", 1)  # opening, closing, moving
+    LOGS = ("logs", 1)  # opening and closing
+    MOVES = ("moves", 1)  # sealing, and putting logs aside
+    READ = ("read", 4)  # bytes that readers wait for
     PURGE = ("purge", 1)  # deleting files, which may take seconds each
     VERIFY = ("verify", 1)  # reading everything, slowly
 

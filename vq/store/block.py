@@ -8,11 +8,13 @@ full, flushed or deleted (``log``).
     offset in the log      start_offset     end_offset
 """
 
+import contextlib
 import errno
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -237,13 +239,26 @@ class Block:
         Raises:
             OSError: The medium cannot deliver them.
         """
+        return self._opened().view(position, length)
+
+    def cold(self, position: int, length: int) -> Callable[[], None] | None:
+        """Return what brings these bytes into memory, on any thread, or None: they are there.
+
+        Raises:
+            OSError: The file cannot be opened.
+        """
+        if self._opened().resident(position, length):
+            return None
+        return partial(_fetch, self._disk, self.path, position, length)
+
+    def _opened(self) -> File:
         file = self.file
         if file is None:
             file = self.open()
             self.cache.trim(self)
         else:
             self.cache.used(self)
-        return file.view(position, length)
+        return file
 
     def headers(self, offset: int) -> Iterator[BatchHeader]:
         """Yield the header of every batch from ``offset``, the start of one, to the block's end.
@@ -309,6 +324,19 @@ class Block:
         """Return the bytes of the index as it is now; ``load_index`` must have been called."""
         assert self.index is not None
         return self.index.to_bytes(end_offset=self.end_offset, messages=self.messages)
+
+
+def _fetch(disk: Disk, path: Path, position: int, length: int) -> None:
+    """Bring bytes into memory, through a descriptor that no other thread may close.
+
+    What goes wrong is left to the read that follows: it meets the same and tells of it.
+    """
+    with contextlib.suppress(OSError):
+        file = disk.open(path)
+        try:
+            file.fetch(position, length)
+        finally:
+            file.close()
 
 
 assert _WALK_BYTES <= BATCH_ON_DISK_BYTES_MAX

@@ -62,6 +62,21 @@ class File(Protocol):
         """
         ...
 
+    def resident(self, position: int, length: int) -> bool:
+        """Whether ``view`` of these bytes would not wait for the medium, as far as can be told.
+
+        Cheap, and not exact: it looks at one byte in 128 KiB, what disks read ahead at least.
+        """
+        ...
+
+    def fetch(self, position: int, length: int) -> None:
+        """Bring these bytes into memory, and begin to read as many behind them. Blocks.
+
+        Raises:
+            OSError: The medium cannot deliver them.
+        """
+        ...
+
     def allocate(self, start: int, length: int) -> None:
         """Make sure that ``[start, start + length)`` has space on the disk; grows the file.
 
@@ -184,6 +199,12 @@ class Disk(Protocol):
 #: Linux 5.14: fault pages in and return EFAULT where touching them would be SIGBUS.
 _MADV_POPULATE_READ: Final = 22
 _PAGE: Final = mmap.PAGESIZE
+#: Linux 4.14: reads what is in the page cache, and fails where it would have to wait.
+_NOWAIT: Final[int | None] = getattr(os, "RWF_NOWAIT", None)
+#: How far apart bytes are looked at to see what is in the page cache.
+_PROBE_BYTES: Final = 128 * 1024
+#: What one system call fetches.
+_FETCH_BYTES: Final = 1024 * 1024
 
 
 class RealFile:
@@ -243,6 +264,37 @@ class RealFile:
                         errno.EIO, f"bytes [{position}, {end}) of a file cannot be read: {error}"
                     ) from error
         return self._mapped[position:end]
+
+    def resident(self, position: int, length: int) -> bool:
+        """See ``File.resident``. True where the kernel cannot tell."""
+        if _NOWAIT is None:
+            return True
+        probe, last = [bytearray(1)], position + length - 1
+        try:
+            for at in range(position, last, _PROBE_BYTES):
+                os.preadv(self._fd, probe, at, _NOWAIT)
+            os.preadv(self._fd, probe, last, _NOWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:  # a file system without it; or an error that the read itself will meet
+            return True
+        return True
+
+    def fetch(self, position: int, length: int) -> None:
+        """See ``File.fetch``.
+
+        Reads into a buffer that is thrown away: ``preadv`` lets other threads run meanwhile, which
+        ``mmap.madvise`` does not.
+        """
+        buffer = memoryview(bytearray(min(length, _FETCH_BYTES)))
+        end = position + length
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._fd, end, length, os.POSIX_FADV_WILLNEED)
+        while position < end:
+            count = os.preadv(self._fd, [buffer[: end - position]], position)
+            if count == 0:
+                return
+            position += count
 
     def _remap(self, end: int) -> None:
         size = os.fstat(self._fd).st_size

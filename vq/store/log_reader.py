@@ -2,7 +2,7 @@
 
 import errno
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 NO_DESCRIPTOR_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _EMPTY: Final = memoryview(b"")
+#: So many bytes at the end of a log are taken to be in memory: they were written just now.
+_RECENT_BYTES: Final = 1024 * 1024
 
 
 class LogReader:
@@ -76,6 +78,29 @@ class LogReader:
             return _EMPTY
         try:
             return block.view(offset - block_start, end - offset)
+        except OSError as error:
+            raise self._read_failed(error) from error
+
+    def cold(self, offset: int, max_bytes: int, limit: int) -> Callable[[], None] | None:
+        """Return what brings the bytes of such a ``read`` into memory, or None: they are there.
+
+        To be called on another thread, before the read; for the last bytes appended it is not
+        asked whether they are there.
+
+        Raises:
+            VqError: As ``read``.
+        """
+        block = self._active
+        if block is not None and offset >= max(block.start_offset, self.end_offset - _RECENT_BYTES):
+            return None
+        found = self._block_at(offset)
+        if found is None:
+            return None
+        end = min(offset + max_bytes, limit, found.end_offset)
+        if end <= offset:
+            return None
+        try:
+            return found.cold(offset - found.start_offset, end - offset)
         except OSError as error:
             raise self._read_failed(error) from error
 

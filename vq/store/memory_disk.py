@@ -246,6 +246,17 @@ class MemoryFile:
             raise OSError(errno.EIO, "the file is shorter than that", str(self._path))
         return memoryview(bytes(self._node.now[position : position + length]))
 
+    def resident(self, position: int, length: int) -> bool:
+        """See ``File.resident``; everything is, unless the disk's ``cold`` says otherwise."""
+        self._check_open()
+        return not self._disk.cold or (self._path, position) in self._disk.fetched
+
+    def fetch(self, position: int, length: int) -> None:
+        """See ``File.fetch``."""
+        self._check_open()
+        self._disk._check("pread", self._path)
+        self._disk.fetched.append((self._path, position))
+
     def allocate(self, start: int, length: int) -> None:
         """See ``File.allocate``."""
         self._check_open()
@@ -341,6 +352,8 @@ class MemoryDisk:
     Attributes:
         operations: Everything that changed something, in order (not part of a crash).
         open_files: How many files are open.
+        cold: Nothing is in memory until it was fetched.
+        fetched: What was, in order: path and position.
     """
 
     def __init__(
@@ -356,6 +369,8 @@ class MemoryDisk:
         self.operations: list[Operation] = []
         self._recording = record
         self.open_files = 0
+        self.cold = False
+        self.fetched: list[tuple[PurePath, int]] = []
         self._root = _Directory()
         self._locks: set[PurePath] = set()
         self._faults: list[tuple[str, str, int, int]] = []

@@ -97,7 +97,7 @@ class Pair:
 
     def files(self, group: str) -> asyncio.Lock:
         """The lock that is held while logs of ``group`` are opened, sealed or put aside."""
-        return self.cluster.nodes[group]._partitions._files
+        return self.cluster.nodes[group]._partitions.files(("t", 0))
 
     def mover(self, group: str) -> Mover:
         mover = self.cluster.nodes[group]._dispatcher._moves

@@ -212,3 +212,40 @@ def test_data_are_for_the_broker_and_its_group(tmp_path: Path, umask: int) -> No
         "given/topic.json": 0o640,
         "given/lock": 0o640,
     }
+
+
+def test_bytes_that_are_not_in_memory_can_be_fetched(place: tuple[Disk, Path]) -> None:
+    """Whoever must not wait for the medium can tell, and have somebody else wait."""
+    disk, path = place
+    file = disk.open(path / "f", create=True)
+    size = 3 << 20
+    file.pwrite([bytes(size)], 0)
+    file.datasync()
+    assert file.resident(0, size)
+    assert file.resident(size - 1, 1)
+    if isinstance(disk, MemoryDisk):
+        disk.cold = True
+    else:
+        file.forget_cache()
+        if file.resident(0, size):
+            pytest.skip("this file system keeps or hides what is in memory")
+    assert not file.resident(0, size)
+    file.fetch(0, size)
+    assert file.resident(0, size)
+    assert bytes(file.view(size - 4, 4)) == bytes(4)
+    file.close()
+
+
+def test_one_cold_part_makes_the_whole_cold(tmp_path: Path) -> None:
+    """Looked for every 128 KiB, and at the last byte."""
+    file = RealDisk().open(tmp_path / "f", create=True)
+    file.pwrite([bytes(8 << 20)], 0)
+    file.datasync()
+    file.forget_cache()
+    if file.resident(0, 8 << 20):
+        pytest.skip("this file system keeps or hides what is in memory")
+    os.posix_fadvise(file._fd, 0, 0, os.POSIX_FADV_RANDOM)  # nothing is read ahead
+    file.pread(0, 2 << 20)
+    assert file.resident(0, 2 << 20)
+    assert not file.resident(1 << 20, 7 << 20)
+    file.close()

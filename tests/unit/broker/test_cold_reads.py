@@ -1,0 +1,124 @@
+"""Reads of bytes that are not in memory wait for them beside the event loop."""
+
+import asyncio
+import threading
+
+import pytest
+from support.broker import Client, MemoryCluster, message, until
+
+from vq.broker.runner import InlineRunner, Lane, ThreadRunner
+from vq.remoting import wire_pb2 as wire
+from vq.store import log_reader
+
+WHERE = {"handle": 1, "topic": "t", "partition": 0}
+
+
+class Cold:
+    """A node whose disk has nothing in memory, and a runner that a test can hold."""
+
+    def __init__(self, cluster: MemoryCluster, client: Client, starts: list[int]) -> None:
+        self.disk = cluster.disks["b1"]
+        self.runner = cluster.runners["b1"]
+        self.client = client
+        self.starts = starts
+        self.disk.cold = True
+
+
+@pytest.fixture
+async def cold(cluster: MemoryCluster, monkeypatch) -> Cold:
+    monkeypatch.setattr(log_reader, "_RECENT_BYTES", 0)
+    await cluster.start()
+    await cluster.create_topic("t")
+    client = await Client.connect(cluster.network, cluster.nodes["b1"].address)
+    starts = [(await client.put("t", 0, [message(b"x" * 50, n, tag="x")])).offset for n in range(5)]
+    return Cold(cluster, client, starts)
+
+
+async def test_a_get_of_cold_bytes_waits_beside_the_loop(cold):
+    """Others are served meanwhile; the bytes are looked at once they are there."""
+    with cold.runner.held():
+        waiting = cold.client.send_get("t", 0, cold.starts[0])
+        await until(lambda: cold.runner.waiting)
+        await cold.client.put("t", 0, [message(b"y")])
+        assert not waiting.done()
+        assert not cold.disk.fetched
+    assert len((await asyncio.wait_for(waiting, 5)).body) > 0
+    assert len(cold.disk.fetched) == 1
+    await cold.client.get("t", 0, cold.starts[0])
+    assert len(cold.disk.fetched) == 1, "warm bytes are not fetched again"
+
+
+async def test_cold_reads_of_one_connection_come_one_after_the_other(cold):
+    """Many requests at once do not have everything brought into memory at once."""
+    with cold.runner.held():
+        waiting = [cold.client.send_get("t", 0, start) for start in cold.starts]
+        await until(lambda: cold.runner.waiting)
+        await cold.client.status()
+        assert cold.runner.waiting == 1
+    frames = await asyncio.wait_for(asyncio.gather(*waiting), 5)
+    assert all(frame.status == 0 and frame.body for frame in frames)
+
+
+async def test_what_nobody_waits_for_is_not_fetched(cold):
+    """A connection that ends takes its cold reads along."""
+    with cold.runner.held():
+        waiting = [cold.client.send_get("t", 0, start) for start in cold.starts]
+        await until(lambda: cold.runner.waiting)
+        cold.client.close()
+        await until(lambda: cold.client.closed.is_set())
+    await asyncio.gather(*waiting, return_exceptions=True)
+    await until(lambda: not cold.runner.waiting)
+    assert len(cold.disk.fetched) <= 1
+
+
+async def test_a_filter_fetches_what_it_looks_through(cold):
+    """Step by step, and its time-out does not make it answer twice."""
+    with cold.runner.held():
+        waiting = cold.client.send_get("t", 0, cold.starts[0], tags=["no"], max_wait_ms=1)
+        await until(lambda: cold.runner.waiting)
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+    frame = await asyncio.wait_for(waiting, 5)
+    assert frame.status == 0
+    assert not frame.body
+    assert cold.disk.fetched
+
+
+@pytest.mark.parametrize("tags", [[], ["x"]])
+async def test_a_fetch_of_cold_bytes_waits_beside_the_loop(cold, tags):
+    """The session answers what is there meanwhile, and this when it is."""
+    with cold.runner.held():
+        item = wire.FetchPartition(**WHERE, offset=cold.starts[0], tags=tags)
+        waiting = cold.client.send_fetch(0, item)
+        await until(lambda: cold.runner.waiting)
+        await cold.client.put("t", 0, [message(b"y")])
+        assert not waiting.done()
+    frame = await asyncio.wait_for(waiting, 5)
+    assert frame.status == 0
+    assert frame.body
+
+
+async def test_a_partition_removed_while_its_bytes_are_fetched_is_not_answered(cold):
+    """Nor does it disturb what comes after."""
+    with cold.runner.held():
+        cold.client.send_fetch(0, wire.FetchPartition(**WHERE, offset=cold.starts[0]))
+        await until(lambda: cold.runner.waiting)
+        waiting = cold.client.send_fetch(1, removed=[1], max_wait_ms=50)
+    frame = await asyncio.wait_for(waiting, 5)
+    assert frame.status == 0
+    assert not frame.body
+
+
+async def test_lanes_do_not_wait_for_each_other():
+    """A long recovery holds up neither moves nor reads nor the purge."""
+    runner, gate = ThreadRunner(), threading.Event()
+    try:
+        held = asyncio.ensure_future(runner.run(gate.wait))
+        for lane in set(Lane) - {Lane.LOGS}:
+            assert await asyncio.wait_for(runner.run(lambda: 7, lane), 5) == 7
+        assert not held.done()
+    finally:
+        gate.set()
+        await held
+        runner.close()
+    assert await InlineRunner().run(lambda: 7, Lane.READ) == 7
