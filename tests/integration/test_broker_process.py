@@ -229,7 +229,8 @@ def test_a_deleted_topic_takes_its_files_out_of_the_way(processes):
         client.put("t", 0, [message(b"old")])
         assert processes.vq("topic", "delete", "t", "--yes").returncode == 0
         deadline = time.monotonic() + 10
-        while (broker.spec.data / "t").exists() and time.monotonic() < deadline:
+        while (broker.spec.data / "t").exists():
+            assert time.monotonic() < deadline, "its directory is still there"
             time.sleep(0.02)
         with pytest.raises(UnknownTopic):
             client.put("t", 0, [message(b"x")])
@@ -254,6 +255,7 @@ def test_a_stop_while_starting_is_quick(processes):
         broker = processes.brokers["b1"] = BrokerChild(spec)
         broker.start()
         deadline = time.monotonic() + 10
-        while not (spec.data / "@lock").exists() and time.monotonic() < deadline:
+        while not (spec.data / "@lock").exists():
+            assert time.monotonic() < deadline, "it does not start"
             time.sleep(0.02)
         assert broker.stop() == 0  # and not of being killed, when its time was up

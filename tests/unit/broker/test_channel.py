@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -106,11 +107,23 @@ async def test_async_topics_are_acknowledged_before_the_flush(served):
     await until(lambda: served.flusher.submissions == before + 1)
 
 
-async def test_async_topics_are_flushed_after_a_time(served):
-    """A lone message of an async topic is flushed when its interval is over."""
+async def test_async_topics_are_flushed_after_a_time(served, monkeypatch):
+    """A lone message of an async topic is flushed when its interval is over, and not before."""
+    timers: list[tuple[float, Any]] = []
+
+    def call_later(delay_s: float, then: Any) -> Any:
+        timers.append((delay_s, then))
+        return SimpleNamespace(cancel=lambda: None)
+
     await served.cluster.create_topic("a", flush="async", flush_interval_ms=20)
     before = served.flusher.submissions
+    monkeypatch.setattr(served.node._context, "call_later", call_later)
     await served.client.put("a", 0, [message(b"x")])
+    await served.client.put("a", 0, [message(b"y")])
+    assert served.flusher.submissions == before
+    ((delay_s, over),) = timers
+    assert delay_s == 0.02
+    over()
     await until(lambda: served.flusher.submissions == before + 1)
 
 

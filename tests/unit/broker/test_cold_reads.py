@@ -17,10 +17,12 @@ class Cold:
     """A node whose disk has nothing in memory, and a runner that a test can hold."""
 
     def __init__(self, cluster: MemoryCluster, client: Client, starts: list[int]) -> None:
+        self.node = cluster.nodes["b1"]
         self.disk = cluster.disks["b1"]
         self.runner = cluster.runners["b1"]
         self.client = client
         self.starts = starts
+        self.reads = self.node._context.fetch_cold.__self__
         self.disk.cold = True
 
 
@@ -64,10 +66,11 @@ async def test_what_nobody_waits_for_is_not_fetched(cold):
     with cold.runner.held():
         waiting = [cold.client.send_get("t", 0, start) for start in cold.starts]
         await until(lambda: cold.runner.waiting)
+        await until(lambda: list(map(len, cold.reads._waiting.values())) == [4])
         cold.client.close()
         await until(lambda: cold.client.closed.is_set())
     await asyncio.gather(*waiting, return_exceptions=True)
-    await until(lambda: not cold.runner.waiting)
+    await until(lambda: not cold.reads._waiting)
     assert len(cold.disk.fetched) <= 1
 
 
@@ -76,12 +79,16 @@ async def test_a_filter_fetches_what_it_looks_through(cold):
     with cold.runner.held():
         waiting = cold.client.send_get("t", 0, cold.starts[0], tags=["no"], max_wait_ms=1)
         await until(lambda: cold.runner.waiting)
-        await asyncio.sleep(0.01)
+        (session,) = cold.node._server.sessions
+        (get,) = session.waiting
+        await until(lambda: get._timed_out)
+        (queued,) = cold.reads._waiting.values()
+        assert not queued, "the time-out had the same bytes fetched once more"
         assert not waiting.done()
     frame = await asyncio.wait_for(waiting, 5)
     assert frame.status == 0
     assert not frame.body
-    assert cold.disk.fetched
+    assert len(cold.disk.fetched) == 1
 
 
 @pytest.mark.parametrize("tags", [[], ["x"]])

@@ -227,8 +227,10 @@ async def test_an_unfinished_move_ends_by_itself_and_cannot_be_finished_later(cl
     pair = await Pair(cluster).start(seal_timeout_s=0.05)
     await pair.put(pair.old)
     view = await pair.view()
+    begin = asyncio.get_running_loop().time()
     sealed = await pair.seal()
     await pair.until_writable(pair.old)
+    assert 0.05 <= asyncio.get_running_loop().time() - begin < 3.0
     offset = (await pair.put(pair.old)).offset
     assert offset > sealed.end_offset
     with pytest.raises(BadVersion):
@@ -468,6 +470,7 @@ async def test_a_seal_that_ends_after_the_move_does_not_reopen_the_old_place(clu
     mover, channel = pair.mover(pair.old), pair.channel(pair.old)
     assert channel.placement.writer_group == pair.old, "it has heard of the move"
     mover._expire(channel, version)
+    assert channel in mover._unsealing
     await until(lambda: channel not in mover._unsealing)
     with pytest.raises(PartitionReadOnly):
         await pair.put(pair.old)
@@ -525,6 +528,7 @@ async def test_a_lost_call_does_not_leave_a_partition_sealed(cluster, monkeypatc
     for lose in (cluster.ensemble.lose_next_request, cluster.ensemble.lose_next_reply):
         version = channel.placement_version
         await pair.seal(version)
+        assert not channel.takes_puts
         lose(cluster.coordinators[pair.old], skip=2)  # the write comes after two reads
         pair.mover(pair.old)._expire(channel, version)
         await pair.until_writable(pair.old)

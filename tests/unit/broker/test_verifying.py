@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
+from types import SimpleNamespace
 
 import pytest
-from support.broker import Client, MemoryCluster, message, until
+from support.broker import Client, MemoryCluster, message, until, until_true
 
 from vq.broker import verifying
 from vq.broker.verifying import RANGES_MAX, REPORTS_BURST, Known
@@ -163,7 +164,20 @@ async def test_a_pass_needs_the_id_of_the_topic(served):
     assert not (await _verify(served.client, whole=True)).begun_ms
 
 
-async def test_a_pass_is_slow(cluster: MemoryCluster):
+class Pauses:
+    """Holds a pass in its pauses, and keeps how long they were to be."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seconds: list[float] = []
+        self.over = asyncio.Event()
+        monkeypatch.setattr(verifying, "asyncio", SimpleNamespace(sleep=self._sleep))
+
+    async def _sleep(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+        await self.over.wait()
+
+
+async def test_a_pass_is_slow(cluster: MemoryCluster, monkeypatch):
     """As the setting says; reports do not wait for it."""
     node = await cluster.start(verify_bytes_per_s=20_000)
     await cluster.create_topic("t")
@@ -171,20 +185,35 @@ async def test_a_pass_is_slow(cluster: MemoryCluster):
     client = await Client.connect(cluster.network, node.address)
     starts = await _fill(client, 20)
     topic_id = node._partitions.channels["t", 0].topic_id
+    pauses = Pauses(monkeypatch)
     await _verify(client, whole=True, begin=True, topic_id=topic_id)
+    await until(lambda: pauses.seconds)
     assert (await _verify(client, offset=starts[3])).running
-    assert (await _verify(client, whole=True)).running
+    pauses.over.set()
+    await until_true(lambda: _has_ended(client))
+    size = (await _verify(client, whole=True)).verified_bytes
+    assert size > 8_000
+    assert sum(pauses.seconds) == pytest.approx(size / 20_000)
 
 
-async def test_a_pass_ends_with_its_topic(served):
+async def _has_ended(client: Client) -> bool:
+    return not (await _verify(client, whole=True)).running
+
+
+async def test_a_pass_ends_with_its_topic(served, caplog, monkeypatch):
     """Files that went away with it are no damage."""
     await _fill(served.client)
     topic_id = served.node._partitions.channels["t", 0].topic_id
+    pauses = Pauses(monkeypatch)
     await _verify(served.client, whole=True, begin=True, topic_id=topic_id)
+    await until(lambda: pauses.seconds)
     async with served.cluster.admin() as coordinator:
         await delete_topic(coordinator, "t")
     await until(lambda: ("t", 0) not in served.node._partitions.channels)
+    assert served.node._dispatcher._verifies._passing
+    pauses.over.set()
     await until(lambda: not served.node._dispatcher._verifies._passing)
+    assert "damage" not in caplog.text
     with pytest.raises(VqError):
         await _verify(served.client, whole=True)
 

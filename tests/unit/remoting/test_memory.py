@@ -145,7 +145,7 @@ async def test_latency_delays_delivery() -> None:
     begun = loop.time()
     client.transport.write(b"x")
     await until(lambda: server.chunks)
-    assert server.arrived - begun >= 0.05
+    assert 0.05 <= server.arrived - begun < 2.0
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
