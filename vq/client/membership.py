@@ -488,13 +488,21 @@ class Membership:
         async def give_up(where: TopicPartition) -> None:
             self._leaving.add(where)
             await self._hooks.revoke(where, True)
-            self._owed[where] = self._claims.pop(where)
-            self._leaving.discard(where)
             logger.info("group %s, member %s: gives up %s", self._group, self._member, where)
-            if self._coordinator.state is SessionState.CONNECTED:
-                await self._release(where)
+            await self._release_claim(where)
 
         await _each(partitions, give_up)
+
+    async def _release_claim(self, where: TopicPartition) -> None:
+        """A drained partition is not had any more; its owner node goes, now or in a later round.
+
+        Also when only the generation was lost, as to a reset: nobody else deletes the owner node
+        while this session lives, and every other member would wait for it.
+        """
+        self._owed[where] = self._claims.pop(where)
+        self._leaving.discard(where)
+        if self._coordinator.state is SessionState.CONNECTED:
+            await self._release(where)
 
     async def _release_owed(self) -> None:
         await _each(self._owed, self._release)
@@ -517,7 +525,8 @@ class Membership:
         async def look(where: TopicPartition) -> None:
             if not await claims.still_ours(self._coordinator, self._claims[where]):
                 logger.warning("group %s, member %s: lost %s", self._group, self._member, where)
-                await self._drop(where)
+                await self._hooks.revoke(where, False)
+                await self._release_claim(where)
 
         doubtful, self._doubtful = self._doubtful, False
         try:

@@ -22,7 +22,7 @@ from vq.clock import SystemClock
 from vq.coordination import claims, commits, groups, topics
 from vq.coordination.coordinator import ConnectionLost, NodeExists, SessionExpired, SessionState
 from vq.coordination.memory import MemoryCoordinator
-from vq.coordination.paths import Member, Owner
+from vq.coordination.paths import CommittedOffset, Member, Owner
 from vq.errors import CoordinationError, GenerationStale, InvalidArgument, NotMaster
 from vq.model import TopicPartition
 
@@ -292,6 +292,33 @@ async def test_partitions_that_are_added_are_taken(group: Group) -> None:
     async with group.cluster.admin() as coordinator:
         await topics.add_partitions(coordinator, "t", 1)
     await until(lambda: TopicPartition("t", 4) in consumer.held)
+
+
+async def test_a_fence_leaves_no_partition_without_a_member(group: Group) -> None:
+    """A reset takes the claims and leaves the owner nodes: whoever made them has to delete them.
+
+    The share is computed anew in the order of the names, so both members get what the other had.
+    """
+    first = await group.join("zz")
+    await until(lambda: first.held == ALL)
+    second = await group.join("b")
+    await share(first, second)
+    before = {first.name: set(first.held), second.name: set(second.held)}
+    async with group.cluster.admin() as coordinator:
+        for where in sorted(ALL):
+            fresh = CommittedOffset(offset=0, message_id=None, time_ms=0, member="", topic_id="")
+            await commits.reset_offset(coordinator, "g", where, fresh)
+    for consumer in (first, second):
+        consumer.events.clear()
+        audit(consumer)
+    await until(lambda: len(first.events) == len(second.events) == 2)
+    await share(first, second)
+    assert {first.name: first.held, second.name: second.held} != before
+    await until_true(
+        lambda: _is(
+            group.owners(), dict.fromkeys(first.held, "zz") | dict.fromkeys(second.held, "b")
+        )
+    )
 
 
 # Claims that fail -------------------------------------------------------------------------------
