@@ -125,6 +125,7 @@ class Block:
         length: Bytes of whole batches; the file may be longer by space taken ahead.
         allocated: Bytes of the file. Invariant: ``length <= allocated``.
         synced_length: Bytes known to be durable. Invariant: ``synced_length <= length``.
+        synced_allocated: ``allocated`` when the file was flushed last, -1: not since it was opened.
         messages: Messages in the block; -1 until the index was loaded.
         index: The sparse index, or None until it is needed.
         index_saved: Whether ``index`` may be forgotten: it is beside the block, or can be built.
@@ -141,6 +142,7 @@ class Block:
         "messages",
         "path",
         "start_offset",
+        "synced_allocated",
         "synced_length",
     )
 
@@ -159,6 +161,7 @@ class Block:
         self.length = length
         self.allocated = allocated
         self.synced_length = length
+        self.synced_allocated = -1
         self.messages = -1
         self.index: OffsetIndex | None = None
         self.index_saved = True

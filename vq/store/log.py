@@ -103,7 +103,8 @@ class Log(LogReader):
         self._ticket: SyncTicket | None = None
         self._bytes_since_checkpoint = recovered.facts.verified_bytes
         self._batches_since_checkpoint = recovered.facts.batches
-        self._checkpoint_wanted = bool(recovered.dropped)  # whatever the sizes say
+        # Whatever the sizes say; until it is written, a first block that is lost is not missed.
+        self._checkpoint_wanted = bool(recovered.dropped) or recovered.unnamed
         self._unsaved = [b for b in recovered.blocks[:-1] if not b.index_saved]  # closed blocks
         self._first_checkpoint: Path | None = None  # written, and to be made durable
         self._doomed = recovered.dropped  # files of blocks that were dropped
@@ -493,8 +494,9 @@ class Log(LogReader):
             return
         self.synced_offset = ticket.offset
         self.messages_synced = ticket.messages
-        for block, length in ticket.blocks:
+        for block, length, allocated in ticket.blocks:
             block.synced_length = length
+            block.synced_allocated = allocated
             if block.length == length:
                 block.cache.unpin(block)
         self._dirty = [block for block in self._dirty if block.dirty]

@@ -112,6 +112,7 @@ class Recovered:
     blocks: list[Block] = field(default_factory=list)
     sealed: bool = False
     has_checkpoint: bool = False
+    unnamed: bool = False  # there are blocks, and no manifest that names them
     dropped: list[Path] = field(default_factory=list)  # blocks whose retention was interrupted
     quarantine: str = ""  # why, if it is in quarantine
     report: RecoveryReport = field(default_factory=RecoveryReport)
@@ -252,6 +253,7 @@ class _Recovery:
         """Carry out passes 2 to 5."""
         starts = self._compare_with_manifest(self._finish_retention(starts))
         self.sizes = {s: self.disk.size(self._path(s)) for s in starts}
+        self._remove_idle_marks(starts)
         checkpoint = self.checkpoint
         if not starts:
             assert checkpoint is not None
@@ -278,6 +280,13 @@ class _Recovery:
         if self.gone:
             return self._quarantine(log, x, self._what_is_gone())
         return self._settle(log, starts, x)
+
+    def _remove_idle_marks(self, starts: list[int]) -> None:
+        """Remove marks beside blocks that are there: somebody put the block back."""
+        for start in self.marked & set(starts):
+            mark = self._path(start).with_suffix(DROPPED_SUFFIX)
+            self.disk.unlink(mark)
+            self.report.notes.append(f"{mark} was removed: its block is there")
 
     # Pass 2 ---------------------------------------------------------------------------------------
     def _finish_retention(self, starts: list[int]) -> list[int]:
@@ -325,7 +334,7 @@ class _Recovery:
         if self.gone and log.blocks and self.gone[-1] < log.start_offset:
             marks = ", ".join(f"{start:0{OFFSET_DIGITS}d}{DROPPED_SUFFIX}" for start in self.gone)
             return f"make empty files {marks} beside the others to go on without these messages"
-        return "move the directory away to go on without them"
+        return 'without one, see "A partition is quarantined" in docs/operations.md'
 
     def _without_blocks(self, checkpoint: Checkpoint) -> Recovered:
         """The checkpoint stands alone: an empty log, or one whose blocks are gone."""
@@ -341,11 +350,12 @@ class _Recovery:
         # Without a checkpoint, nobody knows who wrote below the first block that is left.
         facts = LogFacts(producers=ProducerTable(forgot=starts[0] > 0))
         log = Recovered(starts[0], starts[0], facts)
+        log.unnamed = checkpoint is None or checkpoint.manifest is None
         if checkpoint is not None:
             log.facts = _facts_of(checkpoint)
             log.start_messages = checkpoint.start_messages
             log.sealed, log.has_checkpoint = checkpoint.sealed, True
-            log.dropped = [self._path(start) for start in sorted(self.marked)]
+            log.dropped = [self._path(s) for s in sorted(self.marked) if s not in starts]
             if starts[0] > checkpoint.start_offset and not self.gone:
                 self.report.notes.append(
                     f"the log begins at {starts[0]}; its last checkpoint said "

@@ -37,7 +37,8 @@ class SyncTicket:
     Attributes:
         offset: Everything before it is durable after ``run``.
         messages: Messages of the log before that offset, since its first byte.
-        files: To be synced; ``blocks`` are the same with the length that becomes durable.
+        files: To be synced; ``blocks`` are the same with the length, and the size of the file, that
+            become durable.
         file_system: What all files are on; None if they differ, or it cannot be synced as a whole.
         directories: Whose new names are to be synced.
         indexes: Of blocks closed lately, written together with the checkpoint.
@@ -54,7 +55,7 @@ class SyncTicket:
     messages: int
     files: list[File] = field(default_factory=list)
     file_system: FileSystem | None = None
-    blocks: list[tuple[Block, int]] = field(default_factory=list)
+    blocks: list[tuple[Block, int, int]] = field(default_factory=list)
     directories: list[Path] = field(default_factory=list)
     indexes: list[tuple[Block, bytes]] = field(default_factory=list)
     first_checkpoint: Path | None = None
@@ -70,7 +71,7 @@ class SyncTicket:
         elif file.file_system is not self.file_system:
             self.file_system = None
         self.files.append(file)
-        self.blocks.append((block, block.length))
+        self.blocks.append((block, block.length, block.allocated))
 
     @property
     def only_data(self) -> bool:
@@ -78,8 +79,14 @@ class SyncTicket:
         return self.checkpoint is None and self.first_checkpoint is None and not self.directories
 
     def needs_metadata(self, block_bytes: int) -> bool:
-        """Whether more than bytes in blocks of the file system that are durable already is new."""
-        for block, length in self.blocks:
+        """Whether more is new than bytes in blocks of the file system that are durable already.
+
+        A file that has grown needs it, too, even if its new bytes lie in an old block: they are
+        lost with the new size.
+        """
+        for block, length, allocated in self.blocks:
+            if allocated != block.synced_allocated:
+                return True
             if (length - 1) // block_bytes != (block.synced_length - 1) // block_bytes:
                 return True
         return bool(self.directories)
@@ -166,12 +173,10 @@ class SyncTicket:
                     self.disk.rename(path, mark)
             self.disk.sync_directory(self.directory)
             for _, mark in marked:
-                if self.disk.exists(mark):
-                    file = self.disk.open(mark)
-                    try:
-                        file.truncate(0)
-                    finally:
-                        file.close()
+                # Another, empty file: to cut this one would pull mapped pages from under answers
+                # that wait to be sent.
+                if self.disk.exists(mark) and self.disk.size(mark):
+                    self.disk.write_atomic(mark, b"")
         except OSError as error:
             logger.warning("[%s] dropped blocks stay for now: %s", self.directory.name, error)
 

@@ -314,6 +314,38 @@ def test_a_first_block_that_an_operator_gives_up() -> None:
     assert numbers(reopen(disk)) == list(range(8, 31))
 
 
+def test_a_block_that_comes_back_outlives_its_mark() -> None:
+    """An operator gave it up, then found a copy: the mark goes, the block stays."""
+    disk = closed(30)
+    first = disk.read_bytes(FIRST)
+    disk.unlink(FIRST)
+    mark = FIRST.with_suffix(".drop")
+    disk.write_atomic(mark, b"")
+    assert open_log(disk, config=NO_CHECKPOINT).state is LogState.OK  # and is killed at once
+    disk.write_atomic(FIRST, first)
+    log = reopen(disk)
+    assert (log.state, log.start_offset) == (LogState.OK, 0)
+    assert any(mark.name in note for note in log.recovery.notes)
+    append(log, b"0030")
+    flush(log)
+    log.close()
+    assert disk.exists(FIRST)
+    assert not disk.exists(mark)
+    assert numbers(reopen(disk)) == list(range(31))
+
+
+def test_a_first_block_that_a_kill_left_empty_is_named_with_the_next_flush() -> None:
+    """Without a manifest nobody would miss it: the log would begin anew at 0."""
+    disk = memory_disk()
+    disk.mkdir(DIRECTORY)
+    disk.open(FIRST, create=True).close()
+    log = open_log(disk)
+    append(log, b"0000")
+    flush(log)
+    disk.unlink(FIRST)
+    assert reopen(disk).state is LogState.QUARANTINED
+
+
 def killed(count: int) -> MemoryDisk:
     """Acknowledge batches and end without a close, as kill -9 does."""
     disk = memory_disk()

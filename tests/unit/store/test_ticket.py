@@ -204,6 +204,12 @@ def test_a_full_disk_empties_dropped_blocks_before_the_checkpoint() -> None:
     assert (again.state, again.start_offset) == (LogState.OK, log.start_offset)
 
 
+def test_a_full_disk_cuts_no_file_that_may_be_mapped() -> None:
+    """An answer that waits to be sent may still show its pages: touching them would be SIGBUS."""
+    disk, _ = dropped_on_a_full_disk(1)
+    assert not [kind for kind in kinds(disk, 0) if kind.startswith("truncate") and "drop" in kind]
+
+
 def test_a_block_dropped_without_a_checkpoint_is_not_missing() -> None:
     """The last checkpoint still names it; its mark says that retention took it."""
     disk, log = dropped_on_a_full_disk(2)
@@ -230,3 +236,16 @@ def test_a_ticket_knows_whether_it_needs_new_metadata() -> None:
         ticket.run()
         log.finish_sync(ticket)
     assert found == [True, False, True, False]
+
+
+def test_a_file_that_has_grown_needs_new_metadata() -> None:
+    """Also when its new bytes lie in an old block of the file system: they go with the old size."""
+    disk = memory_disk()
+    log = open_log(disk, config=LogConfig())
+    append(log, bytes(10))
+    log.close()
+    again = open_log(disk, config=LogConfig())
+    append(again, bytes(10))
+    ticket = again.begin_sync()
+    assert ticket is not None
+    assert ticket.needs_metadata(4096)
