@@ -97,7 +97,13 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
     ),
     (Command.VERIFY, "request"): Sample(
         wire.VerifyRequest(
-            topic="orders", partition=3, topic_id="5f0c", offset=5000, whole=True, begin=True
+            topic="orders",
+            partition=3,
+            topic_id="5f0c",
+            offset=5000,
+            whole=True,
+            begin=True,
+            again=True,
         )
     ),
     (Command.VERIFY, "response"): Sample(
@@ -116,6 +122,7 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             verified_bytes=6000,
             total_bytes=9000,
             skipped_bytes=88,
+            unverified="it is quarantined",
         )
     ),
     (Command.PUT, "request"): Sample(

@@ -2,7 +2,8 @@
 
 A report costs one read of a few batches, and reports have a budget, so that nobody can keep the
 broker reading. A pass over a whole partition goes slowly, on a thread of its own; what a pass has
-found intact is not read again within ``FRESH_S``, whoever asks. Both end in the same place: damage
+found intact is not read again within ``FRESH_S``, unless an operator wants that; that its files are
+there with their size is looked at in every pass. Both end in the same place: damage
 is noted in its channel, told by STATUS, and logged once.
 """
 
@@ -57,6 +58,12 @@ class Known:
         """Return the damage that holds ``offset``, if it is known."""
         return next((each for each, _ in self.damage if each.start <= offset < each.end), None)
 
+    def intact_until(self, piece: Piece) -> int:
+        """Return how far ``piece`` was found intact in the last pass; its start where damaged."""
+        if any(each.start < piece.end and piece.start < each.end for each, _ in self.damage):
+            return piece.start
+        return min(max(piece.start, self.intact_to), piece.end)
+
     def replace(self, start: int, end: int, found: list[Damage], now_ms: int) -> list[Damage]:
         """Take what verifying ``[start, end)`` found; return what was not known before."""
         known = {each[:2] for each, _ in self.damage}
@@ -78,11 +85,31 @@ class Pass:
         self.channel = channel
         self.begun_ms = begun_ms
         self.ended = False
-        self.skipped_bytes = 0
+        self.compared = False  # whether the files of ``lately`` were looked at
+        self.trouble = ""  # why not everything was read
         self.total_bytes = 0
         self.read_bytes = 0
         self.todo: deque[tuple[Log, Piece]] = deque()
+        self.lately: list[tuple[Log, Piece]] = []  # found intact by an earlier pass: not read
         self.ends: dict[Log, int] = {}  # how far each log is verified when this has ended
+
+    @property
+    def skipped_bytes(self) -> int:
+        """How many bytes are not read."""
+        return sum(piece.end - piece.start for _, piece in self.lately)
+
+    def add(self, log: Log, piece: Piece) -> None:
+        """Have a piece read."""
+        self.todo.append((log, piece))
+        self.total_bytes += piece.end - piece.start
+
+    def read_again(self, pieces: list[tuple[Log, Piece]]) -> None:
+        """Have some of ``lately`` read all the same."""
+        wanted = set(pieces)
+        for each in self.lately:
+            if each in wanted:
+                self.add(*each)
+        self.lately = [each for each in self.lately if each not in wanted]
 
 
 class Verifier:
@@ -157,8 +184,10 @@ class Verifier:
         return [known for known in found if known is not None]
 
     def _response(self, channel: Channel) -> wire.VerifyResponse:
-        response = wire.VerifyResponse(damage=self.damage(channel))
         found = self._passes.get(channel)
+        response = wire.VerifyResponse(
+            damage=self.damage(channel), unverified=_unverified(channel, found)
+        )
         if found is not None:
             response.running = not found.ended
             response.begun_ms = found.begun_ms
@@ -250,8 +279,15 @@ class Verifier:
         if header.topic_id != channel.topic_id:
             raise InvalidRequest("a pass is begun only for a topic_id, as ZooKeeper has it")
         found = self._passes.get(channel)
-        if found is not None and not found.ended:
-            return
+        if found is None or found.ended:
+            found = self._new_pass(channel)
+            if not self._passing:
+                self._passing = True
+                self._tasks.start(self._carry_out_passes())
+        if header.again:
+            found.read_again(list(found.lately))
+
+    def _new_pass(self, channel: Channel) -> Pass:
         clock = self._context.clock
         found = Pass(channel, clock.wall_ms())
         for log in _logs(channel):
@@ -259,11 +295,13 @@ class Verifier:
             known = self._known.get(log)
             fresh = known is not None and clock.monotonic() - known.pass_ended < FRESH_S
             for piece in log.pieces(log.start_offset, end):
+                lately = piece.start
                 if known is not None and fresh:
-                    piece = self._not_fresh(found, known, piece)
-                if piece.start < piece.end:
-                    found.todo.append((log, piece))
-                    found.total_bytes += piece.end - piece.start
+                    lately = known.intact_until(piece)
+                if piece.start < lately:
+                    found.lately.append((log, piece._replace(end=lately)))
+                if lately < piece.end:
+                    found.add(log, piece._replace(start=lately))
             found.ends[log] = end
         self._passes[channel] = found
         self._forget_gone()
@@ -273,18 +311,17 @@ class Verifier:
             found.total_bytes,
             found.skipped_bytes,
         )
-        if not self._passing:
-            self._passing = True
-            self._tasks.start(self._carry_out_passes())
+        return found
 
-    @staticmethod
-    def _not_fresh(found: Pass, known: Known, piece: Piece) -> Piece:
-        """Return the part of ``piece`` to be read: damaged pieces whole, of others what is new."""
-        if any(each.start < piece.end and piece.start < each.end for each, _ in known.damage):
-            return piece
-        start = min(max(piece.start, known.intact_to), piece.end)
-        found.skipped_bytes += start - piece.start
-        return piece._replace(start=start)
+    async def _compare_files(self, current: Pass) -> None:
+        """Have what was found intact lately read again where its file is gone or too short."""
+        lately = list(current.lately)
+
+        def lost() -> list[tuple[Log, Piece]]:
+            return [each for each in lately if not _is_there(self._disk, each[1])]
+
+        current.read_again(await self._runner.run(lost, Lane.VERIFY))
+        current.compared = True
 
     async def _carry_out_passes(self) -> None:
         """Go on with passes, one partition after the other, until all have ended."""
@@ -295,8 +332,9 @@ class Verifier:
                     return
                 try:
                     await self._go_on(running)
-                except Exception:
+                except Exception as error:
                     logger.exception("[partition=%s] verifying failed", running.channel)
+                    running.trouble = f"verifying failed: {type(error).__name__}: {error}"
                     running.ended = True
         finally:
             self._passing = False
@@ -304,6 +342,9 @@ class Verifier:
     async def _go_on(self, current: Pass) -> None:
         """Verify the next piece of a pass, slowly."""
         channel = current.channel
+        if not current.compared:
+            await self._compare_files(current)
+            return
         if not current.todo:
             self._end(current)
             return
@@ -323,6 +364,11 @@ class Verifier:
 
     def _end(self, current: Pass) -> None:
         current.ended = True
+        if current.read_bytes < current.total_bytes:
+            current.trouble = (
+                f"{current.total_bytes - current.read_bytes} bytes were not read: their log was "
+                "closed or replaced meanwhile; verify again"
+            )
         for log, end in current.ends.items():
             if not _gone(current.channel, log):
                 known = self._known.setdefault(log, Known(log))
@@ -374,3 +420,22 @@ def _end(channel: Channel, log: Log) -> int:
 def _gone(channel: Channel, log: Log) -> bool:
     """Whether the log is not the channel's any more: closed, put aside, or about to be."""
     return channel.closing is not None or log not in _logs(channel)
+
+
+def _is_there(disk: Disk, piece: Piece) -> bool:
+    """Whether the file of ``piece`` exists and is long enough to hold it."""
+    try:
+        return disk.size(piece.path) >= piece.end - piece.block_start
+    except OSError:
+        return False
+
+
+def _unverified(channel: Channel, found: Pass | None) -> str:
+    """Return what a pass cannot tell of a partition, and why; "" when it tells everything."""
+    state, reason = channel.state
+    if state in {"failed", "quarantined"}:
+        return f"only what is served can be read: it is {state}: {reason}"
+    for log in _logs(channel):
+        if log.state in {LogState.FAILED, LogState.QUARANTINED}:
+            return f"only what is served can be read: it is {log.state.value}: {log.reason}"
+    return "" if found is None else found.trouble

@@ -29,15 +29,28 @@ class Output:
         self._stdout = stdout or sys.stdout
         self._stderr = stderr or sys.stderr
 
-    def table(self, rows: Sequence[Mapping[str, Value]], *, columns: Sequence[str]) -> None:
+    def table(
+        self,
+        rows: Sequence[Mapping[str, Value]],
+        *,
+        columns: Sequence[str],
+        optional: Sequence[str] = (),
+    ) -> None:
         """Print rows that all have the keys ``columns``; JSON is a list of objects.
 
         A row may have more keys than are shown as columns: JSON has them all. Where a terminal is
         too narrow for the columns, each row is a block of lines instead: nothing is left out.
+        None in one of the columns ``optional`` is no unknown value, but none: ``-`` for people.
         """
         if self.as_json:
             self.document(list(rows))
-        elif self._stdout.isatty():
+            return
+        if optional:
+            rows = [
+                {key: "-" if v is None and key in optional else v for key, v in row.items()}
+                for row in rows
+            ]
+        if self._stdout.isatty():
             self._rich_table(rows, columns)
         else:
             self._line("\t".join(columns))

@@ -19,7 +19,7 @@ from vq.coordination.reading import TopicView, gather_all
 from vq.errors import InvalidArgument, VqError
 from vq.model import Address
 from vq.remoting.format import Command
-from vq.remoting.wire_pb2 import VerifyRequest, VerifyResponse
+from vq.remoting.wire_pb2 import DamagedRange, VerifyRequest, VerifyResponse
 
 _POLL_S: Final = 0.5
 _PROGRESS_S: Final = 2.0
@@ -35,6 +35,7 @@ class Target:
     group: str
     address: Address | None
     answer: VerifyResponse | None = None
+    begun_ms: int = 0
     error: str = ""
 
     @property
@@ -42,8 +43,8 @@ class Target:
         """Whether it is being verified."""
         return not self.error and self.answer is not None and self.answer.running
 
-    async def ask(self, cluster: ClusterClient, *, begin: bool) -> None:
-        """Begin, or look how far it is."""
+    async def ask(self, cluster: ClusterClient, *, begin: bool, again: bool = False) -> None:
+        """Begin, or look how far it is; ``again``: read also what was found intact lately."""
         if self.address is None:
             self.error = f"group {self.group} has no running master"
             return
@@ -53,6 +54,7 @@ class Target:
             topic_id=self.topic_id,
             whole=True,
             begin=begin,
+            again=again,
         )
         try:
             answer, _ = await cluster.request(self.address, Command.VERIFY, request)
@@ -61,6 +63,11 @@ class Target:
         else:
             assert isinstance(answer, VerifyResponse)
             self.answer = answer
+            self.error = answer.unverified if not answer.running else ""
+            if begin:
+                self.begun_ms = answer.begun_ms
+            elif answer.begun_ms < self.begun_ms:
+                self.error = "the broker was restarted meanwhile; verify again"
 
 
 @click.command()
@@ -74,14 +81,20 @@ class Target:
     metavar="N",
     help="Only this one; may be given several times.",
 )
+@click.option("--again", is_flag=True, help="Read also what was found intact within a day.")
 @command_options
 def verify(
-    invocation: Invocation, names: Sequence[str], everything: bool, partitions: Sequence[int]
+    invocation: Invocation,
+    names: Sequence[str],
+    everything: bool,
+    partitions: Sequence[int],
+    again: bool,
 ) -> None:
     """Have the brokers read topics whole and look for damage.
 
     Slowly, beside their other work: their setting verify_bytes_per_s bounds it. What was found
-    intact within a day is not read again. The brokers go on if this command is interrupted.
+    intact within a day is not read again, but that its files are there
+    with their size is looked at. The brokers go on if this command is interrupted.
 
     Exit code 1 when something is damaged, or could not be verified.
     """
@@ -95,7 +108,7 @@ def verify(
                 topics.describe_topic(cluster.coordinator, name) for name in wanted
             )
             targets = await _targets(cluster, views, partitions)
-            await _follow(invocation, cluster, targets)
+            await _follow(invocation, cluster, targets, again=again)
             return targets
 
     _show(invocation, invocation.run(work()))
@@ -128,10 +141,10 @@ async def _targets(
 
 
 async def _follow(
-    invocation: Invocation, cluster: ClusterClient, targets: Sequence[Target]
+    invocation: Invocation, cluster: ClusterClient, targets: Sequence[Target], *, again: bool
 ) -> None:
     """Begin everywhere, and return when all have ended; tell now and then how far they are."""
-    await gather_all(target.ask(cluster, begin=True) for target in targets)
+    await gather_all(target.ask(cluster, begin=True, again=again) for target in targets)
     told = time.monotonic()
     while running := [target for target in targets if target.running]:
         if time.monotonic() - told >= _PROGRESS_S:
@@ -153,10 +166,12 @@ def _show(invocation: Invocation, targets: Sequence[Target]) -> None:
     rows = [_row(target) for target in targets]
     output = invocation.output
     output.table(
-        rows, columns=("topic", "partition", "group", "read", "skipped", "damaged", "error")
+        rows,
+        columns=("topic", "partition", "group", "read", "skipped", "damaged", "error"),
+        optional=("error",),
     )
     for row in rows:
-        for each in row["damage"]:
+        for each in row["damage"] or ():
             output.remark(damage_text(row["topic"], row["partition"], row["group"], each))
     damaged = sum(1 for row in rows if row["damage"])
     failed = sum(1 for row in rows if row["error"])
@@ -168,22 +183,35 @@ def _show(invocation: Invocation, targets: Sequence[Target]) -> None:
 
 
 def _row(target: Target) -> dict[str, Any]:
-    answer = target.answer or VerifyResponse()
+    answer = target.answer
+    read = None if answer is None else answer.verified_bytes
+    skipped = None if answer is None else answer.skipped_bytes
+    damage = None if answer is None else _damage_rows(answer.damage)
     return {
         "topic": target.topic,
         "partition": target.partition,
         "group": target.group,
-        "read": bytes_text(answer.verified_bytes),
-        "skipped": bytes_text(answer.skipped_bytes),
-        "damaged": len(answer.damage),
+        "read": bytes_text(read),
+        "skipped": bytes_text(skipped),
+        "damaged": None if damage is None else _count(damage, target.error),
         "error": target.error or None,
-        "read_bytes": answer.verified_bytes,
-        "skipped_bytes": answer.skipped_bytes,
-        "damage": [
-            {field.name: getattr(each, field.name) for field in each.DESCRIPTOR.fields}
-            for each in answer.damage
-        ],
+        "read_bytes": read,
+        "skipped_bytes": skipped,
+        "damage": damage,
     }
+
+
+def _count(damage: Sequence[Any], error: str) -> int | None:
+    """Return how many ranges are damaged; None where it could not be told that none is."""
+    return None if error and not damage else len(damage)
+
+
+def _damage_rows(damage: Iterable[DamagedRange]) -> list[dict[str, Any]]:
+    """Return damaged ranges as JSON has them."""
+    return [
+        {field.name: getattr(each, field.name) for field in each.DESCRIPTOR.fields}
+        for each in damage
+    ]
 
 
 def damage_text(topic: str, partition: int, group: str, damage: dict[str, Any]) -> str:

@@ -369,20 +369,22 @@ class OffsetsResponse(_message.Message):
     def __init__(self, earliest: _Optional[int] = ..., latest: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., offset: _Optional[int] = ..., count: _Optional[int] = ..., count_exact: _Optional[bool] = ..., epoch: _Optional[int] = ..., place: _Optional[int] = ..., place_reason: _Optional[str] = ...) -> None: ...
 
 class VerifyRequest(_message.Message):
-    __slots__ = ("topic", "partition", "topic_id", "offset", "whole", "begin")
+    __slots__ = ("topic", "partition", "topic_id", "offset", "whole", "begin", "again")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     WHOLE_FIELD_NUMBER: _ClassVar[int]
     BEGIN_FIELD_NUMBER: _ClassVar[int]
+    AGAIN_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     topic_id: str
     offset: int
     whole: bool
     begin: bool
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., offset: _Optional[int] = ..., whole: _Optional[bool] = ..., begin: _Optional[bool] = ...) -> None: ...
+    again: bool
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., offset: _Optional[int] = ..., whole: _Optional[bool] = ..., begin: _Optional[bool] = ..., again: _Optional[bool] = ...) -> None: ...
 
 class DamagedRange(_message.Message):
     __slots__ = ("start", "end", "file", "reason", "found_ms")
@@ -399,20 +401,22 @@ class DamagedRange(_message.Message):
     def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ..., file: _Optional[str] = ..., reason: _Optional[str] = ..., found_ms: _Optional[int] = ...) -> None: ...
 
 class VerifyResponse(_message.Message):
-    __slots__ = ("damage", "running", "begun_ms", "verified_bytes", "total_bytes", "skipped_bytes")
+    __slots__ = ("damage", "running", "begun_ms", "verified_bytes", "total_bytes", "skipped_bytes", "unverified")
     DAMAGE_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     BEGUN_MS_FIELD_NUMBER: _ClassVar[int]
     VERIFIED_BYTES_FIELD_NUMBER: _ClassVar[int]
     TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    UNVERIFIED_FIELD_NUMBER: _ClassVar[int]
     damage: _containers.RepeatedCompositeFieldContainer[DamagedRange]
     running: bool
     begun_ms: int
     verified_bytes: int
     total_bytes: int
     skipped_bytes: int
-    def __init__(self, damage: _Optional[_Iterable[_Union[DamagedRange, _Mapping]]] = ..., running: _Optional[bool] = ..., begun_ms: _Optional[int] = ..., verified_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ..., skipped_bytes: _Optional[int] = ...) -> None: ...
+    unverified: str
+    def __init__(self, damage: _Optional[_Iterable[_Union[DamagedRange, _Mapping]]] = ..., running: _Optional[bool] = ..., begun_ms: _Optional[int] = ..., verified_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ..., skipped_bytes: _Optional[int] = ..., unverified: _Optional[str] = ...) -> None: ...
 
 class SealRequest(_message.Message):
     __slots__ = ("topic", "partition", "placement_version", "topic_id")

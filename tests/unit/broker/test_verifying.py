@@ -14,6 +14,7 @@ from vq.errors import Busy, InvalidRequest, VqError
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.store.format import CONTROL_BYTES
+from vq.store.log import LogState
 from vq.store.scrub import Damage
 
 
@@ -142,6 +143,60 @@ async def test_what_was_verified_lately_is_not_read_again(served):
     third = await _pass(served)
     assert third.skipped_bytes == first.total_bytes
     assert third.total_bytes == first.total_bytes // 10
+
+
+async def test_a_block_that_is_gone_or_short_is_found_whatever_was_verified_lately(served):
+    """Every pass looks whether the files are there with their size."""
+    starts = await _fill(served.client)
+    log = served.node._partitions.channels["t", 0].log
+    (piece,) = log.pieces(0, log.end_offset)
+    assert not (await _pass(served)).damage
+    file = served.disk.open(piece.path)
+    file.truncate(starts[6] - CONTROL_BYTES)
+    (short,) = (await _pass(served)).damage
+    assert (short.start, short.end) == (starts[6] - CONTROL_BYTES, log.end_offset)
+    served.disk.unlink(piece.path)
+    (gone,) = (await _pass(served)).damage
+    assert (gone.start, gone.end, gone.file) == (0, log.end_offset, str(piece.path))
+
+
+async def test_a_pass_reads_everything_again_when_asked(served):
+    """Also one that is under way."""
+    starts = await _fill(served.client)
+    first = await _pass(served)
+    _overwrite(served, starts[4] + 30, b"damage")
+    assert not (await _pass(served)).damage
+    topic_id = served.node._partitions.channels["t", 0].topic_id
+    await _verify(served.client, whole=True, begin=True, topic_id=topic_id)
+    await _verify(served.client, whole=True, begin=True, again=True, topic_id=topic_id)
+    while (again := await _verify(served.client, whole=True)).running:
+        await asyncio.sleep(0.001)
+    assert (again.verified_bytes, again.skipped_bytes) == (first.total_bytes, 0)
+    assert len(again.damage) == 1
+    assert not again.unverified
+
+
+async def test_what_lies_behind_the_damage_of_a_quarantined_log_is_told_as_unverified(served):
+    """Nobody can look there."""
+    await _fill(served.client)
+    channel = served.node._partitions.channels["t", 0]
+    channel.log.state, channel.log.reason = LogState.QUARANTINED, "a block is gone"
+    channel.update_refusal()
+    response = await _pass(served)
+    assert not response.damage
+    assert "quarantined" in response.unverified
+    assert "a block is gone" in response.unverified
+
+
+async def test_a_pass_that_fails_says_so(served, monkeypatch):
+    """Nothing is taken for intact that was not read."""
+    await _fill(served.client)
+
+    def broken(self):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(verifying.Scrub, "step", broken)
+    assert "a bug" in (await _pass(served)).unverified
 
 
 async def test_a_pass_forgets_damage_that_is_put_right(served):
