@@ -267,11 +267,13 @@ async def test_shutting_down_under_load_gives_every_message_its_outcome(
     consumer = await other.create_consumer(vq.ConsumerConfig(group=topic))
     await consumer.subscribe(topic).start()
     tasks = [asyncio.create_task(producer.send(vq.Message(topic, b"x"))) for _ in range(500)]
-    await asyncio.sleep(0.01)
+    await until(lambda: any(task.done() for task in tasks))
     await other.shutdown()
     async with asyncio.timeout(WAIT_S):
         ended = await asyncio.gather(*tasks, return_exceptions=True)
     assert {type(each) for each in ended} <= {SendResult, InvalidState}
+    stored = sum(isinstance(each, SendResult) for each in ended)
+    assert len(await read_all(factory, topic)) == stored > 0
     await other.shutdown()
     await producer.close()
     await consumer.close()

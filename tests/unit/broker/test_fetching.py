@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -161,7 +162,9 @@ async def test_a_request_answers_the_one_that_waits_and_takes_its_place(served):
 
 async def test_a_wait_ends_in_time_and_empty(served):
     """Nothing is lost: the partitions stay in the session."""
+    begin = time.monotonic()
     assert await served.client.fetch(0, add(0), max_wait_ms=20) == {}
+    assert 0.02 <= time.monotonic() - begin < 2.0
     waiting = served.client.send_fetch(1)
     await until(lambda: served.node._server.reads_waiting == 1)
     await fill(served.client, [0])

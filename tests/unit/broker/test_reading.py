@@ -118,8 +118,10 @@ async def test_a_get_waits_for_min_bytes_or_its_time(served):
     frame = await asyncio.wait_for(waiting, 5)
     assert len(decode_records(frame.body, latest)) == 2
     assert not more.done()
+    begin = time.monotonic()
     short = served.client.send_get("t", 0, latest, max_wait_ms=30, min_bytes=10_000)
     frame = await asyncio.wait_for(short, 5)
+    assert 0.03 <= time.monotonic() - begin < 2.0
     assert len(decode_records(frame.body, latest)) == 2
 
 
@@ -176,7 +178,9 @@ async def test_a_filtered_get_waits_past_records_that_do_not_match(served, monke
 async def test_a_filtered_get_without_a_match_moves_on_in_time(served):
     """When its time is up it says how far it looked, so that the client need not look again."""
     await served.client.put("t", 0, [message(b"no", 1, "blue")])
+    begin = time.monotonic()
     header, body = await served.client.get("t", 0, 0, tags=["red"], max_wait_ms=20)
+    assert 0.02 <= time.monotonic() - begin < 2.0
     assert body == b""
     assert header.next_offset == header.high_watermark > 0
 

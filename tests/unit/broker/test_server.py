@@ -122,8 +122,10 @@ async def _strict(cluster, **limits) -> tuple[Any, Any]:
 async def test_who_says_nothing_is_disconnected(cluster):
     """No HELLO within the deadline: closed with a reason."""
     node, _ = await _strict(cluster, hello_timeout_s=0.03)
+    begun = asyncio.get_running_loop().time()
     raw = (await cluster.network.connect(node.address, Raw))[1]
     assert "no HELLO" in str(await raw.refused())
+    assert 0.03 <= asyncio.get_running_loop().time() - begun < 2.0
 
 
 async def test_a_dripping_frame_is_disconnected(cluster):
@@ -151,8 +153,10 @@ async def test_an_idle_connection_is_disconnected_and_a_waiting_one_is_not(clust
     waiting = await Client.connect(cluster.network, node.address)
     answer = waiting.send_get("t", 0, 0, max_wait_ms=20_000)
     idle = (await cluster.network.connect(node.address, Raw))[1]
+    begun = asyncio.get_running_loop().time()
     idle.transport.write(HELLO)
     assert "no request" in str(await idle.refused())
+    assert 0.05 <= asyncio.get_running_loop().time() - begun < 2.0
     await waiting.status()  # comes behind whatever the sweep has told it
     assert not waiting.closed.is_set()
     assert not answer.done()
