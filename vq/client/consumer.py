@@ -470,7 +470,11 @@ class ConsumerCore:
             held.checking.cancel()
         if held.drained is None:
             drained = held.drained = self._loop.create_future()
-            held.delivery.stop(lambda: self._soon(_settle, drained))
+            try:
+                held.delivery.stop(lambda: self._soon(_settle, drained))
+            except BaseException:
+                held.drained = None  # nobody settles it: the next try asks again
+                raise
         while not held.drained.done():
             await asyncio.wait([held.drained], timeout=_DRAIN_WARNING_S)
             if not held.drained.done():

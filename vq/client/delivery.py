@@ -8,6 +8,7 @@ partition's messages are handled in order by one thread; different partitions ma
 by side when there is more than one worker.
 """
 
+import contextlib
 import heapq
 import itertools
 import logging
@@ -26,12 +27,12 @@ from vq.client.config import ConsumerConfig, OnListenerError
 from vq.client.decode import Decoder
 from vq.client.fetcher import Chunk
 from vq.client.permit import RECHECK_S, Permit
+from vq.client.raised import forget_locals, shown
 from vq.errors import InternalError, ListenerFailed, VqError
 from vq.model import Message, TopicPartition
 
 logger = logging.getLogger(__name__)
 _BACKOFF_MAX_S = 30.0
-_SHOWN_MAX = 500  # characters of an exception in a log line
 
 Listener = Callable[[Message], Any]
 
@@ -235,9 +236,16 @@ class ThreadDelivery:
         pause: float | None = None
         try:
             pause = self._deliver()
-        except BaseException as error:  # the thread is for other partitions, too
-            logger.exception("a delivery stumbled; it begins anew: partition=%s", self.where)
-            self._begin_anew(InternalError(f"{self.where}: delivery stumbled: {error!r}"))
+        except BaseException as error:  # noqa: BLE001 - the thread is for other partitions, too
+            try:
+                self._begin_anew(InternalError(f"{self.where}: delivery stumbled: {shown(error)}"))
+            finally:  # last: the application's logging may raise
+                logger.exception("a delivery stumbled; it begins anew: partition=%s", self.where)
+        finally:
+            self._leave_worker(pause)
+
+    def _leave_worker(self, pause: float | None) -> None:
+        """Get in line again, at once or after a pause, or tell that nothing runs here any more."""
         with self._lock:
             if not self._stopping and pause is not None:
                 self._paused = True
@@ -316,8 +324,11 @@ class ThreadDelivery:
         self._until = self._permit.until
         return not self._stopping and self._permit.now() < self._until
 
-    def _call_listener(self) -> tuple[Message, BaseException] | None:
+    def _call_listener(self) -> tuple[int, BaseException] | None:
         """Call the listener for the messages left, until it raises; return for which and what.
+
+        For which: its offset. What is raised refers to the functions that called this one, so that
+        a message in a variable of theirs would be kept with it.
 
         After an error one message is enough: that it goes on is told soon.
         """
@@ -337,7 +348,7 @@ class ThreadDelivery:
                 try:
                     listener(message)
                 except BaseException as error:  # noqa: BLE001 - the user's code raises anything
-                    return message, error
+                    return message.offset, error
             all_done = True
         finally:
             handled = before + len(messages) if all_done else self._turn.handled
@@ -347,14 +358,14 @@ class ThreadDelivery:
                 self._tries = 0
         return None
 
-    def _pause_after(self, message: Message, error: BaseException) -> float | None:
+    def _pause_after(self, offset: int, error: BaseException) -> float | None:
         """Return the pause before the next try, or None when the message is to be skipped."""
         # A message handled before this one has reset the count.
         self._tries += 1
         config = self._config
         failed = ListenerFailed(
-            f"the listener raised for the message at offset {message.offset}: {_shown(error)}",
-            details={"offset": message.offset},
+            f"the listener raised for the message at offset {offset}: {shown(error)}",
+            details={"offset": offset},
         )
         failed.__cause__ = error
         if config.on_listener_error is OnListenerError.SKIP and (
@@ -367,11 +378,13 @@ class ThreadDelivery:
             if self.error is not None:
                 self._went_on()
             return None
-        logger.warning("%s: try %d: %s", self.where, self._tries, failed)
+        where_raised = error if self._tries == 1 else None
+        logger.warning("%s: try %d: %s", self.where, self._tries, failed, exc_info=where_raised)
         self._stuck(failed)
         return min(config.listener_backoff_s * 2.0 ** min(self._tries - 1, 30), _BACKOFF_MAX_S)
 
     def _stuck(self, error: VqError) -> None:
+        forget_locals(error)  # it is kept for as long as the partition stands still, or longer
         self.error = error
         self._stuck_at = self.position
         self._hooks.stuck(error)
@@ -394,15 +407,6 @@ class ThreadDelivery:
         """Go on behind what was handled of the chunk at hand; under the lock."""
         self._begin, self._id_before = self._progress()
         self._open, self._messages, self._turn = None, [], _AT_BEGIN
-
-
-def _shown(error: BaseException) -> str:
-    """Return what the user's code raised as text, whatever its own ``__repr__`` does."""
-    try:
-        text = repr(error)
-    except Exception:  # noqa: BLE001 - again the user's code
-        text = f"{type(error).__name__} (its repr raises, too)"
-    return text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "…"
 
 
 class Workers:
@@ -447,7 +451,8 @@ class Workers:
                 try:
                     delivery.run()
                 except BaseException:  # the others still need the thread
-                    logger.exception("a delivery stumbled, others go on")
+                    with contextlib.suppress(BaseException):  # of the application's logging
+                        logger.exception("a delivery stumbled, others go on")
 
     def _until_due(self) -> float | None:
         """Make ready what is due; return the seconds until something will be."""

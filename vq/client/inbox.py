@@ -18,6 +18,7 @@ from vq.client.decode import Decoder
 from vq.client.delivery import DeliveryHooks, Progress, id_at
 from vq.client.fetcher import Chunk
 from vq.client.permit import RECHECK_S, Permit
+from vq.client.raised import forget_locals, shown
 from vq.errors import InternalError, InvalidState, VqError
 from vq.model import Message, TopicPartition
 
@@ -116,7 +117,7 @@ class Inbox:
         if self._current is None or task is None or not task.done():
             return ""
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        return "" if error is None else f"its task failed: {error!r}"
+        return "" if error is None else f"its task failed: {shown(error)}"
 
     def _is_elsewhere(self) -> bool:
         """Whether a task that the caller does not belong to is inside its loop."""
@@ -310,8 +311,8 @@ class InboxDelivery:
             try:
                 self._decode()
             except Exception as error:
+                self._begin_anew(InternalError(f"{self.where}: delivery stumbled: {shown(error)}"))
                 logger.exception("a delivery stumbled; it begins anew: partition=%s", self.where)
-                self._begin_anew(InternalError(f"{self.where}: delivery stumbled: {error!r}"))
                 return None
         if self.messages:
             return self.messages.popleft()
@@ -355,6 +356,7 @@ class InboxDelivery:
         self._chunks.clear()
         self._decoder = Decoder(self.where)
         self._expected = self._stuck_at = self.position
+        forget_locals(error)  # it is kept for as long as the partition stands still, or longer
         self.error = error
         self._hooks.stuck(error)
         self._hooks.fetch_again(self.position)

@@ -19,6 +19,7 @@ from vq.client import membership as memberships
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, ProducerConfig, StartPosition
 from vq.client.fetcher import Chunk, chunk_of
+from vq.client.inbox import InboxDelivery
 from vq.coordination import claims, commits, topics
 from vq.coordination.coordinator import NodeExists, Operation, Stat
 from vq.coordination.memory import MemoryCoordinator
@@ -852,3 +853,29 @@ async def test_a_deleted_topic_ends_nothing_but_itself(
     await until(lambda: len(consumer.assignment()) == 1)
     await send(factory, *texts(1))
     assert await take(consumer, 1) == [b"1"]
+
+
+async def test_a_partition_whose_stop_stumbles_is_given_up_at_the_next_try(
+    factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await send(factory, *texts(0, 1))
+    consumer = await consumer_of(factory)
+    assert await take(consumer, 1) == [b"0"]
+    stop, stumbled = InboxDelivery.stop, 0
+
+    def stumble(self: InboxDelivery, on_stopped: Callable[[], None]) -> None:
+        nonlocal stumbled
+        stumbled += 1
+        if stumbled == 1:
+            raise RuntimeError("a bug")
+        stop(self, on_stopped)
+
+    monkeypatch.setattr(InboxDelivery, "stop", stumble)
+    core = consumer._core
+    where = TopicPartition("t", 0)
+    with pytest.raises(RuntimeError, match="a bug"):
+        await core._revoke(where, False)
+    async with asyncio.timeout(5):
+        await consumer.close()
+    assert stumbled == 2
+    assert consumer.assignment() == []

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import gc
 import math
 import threading
 import time
@@ -203,6 +204,13 @@ class Odd(BaseException):
         raise ValueError("no repr")
 
 
+class Worse(BaseException):
+    """One whose text cannot be had, and the attempt raises no ``Exception`` either."""
+
+    def __repr__(self) -> str:
+        raise GeneratorExit("no repr")
+
+
 #: What user code may raise beside an ``Exception``: some libraries cancel with these.
 ANYTHING = [
     ValueError("mine"),
@@ -212,6 +220,7 @@ ANYTHING = [
     asyncio.CancelledError(),
     pytest.fail.Exception("failed"),
     Odd(),
+    Worse(),
 ]
 
 
@@ -246,6 +255,27 @@ def test_whatever_a_listener_raises_its_thread_lives_and_the_partition_can_be_gi
     first.stop()
     assert first.stopped.wait(WAIT_S)
     assert first.delivery.position == 0
+
+
+def test_logging_that_raises_does_not_keep_a_partition_from_being_given_up(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A filter or handler of the application may have a bug, too."""
+
+    def raising(*_: Any, **__: Any) -> None:
+        raise GeneratorExit("a bug")
+
+    monkeypatch.setattr(deliveries.logger, "exception", raising)
+    monkeypatch.setattr(deliveries.logger, "warning", raising)
+    listener, healthy = Listener(), Listener()
+    listener.fail = lambda content, nth: ValueError()
+    first, second = Partition(workers, listener, 0), Partition(workers, healthy, 1)
+    first.add(2)
+    until(lambda: first.told.again)
+    second.add(3)
+    until(lambda: second.delivery.delivered == 3)
+    first.stop()
+    assert first.stopped.wait(WAIT_S)
 
 
 def test_what_a_listener_raises_counts_as_a_try_of_skip_whatever_it_is(workers: Workers) -> None:
@@ -555,6 +585,43 @@ def test_what_a_chunk_expands_to_does_not_fill_the_memory(workers: Workers) -> N
     assert sizes == [limits.MESSAGE_BYTES_MAX] * 40
     assert peak < 12 * limits.MIB
     assert partition.delivery._decoder._data == b""
+
+
+def test_what_a_listener_raised_keeps_no_messages(
+    workers: Workers, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither its frames nor those of what it came from; where it was raised is logged."""
+
+    def unpack(message: Message) -> None:
+        raise KeyError(message.offset)
+
+    def listener(message: Message) -> None:
+        try:
+            unpack(message)
+        except KeyError as error:
+            raise ValueError("mine") from error
+
+    count = 20
+    chunk = expanding([bytes(limits.MIB)] * 3)
+    partitions = [
+        Partition(workers, listener, number, listener_backoff_s=WAIT_S * 10)
+        for number in range(count)
+    ]
+    tracemalloc.start()
+    try:
+        for number, partition in enumerate(partitions):
+            partition.delivery.add(chunk)
+            until(lambda partition=partition: partition.told.errors)
+            until(lambda partition=partition: partition.delivery._paused)
+            if not number:
+                assert "in unpack" in caplog.text
+            caplog.clear()  # it keeps what was logged, frames included, until it is told
+        gc.collect()
+        kept = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert kept < 2 * limits.MIB
+    assert all(isinstance(each.told.errors[0].__cause__, ValueError) for each in partitions)
 
 
 @pytest.mark.parametrize("failing", [0, 1, 4, 5, 6, 11, 19])

@@ -153,6 +153,25 @@ async def test_a_message_in_hand_at_a_failure_is_not_consumed() -> None:
     assert (partition.delivery.position, partition.stopped) == (0, True)
 
 
+async def test_a_failure_that_cannot_be_shown_lets_its_partition_go() -> None:
+    class Failure(Exception):
+        def __repr__(self) -> str:
+            raise GeneratorExit
+
+    async def handle() -> None:
+        async for _ in Messages(inbox, nothing):
+            raise Failure
+
+    inbox = Inbox(endless())
+    partition = Partition(inbox)
+    partition.add(2)
+    handling = asyncio.create_task(handle())
+    await asyncio.wait([handling])
+    partition.stop()
+    assert (partition.delivery.position, partition.stopped) == (0, True)
+    assert isinstance(handling.exception(), Failure)
+
+
 async def nothing() -> None:
     """Begin an iteration that needs no beginning."""
 
