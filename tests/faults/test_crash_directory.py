@@ -60,8 +60,8 @@ def claimed(directory: DataDirectory, topic: str, topic_id: str) -> None:
     """Claim a topic as a broker does: what lies there of a deleted one goes to the trash."""
     try:
         directory.claim_topic(topic, topic_id)
-    except NamesakeFound:
-        directory.move_topic(topic, ManualClock(), keep=False)
+    except NamesakeFound as found:
+        directory.move_topic(topic, found.topic_id, ManualClock(), keep=False)
         directory.claim_topic(topic, topic_id)
 
 

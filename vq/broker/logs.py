@@ -129,13 +129,13 @@ class Logs:
         self._disk.sync_directory(usual.parent)
         return aside
 
-    def move_topic(self, name: str, *, keep: bool) -> Path | None:
+    def move_topic(self, name: str, topic_id: str, *, keep: bool) -> Path | None:
         """Move all data of a topic out of the way, to stay or to be purged; close its logs before.
 
-        Returns where they are now, None if there were none.
+        Returns where they are now, None if there were none of the topic with that id.
         """
         path = self._reserve.spend(
-            lambda: self._directory.move_topic(name, self._clock, keep=keep),
+            lambda: self._directory.move_topic(name, topic_id, self._clock, keep=keep),
             f"the data of topic {name} cannot be moved out of the way",
         )
         with self._aside_lock:
@@ -149,6 +149,10 @@ class Logs:
     def local_topics(self) -> list[LocalTopic]:
         """Return what topics have data here."""
         return self._directory.topics()
+
+    def stored_topic_id(self, name: str) -> str:
+        """Return the id of the topic whose data lie under a name; empty if none or not known."""
+        return self._directory.stored_topic_id(name)
 
     def kept(self) -> list[Path]:
         """Return where data lie that were moved out of the way to stay."""

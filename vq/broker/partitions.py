@@ -186,11 +186,12 @@ class Partitions:
     async def _apply_changes(self, view: TopicView) -> None:
         """Take every partition; what is wrong with one of them is raised after the others."""
         problem: OSError | VqError | None = None
+        # A namesake that was deleted goes as a whole, and first: its data lie where those of this
+        # topic will, and its logs are still open.
+        for topic_id in self._topic_ids(view.name) - {view.id}:
+            await self._close_topic(view.name, topic_id)
         for number in self._changed(view):
             placement, version = view.partitions[number], view.partition_versions[number]
-            channel = self.channels.get((view.name, placement.partition))
-            if channel is not None and channel.topic_id != view.id:
-                await self._close_topic(view.name)
             try:
                 await self._apply_one(view, placement, version)
             except (ConnectionLost, SessionExpired):
@@ -200,10 +201,27 @@ class Partitions:
         if problem is not None:
             raise problem
 
+    def _channels_of(self, name: str, topic_id: str) -> list[Channel]:
+        return [
+            channel
+            for channel in self.channels.values()
+            if channel.partition.topic == name and channel.topic_id == topic_id
+        ]
+
+    def _topic_ids(self, name: str) -> set[str]:
+        """Return the ids of the topics of that name which have channels: usually one at most."""
+        return {
+            channel.topic_id
+            for channel in self.channels.values()
+            if channel.partition.topic == name
+        }
+
     def _changed(self, view: TopicView) -> Iterable[int]:
         """Return the partitions of a topic that are not as they were applied last."""
         before = self.view.topics.get(view.name)
-        if before is None or before.created != view.created or before.settings != view.settings:
+        if before is None or before.settings != view.settings:
+            return range(len(view.partitions))
+        if (before.id, before.created) != (view.id, view.created):
             return range(len(view.partitions))
         versions = itertools.zip_longest(before.partition_versions, view.partition_versions)
         return [number for number, (was, now) in enumerate(versions) if was != now]
@@ -285,13 +303,22 @@ class Partitions:
         try:
             return await self._runner.run(lambda: self._logs.prepare(key, topic_id))
         except NamesakeFound as error:
+            if self._channels_of(key.topic, error.topic_id):
+                raise Busy(
+                    f"another topic is called {key.topic!r} now (id {error.topic_id}, not "
+                    f"{topic_id}), and its logs are open"
+                ) from error
             await self._move_away(key.topic, error.topic_id)
             return await self._runner.run(lambda: self._logs.prepare(key, topic_id))
 
     async def _move_away(self, topic: str, topic_id: str) -> None:
         """Move a topic's data: to the trash if the tree says it was deleted, else to stay."""
         deleted = await was_deleted(self._coordinator, topic_id)
-        path = await self._runner.run(lambda: self._logs.move_topic(topic, keep=not deleted))
+        path = await self._runner.run(
+            lambda: self._logs.move_topic(topic, topic_id, keep=not deleted)
+        )
+        if path is None:
+            return  # there are no data of that topic here
         if deleted:
             logger.warning("topic %s (id %s) was deleted; its data go to %s", topic, topic_id, path)
         else:
@@ -350,10 +377,19 @@ class Partitions:
 
     async def _remove_topic(self, name: str) -> None:
         async with self._membership:
-            await self._close_topic(name)
+            topic_ids = self._topic_ids(name)
+            known = self.view.topics.get(name)
+            if known is not None:
+                topic_ids.add(known.id)
+            if not topic_ids:  # nothing of it could be followed
+                topic_ids.add(await self._runner.run(lambda: self._logs.stored_topic_id(name)))
+            for topic_id in topic_ids - {""}:
+                await self._close_topic(name, topic_id)
 
-    async def _close_topic(self, name: str) -> None:
+    async def _close_topic(self, name: str, topic_id: str) -> None:
         """Close a topic that was deleted, and move its data out of the way.
+
+        A topic of the same name and another id keeps its channels and its data.
 
         Raises:
             CoordinationError: It is gone, but was not deleted; or ZooKeeper cannot be asked.
@@ -364,9 +400,6 @@ class Partitions:
                 "group: the tree was emptied, not the topic deleted. Its data are kept. Restore "
                 "ZooKeeper's data, or give the broker an empty directory"
             )
-        doomed = [each for each in self.channels.values() if each.partition.topic == name]
-        known = self.view.topics.get(name)
-        topic_id = doomed[0].topic_id if doomed else known.id if known is not None else ""
         deleted = await was_deleted(self._coordinator, topic_id)
         if not deleted and await self._coordinator.exists(Topic.path(name)) is None:
             raise CoordinationError(
@@ -376,7 +409,7 @@ class Partitions:
                 "any more, stop this broker and remove the topic's directory"
             )
         error = UnknownTopic(f"topic {name!r} was deleted")
-        for channel in doomed:
+        for channel in self._channels_of(name, topic_id):
             del self.channels[channel.partition]
             await self._close(channel, error)
         await self._move_away(name, topic_id)

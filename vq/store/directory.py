@@ -19,6 +19,7 @@ from typing import Final
 
 from vq.clock import Clock
 from vq.errors import CorruptData, DirectoryRefused
+from vq.limits import is_valid_name
 from vq.model import check_name
 from vq.store.checked_text import decode_text, encode_text
 from vq.store.checkpoint import Checkpoint
@@ -194,6 +195,15 @@ class DataDirectory:
             "(`vq topic describe` shows the id). If not, move the directory away"
         )
 
+    def stored_topic_id(self, topic: str) -> str:
+        """Return the id of the topic whose data lie under a name; empty if none or not known."""
+        if not is_valid_name(topic):
+            return ""
+        try:
+            return self._read_topic_id(topic)
+        except DirectoryRefused:
+            return ""
+
     def topics(self) -> list[LocalTopic]:
         """Return what lies here, sorted by topic."""
         found = []
@@ -211,13 +221,14 @@ class DataDirectory:
         return found
 
     # Moved out of the way -----------------------------------------------------------------------
-    def move_topic(self, topic: str, clock: Clock, *, keep: bool) -> Path | None:
+    def move_topic(self, topic: str, topic_id: str, clock: Clock, *, keep: bool) -> Path | None:
         """Move all data of a topic out of the way; return where they are, None if there were none.
 
-        The topic's logs must be closed.
+        The topic's logs must be closed. Data of another topic of that name stay where they are.
 
         Args:
             topic: Its name.
+            topic_id: Its id.
             clock: Says when that was.
             keep: To ``@kept``, where they stay; otherwise to ``@trash``, which is purged.
 
@@ -227,7 +238,8 @@ class DataDirectory:
         directory = self.path / check_name("topic", topic)
         if not self._disk.exists(directory):
             return None
-        topic_id = self._topic_ids.get(topic) or self._read_topic_id(topic)
+        if topic_id != (self._topic_ids.get(topic) or self._read_topic_id(topic)):
+            return None
         place = self.path / (KEPT_NAME if keep else TRASH_NAME)
         for parent in self._disk.mkdir(place):
             self._disk.sync_directory(parent)

@@ -104,7 +104,7 @@ def test_earlier_ranges_are_known_whenever_they_came(disk: MemoryDisk) -> None:
     assert second is not None
     disk.rename(second, HOME / "elsewhere")
     assert logs.prepare(WHERE, "id") == (False, [first])
-    logs.move_topic("t", keep=False)
+    logs.move_topic("t", "id", keep=False)
     assert logs.prepare(WHERE, "other") == (False, [])
 
 

@@ -1,6 +1,7 @@
 """A node's life: start and its refusals, mastership, ZooKeeper away, disk, topics, stop."""
 
 import asyncio
+import dataclasses
 import json
 import logging
 from pathlib import Path
@@ -12,9 +13,15 @@ from vq.broker.epoch_file import read_epoch
 from vq.coordination.coordinator import SessionState
 from vq.coordination.paths import BrokerLoad, BrokerNode, GroupState, Partition, Topic
 from vq.coordination.registry import groups, read_state
-from vq.coordination.topics import change_settings, delete_topic
+from vq.coordination.topics import (
+    change_settings,
+    create_topic,
+    delete_topic,
+    describe_topic,
+)
 from vq.errors import (
     AddressUnavailable,
+    Busy,
     CoordinationError,
     DirectoryRefused,
     DiskFull,
@@ -332,6 +339,54 @@ async def test_data_of_a_deleted_topic_never_meet_its_namesake(served):
     assert (await served.client.put("t", 0, [message(b"new")])).offset == 88
     _, body = await served.client.get("t", 0, 0)
     assert [r.payload for r in decode_records(body, 0)] == [b"new"]
+
+
+async def test_a_topic_made_again_begins_with_partitions_that_were_elsewhere(cluster):
+    """Its first partition had no channel here, its second one is the namesake's: both are served.
+
+    The broker sees the old topic and the new one, never that there was none between them.
+    """
+    node = await cluster.start("b1")
+    await cluster.start("b2")
+    await cluster.create_topic("other", partitions=1)
+    await cluster.create_topic("t", partitions=2)
+    channels = node._partitions.channels
+    await until(lambda: ("t", 1) in channels)
+    assert ("t", 0) not in channels
+    old = channels["t", 1].topic_id
+    client = await Client.connect(cluster.network, node.address)
+    await client.put("t", 1, [message(b"old")])
+    view, disk = node._partitions.view, cluster.disks["b1"]
+    async with cluster.admin() as admin, view._lock:  # the broker looks when both are done
+        await delete_topic(admin, "other")
+        await delete_topic(admin, "t")
+        await create_topic(admin, "t", TopicSettings(partitions=2))
+        new = await describe_topic(admin, "t")
+    assert new.partitions[0].writer_group == "b1"
+    await until(lambda: ("t", 0) in channels)
+    await client.put("t", 0, [message(b"new")], topic_id=new.id)
+    await until(lambda: view.topics["t"].id == new.id)
+    assert not view.problems
+    assert {key: each.topic_id for key, each in channels.items()} == {("t", 0): new.id}
+    _, body = await client.get("t", 0, 0)
+    assert [r.payload for r in decode_records(body, 0)] == [b"new"]
+    assert disk.read_bytes(DATA / "t" / "topic.json").count(new.id.encode()) == 1
+    assert {name.rsplit(".", 1)[0] for name in disk.listdir(DATA / "@trash")} >= {f"t.{old}"}
+    assert not [name for name in disk.listdir(DATA / "@trash") if new.id in name]
+
+
+async def test_a_move_never_puts_open_logs_aside(cluster):
+    """A mover that still sees the deleted topic is refused; the new one's data stay."""
+    node = await cluster.start("b1")
+    await cluster.create_topic("t", partitions=2)
+    partitions = node._partitions
+    await until(lambda: len(partitions.channels) == 2)
+    channel = partitions.channels.pop(("t", 0))
+    before = partitions.view.topics["t"]
+    partitions.view._known["t"] = dataclasses.replace(before, id="older")
+    with pytest.raises(Busy, match="its logs are open"):
+        await partitions.add_for_move(channel.partition, "older", before.partition_versions[0])
+    assert channel.topic_id.encode() in cluster.disks["b1"].read_bytes(DATA / "t" / "topic.json")
 
 
 async def test_a_request_for_a_topic_never_reaches_its_namesake(served):

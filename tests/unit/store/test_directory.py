@@ -62,7 +62,7 @@ def test_a_claimed_topic_keeps_its_id() -> None:
 
 
 def moved(data: DataDirectory, topic: str, clock: Clock, *, keep: bool = False) -> str:
-    path = data.move_topic(topic, clock, keep=keep)
+    path = data.move_topic(topic, data.stored_topic_id(topic), clock, keep=keep)
     assert path is not None
     return path.name
 
@@ -153,7 +153,7 @@ def test_every_damaged_byte_of_a_topics_file_is_noticed() -> None:
             data.claim_topic("orders", "id1")
         assert not isinstance(refused.value, NamesakeFound)
         with pytest.raises(DirectoryRefused):
-            data.move_topic("orders", clock, keep=False)
+            data.move_topic("orders", "id1", clock, keep=False)
         assert data.topics() == [LocalTopic("orders", "", (0,))]
         data.close()
     disk.write_atomic(file, b'{"v": 1, "topic": "orders", "id": "id1"}')  # as it was told
@@ -225,10 +225,25 @@ def test_a_file_of_a_topics_name_is_left_alone() -> None:
     assert disk.read_bytes(HOME / "orders") == b"mine"
 
 
+def test_data_of_another_id_are_not_moved() -> None:
+    """Whoever deletes a topic says which one; the data of its namesake stay."""
+    disk = MemoryDisk()
+    data = open_directory(disk)
+    assert data.stored_topic_id("orders") == ""
+    data.claim_topic("orders", "id2")
+    assert data.move_topic("orders", "id1", ManualClock(), keep=False) is None
+    assert data.stored_topic_id("orders") == "id2"
+    data.close()
+    data = open_directory(disk)  # without what was remembered
+    assert data.move_topic("orders", "id1", ManualClock(), keep=True) is None
+    assert data.topics() == [LocalTopic("orders", "id2", ())]
+    assert data.stored_topic_id("../orders") == ""
+
+
 def test_moving_what_is_not_there_is_nothing() -> None:
     """A deleted topic may never have had data here."""
     data = open_directory(MemoryDisk())
-    assert data.move_topic("orders", ManualClock(), keep=False) is None
+    assert data.move_topic("orders", "id1", ManualClock(), keep=False) is None
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "@trash", "x" * 201])
@@ -238,7 +253,7 @@ def test_names_that_are_no_names_never_reach_the_disk(name: str) -> None:
     for call in (
         lambda: data.claim_topic(name, "id"),
         lambda: data.log_directory(name, 0),
-        lambda: data.move_topic(name, ManualClock(), keep=False),
+        lambda: data.move_topic(name, "id", ManualClock(), keep=False),
     ):
         with pytest.raises(InvalidArgument):
             call()
@@ -249,7 +264,7 @@ def test_what_is_no_topic_is_not_listed() -> None:
     disk = MemoryDisk()
     data = open_directory(disk)
     data.claim_topic("orders", "id1")
-    data.move_topic("orders", ManualClock(), keep=False)
+    data.move_topic("orders", "id1", ManualClock(), keep=False)
     disk.mkdir(HOME / "lost+found")
     disk.write_atomic(HOME / "notes", b"")
     assert data.topics() == []
