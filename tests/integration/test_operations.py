@@ -225,6 +225,24 @@ def test_damage_in_what_is_served_is_shown_until_it_is_put_right(processes: Proc
     assert consumed(processes, "new", 6) == LINES
 
 
+def test_a_topic_that_a_broker_refuses_is_shown_with_the_reason(processes: ProcessCluster) -> None:
+    """Every command that looks at the cluster ends with 1 and names the file."""
+    broker = processes.add("b1")
+    processes.vq_json("topic", "create", "t")
+    processes.vq_json("produce", "t", stdin=b"m")
+    broker.stop()
+    file = broker.spec.data / "t" / "topic.json"
+    _write(file, file.read_bytes().index(b"id") + 7, ord("!"))
+    processes.restart("b1")
+    for command in (("cluster", "status"), ("doctor",), ("topic", "describe", "t")):
+        ended = processes.vq(*command)
+        assert ended.returncode == 1, command
+        assert str(file).encode() in ended.stdout + ended.stderr, command
+    log = broker.spec.log.read_text()
+    assert "ERROR" in log
+    assert "Traceback" not in log
+
+
 def _verify(cluster: ProcessCluster, code: int) -> dict[str, Any]:
     ended = cluster.vq("topic", "verify", "t", "--partition", "0", "--json")
     assert ended.returncode == code, ended.stderr.decode()

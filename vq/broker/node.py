@@ -252,7 +252,7 @@ class BrokerNode:
         """Return what is wrong with the node as a whole, for STATUS."""
         refusal = self._dispatcher.put_refusal
         found = [self._listener.trouble if self._listener is not None else "", str(refusal or "")]
-        return [each for each in found if each]
+        return [*filter(None, found), *self._partitions.view.told_problems()]
 
     def _identity(self, incarnation: int) -> ServerIdentity:
         config = self.config

@@ -13,7 +13,7 @@ import contextlib
 import logging
 import math
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from vq.coordination.coordinator import (
     ConnectionLost,
@@ -39,6 +39,12 @@ ASKED_INTERVAL_S = 0.1
 #: Requests that may wait for one read. What a node lets wait at all is bounded where it comes in,
 #: but those whose connection has ended are not counted there any more.
 ASKED_MAX = 65_536
+
+
+#: Topics that could not be followed, of which STATUS tells; further ones are counted.
+PROBLEMS_TOLD_MAX: Final = 20
+#: Characters told of one of them: a path may have 4096.
+PROBLEM_CHARACTERS_MAX: Final = 1_000
 
 
 class _Found(NamedTuple):
@@ -86,6 +92,17 @@ class TopicsView:
     def topics(self) -> dict[str, TopicView]:
         """The topics as last read; not to be changed."""
         return self._known
+
+    def told_problems(self) -> list[str]:
+        """Return what STATUS tells of ``problems``; bounded."""
+        names = sorted(self.problems)
+        told = [
+            f"topic {name} cannot be followed: {self.problems[name]}"[:PROBLEM_CHARACTERS_MAX]
+            for name in names[:PROBLEMS_TOLD_MAX]
+        ]
+        if len(names) > PROBLEMS_TOLD_MAX:
+            told.append(f"{len(names) - PROBLEMS_TOLD_MAX} more topics cannot be followed")
+        return told
 
     def why_not_followed(self, topic: str) -> VqError | None:
         """Return the refusal for a request that needs a topic which could not be followed."""
@@ -198,8 +215,13 @@ class TopicsView:
         except Exception as error:
             problem = _problem(name, error)
             if str(self.problems.get(name)) != str(problem):
-                logger.exception(
-                    "topic %s cannot be followed, again in %g s", name, PROBLEM_RETRY_S
+                logger.log(
+                    logging.ERROR,
+                    "[topic=%s] it cannot be followed, again in %g s: %s",
+                    name,
+                    PROBLEM_RETRY_S,
+                    problem,
+                    exc_info=error if isinstance(problem, InternalError) else None,
                 )
             self.problems[name] = problem
         else:

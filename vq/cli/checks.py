@@ -189,43 +189,49 @@ def brokers(groups: Mapping[str, bool], answers: Sequence[BrokerAnswer]) -> list
         for name, has_master in groups.items()
         if not has_master
     ]
-    findings += [_answer(each) for each in answers]
+    for each in answers:
+        findings += _answer(each)
     skews = {each.name: each.skew_s for each in answers if each.error is None}
     if skews:
         findings.append(clock_skew(skews))
     return findings
 
 
-def _answer(answer: BrokerAnswer) -> Finding:
+def _answer(answer: BrokerAnswer) -> list[Finding]:
+    """Judge one broker: all that is wrong with it, a finding for each kind."""
     check = f"broker {answer.name}"
     if answer.error is not None:
-        return fail(
-            check,
-            f"{answer.address}: {answer.error}",
-            "is its advertised address reachable from here? does the process hang? see its log",
-        )
+        remedy = "is its advertised address reachable from here? does the process hang? see its log"
+        return [fail(check, f"{answer.address}: {answer.error}", remedy)]
+    found = []
     if answer.bad_partitions:
-        return fail(
-            check,
-            f"{answer.address}: {', '.join(answer.bad_partitions)}",
-            "these partitions take no messages; the broker's log says why and what to do",
+        found.append(
+            fail(
+                check,
+                f"{answer.address}: {', '.join(answer.bad_partitions)}",
+                "these partitions take no messages; the broker's log says why and what to do",
+            )
         )
     if answer.damage:
         shown = "; ".join(answer.damage[:_DAMAGE_SHOWN])
         more = len(answer.damage) - _DAMAGE_SHOWN
-        return fail(
-            check,
-            f"{answer.address}: {shown}" + (f"; and {more} more" if more > 0 else ""),
-            "stop the broker and put an intact copy of the file back, or let the groups go past "
-            "the damage: docs/operations.md (Damage in a partition) says how",
+        found.append(
+            fail(
+                check,
+                f"{answer.address}: {shown}" + (f"; and {more} more" if more > 0 else ""),
+                "stop the broker and put an intact copy of the file back, or let the groups go "
+                "past the damage: docs/operations.md (Damage in a partition) says how",
+            )
         )
     if answer.problems:
-        return fail(
-            check,
-            f"{answer.address}: {'; '.join(answer.problems)}",
-            "see `vq cluster status` and the broker's log",
+        found.append(
+            fail(
+                check,
+                f"{answer.address}: {'; '.join(answer.problems)}",
+                "the broker tries again by itself; its log and docs/operations.md say what to do",
+            )
         )
-    return ok(check, f"{answer.address} answers in {answer.trip_s * 1000:.1f} ms")
+    return found or [ok(check, f"{answer.address} answers in {answer.trip_s * 1000:.1f} ms")]
 
 
 def clock_skew(skews: Mapping[str, float]) -> Finding:

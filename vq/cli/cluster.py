@@ -29,8 +29,8 @@ def cluster() -> None:
 def status(invocation: Invocation) -> None:
     """Show every broker group with its nodes, and what each broker says of itself.
 
-    Exit code 1 when a group has no master, a registered broker does not answer, or a partition is
-    failed, quarantined or damaged.
+    Exit code 1 when a group has no master, a registered broker does not answer or tells of a
+    problem, or a partition is failed, quarantined or damaged.
     """
 
     async def work() -> list[dict[str, Any]]:
@@ -56,9 +56,9 @@ def status(invocation: Invocation) -> None:
     ]
     for text in broken:
         invocation.output.remark(text)
-    for row in rows:
-        for problem in row["problems"]:
-            invocation.output.remark(f"{row['group']}/{row['node']}: {problem}")
+    problems = [f"{row['group']}/{row['node']}: {each}" for row in rows for each in row["problems"]]
+    for text in problems:
+        invocation.output.remark(text)
     damaged = [each for row in rows for each in row["damage"]]
     for each in damaged:
         invocation.output.remark(damage_text(each["topic"], each["partition"], each["group"], each))
@@ -72,6 +72,8 @@ def status(invocation: Invocation) -> None:
             f"{len(damaged)} range(s) of offsets are damaged, see above; docs/operations.md "
             "(Damage in a partition) says what to do"
         )
+    if problems:
+        raise CommandFailed(f"brokers tell of {len(problems)} problem(s), see above")
 
 
 async def _group_rows(client: ClusterClient, view: GroupView) -> list[dict[str, Any]]:

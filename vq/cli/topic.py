@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,7 +22,9 @@ from vq.coordination import topics
 from vq.coordination.coordinator import ConnectionLost, SessionExpired
 from vq.coordination.reading import TopicView, gather_all
 from vq.errors import InvalidArgument, OutcomeUnknown, VqError
-from vq.model import FlushMode, PartitionPlacement, PartitionState, TopicSettings
+from vq.model import Address, FlushMode, PartitionPlacement, PartitionState, TopicSettings
+from vq.remoting.format import Command
+from vq.remoting.wire_pb2 import VerifyRequest
 
 
 class ChangeUnknown(OutcomeUnknown):
@@ -169,6 +172,9 @@ def _retention(settings: TopicSettings) -> str:
 
 
 # describe -------------------------------------------------------------------------------------
+_COLUMNS = ("partition", "group", "state", "earliest", "latest", "bytes", "damaged", "spans")
+
+
 @topic.command()
 @click.argument("name")
 @command_options
@@ -177,31 +183,48 @@ def describe(invocation: Invocation, name: str) -> None:
 
     The state is what the broker says that takes its messages: rw, ro, sealed, failed, quarantined.
     Damage is what brokers have met or `vq topic verify` has found.
+
+    Exit code 1 when a broker that answers refuses to serve a partition of it.
     """
 
-    async def work() -> tuple[TopicView, list[dict[str, Any]]]:
+    async def work() -> tuple[TopicView, list[dict[str, Any]], _Said]:
         async with cluster_client(invocation.client_config()) as cluster:
             view = await topics.describe_topic(cluster.coordinator, name)
             inspector = Inspector(cluster)
             said = await _said(cluster, view)
             rows = [_partition_row(inspector, placement, said) for placement in view.partitions]
-            return view, await gather_all(rows)
+            return view, await gather_all(rows), said
 
-    view, rows = invocation.run(work())
+    view, rows, said = invocation.run(work())
     settings = _settings(view)
     output = invocation.output
     if output.as_json:
         output.document({**settings, "partitions": rows})
-        return
-    output.record(settings)
-    output.title("")
-    output.table(
-        rows,
-        columns=("partition", "group", "state", "earliest", "latest", "bytes", "damaged", "spans"),
-    )
-    for row in rows:
-        for each in row["damage"]:
-            output.remark(damage_text(name, row["partition"], each["group"], each))
+    else:
+        output.record(settings)
+        output.title("")
+        output.table(rows, columns=_COLUMNS)
+        for row in rows:
+            for each in row["damage"]:
+                output.remark(damage_text(name, row["partition"], each["group"], each))
+    for text in dict.fromkeys(row["reason"] for row in rows if row["reason"]):
+        output.remark(text)
+    refusing = sorted(group for group, (_, refuses) in said.silent.items() if refuses)
+    if refusing:
+        raise CommandFailed(f"not served by group {', '.join(refusing)}, see above")
+
+
+@dataclass(slots=True)
+class _Said:
+    """What the groups that hold parts of a topic say of it.
+
+    Attributes:
+        partitions: By group and partition.
+        silent: By group, why it says nothing of a partition, and whether its broker refuses to.
+    """
+
+    partitions: dict[tuple[str, int], Any]
+    silent: dict[str, tuple[str, bool]]
 
 
 def _settings(view: TopicView) -> dict[str, Value]:
@@ -221,52 +244,74 @@ def _settings(view: TopicView) -> dict[str, Value]:
     }
 
 
-async def _said(cluster: ClusterClient, view: TopicView) -> dict[tuple[str, int], Any]:
-    """Return, by group and partition, what each group that holds a part says of it."""
+async def _said(cluster: ClusterClient, view: TopicView) -> _Said:
+    said = _Said({}, {})
     groups = sorted({span.group for each in view.partitions for span in each.spans})
-    answers = await gather_all(_partitions_of(cluster, group) for group in groups)
-    return {
-        (group, each["partition"]): each
-        for group, said in zip(groups, answers, strict=True)
-        for each in said
-        if each["topic"] == view.name
-    }
+    await gather_all(_ask_group(cluster, view, group, said) for group in groups)
+    return said
 
 
-async def _partitions_of(cluster: ClusterClient, group: str) -> Sequence[Any]:
+async def _ask_group(cluster: ClusterClient, view: TopicView, group: str, said: _Said) -> None:
+    """Add to ``said`` what one group says of its partitions, or why it says nothing."""
     master = await admin.master_of(cluster, group)
     if master is None:
-        return ()
+        said.silent[group] = (f"group {group} has no running master", False)
+        return
     try:
-        return (await broker_status(cluster, master.address)).raw["partitions"]  # type: ignore[no-any-return]
-    except VqError:
-        return ()
+        found = (await broker_status(cluster, master.address)).raw["partitions"]
+    except VqError as error:
+        said.silent[group] = (f"group {group}: {type(error).__name__}: {error}", False)
+        return
+    for each in found:
+        if each["topic"] == view.name:
+            said.partitions[group, each["partition"]] = each
+    for placement in view.partitions:
+        held = any(span.group == group for span in placement.spans)
+        if held and (group, placement.partition) not in said.partitions:
+            why = await _why_silent(cluster, master.address, view.name, placement.partition)
+            if why:
+                said.silent[group] = (f"group {group} refuses {view.name}: {why}", True)
+            return  # one stands for all
+
+
+async def _why_silent(cluster: ClusterClient, address: Address, topic: str, partition: int) -> str:
+    """Ask a broker for a partition that its status does not name; return why it refuses, or ""."""
+    request = VerifyRequest(topic=topic, partition=partition, whole=True)
+    try:
+        await cluster.request(address, Command.VERIFY, request)
+    except VqError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 async def _partition_row(
-    inspector: Inspector, placement: PartitionPlacement, said: Mapping[tuple[str, int], Any]
+    inspector: Inspector, placement: PartitionPlacement, said: _Said
 ) -> dict[str, Any]:
     ends = await inspector.ends(placement)
     spans = [f"{s.group}[{s.start},{'' if s.end is None else s.end})" for s in placement.spans]
     takes_messages = placement.state is PartitionState.RW
     number = placement.partition
-    writer = said.get((placement.writer_group or "", number))
+    writer = said.partitions.get((placement.writer_group or "", number))
     groups = dict.fromkeys(span.group for span in placement.spans)
     damage = [
         {"group": group, **each}
         for group in groups
-        for each in said.get((group, number), {}).get("damage", ())
+        for each in said.partitions.get((group, number), {}).get("damage", ())
     ]
     state = None if writer is None else writer["state"]
+    silent = [said.silent[group][0] for group in groups if group in said.silent]
+    if writer is not None and state in {"failed", "quarantined"}:
+        silent.append(writer["reason"])
     return {
         **_placement_row(placement),
         "state": state if takes_messages else str(placement.state),
         "earliest": None if ends is None else ends.earliest,
         "latest": None if ends is None else ends.latest,
         "bytes": None if ends is None else ends.latest - ends.earliest,
-        "damaged": len(damage),
+        "damaged": None if not damage and silent else len(damage),
         "spans": " ".join(spans),
         "damage": damage,
+        "reason": "; ".join(silent) or None,
     }
 
 

@@ -506,6 +506,13 @@ async def test_one_damaged_byte_beside_a_topics_data_deletes_nothing(served, cap
     node = await served.cluster.start(trash_keep_s=0.01)
     assert str(file) in caplog.text
     assert "Nothing was changed" in str(node._partitions.view.problems["t"])
+    client = await Client.connect(served.cluster.network, node.address)
+    (told,) = (await client.status()).problems
+    assert told.startswith("topic t cannot be followed")
+    assert str(file) in told
+    (logged,) = [each for each in caplog.records if "cannot be followed" in each.getMessage()]
+    assert logged.levelname == "ERROR"
+    assert logged.exc_info is None, "one line: this is a refusal, not a bug"
     assert _names(served.disk, "@trash") == []
     served.disk.write_atomic(file, text)
     node._partitions.view.hint()

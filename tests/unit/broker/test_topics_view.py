@@ -157,6 +157,16 @@ async def test_an_error_nobody_expected_stays_with_its_topic(served):
     assert "ZeroDivisionError" in str(view.problems["bad"])
 
 
+async def test_what_status_tells_of_topics_is_bounded(served):
+    """However many there are, and however long their reasons."""
+    view = served.node._partitions.view
+    view.problems.update({f"t{n:03}": Busy("x" * 5_000) for n in range(100)})
+    told = list((await served.client.status()).problems)
+    assert len(told) == topics_view.PROBLEMS_TOLD_MAX + 1
+    assert told[-1] == "80 more topics cannot be followed"
+    assert max(map(len, told)) == topics_view.PROBLEM_CHARACTERS_MAX
+
+
 async def test_a_lost_watch_is_made_up_for_by_the_timer(served):
     """Events that never arrive delay a change, they do not hide it."""
     coordinator = served.cluster.coordinators["b1"]

@@ -62,6 +62,18 @@ def test_whatever_is_not_ok_says_what_to_do() -> None:
     assert all(finding.level is not Level.OK for finding in findings)
 
 
+def test_damage_hides_no_other_problem_of_its_broker() -> None:
+    findings = checks.brokers(
+        {"b1": True},
+        [BrokerAnswer("b1/n1", "h:1", bad_partitions=("a",), damage=("b",), problems=("c",))],
+    )
+    assert [f.detail for f in findings if f.check == "broker b1/n1"] == [
+        "h:1: a",
+        "h:1: b",
+        "h:1: c",
+    ]
+
+
 def test_every_broker_and_every_group_without_master_is_a_line() -> None:
     findings = checks.brokers(
         {"b1": True, "b2": False},
