@@ -14,6 +14,7 @@ one is asked for with no more than its share; so what may arrive at once is boun
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -21,6 +22,7 @@ from typing import Protocol
 from vq import limits
 from vq.client.cluster import ClusterClient
 from vq.client.connection import BrokerConnection
+from vq.client.raised import shown
 from vq.errors import InternalError, OutcomeUnknown, ProtocolError, VqError
 from vq.model import Address, TopicPartition
 from vq.remoting import messages
@@ -397,15 +399,38 @@ class FetchSession:
             self._end(None if passes(error) else error)
             return
         self._fetches.answered()
-        body, position = frame.body, 0
+        try:
+            self._take_apart(response, frame.body)
+        except BaseException:
+            self._end(None)  # all ask anew: those behind this one would wait for ever
+            raise
+        if not self._send_due:
+            self._send()
+
+    def _take_apart(self, response: FetchResponse, body: bytes) -> None:
+        """Tell each partition its result; one that stumbles over it does not stop the others."""
+        position = 0
         for result in response.results:
             part = body[position : position + result.size]
             position += result.size
             asker = self._askers.get(result.handle)
-            if asker is not None:  # else it was removed while this was on its way
+            if asker is None:
+                continue  # it was removed while this was on its way
+            try:
                 self._tell(asker, result, part)
-        if not self._send_due:
-            self._send()
+            except Exception as error:  # noqa: BLE001 - told and logged there
+                self._stumbled(asker, error)
+
+    def _stumbled(self, asker: Asker, error: Exception) -> None:
+        """An answer was there and could not be taken: a bug, or logging that raises."""
+        is_first = not asker.anxious
+        self._fetches.withdraw(asker)
+        asker.failed(InternalError(f"{asker.where}: an answer to FETCH stumbled: {shown(error)}"))
+        if is_first:
+            with contextlib.suppress(Exception):  # of the application's logging
+                logger.error(
+                    "an answer to FETCH stumbled: partition=%s", asker.where, exc_info=error
+                )
 
     def _tell(self, asker: Asker, result: FetchResult, part: bytes) -> None:
         if result.status:

@@ -8,6 +8,7 @@ and the decoder joins them.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ from dataclasses import dataclass
 from vq import limits
 from vq.client.fetch_sessions import Fetches, passes
 from vq.client.queries import report_damage
-from vq.errors import ProtocolError, VqError
+from vq.client.raised import shown
+from vq.errors import InternalError, ProtocolError, VqError
 from vq.model import Address, TopicPartition
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import FetchResult, GetRequest, GetResponse
@@ -193,7 +195,11 @@ class PartitionFetcher:
             self.failed(error)
             return
         self._again = None
-        self.took(response, body)
+        try:
+            self.took(response, body)
+        except Exception as error:
+            self.failed(InternalError(f"{self.where}: an answer to GET stumbled: {shown(error)}"))
+            logger.exception("an answer to GET stumbled: partition=%s", self.where)
 
     async def _report(self, address: Address, offset: int) -> None:
         """Tell the broker that its bytes fail a check, so that its operators hear of it."""
@@ -261,17 +267,16 @@ class PartitionFetcher:
             self._count(asked=0)
             self._maybe_fetch()
             return
-        if self.anxious:
+        if self.anxious and self._told(None):
             self.anxious = False
-            self._on_error(None)
         self._backoff_s = _BACKOFF_S
         self.validate = False
         self.high_watermark = result.high_watermark
         chunk = chunk_of(result, body)
         if chunk.next_offset > self.position:
+            self._on_chunk(chunk)  # first: what stumbles here is asked for again
             self.position = chunk.next_offset
             self._count(asked=0, buffered=self.buffered + chunk.size)
-            self._on_chunk(chunk)
         else:
             self._count(asked=0)
         self._maybe_fetch()
@@ -299,14 +304,26 @@ class PartitionFetcher:
         self._count(asked=0)
         if error.refresh_routes:
             self._cluster.refresh(self.where.topic)
-        if not passes(error):
+        stays = not passes(error)
+        if stays:
             self.anxious = True
-            self._on_error(error)
             self._backoff_s = _BACKOFF_MAX_S
         if self._timer is None:
             pause = self._backoff_s * (0.5 + self._cluster.rng.random())
             self._backoff_s = min(self._backoff_s * 2, _BACKOFF_MAX_S)
             self._timer = self._loop.call_later(pause, self._retry)
+        if stays:
+            self._told(error)
+
+    def _told(self, error: VqError | None) -> bool:
+        """Tell what keeps this from going on; False if that stumbled, as logging may."""
+        try:
+            self._on_error(error)
+        except Exception:
+            with contextlib.suppress(Exception):
+                logger.exception("telling of an error stumbled: partition=%s", self.where)
+            return False
+        return True
 
     def _retry(self) -> None:
         self._timer = None

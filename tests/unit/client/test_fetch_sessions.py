@@ -357,6 +357,55 @@ async def test_an_error_of_a_partition_is_its_own() -> None:
     assert list(world.here.last.removed) == []
 
 
+@pytest.mark.parametrize("number", [0, 1, 2])
+async def test_an_answer_that_stumbles_is_an_error_of_its_own_partition(
+    number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The others have their answers, and what all of them ask for next leaves."""
+    world = World()
+    partitions = world.partitions(3)
+
+    def stumble(*_: object) -> None:
+        raise KeyError("a bug")
+
+    vars(partitions[number])["took"] = stumble
+    for each in partitions:
+        each.ask()
+    await turn()
+    world.here.answer(*(FetchResult(handle=handle, size=1) for handle in (1, 2, 3)), body=b"abc")
+    assert [each.took_bodies for each in partitions] == [
+        [] if each is partitions[number] else [body]
+        for each, body in zip(partitions, (b"a", b"b", b"c"), strict=True)
+    ]
+    (error,) = partitions[number].errors
+    assert isinstance(error, InternalError)
+    assert caplog.text.count("an answer to FETCH stumbled") == 1
+    for each in partitions:
+        each.ask()
+    await turn()
+    assert [item.partition for item in world.here.last.partitions if item.topic] == [number]
+    assert len(world.here.last.partitions) == 3
+
+
+async def test_an_answer_that_is_broken_off_is_asked_for_anew() -> None:
+    """By a ``KeyboardInterrupt`` on the application's own loop, say."""
+    world = World()
+    one, two = world.partitions(2)
+
+    def break_off(*_: object) -> None:
+        del vars(one)["took"]
+        raise KeyboardInterrupt
+
+    vars(one)["took"] = break_off
+    one.ask()
+    two.ask()
+    await turn()
+    with pytest.raises(KeyboardInterrupt):
+        world.here.answer(*(FetchResult(handle=handle, size=1) for handle in (1, 2)), body=b"ab")
+    await until(lambda: len(world.here.requests) == 2)
+    assert [item.partition for item in world.here.last.partitions] == [0, 1]
+
+
 @pytest.mark.parametrize("error", [Busy(), FetchSessionLost("no"), TimedOut()])
 async def test_a_session_that_is_refused_is_begun_again(error: VqError) -> None:
     """With everything that was asked for; nobody need know."""

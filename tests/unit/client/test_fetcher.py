@@ -300,6 +300,46 @@ async def test_a_final_error_is_told_and_tried_again_slowly() -> None:
     reader.fetcher.stop()
 
 
+async def test_an_error_that_cannot_be_told_is_tried_again_all_the_same() -> None:
+    """What is told is logged, and logging of the application may raise."""
+    reader = Reader()
+    stumbles = 2
+
+    def tell(error: VqError | None) -> None:
+        nonlocal stumbles
+        if stumbles:
+            stumbles -= 1
+            raise KeyError("a bug")
+        reader.errors.append(error)
+
+    reader.fetcher._on_error = tell
+    reader.refuse(OffsetOutOfRange("too old"))
+    await until(lambda: reader.asked == [100, 100])
+    reader.answer(b"1")
+    assert (stumbles, reader.errors, reader.fetcher.anxious) == (0, [], True)
+    reader.answer(b"2")
+    assert reader.errors == [None], "that it is over is told at the next answer"
+    assert [chunk.body for chunk in reader.chunks] == [b"1", b"2"]
+    reader.fetcher.stop()
+
+
+async def test_bytes_that_cannot_be_handed_on_are_asked_for_again() -> None:
+    reader = Reader()
+
+    def stumble(chunk: Chunk) -> None:
+        raise MemoryError
+
+    reader.fetcher._on_chunk = stumble
+    with pytest.raises(MemoryError):
+        reader.answer(b"1")
+    reader.fetcher._on_chunk = reader.chunks.append
+    reader.refuse(InternalError("a bug"))
+    await until(lambda: reader.asked == [100, 100])
+    reader.answer(b"1")
+    assert [chunk.offset for chunk in reader.chunks] == [100]
+    reader.fetcher.stop()
+
+
 async def test_an_answer_for_another_place_is_told_and_tried_again() -> None:
     """Its bytes must never be taken for those asked for."""
     reader = Reader()
