@@ -125,14 +125,14 @@ class _Children(Generic[T]):
         names, self._stale = sorted(self._stale), set()
         try:
             nodes = await gather_all(self._get(name) for name in names)
-        except BaseException:
+            for name, node in zip(names, nodes, strict=True):
+                if node is None:
+                    self._values.pop(name, None)
+                else:
+                    self._values[name] = self._decode(join(self._parent, name), node)
+        except BaseException:  # also of one that cannot be decoded: it is there all the same
             self._stale.update(names)
             raise
-        for name, node in zip(names, nodes, strict=True):
-            if node is None:
-                self._values.pop(name, None)
-            else:
-                self._values[name] = self._decode(join(self._parent, name), node)
         if self._doubted:  # meanwhile: the watches just left went, too
             self._stale.update(self._values)
         return self._values

@@ -10,6 +10,7 @@ from vq.coordination.coordinator import ConnectionLost
 from vq.coordination.group_view import Assigned, GroupView
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.paths import Member
+from vq.errors import CoordinationError
 from vq.model import TopicPartition
 
 P = [TopicPartition("t", number) for number in range(8)]
@@ -211,6 +212,20 @@ async def test_what_could_not_be_read_is_read_the_next_time(ensemble, client, ot
         with pytest.raises(ConnectionLost):
             await other_view.assigned(["t"])
         assert len(await other_view.assigned(["t"])) == len(P)
+
+
+async def test_a_member_that_cannot_be_decoded_is_not_taken_for_gone(client, other, view) -> None:
+    """One of a later version, say: as long as it is there, nobody shares without it."""
+    await join(other, "a", "t")
+    await join(other, "b", "t")
+    assert set(await view.members()) == {"a", "b"}
+    path = Member.path("g", "b")
+    await other.set(path, b'{"v": 99}')
+    for _ in range(3):
+        with pytest.raises(CoordinationError, match="v99"):
+            await view.members()
+    await other.set(path, Member(topics=("t",), nonce="b").encode())
+    assert set(await view.members()) == {"a", "b"}
 
 
 async def test_topics_nobody_reads_any_more_are_forgotten(client, other, view) -> None:
