@@ -201,7 +201,10 @@ async def _row(
 
 
 def _utc(time_ms: int) -> str:
-    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (OverflowError, ValueError, OSError):  # any number may be in the tree
+        return f"{time_ms} ms"
 
 
 def _member_row(view: MemberView, rows: list[dict[str, Any]]) -> dict[str, Any]:

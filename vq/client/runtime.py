@@ -121,12 +121,12 @@ class LoopThread:
             raise
         future = self._hand_over(work)
         try:
-            return future.result(bound)
-        except concurrent.futures.TimeoutError:
-            if future.done():
-                raise
-            future.cancel()
-            raise TimedOut(f"no result within {timeout} s") from None
+            try:
+                return future.result(bound)
+            except TimeoutError:
+                if future.cancel():
+                    raise TimedOut(f"no result within {timeout} s") from None
+                return future.result()  # it ended just now, perhaps with a TimeoutError of its own
         except concurrent.futures.CancelledError:
             raise InvalidState(_SHUT_DOWN) from None
 

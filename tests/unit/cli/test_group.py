@@ -2,6 +2,8 @@
 
 from typing import cast
 
+import pytest
+
 from vq.cli import group
 from vq.cli.group import GroupState
 from vq.client.admin import Inspector, PartitionEnds
@@ -64,3 +66,13 @@ async def test_a_group_that_starts_at_the_latest_owes_what_younger_partitions_ho
         for number in range(2)
     ]
     assert [row["lag_bytes"] for row in rows] == [0, 900]
+
+
+@pytest.mark.parametrize("time_ms", [10**15, -(10**15), 10**18, 10**400], ids=range(4))
+def test_a_time_that_no_clock_shows_is_shown_as_it_is(time_ms: int) -> None:
+    """It is what somebody wrote into the tree."""
+    assert group._utc(time_ms) == f"{time_ms} ms"
+
+
+def test_a_time_is_shown_in_utc() -> None:
+    assert group._utc(1_700_000_000_000) == "2023-11-14 22:13:20 UTC"

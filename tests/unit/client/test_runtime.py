@@ -1,6 +1,7 @@
 """The loop behind the blocking API: what it refuses, and that nobody waits for ever for it."""
 
 import asyncio
+import concurrent.futures
 import math
 import subprocess
 import sys
@@ -35,6 +36,26 @@ def test_results_and_errors_come_back_to_the_caller(runtime: LoopThread) -> None
     assert runtime.run(value(5)) == 5
     with pytest.raises(TimeoutError, match="of the work itself"):
         runtime.run(fail(), 5)
+
+
+def test_work_that_ends_just_at_its_time_has_its_result(
+    runtime: LoopThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the end of the waiting and the look at what came of it."""
+
+    class Late(concurrent.futures.Future[int]):
+        def result(self, timeout: float | None = None) -> int:
+            if timeout is not None:
+                self.set_result(5)
+                raise TimeoutError
+            return super().result(timeout)
+
+    def hand_over(work: Any) -> Late:
+        work.close()
+        return Late()
+
+    monkeypatch.setattr(runtime, "_hand_over", hand_over)
+    assert runtime.run(value(5), 0.01) == 5
 
 
 def test_work_past_its_time_is_cancelled(runtime: LoopThread) -> None:
