@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from vq.client import connection as connections
 from vq.client.config import MessageFactoryConfig
 from vq.client.connection import BrokerConnection
-from vq.client.ids import IdGenerator
+from vq.client.ids import IdGenerator, IdsUsedUp
 from vq.clock import Clock, SystemClock
 from vq.coordination.coordinator import Coordinator, SessionState
 from vq.coordination.routes import Routes, RouteWatcher
@@ -67,13 +67,16 @@ class ClusterClient:
             holder=config.client_id,
             rng=rng,
             on_change=self._slot_changed,
+            on_mark=self._mark_moved,
             used_ms=lambda: 0 if self._ids is None else self._ids.used_ms,
         )
         self._slot_task: asyncio.Task[int] | None = None
         self._ids: IdGenerator | None = None
-        # A slot is leased now; without one no id may be made. Or there will be none any more, and
-        # ``take_ids`` says so.
+        # A slot is leased now, and its mark is ahead; otherwise no id may be made. Or there will be
+        # none any more, and ``take_ids`` says so.
         self.ids_ready = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._mark_asked = False  # its move is under way, or there will be none; under the lock
         self._ids_lock = threading.Lock()
         self._connections: dict[Address, BrokerConnection] = {}
         self._connecting: dict[Address, asyncio.Task[BrokerConnection]] = {}
@@ -199,6 +202,7 @@ class ClusterClient:
     async def lease_slot(self) -> None:
         """Lease a message-id slot, once; producers need one before their first message."""
         if self._slot_task is None or (self._slot_task.done() and self._ids is None):
+            self._loop = asyncio.get_running_loop()
             self._slot_task = asyncio.create_task(self._slot.start())
         await _shared(self._slot_task)
 
@@ -212,24 +216,48 @@ class ClusterClient:
     def _slot_changed(self, slot: int | None) -> None:
         self.ids_ready = slot is not None or bool(self._given_up)
         if slot is not None:
+            after_ms, until_ms = self._slot.from_ms, self._slot.until_ms
             with self._ids_lock:
+                self._mark_asked = False
                 if self._ids is None:
-                    self._ids = IdGenerator(slot, self.clock, after_ms=self._slot.from_ms)
+                    self._ids = IdGenerator(slot, self.clock, after_ms=after_ms, until_ms=until_ms)
                 else:
-                    self._ids.use_slot(slot, after_ms=self._slot.from_ms)
+                    self._ids.use_slot(slot, after_ms=after_ms, until_ms=until_ms)
         self._changed()
+
+    def _mark_moved(self, until_ms: int) -> None:
+        """The slot's mark is at ``until_ms``; 0: the slot is given back."""
+        if self._ids is None:
+            return
+        with self._ids_lock:
+            self._ids.hold_to(until_ms)
+            self._mark_asked = not until_ms
+            waited = not self.ids_ready
+            self.ids_ready = bool(until_ms)
+        if waited and until_ms:
+            self._changed()
 
     def take_ids(self, count: int) -> list[int]:
         """Return new message ids; any thread.
 
         Raises:
+            IdsUsedUp: The slot's mark has to move first: ``ids_ready`` tells when it has.
             CoordinationError: The coordinator gave up, so nobody knows whose ids these would be.
         """
         if self._given_up:
             raise CoordinationError(f"no message can be given an id any more: {self._given_up}")
         assert self._ids is not None, "lease_slot comes first"
         with self._ids_lock:
-            return self._ids.take(count)
+            try:
+                return self._ids.take(count)
+            except IdsUsedUp:
+                self.ids_ready = bool(self._given_up)
+                raise
+            finally:
+                if self._ids.wants_mark and not self._mark_asked and self._loop is not None:
+                    self._mark_asked = True
+                    logger.warning("message ids lag behind the clock until their mark has moved")
+                    self._loop.call_soon_threadsafe(self._slot.move_mark_soon)
 
     # Connections ------------------------------------------------------------------------------
     def live_connection(self, address: Address) -> BrokerConnection | None:

@@ -19,6 +19,7 @@ from vq.client.config import MESSAGE_OVERHEAD_BYTES, ProducerConfig
 from vq.client.connection import BrokerConnection
 from vq.client.future import SendCallback, SendFuture
 from vq.client.head import TAG_HEAD_BYTES_MAX, Heads
+from vq.client.ids import IdsUsedUp
 from vq.client.intake import TAKEN_IN_BYTES_MAX, make_intake
 from vq.client.partition_queue import PartitionQueue
 from vq.client.partitioner import Partitioner
@@ -438,6 +439,8 @@ class ProducerCore:
             if connection is not None and self._cluster.ids_ready:
                 while (batch := queue.next_to_send(now, self._cluster.take_ids)) is not None:
                     self._send(queue, batch, connection)
+        except IdsUsedUp:
+            pass  # the cluster tells when there are more; each message has its deadline
         except VqError as error:
             queue.refuse_pending(NotSent(f"{queue.where}: {error}"))
         except Exception:

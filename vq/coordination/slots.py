@@ -5,8 +5,9 @@ counter that goes round), so a slot is taken again only after all others: a hold
 know that its session ended meets nobody on it for a long time.
 
 Beside it each slot has a persistent *mark*: the wall time up to which its holders may have made
-ids. A holder keeps its mark ahead of its clock, and the next holder begins behind the mark. So ids
-differ also when the slots have gone round and a clock was set back meanwhile.
+ids. A holder keeps its mark ahead of its clock and makes no id that is later than the mark; the
+next holder begins behind it. So ids differ also when the slots have gone round and a clock was
+wrong meanwhile, whichever way.
 """
 
 import asyncio
@@ -45,6 +46,8 @@ RETRY_S_MAX: Final = 5.0
 MARK_AHEAD_MS: Final = 600_000
 #: How often it is moved: half of that, so that one move may fail.
 MARK_S: Final = MARK_AHEAD_MS / 2_000
+#: Tries of one move of a mark whose version proves wrong, before a pause.
+MOVE_TRIES_MAX: Final = 3
 #: So many slots are passed over because their marks lie further ahead of this clock than that: a
 #: former holder's clock was wrong. When all of them do, it is this clock that was set back.
 MARKS_PASSED_MAX: Final = 16
@@ -62,7 +65,8 @@ class SlotLease:
     must not be made then. After a loss the new slot is another number.
 
     Attributes:
-        from_ms: Ids of the slot held now must be later than this wall time.
+        from_ms: Ids of the slot held now must be later than this wall time,
+        until_ms: and not later than this one.
 
     Args:
         coordinator: A started coordinator.
@@ -70,6 +74,8 @@ class SlotLease:
         holder: Shown to operators: client id, host, process id.
         rng: For back-off.
         on_change: Told the new slot or None, on the loop; must not block.
+        on_mark: Told ``until_ms`` when it has moved, and 0 when no id may be made any more, since
+            the slot is given back; on the loop, must not block.
         used_ms: The wall time of the last id that was made; may lie ahead of the clock.
         slots: How many there are; tests take fewer.
     """
@@ -82,6 +88,7 @@ class SlotLease:
         holder: str = "",
         rng: random.Random | None = None,
         on_change: Callable[[int | None], None] | None = None,
+        on_mark: Callable[[int], None] = lambda _: None,
         used_ms: Callable[[], int] = lambda: 0,
         slots: int = limits.SLOTS_MAX,
     ) -> None:
@@ -90,9 +97,12 @@ class SlotLease:
         self._holder = holder
         self._rng = rng or random.SystemRandom()
         self._on_change = on_change
+        self._on_mark = on_mark
         self._used_ms = used_ms
         self.from_ms = 0
-        self._mark_version = -1
+        self.until_ms = 0
+        self._mark_version = _NO_MARK
+        self._mark_sent_ms = 0  # the latest mark of the slot that was ever sent, or read
         self._count = slots
         self._slot: int | None = None
         self._wanted = asyncio.Event()
@@ -127,22 +137,29 @@ class SlotLease:
             self._keeper = None
         slot, self._slot = self._slot, None
         if slot is not None and self._coordinator.state is SessionState.CONNECTED:
+            self._on_mark(0)  # the mark is about to be set to what was used
             with contextlib.suppress(CoordinationError):
                 await self._give_back(slot)
 
     async def _give_back(self, slot: int) -> None:
-        used = SlotMark(until_ms=max(self._used_ms(), self.from_ms))
-        free = Delete(Slot.path(slot))
-        try:
-            await self._coordinator.multi(
-                [Set(SlotMark.path(slot), used.encode(), self._mark_version), free]
-            )
-        except BadVersion:  # a move of the mark had no answer: it stays ahead
-            await self._coordinator.multi([free])
+        """Free the slot, and set its mark back to what was used: nobody makes ids with it now."""
+        path = SlotMark.path(slot)
+        used = SlotMark(until_ms=max(self._used_ms(), self.from_ms)).encode()
+        for _ in range(MOVE_TRIES_MAX):
+            with contextlib.suppress(BadVersion):  # a move of the mark had no answer
+                # Whoever leases the slot after us writes its mark: the version tells that it is
+                # still ours, and that nobody else's slot is freed here.
+                await self._coordinator.multi(
+                    [Set(path, used, self._mark_version), Delete(Slot.path(slot))]
+                )
+                return
+            if not await self._read_again(slot):
+                return
 
-    def _mark_ahead(self) -> bytes:
+    def _mark_ahead(self) -> int:
+        """Return the next mark: never one before a mark that the slot may have already."""
         latest_ms = max(self._clock.wall_ms(), self._used_ms(), self.from_ms)
-        return SlotMark(until_ms=latest_ms + MARK_AHEAD_MS).encode()
+        return max(latest_ms + MARK_AHEAD_MS, self._mark_sent_ms)
 
     async def _lease(self) -> int:
         value = Slot(holder=self._holder, since_ms=self._clock.wall_ms()).encode()
@@ -161,7 +178,9 @@ class SlotLease:
                 session = self._coordinator.session_id
                 if not session:
                     continue
-                mark = self._mark_ahead()
+                self._mark_sent_ms = marked_ms
+                until_ms = self._mark_ahead()
+                mark = SlotMark(until_ms=until_ms).encode()
                 path = SlotMark.path(slot)
                 is_new = mark_version == _NO_MARK
                 await self._coordinator.multi(
@@ -172,6 +191,7 @@ class SlotLease:
                     ]
                 )
                 self._mark_version = mark_version + 1
+                self._mark_sent_ms = self.until_ms = until_ms
             except (BadVersion, NodeExists, NoNode, SessionExpired):
                 continue
             except ConnectionLost:
@@ -217,26 +237,60 @@ class SlotLease:
             return 0, _NO_MARK
         return SlotMark.decode(path, node.data).until_ms, node.stat.version
 
-    async def _move_mark(self) -> None:
-        """Keep the mark of the slot held now ahead of its ids."""
+    def move_mark_soon(self) -> None:
+        """Move the mark now: the clock stands behind it."""
+        if self._slot is not None:
+            self._wanted.set()
+
+    async def _move_mark(self) -> bool:
+        """Keep the mark of the slot held now ahead of its ids; return False to be tried again."""
         slot = self._slot
-        if slot is None:
-            return
         try:
-            stat = await self._coordinator.set(
-                SlotMark.path(slot), self._mark_ahead(), version=self._mark_version
-            )
-        except ConnectionLost:
-            # Perhaps moved: its version is read, since nobody else may move it while we hold it.
-            with contextlib.suppress(CoordinationError):
-                _, version = await self._read_mark(slot)
-                if slot == self._slot:
-                    self._mark_version = version
+            for _ in range(MOVE_TRIES_MAX):
+                if slot is None or slot != self._slot:
+                    return True
+                self._mark_sent_ms = until_ms = self._mark_ahead()
+                try:
+                    version = await self._write_mark(slot, SlotMark(until_ms=until_ms).encode())
+                except (BadVersion, NodeExists, NoNode):
+                    # An earlier move had no answer and was done, or a server was read that lagged.
+                    if not await self._read_again(slot) and slot == self._slot:
+                        logger.warning("a message-id slot is not ours any more: slot=%d", slot)
+                        self._set(None)
+                        self._wanted.set()
+                else:
+                    if slot == self._slot:
+                        self._mark_version, self.until_ms = version, until_ms
+                        self._on_mark(until_ms)
+                    return True
         except CoordinationError as error:
+            # Perhaps moved: then the version proves wrong at the next try.
             logger.info("the mark of message-id slot %d is not moved now: %s", slot, error)
-        else:
-            if slot == self._slot:
-                self._mark_version = stat.version
+        return False
+
+    async def _write_mark(self, slot: int, mark: bytes) -> int:
+        """Write the mark, whose version is known; return the next version."""
+        path = SlotMark.path(slot)
+        if self._mark_version == _NO_MARK:
+            await self._coordinator.create(path, mark)
+            return 0
+        return (await self._coordinator.set(path, mark, version=self._mark_version)).version
+
+    async def _read_again(self, slot: int) -> bool:
+        """Read the version of the mark from a server that does not lag; False: it is not ours.
+
+        Only a holder writes the mark, and only once the one before has gone. So a mark that was
+        read before its slot was seen to be ours is ours, and no other version will be until then.
+        """
+        session = self._coordinator.session_id
+        await self._coordinator.sync(SlotMark.path(slot))
+        marked_ms, version = await self._read_mark(slot)
+        holder = await self._coordinator.exists(Slot.path(slot))
+        if holder is None or not session or holder.ephemeral_owner != session:
+            return False
+        self._mark_version = version
+        self._mark_sent_ms = max(self._mark_sent_ms, marked_ms)
+        return True
 
     def _on_session(self, state: SessionState) -> None:
         if state in {SessionState.LOST, SessionState.CLOSED}:
@@ -252,17 +306,15 @@ class SlotLease:
 
     async def _keep(self) -> None:
         delay_s = RETRY_S_MIN
+        next_move_s = MARK_S
         while True:
-            try:
-                async with asyncio.timeout(MARK_S):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(next_move_s):
                     await self._wanted.wait()
-            except TimeoutError:
-                try:
-                    await self._move_mark()
-                except Exception:
-                    logger.exception("moving the mark of a message-id slot stumbled, and goes on")
-                continue
             self._wanted.clear()
+            if self._slot is not None:
+                next_move_s = await self._keep_ahead(next_move_s)
+                continue
             if self._coordinator.state is SessionState.CLOSED:
                 return
             try:
@@ -272,10 +324,19 @@ class SlotLease:
             except Exception:
                 logger.exception("leasing a message-id slot stumbled, and goes on")
             else:
-                delay_s = RETRY_S_MIN
+                delay_s, next_move_s = RETRY_S_MIN, MARK_S
                 if not self._wanted.is_set():
                     self._set(slot)
                 continue
             self._wanted.set()
             await asyncio.sleep(delay_s)
             delay_s = min(RETRY_S_MAX, delay_s * 2)
+
+    async def _keep_ahead(self, paused_s: float) -> float:
+        """Move the mark, and return the seconds until the next move."""
+        try:
+            if await self._move_mark():
+                return MARK_S
+        except Exception:
+            logger.exception("moving the mark of a message-id slot stumbled, and goes on")
+        return RETRY_S_MIN if paused_s >= MARK_S else min(RETRY_S_MAX, MARK_S, paused_s * 2)

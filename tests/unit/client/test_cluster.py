@@ -8,7 +8,9 @@ from support.broker import MemoryCluster, memory_cluster, until, until_true
 from support.client import HOST, cluster_client, started
 
 from vq.client.cluster import ClusterClient
+from vq.client.ids import EPOCH_MS, IdsUsedUp, time_ms_of
 from vq.client.queries import broker_status, cluster_status, partitions_of
+from vq.clock import ManualClock
 from vq.coordination.memory import MemoryCoordinator
 from vq.errors import (
     CoordinationError,
@@ -187,6 +189,37 @@ async def test_without_a_session_no_ids_are_made(
     cluster.ensemble.expire(coordinator)
     await until(lambda: False in seen and client.ids_ready)
     assert client._slot.slot != slot
+
+
+async def test_ids_follow_a_clock_that_leapt_once_their_mark_has(cluster: MemoryCluster) -> None:
+    """Meanwhile they go on where they were."""
+    clock = ManualClock(wall_ms=EPOCH_MS + 10**9)
+    async with started(cluster, clock=clock) as client:
+        await client.lease_slot()
+        before = time_ms_of(client.take_ids(1)[0])
+        clock.step_wall_ms(3_600_000)
+        assert time_ms_of(client.take_ids(1)[0]) == before
+        await until(lambda: time_ms_of(client.take_ids(1)[0]) == clock.wall_ms())
+
+
+async def test_without_ids_up_to_the_mark_there_is_a_pause_until_it_moves(
+    cluster: MemoryCluster,
+) -> None:
+    """Whoever sends is told when there are ids again, and after the end there are none."""
+    clock = ManualClock(wall_ms=EPOCH_MS + 10**9)
+    async with started(cluster, clock=clock) as client:
+        await client.lease_slot()
+        assert client._ids is not None
+        client._ids.hold_to(clock.wall_ms())
+        told: list[bool] = []
+        client.on_change(lambda: told.append(client.ids_ready))
+        with pytest.raises(IdsUsedUp):
+            client.take_ids(2_000)
+        assert not client.ids_ready
+        await until(lambda: True in told)
+        assert len(client.take_ids(2_000)) == 2_000
+    with pytest.raises(IdsUsedUp):
+        client.take_ids(1)
 
 
 async def test_a_slot_that_could_not_be_leased_is_tried_again(

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from vq import limits
-from vq.client.ids import EPOCH_MS, IdGenerator, time_ms_of
+from vq.client.ids import EPOCH_MS, IdGenerator, IdsUsedUp, time_ms_of
 from vq.clock import ManualClock
 from vq.errors import InvalidArgument
 
@@ -65,6 +65,30 @@ def test_a_clock_set_back_is_outwaited() -> None:
     assert after == sorted(set(after))
     clock.step_wall_ms(20_000)
     assert parts(ids.take(1)[0]) == (25_000, 5, 0)
+
+
+def test_ids_go_on_behind_the_last_one_while_the_clock_is_beyond_the_mark() -> None:
+    clock = ManualClock(wall_ms=EPOCH_MS + 1_000)
+    ids = IdGenerator(5, clock, until_ms=EPOCH_MS + 2_000)
+    assert parts(ids.take(1)[0]) == (1_000, 5, 0)
+    clock.step_wall_ms(1_001)
+    assert parts(ids.take(1)[0]) == (1_000, 5, 1)
+    assert ids.wants_mark
+    ids.hold_to(EPOCH_MS + 3_000)
+    assert not ids.wants_mark
+    assert parts(ids.take(1)[0]) == (2_001, 5, 0)
+
+
+def test_no_id_is_later_than_the_mark() -> None:
+    clock = ManualClock(wall_ms=EPOCH_MS + 1_000)
+    ids = IdGenerator(5, clock, until_ms=EPOCH_MS + 1_001)
+    last = ids.take(2 * PER_MS)[-1]
+    assert parts(last) == (1_001, 5, PER_MS - 1)
+    with pytest.raises(IdsUsedUp, match=f"{EPOCH_MS + 1_001}"):
+        ids.take(1)
+    assert ids.wants_mark
+    ids.hold_to(EPOCH_MS + 2_000)
+    assert parts(ids.take(1)[0]) == (1_002, 5, 0)
 
 
 def test_another_slot_makes_other_ids() -> None:

@@ -6,7 +6,7 @@ import pytest
 from support.broker import until_true
 from support.coordination import FAULTS, client_of, disarm, expire, strike, until
 
-from vq.client.ids import EPOCH_MS, IdGenerator
+from vq.client.ids import EPOCH_MS, IdGenerator, IdsUsedUp
 from vq.clock import ManualClock, SystemClock
 from vq.coordination import slots
 from vq.coordination.coordinator import Coordinator, SessionState
@@ -106,15 +106,28 @@ class Holder:
 
     def __init__(self, client: Coordinator, *, wall_ms: int) -> None:
         self.clock = ManualClock(wall_ms=wall_ms)
-        self.lease = SlotLease(client, self.clock, used_ms=self.used_ms, slots=1)
         self.generator: IdGenerator | None = None
+        self.lease = SlotLease(
+            client, self.clock, used_ms=self.used_ms, on_mark=self.mark_moved, slots=1
+        )
 
     def used_ms(self) -> int:
         return 0 if self.generator is None else self.generator.used_ms
 
     async def start(self) -> None:
         slot = await self.lease.start()
-        self.generator = IdGenerator(slot, self.clock, after_ms=self.lease.from_ms)
+        self.generator = IdGenerator(
+            slot, self.clock, after_ms=self.lease.from_ms, until_ms=self.lease.until_ms
+        )
+
+    def mark_moved(self, until_ms: int) -> None:
+        if self.generator is not None:
+            self.generator.hold_to(until_ms)
+
+    async def mark_ms(self) -> int:
+        """As the ensemble has it."""
+        node = await self.lease._coordinator.get(SlotMark.path(0))
+        return SlotMark.decode("m", node.data).until_ms
 
     def take(self, count: int) -> set[int]:
         assert self.generator is not None
@@ -170,6 +183,107 @@ async def test_a_holder_keeps_its_mark_ahead_of_its_ids(
     await holder.lease.stop()
     mark = SlotMark.decode("m", (await client.get(SlotMark.path(0))).data)
     assert mark.until_ms == holder.used_ms()
+
+
+@pytest.mark.parametrize("read", ["lost", "behind"])
+async def test_a_mark_moves_on_after_a_move_without_an_answer(
+    ensemble, client, monkeypatch: pytest.MonkeyPatch, read: str
+) -> None:
+    """Nobody else moves it: a version that proves wrong is read again, from the leader."""
+    holder = Holder(client, wall_ms=NOW_MS)
+    await holder.start()
+    ensemble.lose_next_reply(client)
+    holder.clock.advance(300)
+    assert not await holder.lease._move_mark(), "it was done, but had no answer"
+    await until(lambda: client.state is SessionState.CONNECTED)
+    if read == "lost":
+        sync = client.sync
+
+        async def lost(path: str = "") -> None:
+            ensemble.lose_next_request(client)
+            await sync(path)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(client, "sync", lost)
+            assert not await holder.lease._move_mark()
+        await until(lambda: client.state is SessionState.CONNECTED)
+    else:
+        ensemble.lag(client)
+    for _ in range(5):
+        holder.clock.advance(300)
+        assert await holder.lease._move_mark()
+        assert holder.lease.until_ms == holder.clock.wall_ms() + slots.MARK_AHEAD_MS
+    ensemble.catch_up(client)
+    assert await holder.mark_ms() == holder.lease.until_ms
+    holder.take(1)
+    ensemble.lose_next_reply(client)
+    assert not await holder.lease._move_mark()
+    await until(lambda: client.state is SessionState.CONNECTED)
+    await holder.lease.stop()
+    assert await holder.mark_ms() == holder.used_ms(), "given back although the version was wrong"
+    assert await client.children(SLOTS) == []
+
+
+async def test_a_mark_is_never_moved_back_while_its_slot_is_held(ensemble, client) -> None:
+    """Ids were allowed up to it: a clock that is put right does not take that back."""
+    holder = Holder(client, wall_ms=NOW_MS)
+    await holder.start()
+    for answered in (True, False):
+        holder.clock.step_wall_ms(3_600_000)
+        if not answered:
+            ensemble.lose_next_reply(client)
+        assert await holder.lease._move_mark() is answered
+        await until(lambda: client.state is SessionState.CONNECTED)
+        marked_ms = await holder.mark_ms()
+        holder.clock.step_wall_ms(-3_600_000)
+        assert await holder.lease._move_mark()
+        assert await holder.mark_ms() == marked_ms
+        holder.clock.step_wall_ms(3_600_000)
+    await holder.lease.stop()
+
+
+async def test_a_mark_of_a_slot_that_is_another_s_by_now_is_left_alone(ensemble, client) -> None:
+    """The former holder leases another slot; when it stops, it does not free that one either."""
+    path = SlotMark.path(0)
+    holder = Holder(client, wall_ms=NOW_MS)
+    await holder.start()
+    async with client_of(ensemble) as thief:
+        await client.delete("slots/0")
+        other = Holder(thief, wall_ms=NOW_MS)
+        await other.start()
+        before = await thief.get(path)
+        assert not await holder.lease._move_mark() or holder.lease.slot is None
+        assert holder.lease.slot is None
+        await slots.end_task(holder.lease._keeper)
+        holder.lease._slot = 0  # as if it had not looked
+        await holder.lease.stop()
+        assert (await thief.get(path)).data == before.data
+        assert await thief.children(SLOTS) == ["0"]
+        await other.lease.stop()
+
+
+async def test_a_clock_that_leaps_ahead_makes_no_ids_behind_the_mark(ensemble) -> None:
+    """Its process is killed before the mark moves, and the clock is put right."""
+    async with client_of(ensemble) as client:
+        first = Holder(client, wall_ms=NOW_MS)
+        await first.start()
+        first.clock.step_wall_ms(3_600_000)
+        made = first.take(5)
+        assert first.generator is not None
+        assert first.generator.wants_mark
+        assert first.used_ms() <= await first.mark_ms()
+        await slots.end_task(first.lease._keeper)
+    async with client_of(ensemble) as client:
+        second = Holder(client, wall_ms=NOW_MS)
+        await second.start()
+        second.clock.advance(3_600)
+        assert not made & second.take(5)
+        second.lease.move_mark_soon()
+        await until(lambda: not second.generator.wants_mark)
+        assert second.used_ms() == second.clock.wall_ms()
+        await second.lease.stop()
+        with pytest.raises(IdsUsedUp):  # the slot may be another's by now
+            second.take(1)
 
 
 async def test_a_slot_that_a_wrong_clock_has_marked_is_passed_over(client) -> None:
