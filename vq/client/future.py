@@ -22,6 +22,18 @@ TELLING_THREADS: set[int] = set()
 
 _first_waiter = threading.Lock()  # two threads must not both make the list of a future's waiters
 
+
+def after_fork() -> None:
+    """In the child of a fork: only the calling thread is left.
+
+    A new thread may have the identifier of one that stayed behind, and that one may have held the
+    lock.
+    """
+    global _first_waiter
+    TELLING_THREADS.intersection_update({threading.get_ident()})
+    _first_waiter = threading.Lock()
+
+
 SendCallback = Callable[[SendResult | None, VqError | None], Any]
 """Called once per message with ``(result, None)`` or ``(None, error)``."""
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from vq.client.future import TELLING_THREADS
+from vq.client.future import TELLING_THREADS, after_fork
 from vq.errors import InvalidArgument, InvalidState, TimedOut
 from vq.model import check_timeout
 
@@ -152,6 +152,7 @@ class LoopThread:
 
 
 def _mark_forked() -> None:
+    after_fork()
     for runtime in list(_OPEN):
         runtime.mark_forked()
 

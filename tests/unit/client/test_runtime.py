@@ -175,5 +175,43 @@ runtime.stop()
 """
 
 
+FORK_AND_WAIT = """
+import os, threading
+from vq.client import future
+from vq.client.runtime import LoopThread
+from vq.errors import TimedOut
+from vq.model import SendResult
+
+runtime = LoopThread("test")
+async def one():
+    return 1
+runtime.run(one())
+before = set(future.TELLING_THREADS)
+future._first_waiter.acquire()  # as another thread of the parent may at any time
+child = os.fork()
+if child == 0:
+    timed_out = []
+    def wait():
+        pending = future.SendFuture(b"", None, None, 1e9)
+        try:
+            pending.result(0.01)
+        except TimedOut:
+            timed_out.append(threading.get_ident())
+    for _ in range(4):
+        thread = threading.Thread(target=wait, daemon=True)
+        thread.start()
+        thread.join(10)
+    os._exit(0 if len(timed_out) == 4 and not future.TELLING_THREADS else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert future.TELLING_THREADS == before and before, "the parent's thread still tells outcomes"
+runtime.stop()
+"""
+
+
+def test_in_a_forked_child_threads_may_wait_for_outcomes() -> None:
+    """Whatever identifiers they get, and whatever lock was held."""
+    subprocess.run([sys.executable, "-c", FORK_AND_WAIT], check=True, timeout=60)
+
+
 def test_a_forked_child_is_refused_and_the_parent_goes_on() -> None:
     subprocess.run([sys.executable, "-c", FORK], check=True, timeout=30)
