@@ -13,8 +13,16 @@ class Directory(Protocol):
 
     channels: dict[tuple[str, int], Channel]
 
-    def resolve(self, partition: TopicPartition, then: Callable[[Channel | VqError], None]) -> None:
-        """Look again for a partition that is not in ``channels``; ``then`` is called later."""
+    def resolve(
+        self,
+        partition: TopicPartition,
+        then: Callable[[Channel | VqError], None],
+        asker: object,
+    ) -> None:
+        """Look again for a partition that is not in ``channels``; ``then`` is called later.
+
+        How many look-ups of one ``asker`` wait is bounded; one too many is told ``Busy``.
+        """
         ...
 
     def open(self, channel: Channel, then: Callable[[], None]) -> None:
@@ -33,11 +41,12 @@ def look_up(
     partition: TopicPartition,
     topic_id: str,
     then: Callable[[Channel | VqError], None],
+    asker: object,
 ) -> None:
     """Look for the partition in ZooKeeper: the watch that tells of it may be on its way.
 
     Or of another topic of that name. What is sent to it must not end in its namesake, which is
-    about to be deleted here.
+    about to be deleted here. ``asker`` is the connection that wants to know.
     """
 
     def compare(found: Channel | VqError) -> None:
@@ -51,4 +60,4 @@ def look_up(
         else:
             then(found)
 
-    directory.resolve(partition, compare)
+    directory.resolve(partition, compare, asker)

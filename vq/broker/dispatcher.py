@@ -137,19 +137,35 @@ class Dispatcher:
                 line.popleft()
                 first.go_on(partial(self._append, channel))
             elif channel is None or first.header.topic_id not in (channel.topic_id, ""):
-                found = partial(self._found, session, key)
-                look_up(self._directory, key, first.header.topic_id, found)
+                asked = first.header.topic_id
+                found = partial(self._found, session, key, asked, len(line))
+                look_up(self._directory, key, asked, found, session)
                 return
             else:
                 self._directory.open(channel, partial(self._opened, session, key, channel))
                 return
         del self._lines[session, key]
 
-    def _found(self, session: Session, key: TopicPartition, found: Channel | VqError) -> None:
-        """Go on after a look-up for the first PUT that waits."""
+    def _found(
+        self,
+        session: Session,
+        key: TopicPartition,
+        asked: str,
+        count: int,
+        found: Channel | VqError,
+    ) -> None:
+        """Go on after a look-up for the first PUT that waits.
+
+        An error holds for all PUTs of that topic id that stood in line when the look-up began, and
+        for no later one: the topic may have been made before that was sent.
+        """
         if isinstance(found, VqError):
-            first = self._lines[session, key].popleft()
-            first.parked.refuse(first.ticket, found)
+            line = self._lines[session, key]
+            waited = [line.popleft() for _ in range(count)]
+            line.extendleft(each for each in reversed(waited) if each.header.topic_id != asked)
+            for each in waited:
+                if each.header.topic_id == asked:
+                    each.parked.refuse(each.ticket, found)
         self._advance(session, key)
 
     def _opened(self, session: Session, key: TopicPartition, channel: Channel) -> None:
@@ -226,7 +242,7 @@ class Dispatcher:
                 parked.go_on(handler, ticket, header)
 
         where = TopicPartition(header.topic, header.partition)
-        look_up(self._directory, where, header.topic_id, then)
+        look_up(self._directory, where, header.topic_id, then, session)
 
 
 def _is_ready(channel: Channel | None, header: wire.PutRequest) -> TypeGuard[Channel]:

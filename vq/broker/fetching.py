@@ -389,7 +389,7 @@ class FetchSession:
         directory = self._fetches.directory
         fetched.channel = known(directory, where, item.topic_id)
         if fetched.channel is None:
-            look_up(directory, where, item.topic_id, fetched.found)
+            look_up(directory, where, item.topic_id, fetched.found, self._session)
         else:
             fetched.look()
 

@@ -92,7 +92,12 @@ class Partitions:
         return lock
 
     # Finding and opening ------------------------------------------------------------------------
-    def resolve(self, partition: TopicPartition, then: Callable[[Channel | VqError], None]) -> None:
+    def resolve(
+        self,
+        partition: TopicPartition,
+        then: Callable[[Channel | VqError], None],
+        asker: object,
+    ) -> None:
         """See ``dispatcher.Directory``."""
 
         def look_again(error: VqError | None) -> None:
@@ -105,9 +110,10 @@ class Partitions:
                 then(self.view.why_not_followed(partition.topic) or self._why_unknown(partition))
 
         if is_valid_name(partition.topic):
-            self.view.ask(partition.topic, look_again)
+            self.view.ask(partition.topic, look_again, asker)
         else:
-            then(InvalidRequest(f"{partition.topic[:60]!r} is no name a topic can have"))
+            error = InvalidRequest(f"{partition.topic[:60]!r} is no name a topic can have")
+            asyncio.get_running_loop().call_soon(then, error)
 
     def _why_unknown(self, partition: TopicPartition) -> VqError:
         topic = self.view.topics.get(partition.topic)

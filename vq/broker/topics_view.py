@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import math
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
@@ -39,6 +40,9 @@ ASKED_INTERVAL_S = 0.1
 #: Requests that may wait for one read. What a node lets wait at all is bounded where it comes in,
 #: but those whose connection has ended are not counted there any more.
 ASKED_MAX = 65_536
+#: Of these, requests of one connection: whoever names many topics that are not there leaves room
+#: for the others.
+ASKED_PER_CONNECTION_MAX = 4_096
 
 
 #: Topics that could not be followed, of which STATUS tells; further ones are counted.
@@ -54,13 +58,21 @@ class _Found(NamedTuple):
     damage: VqError | None = None
 
 
+class _Question(NamedTuple):
+    """Somebody waits for a read."""
+
+    asker: object
+    then: Callable[[VqError | None], None]
+
+
 class TopicsView:
     """Follows all topics of a cluster.
 
     Args:
         coordinator: Where to read.
         on_topic: Called with every topic that is new or changed.
-        on_gone: Called with the name of every topic that is no longer there.
+        on_gone: Called with the name of every topic that is no longer there, and was given to
+            ``on_topic`` or could not be read.
         interval_s: How often to read again without a reason.
 
     Attributes:
@@ -81,12 +93,14 @@ class TopicsView:
         self._interval_s = interval_s
         self._known: dict[str, TopicView] = {}
         self._read: dict[str, TopicView] = {}  # newer than what is known, where that failed
+        self._told: set[str] = set()  # given to ``on_topic``, perhaps in vain, and not gone yet
         self.problems: dict[str, VqError] = {}
         self._hints: set[str] = set()
         self._all = True
         self._wake = asyncio.Event()
         self._lock = asyncio.Lock()
-        self._asked: list[Callable[[VqError | None], None]] = []
+        self._asked: list[_Question] = []
+        self._asked_by: Counter[object] = Counter()  # also those that a read answers just now
 
     @property
     def topics(self) -> dict[str, TopicView]:
@@ -119,16 +133,42 @@ class TopicsView:
             self._hints.add(topic)
         self._wake.set()
 
-    def ask(self, topic: str, then: Callable[[VqError | None], None]) -> None:
+    def ask(self, topic: str, then: Callable[[VqError | None], None], asker: object) -> None:
         """Read ``topic`` again and call ``then`` afterwards, with an error if that failed.
 
-        At once with an error, when too many wait already.
+        In the next turn of the loop with an error, when too many wait already. Never before this
+        returns: ``then`` may ask again.
+
+        Args:
+            topic: Its name.
+            then: What to call.
+            asker: Whose requests are counted together: a connection.
         """
+        refusal = ""
         if len(self._asked) >= ASKED_MAX:
-            then(Busy(f"{ASKED_MAX} requests wait for a read of ZooKeeper"))
+            refusal = f"{ASKED_MAX} requests wait for a read of ZooKeeper"
+        elif self._asked_by[asker] >= ASKED_PER_CONNECTION_MAX:
+            refusal = (
+                f"{ASKED_PER_CONNECTION_MAX} requests of this connection wait for a read of "
+                "ZooKeeper"
+            )
+        if refusal:
+            asyncio.get_running_loop().call_soon(then, Busy(f"{refusal}; try again"))
             return
-        self._asked.append(then)
+        self._asked.append(_Question(asker, then))
+        self._asked_by[asker] += 1
         self.hint(topic)
+
+    def _answer(self, asked: list[_Question], error: VqError | None) -> None:
+        """Call back those who asked; what one of them raises is no matter of the others."""
+        for asker, then in asked:
+            self._asked_by[asker] -= 1
+            if not self._asked_by[asker]:
+                del self._asked_by[asker]
+            try:
+                then(error)
+            except Exception:
+                logger.exception("a request that waited for a read of ZooKeeper failed")
 
     async def refresh(self) -> None:
         """Read what is to be read now.
@@ -143,18 +183,17 @@ class TopicsView:
     async def _refresh(self) -> None:
         everything, self._all = self._all, False
         hints, self._hints = self._hints, set()
-        self._wake.clear()
         try:
             if everything:
                 listed = await children_or_none(self._coordinator, TOPICS, watch=self._watch)
-                hints = set(listed) | set(self._known)
+                hints = set(listed) | self._told | set(self.problems)
             names = sorted(hints)
             found = await gather_all(self._read_one(name) for name in names)
             for name, each in zip(names, found, strict=True):
                 if each.view is None or each.view is not self._known.get(name):
                     await self._refresh_one(name, each)
         except BaseException:
-            self._all = True
+            self.hint()
             raise
 
     async def run(self) -> None:
@@ -166,6 +205,8 @@ class TopicsView:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._wake.wait()
+            # Not in ``refresh``, which others call, too: they answer nobody who asked.
+            self._wake.clear()
             if loop.time() >= audit_at:
                 self._all, audit_at = True, loop.time() + self._interval_s
             if loop.time() >= retry_at:
@@ -181,8 +222,7 @@ class TopicsView:
             except Exception as caught:  # the loop that follows topics must not end
                 logger.exception("topics cannot be followed, again in %g s", RETRY_S)
                 error = CoordinationError(f"{type(caught).__name__}: {caught}")
-            for then in asked:
-                then(error)
+            self._answer(asked, error)
             await asyncio.sleep(RETRY_S if error is not None else ASKED_INTERVAL_S)
 
     async def _read_one(self, name: str) -> _Found:
@@ -226,7 +266,7 @@ class TopicsView:
             self.problems[name] = problem
         else:
             if self.problems.pop(name, None) is not None:
-                logger.info("topic %s is followed again", name)
+                logger.info("topic %s: what kept it from being followed is over", name)
 
     async def _refresh_topic(self, name: str, found: _Found) -> None:
         view, damage = found
@@ -234,10 +274,13 @@ class TopicsView:
             raise damage
         if view is None or view.phase == DELETING:
             self._read.pop(name, None)
-            if name in self._known:
+            # Also where nothing, or not all of it, could be followed: there may be data of it.
+            if name in self._told or name in self.problems:
                 await self._on_gone(name)
-                del self._known[name]
+                self._known.pop(name, None)
+                self._told.discard(name)
         elif view.phase == READY:
+            self._told.add(name)
             await self._on_topic(view)
             self._known[name] = view
 

@@ -26,7 +26,7 @@ def channel(topic_id: str) -> Channel:
 def directory(found: object) -> Any:
     """One that finds ``found`` when it is asked."""
     channels = {WHERE: found} if isinstance(found, Channel) else {}
-    return SimpleNamespace(channels=channels, resolve=lambda where, then: then(found))
+    return SimpleNamespace(channels=channels, resolve=lambda where, then, asker: then(found))
 
 
 def test_a_channel_is_known_by_its_name_and_its_topics_id() -> None:
@@ -41,11 +41,11 @@ def test_a_channel_is_known_by_its_name_and_its_topics_id() -> None:
 def test_a_look_up_never_gives_the_namesake_of_a_topic() -> None:
     """The client is told that its topic was deleted."""
     held, told = channel("id-2"), []
-    look_up(directory(held), WHERE, "id-2", told.append)
-    look_up(directory(held), WHERE, "", told.append)
-    look_up(directory(held), WHERE, "id-1", told.append)
+    look_up(directory(held), WHERE, "id-2", told.append, "asker")
+    look_up(directory(held), WHERE, "", told.append, "asker")
+    look_up(directory(held), WHERE, "id-1", told.append, "asker")
     error = UnknownPartition("none")
-    look_up(directory(error), WHERE, "id-1", told.append)
+    look_up(directory(error), WHERE, "id-1", told.append, "asker")
     assert told[:2] == [held, held]
     assert isinstance(told[2], UnknownTopic)
     assert "made anew" in str(told[2])

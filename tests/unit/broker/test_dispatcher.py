@@ -22,7 +22,7 @@ class Channels:
         self.looked_up: list[Callable[[Any], None]] = []
         self.opened: list[Callable[[], None]] = []
 
-    def resolve(self, _partition: TopicPartition, then: Callable[[Any], None]) -> None:
+    def resolve(self, _where: TopicPartition, then: Callable[[Any], None], _asker: Any) -> None:
         self.looked_up.append(then)
 
     def open(self, _channel: Any, then: Callable[[], None]) -> None:
@@ -146,6 +146,26 @@ def test_a_put_that_is_refused_lets_those_behind_it_pass(board: Board) -> None:
     board.look_up_ends(UnknownTopic("gone"))
     assert peer.refused == [(0, UnknownTopic)]
     assert board.done == [(peer, 1)]
+
+
+def test_one_look_up_answers_all_that_stood_in_line_when_it_began(board: Board) -> None:
+    """Those of another topic id, and those that came later, are looked up for themselves."""
+    peer = Peer()
+    board.send(peer, 0)
+    board.send(peer, 1)
+    board.send(peer, 2, topic_id="other")
+    board.send(peer, 3)
+    board.look_up_ends(UnknownTopic("not there"))
+    assert peer.refused == [(0, UnknownTopic)]
+    board.send(peer, 4)
+    board.look_up_ends(UnknownTopic("not there"))
+    assert peer.refused[1:] == [(1, UnknownTopic), (3, UnknownTopic)]
+    board.look_up_ends(UnknownTopic("not there"))
+    assert peer.refused[3:] == [(2, UnknownTopic)]
+    board.appear()
+    board.open()
+    board.look_up_ends()
+    assert (board.done, board.dispatcher._lines) == ([(peer, 4)], {})
 
 
 def test_a_log_that_cannot_be_opened_is_told_to_each(board: Board) -> None:

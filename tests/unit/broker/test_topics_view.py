@@ -1,14 +1,19 @@
 """Following topics in ZooKeeper: hints, re-reads, and topics that cannot be read or made."""
 
+import asyncio
 import errno
+import sys
 
 import pytest
-from support.broker import DATA, Client, message, until
+from support.broker import DATA, WAIT_S, Client, message, until
 
 from vq.broker import topics_view
+from vq.broker.logs import Logs
+from vq.coordination.coordinator import ConnectionLost
 from vq.coordination.paths import Topic
 from vq.coordination.topics import delete_topic
-from vq.errors import Busy, DiskFull
+from vq.errors import Busy, DiskFull, UnknownTopic
+from vq.remoting.messages import decode_reply
 from vq.store.memory_disk import MemoryDisk
 
 
@@ -195,6 +200,130 @@ async def test_questions_that_wait_are_bounded(served, monkeypatch):
     monkeypatch.setattr(topics_view, "ASKED_MAX", 2)
     served.cluster.ensemble.disconnect(served.cluster.coordinators["b1"])
     view, answers = served.node._partitions.view, []
-    for _ in range(3):
-        view.ask("nowhere", answers.append)
+    for number in range(3):
+        view.ask("nowhere", answers.append, f"connection {number}")
+    assert answers == []  # who asks again when told no must not be called within its own call
+    await until(lambda: answers)
     assert [type(answer) for answer in answers] == [Busy]
+
+
+async def test_the_questions_of_one_connection_leave_room_for_the_others(served, monkeypatch):
+    """They are counted until they are answered, also while they are read."""
+    monkeypatch.setattr(topics_view, "ASKED_PER_CONNECTION_MAX", 2)
+    view, answers, other = served.node._partitions.view, [], []
+    await until(lambda: not view._asked_by)
+    async with view._lock:  # no read begins
+        for number in range(2):
+            view.ask(f"u{number}", answers.append, "peer")
+        await until(lambda: not view._asked)  # they are to be read now
+        view.ask("u2", answers.append, "peer")
+        view.ask("u2", other.append, "another")
+        await until(lambda: answers)
+        assert [type(answer) for answer in answers] == [Busy]
+    await until(lambda: other)
+    assert (answers[1:], other, view._asked_by) == ([None, None], [None], {})
+
+
+async def test_an_invented_topic_never_ends_the_following_of_topics(served, monkeypatch):
+    """PUTs in line behind its look-up, and no room for another one: each is refused."""
+    view = served.node._partitions.view
+    ids = [f"id-{number}" for number in range(sys.getrecursionlimit() // 2)]
+    async with view._lock:
+        puts = [served.client.send_put("invented", 0, [message(b"x")], topic_id=i) for i in ids]
+        await until(lambda: view._asked_by and not view._asked)
+        monkeypatch.setattr(topics_view, "ASKED_PER_CONNECTION_MAX", 0)
+    with pytest.raises(UnknownTopic):
+        decode_reply(await asyncio.wait_for(puts[0], WAIT_S))
+    for put in puts[1:]:
+        with pytest.raises(Busy, match="try again"):
+            decode_reply(await asyncio.wait_for(put, WAIT_S))
+    await served.cluster.create_topic("later")
+    await until(lambda: ("later", 0) in served.node._partitions.channels)
+
+
+async def test_one_who_asked_and_fails_does_not_end_the_following_of_topics(served):
+    """The others that waited for the same read are answered."""
+    view, answers = served.node._partitions.view, []
+
+    def stumble(_error):
+        raise ZeroDivisionError
+
+    view.ask("nowhere", stumble, "peer")
+    view.ask("nowhere", answers.append, "peer")
+    await until(lambda: answers)
+    view.ask("nowhere", answers.append, "peer")
+    await until(lambda: len(answers) == 2)
+    assert answers == [None, None]
+
+
+async def test_a_refresh_of_somebody_else_leaves_no_question_unanswered(cluster):
+    """A mover reads the topics between a question and the answer to it."""
+    node = await cluster.start(refresh_interval_s=30.0)
+    view, answers = node._partitions.view, []
+    view.ask("nowhere", answers.append, "peer")
+    await until(lambda: answers)  # the next read is a pause away
+    view.ask("nowhere", answers.append, "peer")
+    view.hint("t")
+    await view.refresh()
+    assert len(answers) == 1
+    await until(lambda: len(answers) == 2)
+
+
+async def test_a_read_that_failed_is_done_again_soon(cluster, monkeypatch):
+    """Not at the next audit: nobody else may have a reason to look."""
+    monkeypatch.setattr(topics_view, "RETRY_S", 0.01)
+    node = await cluster.start(refresh_interval_s=30.0)
+    view, failed = node._partitions.view, []
+    read_one = view._read_one
+
+    async def fail_once(name):
+        if not failed:
+            failed.append(name)
+            raise ConnectionLost("once")
+        return await read_one(name)
+
+    view._read_one = fail_once
+    view.ask("nowhere", lambda _error: None, "peer")
+    await until(lambda: failed)
+    await until(lambda: not view._all)
+
+
+async def test_a_topic_that_was_followed_in_part_can_be_deleted(served, monkeypatch):
+    """That is how an operator gets space: what is served of it ends, its data go."""
+    monkeypatch.setattr(topics_view, "PROBLEM_RETRY_S", 0.01)
+    for number in (0, 1):
+        await served.client.put("t", number, [message(b"x")])
+    await served.node.stop()
+    open_log = Logs.open
+
+    def open_but_the_first(self, partition, *args, **kwargs):
+        if partition.partition == 0:
+            raise DiskFull("no space to open the log")
+        return open_log(self, partition, *args, **kwargs)
+
+    monkeypatch.setattr(Logs, "open", open_but_the_first)
+    node = await served.cluster.start()
+    assert list(node._partitions.channels) == [("t", 1)]
+    assert "t" in node._partitions.view.problems
+    async with served.cluster.admin() as admin:
+        await delete_topic(admin, "t")
+    await until(lambda: not node._partitions.channels and not node._partitions.view.problems)
+    assert not served.disk.exists(DATA / "t")
+
+
+async def test_a_topic_that_could_never_be_read_can_be_deleted(served):
+    """Its data were written by an earlier start; they go to the trash, too."""
+    await served.client.put("t", 0, [message(b"x")])
+    await served.node.stop()
+    async with served.cluster.admin() as admin:
+        good = (await admin.get(Topic.path("t"))).data
+        await admin.set(Topic.path("t"), b"{damaged")
+        node = await served.cluster.start()
+        view = node._partitions.view
+        assert "t" in view.problems
+        assert not node._partitions.channels
+        async with view._lock:
+            await admin.set(Topic.path("t"), good)
+            await delete_topic(admin, "t")
+    await until(lambda: not view.problems)
+    assert not served.disk.exists(DATA / "t")
