@@ -142,7 +142,9 @@ class Dispatcher:
                 look_up(self._directory, key, asked, found, session)
                 return
             else:
-                self._directory.open(channel, partial(self._opened, session, key, channel))
+                self._directory.open(
+                    channel, partial(self._opened, session, key, channel, len(line))
+                )
                 return
         del self._lines[session, key]
 
@@ -161,17 +163,15 @@ class Dispatcher:
         """
         if isinstance(found, VqError):
             line = self._lines[session, key]
-            waited = [line.popleft() for _ in range(count)]
-            line.extendleft(each for each in reversed(waited) if each.header.topic_id != asked)
-            for each in waited:
-                if each.header.topic_id == asked:
-                    each.parked.refuse(each.ticket, found)
+            for each in _take(line, count, (asked,)):
+                each.parked.refuse(each.ticket, found)
         self._advance(session, key)
 
-    def _opened(self, session: Session, key: TopicPartition, channel: Channel) -> None:
-        """Go on once the log is open; the first PUT is told when it is not."""
+    def _opened(self, session: Session, key: TopicPartition, channel: Channel, count: int) -> None:
+        """Go on once the log is open; those that stood in line are told when it is not."""
         if channel.log is None:
-            self._lines[session, key].popleft().go_on(partial(self._append, channel))
+            for each in _take(self._lines[session, key], count, (channel.topic_id, "")):
+                each.go_on(partial(self._append, channel))
         self._advance(session, key)
 
     def get(self, session: Session, ticket: Ticket, header: wire.GetRequest, body: bytes) -> None:
@@ -264,6 +264,13 @@ class _WaitingPut(NamedTuple):
     def go_on(self, handler: Handler) -> None:
         """See ``_Parked.go_on``."""
         self.parked.go_on(handler, self.ticket, self.header)
+
+
+def _take(line: deque[_WaitingPut], count: int, topic_ids: tuple[str, ...]) -> list[_WaitingPut]:
+    """Take those of the first ``count`` that name one of the topic ids; the others stay."""
+    first = [line.popleft() for _ in range(count)]
+    line.extendleft(each for each in reversed(first) if each.header.topic_id not in topic_ids)
+    return [each for each in first if each.header.topic_id in topic_ids]
 
 
 class _Parked:

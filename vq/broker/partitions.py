@@ -156,7 +156,10 @@ class Partitions:
             logger.warning("[partition=%s] its log cannot be opened now: %s", channel, error)
         finally:
             for then in self._opening.pop(channel):
-                then()
+                try:
+                    then()
+                except Exception:  # the others wait, too
+                    logger.exception("[partition=%s] a request that waited for it failed", channel)
 
     async def _open(
         self,

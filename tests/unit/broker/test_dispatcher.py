@@ -182,6 +182,26 @@ def test_a_log_that_cannot_be_opened_is_told_to_each(board: Board) -> None:
     assert board.dispatcher._lines == {}
 
 
+def test_one_failed_opening_answers_all_that_stood_in_line_when_it_began(board: Board) -> None:
+    """A full disk is not tried again for each of them; those that came later try again."""
+    peer = Peer()
+    board.send(peer, 9, topic_id="other")
+    board.appear()
+    board.send(peer, 0)
+    board.send(peer, 1)
+    board.send(peer, 2, topic_id="other")
+    board.look_up_ends(UnknownTopic("not there"))
+    assert len(board.directory.opened) == 1
+    board.send(peer, 3)
+    opened, board.directory.opened = board.directory.opened, []
+    opened[0]()
+    assert board.done == [(peer, 0), (peer, 1)]
+    board.look_up_ends(UnknownTopic("not there"))
+    assert peer.refused == [(9, UnknownTopic), (2, UnknownTopic)]
+    board.open()
+    assert (board.done[2:], board.dispatcher._lines) == ([(peer, 3)], {})
+
+
 def test_a_connection_that_ends_takes_its_puts_along(board: Board) -> None:
     """Its line is forgotten when the look-up ends."""
     peer = Peer()
