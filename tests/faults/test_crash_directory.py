@@ -16,7 +16,7 @@ import google_crc32c
 import pytest
 from support.faults import LONG, times
 
-from vq.broker.epoch_file import read_epoch, store_epoch
+from vq.broker.epoch_file import EpochFile, read_epoch
 from vq.clock import ManualClock
 from vq.errors import VqError
 from vq.store.directory import DataDirectory, NamesakeFound
@@ -120,7 +120,7 @@ def tell(disk: MemoryDisk, rng: random.Random) -> Told:
             case 1 | 2:
                 epoch += 1
                 begun = now()
-                store_epoch(DATA, disk, epoch)
+                EpochFile(DATA, disk).store(epoch)
                 told.epochs.append((begun, now(), epoch))
             case 3 if topic in logs:
                 logs.pop(topic).close()

@@ -42,22 +42,32 @@ def read_epoch(data: Path, disk: Disk) -> int:
     return int(words[2])
 
 
-def store_epoch(data: Path, disk: Disk, epoch: int, *, again: bool = False) -> None:
-    """Make ``epoch`` durable as the one acted in from now on.
+class EpochFile:
+    """Stores the epochs that a process acts in."""
 
-    ``again``: this process began to store this very epoch before and could not. It may be in the
-    file all the same, and is written once more.
+    def __init__(self, data: Path, disk: Disk) -> None:
+        self._data = data
+        self._disk = disk
+        # Compared with the file and then written, with an error: it may be in the file all the
+        # same, and is nobody else's.
+        self._half_stored = 0
 
-    Raises:
-        CoordinationError: It does not rise above the one stored.
-        OSError: It could not be stored; it must not be acted in.
-    """
-    known = read_epoch(data, disk)
-    if epoch < known or (epoch == known and not again):
-        raise CoordinationError(
-            f"ZooKeeper gave epoch {epoch}, but this data directory has acted in {known}: the "
-            "group's record was lost or is another cluster's. Restore ZooKeeper's data, or point "
-            "the broker at the right ensemble"
-        )
-    text = f"{_MARK} {_VERSION} {epoch}"
-    disk.write_atomic(data / _NAME, f"{text} {checksum(text)}\n".encode())
+    def store(self, epoch: int) -> None:
+        """Make ``epoch`` durable as the one acted in from now on; blocks.
+
+        Raises:
+            CoordinationError: It does not rise above the one stored.
+            DirectoryRefused: The one stored cannot be read.
+            OSError: It could not be stored; it must not be acted in.
+        """
+        known = read_epoch(self._data, self._disk)
+        if epoch < known or (epoch == known and epoch != self._half_stored):
+            raise CoordinationError(
+                f"ZooKeeper gave epoch {epoch}, but this data directory has acted in {known}: the "
+                "group's record was lost or is another cluster's. Restore ZooKeeper's data, or "
+                "point the broker at the right ensemble"
+            )
+        text = f"{_MARK} {_VERSION} {epoch}"
+        self._half_stored = epoch
+        self._disk.write_atomic(self._data / _NAME, f"{text} {checksum(text)}\n".encode())
+        self._half_stored = 0

@@ -11,7 +11,7 @@ as it is the newest one, and whoever asks meanwhile is told why.
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from vq.broker.context import Context
 from vq.broker.lease import Lease
@@ -26,14 +26,6 @@ logger = logging.getLogger(__name__)
 RETRY_S: Final = 1.0
 
 
-class StoreEpoch(Protocol):
-    """Stores an epoch on disk, as ``epoch_file.store_epoch`` does."""
-
-    def __call__(self, epoch: int, *, again: bool) -> None:
-        """Return once ``epoch`` is durable."""
-        ...
-
-
 class Mastership:
     """The mastership of one node. Used on its loop.
 
@@ -41,7 +33,7 @@ class Mastership:
         context: Its ``epoch`` is set in here.
         lease: Its ``alone`` and ``revoked`` are set in here.
         node: The name of this node.
-        store: Stores an epoch; blocks.
+        store: Makes an epoch durable that was not acted in before; blocks.
         on_change: Called after ``refusal``, or the epoch that is acted in, changed.
 
     Attributes:
@@ -57,7 +49,7 @@ class Mastership:
         runner: Runner,
         *,
         node: str,
-        store: StoreEpoch,
+        store: Callable[[int], None],
         on_change: Callable[[], None],
     ) -> None:
         self._context = context
@@ -68,7 +60,6 @@ class Mastership:
         self._store = store
         self._on_change = on_change
         self._newest: Registered | None = None
-        self._tried = 0  # the epoch whose storing was begun last
         self._wake = asyncio.Event()
         self.refusal: VqError | None = NotMaster("this node is not registered yet")
         self.acting: Registered | None = None
@@ -113,8 +104,7 @@ class Mastership:
         newest = self._newest
         if newest is None or newest == self.acting:
             return
-        again, self._tried = self._tried == newest.epoch, newest.epoch
-        await self._runner.run(lambda: self._store(newest.epoch, again=again))
+        await self._runner.run(lambda: self._store(newest.epoch))
         context = self._context
         context.epoch, context.epoch_problem = max(context.epoch, newest.epoch), ""
         self.acting = newest

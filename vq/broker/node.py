@@ -22,7 +22,7 @@ from vq.broker.config import BrokerConfig
 from vq.broker.context import Context
 from vq.broker.disk_watch import DiskLevel, DiskWatch
 from vq.broker.dispatcher import Dispatcher
-from vq.broker.epoch_file import store_epoch
+from vq.broker.epoch_file import EpochFile
 from vq.broker.fetching import Fetches
 from vq.broker.flusher import Flusher, FlushRunner, ThreadFlusher
 from vq.broker.lease import Lease
@@ -98,6 +98,7 @@ class BrokerNode:
         self._tasks = Tasks()
         self._lease = Lease(coordinator, clock)
         self._reserve = Reserve(config.data, disk)
+        self._epoch_file = EpochFile(config.data, disk)
         self._disk_watch = DiskWatch(config.disk_warn, config.disk_refuse, config.disk_resume)
         self._listener: Listener | None = None
         self._registration: BrokerRegistration | None = None
@@ -301,10 +302,9 @@ class BrokerNode:
         await self._mastership.take_first()
         self._tasks.start(self._mastership.run())
 
-    def _store_epoch(self, epoch: int, *, again: bool) -> None:
-        data, disk = self.config.data, self._disk
+    def _store_epoch(self, epoch: int) -> None:
         self._reserve.spend(
-            lambda: store_epoch(data, disk, epoch, again=again),
+            lambda: self._epoch_file.store(epoch),
             "not even the broker's epoch can be stored",
         )
 

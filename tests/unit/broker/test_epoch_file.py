@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from vq.broker.epoch_file import read_epoch, store_epoch
+from vq.broker.epoch_file import EpochFile, read_epoch
 from vq.errors import CoordinationError, DirectoryRefused
 from vq.store.memory_disk import MemoryDisk
 
@@ -17,11 +17,11 @@ def test_epochs_only_rise():
     disk.mkdir(DATA)
     assert read_epoch(DATA, disk) == 0
     for epoch in (1, 5):
-        store_epoch(DATA, disk, epoch)
+        EpochFile(DATA, disk).store(epoch)
         assert read_epoch(DATA, disk) == epoch
     for epoch in (5, 4):
         with pytest.raises(CoordinationError, match="acted in 5"):
-            store_epoch(DATA, disk, epoch)
+            EpochFile(DATA, disk).store(epoch)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_every_damaged_byte_of_an_epoch_is_noticed():
     """Another digit would be another epoch: one that was acted in could be taken again."""
     disk = MemoryDisk()
     disk.mkdir(DATA)
-    store_epoch(DATA, disk, 17)
+    EpochFile(DATA, disk).store(17)
     text = disk.read_bytes(DATA / "@epoch")
     for at in range(len(text) - 1):
         damaged = bytearray(text)
@@ -56,5 +56,26 @@ def test_an_epoch_of_the_first_version_is_read():
     disk.mkdir(DATA)
     disk.write_atomic(DATA / "@epoch", b"vq-epoch 1 17\n")
     assert read_epoch(DATA, disk) == 17
-    store_epoch(DATA, disk, 18)
+    EpochFile(DATA, disk).store(18)
     assert read_epoch(DATA, disk) == 18
+
+
+def test_an_epoch_is_stored_again_only_after_its_own_write_failed():
+    """It may be in the file already then; one that was compared and refused is refused again."""
+    disk = MemoryDisk()
+    disk.mkdir(DATA)
+    EpochFile(DATA, disk).store(7)
+    file = EpochFile(DATA, disk)
+    disk.fail("read_bytes", name="@epoch")  # before anything was compared
+    with pytest.raises(OSError):
+        file.store(7)
+    for _ in range(3):
+        with pytest.raises(CoordinationError, match="acted in 7"):
+            file.store(7)
+    disk.fail("sync_directory", name="data")
+    with pytest.raises(OSError, match="directory"):
+        file.store(8)
+    assert read_epoch(DATA, disk) == 8
+    file.store(8)
+    with pytest.raises(CoordinationError, match="acted in 8"):
+        file.store(8)

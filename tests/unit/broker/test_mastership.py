@@ -1,12 +1,13 @@
 """Taking epochs: stored before acted in, tried again when a disk refuses, and said."""
 
 import errno
+from dataclasses import replace
 
 import pytest
 from support.broker import DATA, Client, message, until
 
 from vq.broker import mastership
-from vq.broker.epoch_file import read_epoch
+from vq.broker.epoch_file import EpochFile, read_epoch
 from vq.coordination.coordinator import ConnectionLost
 from vq.coordination.paths import GroupState
 from vq.errors import CoordinationError, DirectoryRefused, DiskFull, NotMaster, StaleEpoch
@@ -145,3 +146,31 @@ async def test_an_epoch_that_does_not_rise_ends_a_start(cluster):
         await admin.delete(GroupState.path("b1"))
     with pytest.raises(CoordinationError, match="Restore ZooKeeper"):
         await cluster.start()
+
+
+@pytest.mark.parametrize("own", [False, True])
+async def test_an_epoch_that_zookeeper_gives_again_is_refused_for_good(served, own):
+    """Its tree was restored under a running broker; trying again does not go round the fence.
+
+    Also when this very process acted in the epoch: others may have acted in it since.
+    """
+    if not own:
+        EpochFile(DATA, served.disk).store(7)
+    acted_in = read_epoch(DATA, served.disk)
+    async with served.cluster.admin() as admin:
+        node = await admin.get(GroupState.path("b1"))
+        state = GroupState.decode("", node.data)
+        restored = replace(state, epoch=acted_in - 1)
+        await admin.set(GroupState.path("b1"), restored.encode())
+    tries, store = 0, served.node._mastership._store
+
+    def count(epoch):
+        nonlocal tries
+        tries += 1
+        store(epoch)
+
+    served.node._mastership._store = count
+    served.cluster.ensemble.expire(served.cluster.coordinators["b1"])
+    await until(lambda: tries >= 4)
+    with pytest.raises(NotMaster, match=f"directory has acted in {acted_in}"):
+        await served.client.put("t", 0, [message(b"x")])
