@@ -186,7 +186,8 @@ class FetchedPartition:
     def ask(self, item: wire.FetchPartition) -> None:
         """Take what the client wants to read next."""
         self.unpark()
-        self.failure = None
+        if self.channel is not None:
+            self.failure = None  # one of the look-up stays, to be told now
         self.offset = self.position = item.offset
         self.warm = -1
         self.max_bytes = min(item.max_bytes or limits.FETCH_BYTES_MAX, limits.FETCH_BYTES_MAX)
@@ -208,6 +209,8 @@ class FetchedPartition:
     def look(self) -> None:
         """Become ready if there is something to tell; park until there is."""
         if self.channel is None:
+            if self.failure is not None:
+                self.session.ready(self)
             return
         try:
             part = self.readable()
@@ -279,6 +282,7 @@ class FetchSession:
         "_due",
         "_fetches",
         "_max_bytes",
+        "_next_turn",
         "_number",
         "_parts",
         "_progress_since",
@@ -320,13 +324,15 @@ class FetchSession:
         self._timed_out = False
         self._timer: Timer | None = None
         self._due: Due | None = None
+        # The call in the next turn: one, however many requests come meanwhile.
+        self._next_turn: Timer | None = None
         # and its answer so far.
         self._response = wire.FetchResponse()
         self._parts: list[Buffer] = []
         self._size = 0
         self._results_bytes = 0
         self._scans_done = 0
-        self._checks = 0  # of offsets, in this turn
+        self._checks = 0  # of offsets, since the last call in a next turn
         session.waiting[self] = None
 
     # Requests -----------------------------------------------------------------------------------
@@ -418,6 +424,9 @@ class FetchSession:
             return  # it has ended before
         del self._session.waiting[self]
         self._stop_timer()
+        if self._next_turn is not None:
+            self._next_turn.cancel()
+            self._next_turn = None
         self._ticket = None
         for handle in list(self.partitions):
             self._remove(handle)
@@ -437,6 +446,10 @@ class FetchSession:
     def write_out(self) -> None:
         """See ``turn.Writer``: answer with all that became ready in this turn."""
         self._go_on(Due.END_OF_TURN)
+
+    def _turn_came(self) -> None:
+        self._next_turn = None
+        self._go_on(Due.NEXT_TURN)
 
     def _expire(self) -> None:
         self._timer = None
@@ -462,17 +475,20 @@ class FetchSession:
                 self._session.defer(lambda: self._go_on(Due.PEER))
             return
         self._due = Due.NEXT_TURN  # until it is decided below
-        self._checks = 0
-        if self._scans and not self._full:
-            self._scan(next(iter(self._scans)))
+        turn_is_used = self._next_turn is not None  # by a request before this one
+        if not turn_is_used:
+            self._checks = 0
+            if self._scans and not self._full:
+                self._scan(next(iter(self._scans)))
         while self._ready and not self._full:
             if not self._read(next(iter(self._ready))):
                 break
         has_results = bool(self._response.results)
         is_far = has_results and self._scans_done >= SCANS_PER_ANSWER
-        scans_on = self._scans and not self._timed_out and not is_far
+        scans_on = self._scans and not is_far and (turn_is_used or not self._timed_out)
         if (scans_on or self._checks >= CHECKS_PER_TURN) and not self._full:
-            self._fetches.context.call_later(0, lambda: self._go_on(Due.NEXT_TURN))
+            if not turn_is_used:
+                self._next_turn = self._fetches.context.call_later(0, self._turn_came)
             return
         self._due = None
         if has_results or self._timed_out:

@@ -10,6 +10,7 @@ import pytest
 from support.broker import Client, fetched, message, until
 
 from vq import limits
+from vq.broker import fetching
 from vq.broker.config import ConnectionLimits
 from vq.broker.fetching import (
     CHECKS_PER_TURN,
@@ -354,6 +355,21 @@ async def test_a_handle_that_failed_can_be_added_again(served):
     assert payloads(await served.client.fetch(2, add(0)), 0) == [b"0" * 10] * 3
 
 
+async def test_a_look_up_that_failed_while_nobody_waited_is_told(served):
+    """To the next request that names the handle; the client adds the partition again then."""
+    assert await served.client.fetch(0, add(0, topic="late", handle=3), max_wait_ms=0) == {}
+    fetches = served.node._dispatcher.handlers[Command.FETCH].__self__
+    (session,) = fetches._sessions.values()
+    await until(lambda: session.partitions[3].failure)
+    await served.cluster.create_topic("late")
+    await until(lambda: ("late", 0) in served.node._partitions.channels)
+    await served.client.put("late", 0, [message(b"x")])
+    found = await answer(served.client.send_fetch(1, again(3, 0)))
+    assert found[3][0].status == UnknownTopic.status
+    found = await answer(served.client.send_fetch(2, add(0, topic="late", handle=3)))
+    assert payloads(found, 3) == [b"x"]
+
+
 async def test_who_waits_for_a_topic_that_is_deleted_is_told(served):
     """The others of the session go on."""
     await served.cluster.create_topic("gone")
@@ -536,6 +552,27 @@ async def test_rare_tags_in_long_logs_are_found_in_steps(served):
     found = await served.client.fetch(0, add(0, tags=["red"]), add(1, tags=["red"]))
     found |= await served.client.fetch(1) if len(found) < 2 else {}
     assert payloads(found, 0) == payloads(found, 1) == [b"here"]
+
+
+async def test_requests_that_replace_each_other_do_not_multiply_scans(served, monkeypatch):
+    """One step a turn, however many requests of a session come meanwhile."""
+    turns = [0]
+
+    def endless(part, position, tags, max_bytes):
+        turns[-1] += 1
+        return [], [], position + 1
+
+    monkeypatch.setattr(fetching, "scan", endless)
+    await fill(served.client, [0])
+    waiting = [served.client.send_fetch(0, add(0, tags=["rare"]))]
+    await until(lambda: turns[-1])
+    waiting += [served.client.send_fetch(sequence) for sequence in range(1, 101)]
+    await asyncio.gather(*waiting[:-1])
+    for _ in range(5):
+        turns.append(0)
+        await asyncio.sleep(0)
+    assert max(turns[1:]) <= 2
+    assert not waiting[-1].done()
 
 
 async def test_filters_with_much_to_give_share_an_answer(served, cluster):
