@@ -66,7 +66,10 @@ async def serve(config: BrokerConfig) -> bool:
     if not starting.done():
         starting.cancel()
         await asyncio.wait({starting})
-        return True
+        return not node.hangs
+    if node.hangs:
+        logger.critical("the broker cannot start: %s", starting.exception())
+        return False
     starting.result()
     # What was made so far lives as long as the process: collections need not look at it again.
     gc.collect()

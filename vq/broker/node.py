@@ -71,6 +71,9 @@ class BrokerNode:
         flusher: None: a thread of its own.
         runner: For blocking work; None: a thread of its own.
         log_config: Sizes of its logs; None: the usual ones, with the block size of ``config``.
+
+    Attributes:
+        hangs: A stop, or a start that failed, left threads behind in calls to the disk.
     """
 
     def __init__(
@@ -107,6 +110,7 @@ class BrokerNode:
         self._failure: VqError | None = None
         self._failed = asyncio.Event()
         self._remove_listener: Callable[[], None] | None = None
+        self.hangs = False
 
     @property
     def address(self) -> Address:
@@ -266,19 +270,26 @@ class BrokerNode:
         )
 
     async def _abandon(self) -> None:
-        """Give back what a start that failed has taken."""
+        """Give back what a start that failed has taken, within about ``stop_timeout_s``."""
         self._unlisten()
         if self._listener is not None:
             self._listener.close()
-        await self._tasks.close()
-        if self._registration is not None:
-            await self._registration.stop()
-        if self._directory is not None:
-            if hasattr(self, "_storer"):
-                self._storer.close()
-            self._directory.close()
-        await self._coordinator.close()
-        self._runner.close()
+        try:
+            async with asyncio.timeout(self.config.stop_timeout_s):
+                await self._tasks.close()
+                if self._registration is not None:
+                    await self._registration.stop()
+                if hasattr(self, "_storer"):
+                    self._storer.close()
+                await self._coordinator.close()
+                await self._runner.close()
+                if self._directory is not None:
+                    self._directory.close()
+        except TimeoutError:
+            self.hangs = True
+            logger.warning(
+                "what the start took was not given back in %g s", self.config.stop_timeout_s
+            )
 
     # Mastership ---------------------------------------------------------------------------------
     async def _register(self) -> None:
@@ -428,6 +439,7 @@ class BrokerNode:
             async with asyncio.timeout(self.config.stop_timeout_s):
                 await self._stop()
         except TimeoutError:
+            self.hangs = True
             logger.warning("the broker did not stop cleanly in %g s", self.config.stop_timeout_s)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1):
@@ -447,10 +459,10 @@ class BrokerNode:
         self._server.turn.run()
         await self._tasks.close()
         self._storer.close()
-        self._directory.close()
         await self._coordinator.close()
         self._server.end_all(error)
         await asyncio.sleep(0)
-        self._runner.close()
+        await self._runner.close()
+        self._directory.close()  # the next broker may have it once nothing is done in it any more
         if self._listener is not None:
             await self._listener.wait_closed()

@@ -1,7 +1,9 @@
 """Where blocking work that is not a flush runs: opening logs, deleting files, reading cold data."""
 
 import asyncio
+import contextlib
 import enum
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
@@ -34,8 +36,11 @@ class Runner(Protocol):
         """Return what ``call()`` returns, or raise what it raises."""
         ...
 
-    def close(self) -> None:
-        """Take no more calls; those under way are finished."""
+    async def close(self) -> None:
+        """Take no more calls; return once those under way have ended.
+
+        They are left alone when this is cancelled, and may never end then.
+        """
         ...
 
 
@@ -58,12 +63,22 @@ class ThreadRunner:
             self._pools[lane] = pool
         return pool
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """See ``Runner.close``."""
         for lane in Lane:  # also those not made yet: nothing can be begun any more
             self._pool(lane).shutdown(wait=False, cancel_futures=True)
-        for pool in self._pools.values():
-            pool.shutdown(wait=True)
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+
+        def join() -> None:
+            for pool in self._pools.values():
+                pool.shutdown(wait=True)
+            with contextlib.suppress(RuntimeError):  # nobody waits, and the loop has ended
+                loop.call_soon_threadsafe(ended.set)
+
+        # Not on the loop, which still serves; and a daemon, since a call may hang for ever.
+        threading.Thread(target=join, name="vq-close", daemon=True).start()
+        await ended.wait()
 
 
 class InlineRunner:
@@ -74,5 +89,5 @@ class InlineRunner:
         await asyncio.sleep(0)
         return call()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """See ``Runner.close``."""

@@ -127,5 +127,21 @@ async def test_lanes_do_not_wait_for_each_other():
     finally:
         gate.set()
         await held
-        runner.close()
+        await runner.close()
     assert await InlineRunner().run(lambda: 7, Lane.READ) == 7
+
+
+async def test_a_call_that_hangs_does_not_hold_up_the_loop_at_the_end():
+    """Closing waits for calls under way, beside the loop; whoever does not want to wait may go."""
+    runner, gate = ThreadRunner(), threading.Event()
+    held = asyncio.ensure_future(runner.run(lambda: gate.wait(10), Lane.PURGE))
+    await asyncio.sleep(0)
+    with pytest.raises(TimeoutError):  # it would be the gate's 10 s if the loop stood still
+        async with asyncio.timeout(0.01):
+            await runner.close()
+    with pytest.raises(RuntimeError):
+        await runner.run(lambda: 7)
+    closing = asyncio.ensure_future(runner.close())
+    gate.set()
+    await asyncio.wait_for(closing, 5)
+    assert held.done()

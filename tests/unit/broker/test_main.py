@@ -6,12 +6,16 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 from support.broker import until
 
 from vq.broker import main
+from vq.broker.runner import ThreadRunner
 from vq.errors import CoordinationError
+from vq.store.directory import DataDirectory
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +60,58 @@ async def test_a_node_that_cannot_go_on_and_hangs_is_not_waited_for(cluster, mon
     cluster.coordinators["b1"].give_up("five clients died")
     assert await asyncio.wait_for(serving, 5) is False
     monkeypatch.undo()
+
+
+async def test_a_start_that_hangs_in_the_disk_ends_with_a_signal(cluster, monkeypatch):
+    """The thread that hangs is left behind: the process is then ended the hard way."""
+    node = cluster.node(stop_timeout_s=0.05)
+    runner, gate, entered = ThreadRunner(), threading.Event(), threading.Event()
+    node._runner = runner
+
+    def hang(*args):
+        entered.set()
+        gate.wait(10)
+        raise OSError("the disk answers at last")
+
+    monkeypatch.setattr(DataDirectory, "open", hang)
+    monkeypatch.setattr(main, "build_node", lambda config: node)
+    serving = asyncio.create_task(main.serve(node.config))
+    await until(entered.is_set)
+    begin = time.monotonic()
+    os.kill(os.getpid(), signal.SIGTERM)
+    try:
+        assert await asyncio.wait_for(serving, 5) is False
+        assert time.monotonic() - begin < 5
+    finally:
+        gate.set()
+        await runner.close()
+
+
+_STUCK = """
+import asyncio, sys, threading
+from vq.broker import main
+from vq.broker.runner import Lane, ThreadRunner
+
+async def serve(config):
+    runner = ThreadRunner()
+    asyncio.ensure_future(runner.run(threading.Event().wait, Lane.PURGE))
+    await asyncio.sleep(0)
+    try:
+        async with asyncio.timeout(0.05):
+            await runner.close()
+    except TimeoutError:
+        return False
+    return True
+
+main.serve = serve
+main.run_broker(None)
+"""
+
+
+def test_the_process_ends_although_a_thread_hangs():
+    """Neither the loop's end nor the interpreter's waits for the thread."""
+    ran = subprocess.run([sys.executable, "-c", _STUCK], timeout=30, check=False)
+    assert ran.returncode == 1
 
 
 _FRAMES = """

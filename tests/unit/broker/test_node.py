@@ -4,12 +4,15 @@ import asyncio
 import dataclasses
 import json
 import logging
+import threading
+import time
 from pathlib import Path
 
 import pytest
 from support.broker import DATA, Client, message, until
 
 from vq.broker.epoch_file import read_epoch
+from vq.broker.runner import Lane, ThreadRunner
 from vq.coordination.coordinator import SessionState
 from vq.coordination.paths import BrokerLoad, BrokerNode, GroupState, Partition, Topic
 from vq.coordination.registry import groups, read_state
@@ -609,3 +612,27 @@ async def test_every_number_in_status_is_counted(served):
     assert status.disk_bytes_total == 1 << 40
     assert [p.high_watermark for p in status.partitions] == [len(body), 0]
     assert [p.size_bytes for p in status.partitions] == [len(body), 0]
+
+
+async def test_a_lane_that_hangs_holds_up_neither_the_loop_nor_the_stop(cluster):
+    """The trash of a large topic being deleted, or a read from a disk that does not answer."""
+    node = cluster.node("b1", stop_timeout_s=0.2)
+    node._runner = runner = ThreadRunner()
+    await node.start()
+    entered, gate = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        entered.set()
+        gate.wait(10)
+
+    hanging = asyncio.ensure_future(runner.run(hang, Lane.PURGE))
+    try:
+        await until(entered.is_set)
+        begin = time.monotonic()
+        assert await node.stop() is False
+        assert time.monotonic() - begin < 5
+        assert node.hangs
+    finally:
+        gate.set()
+        await hanging
+        await runner.close()
