@@ -8,17 +8,21 @@ Topics are directories beside these two; no topic's name can begin with ``@``. `
 the directory is made: an emptied directory under a known node is thereby told from the old one.
 """
 
+import logging
 import secrets
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
 from vq.errors import CorruptData, DirectoryRefused
+from vq.store.block import FULL_ERRNOS
 from vq.store.checked_text import decode_text, encode_text
 from vq.store.disk import Disk
 from vq.store.format import FORMAT_VERSION, TEMPORARY_SUFFIX
 
 __all__ = ["IDENTITY_NAME", "LOCK_NAME", "Identity", "check_identity"]
+
+logger = logging.getLogger(__name__)
 
 IDENTITY_NAME: Final = "@identity"
 LOCK_NAME: Final = "@lock"
@@ -85,10 +89,8 @@ def check_identity(path: Path, *, cluster: str, group: str, node: str, disk: Dis
                 f"{found.node!r}; this broker is cluster {cluster!r}, group {group!r}, node "
                 f"{node!r}: give it a directory of its own"
             )
-        if (
-            data != found.to_bytes()
-        ):  # of an earlier format: an earlier vq must refuse it from now on
-            disk.write_atomic(file, found.to_bytes())
+        if data != found.to_bytes():
+            _bring_up_to_date(file, found, disk)
         return found
     strangers = [name for name in disk.listdir(path) if name not in _HARMLESS]
     if strangers:
@@ -99,3 +101,22 @@ def check_identity(path: Path, *, cluster: str, group: str, node: str, disk: Dis
     identity = Identity(cluster, group, node, secrets.token_hex(8))
     disk.write_atomic(file, identity.to_bytes())
     return identity
+
+
+def _bring_up_to_date(file: Path, identity: Identity, disk: Disk) -> None:
+    """Write an identity of an earlier format anew: an earlier vq must refuse it from now on.
+
+    On a full disk the old one stays until a later start: a broker that did not start could not
+    make room, for one by giving its reserve back.
+    """
+    try:
+        disk.write_atomic(file, identity.to_bytes())
+    except OSError as error:
+        if error.errno not in FULL_ERRNOS:
+            raise
+        logger.warning(
+            "an identity of an earlier format stays until the next start: file=%s error=%s; do "
+            "not run an earlier vq in this directory",
+            file,
+            error,
+        )

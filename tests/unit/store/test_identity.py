@@ -1,5 +1,6 @@
 """Whose data directory this is."""
 
+import errno
 from dataclasses import asdict
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from vq.errors import DirectoryRefused
 from vq.store.checked_text import encode_text
-from vq.store.format import FORMAT_VERSION
+from vq.store.format import FORMAT_VERSION, TEMPORARY_SUFFIX
 from vq.store.identity import IDENTITY_NAME, Identity, check_identity
 from vq.store.memory_disk import MemoryDisk
 
@@ -98,3 +99,26 @@ def test_an_identity_of_the_first_format_is_taken_over() -> None:
     assert check(disk) == Identity("c", "g", "n", "8f")
     assert b'"v": 2' in disk.read_bytes(HOME / IDENTITY_NAME)
     assert check(disk) == Identity("c", "g", "n", "8f")
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_an_identity_of_the_first_format_stays_while_the_disk_is_full(code: int) -> None:
+    """It is valid; the broker starts, gives its reserve back, and a later start writes it anew."""
+    disk = empty()
+    old = b'{"v": 1, "cluster": "c", "group": "g", "node": "n", "id": "8f"}\n'
+    disk.write_atomic(HOME / IDENTITY_NAME, old)
+    disk.fail("pwrite", error=code, name=IDENTITY_NAME + TEMPORARY_SUFFIX)
+    assert check(disk) == Identity("c", "g", "n", "8f")
+    assert disk.read_bytes(HOME / IDENTITY_NAME) == old
+    assert check(disk) == Identity("c", "g", "n", "8f")
+    assert b'"v": 2' in disk.read_bytes(HOME / IDENTITY_NAME)
+
+
+def test_an_identity_that_cannot_be_written_otherwise_is_an_error() -> None:
+    """A medium that fails is not used."""
+    disk = empty()
+    old = b'{"v": 1, "cluster": "c", "group": "g", "node": "n", "id": "8f"}\n'
+    disk.write_atomic(HOME / IDENTITY_NAME, old)
+    disk.fail("pwrite", name=IDENTITY_NAME + TEMPORARY_SUFFIX)
+    with pytest.raises(OSError, match=IDENTITY_NAME):
+        check(disk)
