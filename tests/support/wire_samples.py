@@ -60,7 +60,9 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
     ),
     (Command.PING, "request"): Sample(wire.PingRequest()),
     (Command.PING, "response"): Sample(wire.PingResponse(wall_ms=1750000000000)),
-    (Command.STATUS, "request"): Sample(wire.StatusRequest(with_partitions=True)),
+    (Command.STATUS, "request"): Sample(
+        wire.StatusRequest(with_partitions=True, after_topic="orders", after_partition=2)
+    ),
     (Command.STATUS, "response"): Sample(
         wire.StatusResponse(
             cluster="main",
@@ -89,10 +91,12 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
                     size_bytes=4912,
                     reason="being moved",
                     damage=[wire.DamagedRange(start=88, end=300, file="f", reason="r", found_ms=1)],
+                    damaged_ranges=7,
                 )
             ],
             requests_waiting=5,
             problems=["new connections wait"],
+            more=True,
         )
     ),
     (Command.VERIFY, "request"): Sample(

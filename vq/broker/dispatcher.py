@@ -63,7 +63,7 @@ class Dispatcher:
         directory: Directory,
         moves: Moves,
         context: Context,
-        status: Callable[[bool], wire.StatusResponse],
+        status: Callable[[wire.StatusRequest], wire.StatusResponse],
         fetches: Fetches,
         verifies: Verifies,
     ) -> None:
@@ -210,7 +210,7 @@ class Dispatcher:
         self, session: Session, ticket: Ticket, header: wire.StatusRequest, _body: bytes
     ) -> None:
         """STATUS: say what this node is and has done."""
-        session.reply(ticket, self._status(header.with_partitions))
+        session.reply(ticket, self._status(header))
 
     def seal(self, session: Session, ticket: Ticket, header: wire.SealRequest, body: bytes) -> None:
         """SEAL: end the span that this group holds."""

@@ -227,7 +227,6 @@ class BrokerNode:
             tasks=self._tasks,
             seal_timeout_s=config.seal_timeout_s,
         )
-        status = StatusReport(config, self._context, self._partitions, self._disk_watch)
         fetches = Fetches(self._partitions, self._context, turn, config.connections)
         verifier = Verifier(
             self._context,
@@ -236,6 +235,7 @@ class BrokerNode:
             tasks=self._tasks,
             bytes_per_s=config.verify_bytes_per_s,
         )
+        status = StatusReport(config, self._context, self._partitions, self._disk_watch, verifier)
         self._context.suspect = verifier.suspect
         self._context.fetch_cold = ColdReads(self._runner, self._tasks).add
         self._dispatcher = Dispatcher(
@@ -250,7 +250,6 @@ class BrokerNode:
         )
         status.server = self._server
         status.problems = self._problems
-        status.damage = verifier.damage
         self._update_refusal()
 
     def _problems(self) -> list[str]:

@@ -1,7 +1,9 @@
 """What a node says of itself in answer to STATUS. Every number is read where it is counted."""
 
 from collections.abc import Callable
+from typing import Final, Protocol
 
+from vq import limits
 from vq.broker.channel import Channel
 from vq.broker.config import BrokerConfig
 from vq.broker.context import Context
@@ -11,6 +13,29 @@ from vq.broker.server import Server
 from vq.remoting import wire_pb2 as wire
 from vq.version import __version__
 
+#: An answer tells of no further partition beyond this; the rest is asked for with further requests.
+_PARTITIONS_BYTES: Final = limits.FRAME_HEADER_BYTES_MAX // 2
+#: What a partition and a damaged range take more in Hessian, which names every field.
+_PARTITION_EXTRA_BYTES: Final = 192
+_RANGE_EXTRA_BYTES: Final = 64
+#: Damaged ranges told of a partition, and in one answer; VERIFY tells all of a partition.
+RANGES_PER_PARTITION: Final = 4
+RANGES_PER_ANSWER: Final = 256
+#: What is told of a reason.
+_REASON_CHARS_MAX: Final = 1_000
+
+
+class KnowsDamage(Protocol):
+    """Who knows of damage; in practice ``verifying.Verifier``."""
+
+    def damage(self, channel: Channel, *, at_most: int | None = None) -> list[wire.DamagedRange]:
+        """Return the damage known of a partition."""
+        ...
+
+    def count_damage(self, channel: Channel) -> int:
+        """Return how many ranges there are."""
+        ...
+
 
 class StatusReport:
     """Builds status answers.
@@ -18,7 +43,6 @@ class StatusReport:
     Attributes:
         server: Set once there is one.
         problems: Tells what is wrong with the node as a whole; set with ``server``.
-        damage: Tells what damage is known of a partition; set with ``server``.
     """
 
     def __init__(
@@ -27,18 +51,19 @@ class StatusReport:
         context: Context,
         partitions: Partitions,
         disk_watch: DiskWatch,
+        known: KnowsDamage,
     ) -> None:
         self._config = config
         self._context = context
         self._partitions = partitions
         self._disk_watch = disk_watch
+        self._known = known
         self._started = context.clock.monotonic()
         self.server: Server | None = None
         self.problems: Callable[[], list[str]] = list
-        self.damage: Callable[[Channel], list[wire.DamagedRange]] = lambda channel: []
 
-    def report(self, with_partitions: bool) -> wire.StatusResponse:
-        """Return the node's status, with one entry for each partition if asked."""
+    def report(self, request: wire.StatusRequest) -> wire.StatusResponse:
+        """Return the node's status, with an entry for each partition that fits if asked."""
         config, context, server = self._config, self._context, self.server
         counters = context.counters
         channels = self._partitions.channels
@@ -64,14 +89,28 @@ class StatusReport:
             ),
             problems=self.problems(),
         )
-        if with_partitions:
-            response.partitions.extend(
-                _partition(channels[key], self.damage(channels[key])) for key in sorted(channels)
-            )
+        if request.with_partitions:
+            self._tell_partitions(response, (request.after_topic, request.after_partition))
         return response
 
+    def _tell_partitions(self, response: wire.StatusResponse, after: tuple[str, int]) -> None:
+        channels = self._partitions.channels
+        ranges, size = RANGES_PER_ANSWER, 0
+        for key in sorted(channels if not after[0] else [k for k in channels if k > after]):
+            if size >= _PARTITIONS_BYTES:
+                response.more = True
+                return
+            channel = channels[key]
+            told = response.partitions.add()
+            told.CopyFrom(_partition(channel))
+            told.damaged_ranges = self._known.count_damage(channel)
+            damage = self._known.damage(channel, at_most=min(ranges, RANGES_PER_PARTITION))
+            told.damage.extend(damage)
+            ranges -= len(damage)
+            size += told.ByteSize() + _PARTITION_EXTRA_BYTES + len(damage) * _RANGE_EXTRA_BYTES
 
-def _partition(channel: Channel, damage: list[wire.DamagedRange]) -> wire.PartitionStatus:
+
+def _partition(channel: Channel) -> wire.PartitionStatus:
     state, reason = channel.state
     log = channel.log
     return wire.PartitionStatus(
@@ -82,6 +121,5 @@ def _partition(channel: Channel, damage: list[wire.DamagedRange]) -> wire.Partit
         high_watermark=channel.high_watermark,
         state=state,
         size_bytes=log.size_bytes if log is not None else 0,
-        reason=reason,
-        damage=damage,
+        reason=reason[:_REASON_CHARS_MAX],
     )

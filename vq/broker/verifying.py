@@ -10,7 +10,8 @@ is noted in its channel, told by STATUS, and logged once.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Final
 
 from vq.broker.channel import Channel
@@ -164,8 +165,8 @@ class Verifier:
         """Whether damage is known at ``offset``."""
         return any(known.find(offset) is not None for known in self._of(channel))
 
-    def damage(self, channel: Channel) -> list[wire.DamagedRange]:
-        """Return all damage known of what is kept here of a partition."""
+    def damage(self, channel: Channel, *, at_most: int | None = None) -> list[wire.DamagedRange]:
+        """Return all damage known of what is kept here of a partition, or the first of it."""
         return [
             wire.DamagedRange(
                 start=max(each.start, known.log.start_offset),
@@ -174,10 +175,18 @@ class Verifier:
                 reason=each.why,
                 found_ms=found_ms,
             )
-            for known in self._of(channel)
-            for each, found_ms in known.damage
-            if each.end > known.log.start_offset
+            for known, each, found_ms in islice(self._damage(channel), at_most)
         ]
+
+    def count_damage(self, channel: Channel) -> int:
+        """Return how many ranges ``damage`` has."""
+        return sum(1 for _ in self._damage(channel))
+
+    def _damage(self, channel: Channel) -> Iterator[tuple[Known, Damage, int]]:
+        for known in self._of(channel):
+            for each, found_ms in known.damage:
+                if each.end > known.log.start_offset:
+                    yield known, each, found_ms
 
     def _of(self, channel: Channel) -> list[Known]:
         found = (self._known.get(log) for log in _logs(channel))

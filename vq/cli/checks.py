@@ -176,6 +176,7 @@ class BrokerAnswer:
     skew_s: float = 0.0
     bad_partitions: Sequence[str] = ()
     damage: Sequence[str] = ()
+    damaged_ranges: int = 0
     problems: Sequence[str] = ()
 
 
@@ -212,9 +213,10 @@ def _answer(answer: BrokerAnswer) -> list[Finding]:
                 "these partitions take no messages; the broker's log says why and what to do",
             )
         )
-    if answer.damage:
+    if answer.damage or answer.damaged_ranges:
         shown = "; ".join(answer.damage[:_DAMAGE_SHOWN])
-        more = len(answer.damage) - _DAMAGE_SHOWN
+        ranges = max(len(answer.damage), answer.damaged_ranges)
+        more = ranges - min(len(answer.damage), _DAMAGE_SHOWN)
         found.append(
             fail(
                 check,

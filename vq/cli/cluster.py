@@ -62,14 +62,20 @@ def status(invocation: Invocation) -> None:
     damaged = [each for row in rows for each in row["damage"]]
     for each in damaged:
         invocation.output.remark(damage_text(each["topic"], each["partition"], each["group"], each))
+    ranges = sum(row["damaged_ranges"] for row in rows)
+    if ranges > len(damaged):
+        invocation.output.remark(
+            f"{ranges - len(damaged)} further damaged range(s) are not shown here; "
+            "`vq topic verify NAME` shows all of a topic"
+        )
     bad = [row for row in rows if row["answers"] != "yes"]
     if bad:
         raise CommandFailed(f"{len(bad)} of {len(rows)} broker(s) are not well, see 'answers'")
     if broken:
         raise CommandFailed(f"{len(broken)} partition(s) take no messages, see above")
-    if damaged:
+    if ranges:
         raise CommandFailed(
-            f"{len(damaged)} range(s) of offsets are damaged, see above; docs/operations.md "
+            f"{ranges} range(s) of offsets are damaged, see above; docs/operations.md "
             "(Damage in a partition) says what to do"
         )
     if problems:
@@ -135,6 +141,7 @@ def _row(
         "disk_bytes_total": raw.get("disk_bytes_total"),
         "problems": list(raw.get("problems", ())),
         "bad_partitions": _not_rw(raw.get("partitions", ())),
+        "damaged_ranges": sum(part["damaged_ranges"] for part in raw.get("partitions", ())),
         "damage": [
             {"topic": part["topic"], "partition": part["partition"], "group": view.group, **each}
             for part in raw.get("partitions", ())

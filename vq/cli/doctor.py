@@ -258,5 +258,6 @@ async def _ask(cluster: ClusterClient, node: NodeInfo) -> BrokerAnswer:
         skew_s=skew_s,
         bad_partitions=bad,
         damage=damage,
+        damaged_ranges=sum(part["damaged_ranges"] for part in status.raw["partitions"]),
         problems=status.raw["problems"],
     )

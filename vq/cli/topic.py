@@ -207,6 +207,12 @@ def describe(invocation: Invocation, name: str) -> None:
         for row in rows:
             for each in row["damage"]:
                 output.remark(damage_text(name, row["partition"], each["group"], each))
+            more = (row["damaged"] or 0) - len(row["damage"])
+            if more:
+                output.remark(
+                    f"{name}-{row['partition']}: {more} further damaged range(s); "
+                    f"`vq topic verify {name}` shows all"
+                )
     for text in dict.fromkeys(row["reason"] for row in rows if row["reason"]):
         output.remark(text)
     refusing = sorted(group for group, (_, refuses) in said.silent.items() if refuses)
@@ -293,11 +299,11 @@ async def _partition_row(
     number = placement.partition
     writer = said.partitions.get((placement.writer_group or "", number))
     groups = dict.fromkeys(span.group for span in placement.spans)
+    parts = {group: said.partitions.get((group, number), {}) for group in groups}
     damage = [
-        {"group": group, **each}
-        for group in groups
-        for each in said.partitions.get((group, number), {}).get("damage", ())
+        {"group": group, **each} for group, part in parts.items() for each in part.get("damage", ())
     ]
+    ranges = sum(part.get("damaged_ranges", 0) for part in parts.values())
     state = None if writer is None else writer["state"]
     silent = [said.silent[group][0] for group in groups if group in said.silent]
     if writer is not None and state in {"failed", "quarantined"}:
@@ -308,7 +314,7 @@ async def _partition_row(
         "earliest": None if ends is None else ends.earliest,
         "latest": None if ends is None else ends.latest,
         "bytes": None if ends is None else ends.latest - ends.earliest,
-        "damaged": None if not damage and silent else len(damage),
+        "damaged": None if not ranges and silent else ranges,
         "spans": " ".join(spans),
         "damage": damage,
         "reason": "; ".join(silent) or None,

@@ -34,9 +34,16 @@ async def broker_status(
     Raises:
         Unreachable, TimedOut: It does not answer.
     """
-    response, _ = await cluster.request(
-        address, Command.STATUS, StatusRequest(with_partitions=with_partitions)
-    )
+    request = StatusRequest(with_partitions=with_partitions)
+    response, _ = await cluster.request(address, Command.STATUS, request)
+    assert isinstance(response, StatusResponse)
+    part = response
+    while part.more and part.partitions:  # more than fit into one answer
+        last = part.partitions[-1]
+        request.after_topic, request.after_partition = last.topic, last.partition
+        part, _ = await cluster.request(address, Command.STATUS, request)
+        assert isinstance(part, StatusResponse)
+        response.partitions.extend(part.partitions)
     return _result(address, response)
 
 
@@ -88,13 +95,14 @@ def _result(address: Address, response: StatusResponse) -> StatusResult:
     raw = {
         field.name: getattr(response, field.name)
         for field in StatusResponse.DESCRIPTOR.fields
-        if field.name != "partitions"
+        if field.name not in {"partitions", "more"}
     }
     raw["problems"] = list(response.problems)
     raw["partitions"] = [
         {
             **{field.name: getattr(each, field.name) for field in each.DESCRIPTOR.fields},
             "damage": _ranges(each.damage),
+            "damaged_ranges": max(each.damaged_ranges, len(each.damage)),
         }
         for each in response.partitions
     ]

@@ -79,13 +79,17 @@ class PingResponse(_message.Message):
     def __init__(self, wall_ms: _Optional[int] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
-    __slots__ = ("with_partitions",)
+    __slots__ = ("with_partitions", "after_topic", "after_partition")
     WITH_PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    AFTER_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    AFTER_PARTITION_FIELD_NUMBER: _ClassVar[int]
     with_partitions: bool
-    def __init__(self, with_partitions: _Optional[bool] = ...) -> None: ...
+    after_topic: str
+    after_partition: int
+    def __init__(self, with_partitions: _Optional[bool] = ..., after_topic: _Optional[str] = ..., after_partition: _Optional[int] = ...) -> None: ...
 
 class PartitionStatus(_message.Message):
-    __slots__ = ("topic", "partition", "log_start_offset", "log_end_offset", "high_watermark", "state", "size_bytes", "reason", "damage")
+    __slots__ = ("topic", "partition", "log_start_offset", "log_end_offset", "high_watermark", "state", "size_bytes", "reason", "damage", "damaged_ranges")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -95,6 +99,7 @@ class PartitionStatus(_message.Message):
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     DAMAGE_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_RANGES_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     log_start_offset: int
@@ -104,10 +109,11 @@ class PartitionStatus(_message.Message):
     size_bytes: int
     reason: str
     damage: _containers.RepeatedCompositeFieldContainer[DamagedRange]
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., state: _Optional[str] = ..., size_bytes: _Optional[int] = ..., reason: _Optional[str] = ..., damage: _Optional[_Iterable[_Union[DamagedRange, _Mapping]]] = ...) -> None: ...
+    damaged_ranges: int
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., state: _Optional[str] = ..., size_bytes: _Optional[int] = ..., reason: _Optional[str] = ..., damage: _Optional[_Iterable[_Union[DamagedRange, _Mapping]]] = ..., damaged_ranges: _Optional[int] = ...) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("cluster", "group", "node", "broker_version", "uptime_ms", "epoch", "master", "partition_count", "connections", "messages_in", "bytes_in", "bytes_out", "flushes", "disk_bytes_free", "disk_bytes_total", "partitions", "requests_waiting", "problems")
+    __slots__ = ("cluster", "group", "node", "broker_version", "uptime_ms", "epoch", "master", "partition_count", "connections", "messages_in", "bytes_in", "bytes_out", "flushes", "disk_bytes_free", "disk_bytes_total", "partitions", "requests_waiting", "problems", "more")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
@@ -126,6 +132,7 @@ class StatusResponse(_message.Message):
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_WAITING_FIELD_NUMBER: _ClassVar[int]
     PROBLEMS_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     group: str
     node: str
@@ -144,7 +151,8 @@ class StatusResponse(_message.Message):
     partitions: _containers.RepeatedCompositeFieldContainer[PartitionStatus]
     requests_waiting: int
     problems: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, cluster: _Optional[str] = ..., group: _Optional[str] = ..., node: _Optional[str] = ..., broker_version: _Optional[str] = ..., uptime_ms: _Optional[int] = ..., epoch: _Optional[int] = ..., master: _Optional[bool] = ..., partition_count: _Optional[int] = ..., connections: _Optional[int] = ..., messages_in: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., flushes: _Optional[int] = ..., disk_bytes_free: _Optional[int] = ..., disk_bytes_total: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionStatus, _Mapping]]] = ..., requests_waiting: _Optional[int] = ..., problems: _Optional[_Iterable[str]] = ...) -> None: ...
+    more: bool
+    def __init__(self, cluster: _Optional[str] = ..., group: _Optional[str] = ..., node: _Optional[str] = ..., broker_version: _Optional[str] = ..., uptime_ms: _Optional[int] = ..., epoch: _Optional[int] = ..., master: _Optional[bool] = ..., partition_count: _Optional[int] = ..., connections: _Optional[int] = ..., messages_in: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., flushes: _Optional[int] = ..., disk_bytes_free: _Optional[int] = ..., disk_bytes_total: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionStatus, _Mapping]]] = ..., requests_waiting: _Optional[int] = ..., problems: _Optional[_Iterable[str]] = ..., more: _Optional[bool] = ...) -> None: ...
 
 class PutRequest(_message.Message):
     __slots__ = ("topic", "partition", "record_count", "crc", "producer_id", "producer_epoch", "sequence", "transaction_id", "epoch", "topic_id", "resend")

@@ -1,18 +1,23 @@
 """Damage in what was stored: reported by readers, looked for by operators, told by STATUS."""
 
 import asyncio
+import copy
 import logging
 from types import SimpleNamespace
 
 import pytest
 from support.broker import Client, MemoryCluster, message, until, until_true
 
+from vq import limits
 from vq.broker import verifying
+from vq.broker.status import RANGES_PER_ANSWER, RANGES_PER_PARTITION
 from vq.broker.verifying import RANGES_MAX, REPORTS_BURST, Known
 from vq.coordination.topics import delete_topic
 from vq.errors import Busy, InvalidRequest, VqError
+from vq.model import TopicPartition
 from vq.remoting import wire_pb2 as wire
-from vq.remoting.format import Command
+from vq.remoting.format import FLAG_HESSIAN, Command
+from vq.remoting.messages import encode_header
 from vq.store.format import CONTROL_BYTES
 from vq.store.log import LogState
 from vq.store.scrub import Damage
@@ -292,3 +297,53 @@ def test_the_ranges_of_a_log_are_bounded():
     assert len(known.damage) == RANGES_MAX
     assert known.damage[-1][0].end == 1_995
     assert known.find(1_500) is not None
+
+
+class DamagedEverywhere:
+    """A disk on which nothing is intact, as ``Verifier`` tells of it."""
+
+    def damage(self, channel, *, at_most=None) -> list[wire.DamagedRange]:
+        path = f"/srv/vq/{channel.partition.topic}/{channel.partition.partition}/{0:020d}.block"
+        found = [
+            wire.DamagedRange(
+                start=n, end=n + 500, file=path, reason="several ranges", found_ms=2**41
+            )
+            for n in range(RANGES_MAX)
+        ]
+        return found[:at_most]
+
+    def count_damage(self, channel) -> int:
+        return RANGES_MAX
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+@pytest.mark.parametrize("name", ["n", "n" * limits.NAME_CHARS_MAX])
+async def test_status_tells_of_all_partitions_however_many(served, monkeypatch, damaged, name):
+    """In several answers that each fit; of damage the first ranges and how many there are."""
+    report = served.node._dispatcher._status.__self__
+    if damaged:
+        monkeypatch.setattr(report, "_known", DamagedEverywhere())
+    template = served.node._partitions.channels["t", 0]
+    channels = {}
+    for number in range(limits.PARTITIONS_PER_TOPIC_MAX):
+        channel = channels[name, number] = copy.copy(template)
+        channel.partition = TopicPartition(name, number)
+    monkeypatch.setattr(report, "server", None)  # which counts the request that is answered
+    monkeypatch.setattr(report, "_partitions", SimpleNamespace(channels=channels))
+    request, told, ranges = wire.StatusRequest(with_partitions=True), [], 0
+    for flags in (0, FLAG_HESSIAN):
+        request.after_topic, told = "", []
+        while True:
+            answer = report.report(request)
+            header = encode_header(Command.STATUS, answer, flags)
+            assert len(header) < 0.6 * limits.FRAME_HEADER_BYTES_MAX
+            told += answer.partitions
+            ranges = max(ranges, sum(len(each.damage) for each in answer.partitions))
+            if not answer.more:
+                break
+            last = answer.partitions[-1]
+            request.after_topic, request.after_partition = last.topic, last.partition
+    assert [each.partition for each in told] == list(range(limits.PARTITIONS_PER_TOPIC_MAX))
+    assert {each.damaged_ranges for each in told} == {RANGES_MAX if damaged else 0}
+    assert max(len(each.damage) for each in told) == (RANGES_PER_PARTITION if damaged else 0)
+    assert ranges == (RANGES_PER_ANSWER if damaged else 0)

@@ -92,6 +92,14 @@ def test_every_broker_and_every_group_without_master_is_a_line() -> None:
     ]
 
 
+def test_damage_that_is_not_shown_is_counted() -> None:
+    """A broker tells of the first ranges, and how many there are."""
+    answer = BrokerAnswer("b1/n1", "h:1", damage=["t-0 is damaged"] * 8, damaged_ranges=64)
+    found = checks.brokers({"b1": True}, [answer])[0]
+    assert found.level is Level.FAIL
+    assert f"and {64 - found.detail.count('t-0')} more" in found.detail
+
+
 def test_a_broker_that_is_silent_has_no_clock() -> None:
     findings = checks.brokers({"b1": True}, [BrokerAnswer("b1/n1", "h:1", error="no answer")])
     assert [finding.check for finding in findings] == ["broker b1/n1"]

@@ -25,7 +25,13 @@ from vq.errors import (
 )
 from vq.model import Address, TopicPartition
 from vq.remoting.format import Command
-from vq.remoting.wire_pb2 import PingRequest
+from vq.remoting.wire_pb2 import (
+    DamagedRange,
+    PartitionStatus,
+    PingRequest,
+    StatusRequest,
+    StatusResponse,
+)
 
 
 @pytest.fixture
@@ -311,6 +317,39 @@ async def test_status_of_one_and_of_all(cluster: MemoryCluster, client: ClusterC
     assert {each.group for each in (await cluster_status(client)).values()} == {"b1", "b2"}
     with pytest.raises(Unreachable):
         await broker_status(client, Address("nowhere", 1))
+
+
+async def test_a_status_in_several_answers_is_put_together(
+    client: ClusterClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker of many partitions; a broker of before tells no number of damaged ranges."""
+    answers = {
+        ("", 0): StatusResponse(
+            node="n1",
+            more=True,
+            partitions=[
+                PartitionStatus(topic="a", partition=7, damage=[DamagedRange()], damaged_ranges=64)
+            ],
+        ),
+        ("a", 7): StatusResponse(
+            more=True, partitions=[PartitionStatus(topic="b", damage=[DamagedRange()])]
+        ),
+        ("b", 0): StatusResponse(),
+    }
+
+    async def answer(
+        _: Address, __: object, request: StatusRequest
+    ) -> tuple[StatusResponse, bytes]:
+        return answers[request.after_topic, request.after_partition], b""
+
+    monkeypatch.setattr(client, "request", answer)
+    found = await broker_status(client, Address("b1", 1))
+    assert found.node == "n1"
+    told = [
+        (each["topic"], each["partition"], each["damaged_ranges"])
+        for each in found.raw["partitions"]
+    ]
+    assert told == [("a", 7, 64), ("b", 0, 1)]
 
 
 async def test_brokers_that_do_not_answer_are_left_out(
