@@ -201,8 +201,14 @@ class MessageConsumer:
         """Iterate over messages as they come, in one task at a time.
 
         A message is consumed when the next one is asked for, or by ``close``; never because the
-        loop was left, by ``break`` or by an error. An error that is caught outside the loop does
-        not bring its message back when a new loop begins: that one asks for the next.
+        loop was left, by ``break`` or by an error. While a task is inside its loop, no other may
+        ask, through whichever iterator: ``InvalidState``. A task that is done hands an iterator on;
+        the message of one that failed comes again. An error that is caught outside the loop does
+        not bring its message back when a new loop begins: that one asks for the next, in whichever
+        task. ``await anext(aiter(consumer))`` counts as a loop that was left at once.
+
+        Bound a wait with ``asyncio.timeout``: before Python 3.12 ``asyncio.wait_for`` asks in a
+        task of its own, which is refused while the caller's task has a message.
         """
         return Messages(self._inbox, self._begin)
 
@@ -229,9 +235,13 @@ class MessageConsumer:
     async def close(self) -> None:
         """Count the message in hand as consumed, commit, leave the group. May be called again.
 
-        While another task is at a message, it is waited for, up to 30 s; what it is not done with
-        by then, and what a task had that failed, comes again. Leaving ``async with`` by an
-        exception, of this consumer or its factory, counts no message either.
+        Only a message that the calling task asked for itself, or a task that is done without an
+        error, counts. While another task is at one inside its loop, it is waited for, up to 30 s;
+        what it is not done with by then comes again. So does, at once, what another task took and
+        then left its loop, and what a task had that failed. Inside a loop, call ``close`` in the
+        loop's task, not through one that the loop waits for (before Python 3.12
+        ``asyncio.wait_for`` makes one). Leaving ``async with`` by an exception, of this consumer or
+        its factory, counts no message either.
         """
         self._inbox.close()
         await self._core.close()

@@ -2,13 +2,13 @@
 
 Loop-bound. A message counts as consumed when the next one is asked for, or when the consumer is
 closed. That an iteration ends, by ``break``, by an error or by a cancellation, counts nothing: from
-in here they look alike.
+in here they look alike. In whose hands a message is, the task that asked for it decides.
 """
 
 import asyncio
 import contextlib
-import contextvars
 import logging
+import sys
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -23,12 +23,12 @@ from vq.errors import InternalError, InvalidState, VqError
 from vq.model import Message, TopicPartition
 
 T = TypeVar("T")
+if sys.version_info >= (3, 12):
+    _task_of = asyncio.current_task
+else:  # there it is not in C: a tenth of what a message costs
+    _task_of = asyncio.tasks._current_tasks.get  # type: ignore[attr-defined]
 logger = logging.getLogger(__name__)
 _LEFT = "its loop was left before the next one was asked for"
-#: The iteration that this code was called from, directly or through a task that it began.
-_ITERATION: contextvars.ContextVar["weakref.ref[Messages] | None"] = contextvars.ContextVar(
-    "vq_iteration", default=None
-)
 
 
 class Inbox:
@@ -41,6 +41,7 @@ class Inbox:
         self._current: tuple[InboxDelivery, Message] | None = None
         self._reader: weakref.ref[Messages] | None = None  # what asked last for a message,
         self._task: asyncio.Task[Any] | None = None  # and in which task
+        self._is_waiting = False  # that task waits for a message
         self._closed = False
 
     def put(self, delivery: "InboxDelivery") -> None:
@@ -51,7 +52,7 @@ class Inbox:
     def close(self, *, consumed: bool = True) -> None:
         """End the iteration; the message in hand counts as ``consumed`` or comes again.
 
-        A message that another task is at stays in its hands: it counts when that task asks for the
+        A message that another task took stays in its hands: it counts when that task asks for the
         next one. That of a task that failed comes again.
         """
         failure = self._failure()
@@ -59,33 +60,38 @@ class Inbox:
             self._give_back(failure)
         elif not consumed:
             self._let_go(consumed=False)
-        elif not self._is_elsewhere():
+        elif not self._is_of_another(asyncio.current_task()):
             self._let_go(consumed=True)
         self._closed = True
         self._arrived.set()
 
-    def enter(self, reader: "Messages") -> None:
-        """``reader`` is the one who asks from now on.
+    def enter(self, reader: "Messages", task: asyncio.Task[Any] | None) -> None:
+        """``reader`` is what asks from now on, in ``task``; ``next`` follows at once.
+
+        A message that is in the hands of a task that failed comes again. That of a loop that was
+        left is consumed by the first who asks for the next.
 
         Raises:
-            InvalidState: Another task iterates already: its message would count as consumed when
+            InvalidState: Another task is inside its loop: its message would count as consumed when
                 this one asks for the next.
         """
         other = self._present_reader()
-        if other is not None and other is not reader and other.task is not reader.task:
-            assert other.task is not None
-            if not other.task.done():
-                raise InvalidState(
-                    "another task iterates over this consumer; hand the messages of one iteration "
-                    "to several tasks, or make several consumers"
-                )
+        if other is not None and self._is_of_another(task):
+            raise InvalidState(
+                f"another task iterates over this consumer: {_name(self._task)} has a message or "
+                f"waits for one, and {_name(task)} asks for the next; hand the messages of one "
+                "iteration to several tasks, or make several consumers (to bound a wait, use "
+                "asyncio.timeout: before Python 3.12 asyncio.wait_for makes a task of its own)"
+            )
+        failure = self._failure()
+        if failure:
+            self._give_back(failure)
         if other is not reader:
             if other is not None:
-                other.in_charge = False
+                other.task = None
             loop = asyncio.get_running_loop()
             self._reader = weakref.ref(reader, lambda ref: _soon(loop, self.left, ref))
-        self._task = reader.task
-        _ITERATION.set(self._reader)
+        self._task = reader.task = task
 
     def left(self, reader: "weakref.ref[Messages]") -> None:
         """An iteration is over. Whoever waits for its message need wait no longer."""
@@ -119,12 +125,16 @@ class Inbox:
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         return "" if error is None else f"its task failed: {shown(error)}"
 
-    def _is_elsewhere(self) -> bool:
-        """Whether a task that the caller does not belong to is inside its loop."""
-        reader = self._present_reader()
-        if reader is None or reader.task is None or reader.task.done():
+    def _is_of_another(self, task: asyncio.Task[Any] | None) -> bool:
+        """Whether a living task other than ``task`` has the message in hand, or waits for one.
+
+        Inside its loop or not: code that has left a loop, or that called ``anext`` once, may be at
+        the message all the same.
+        """
+        owner = self._task
+        if owner is None or owner is task or owner.done():
             return False
-        return reader.task is not asyncio.current_task() and _ITERATION.get() is not self._reader
+        return self._is_waiting or self._current is not None
 
     def _give_back(self, why: str) -> None:
         if self._current is not None:
@@ -141,7 +151,10 @@ class Inbox:
         if self._current is not None:
             delivery, message = self._current
             self._current = None
-            delivery.finished(message if consumed else None)
+            if consumed:
+                delivery.finished(message)
+            else:
+                delivery.put_back(message)
 
     def next_at_hand(self) -> Message | None:
         """Return the next message if it lies behind the one in hand, which is consumed then."""
@@ -149,12 +162,13 @@ class Inbox:
         if current is None or self._closed:
             return None
         delivery, message = current
+        messages = delivery.messages
         permit = self._permit
-        if not delivery.messages or delivery.error is not None or permit.now() >= permit.until:
+        if not messages or delivery.error is not None or permit.now() >= permit.until:
             return None
         delivery.position = message.next_offset
         delivery.delivered += 1
-        message = delivery.messages.popleft()
+        message = messages.popleft()
         self._current = delivery, message
         return message
 
@@ -167,6 +181,13 @@ class Inbox:
         if current is not None:
             self._current = None
             current[0].finished(current[1])
+        self._is_waiting = True
+        try:
+            return await self._arrival()
+        finally:
+            self._is_waiting = False
+
+    async def _arrival(self) -> Message | None:
         while not self._closed:
             self._arrived.clear()  # before the look: what comes while it waits below wakes it
             while self._ready and not self._closed:
@@ -189,34 +210,32 @@ class Messages:
     """One iteration over an inbox; ``begin`` is awaited before the first message.
 
     Attributes:
-        task: The task that asked last.
         ended: Nobody asks any more.
-        in_charge: It may take what the inbox has.
+        task: The one in which it may take what the inbox has; None: it is not in charge.
     """
 
-    __slots__ = ("__weakref__", "_begin", "_inbox", "ended", "in_charge", "task")
+    __slots__ = ("__weakref__", "_begin", "_inbox", "_loop", "ended", "task")
 
     def __init__(self, inbox: Inbox, begin: Callable[[], Awaitable[object]]) -> None:
-        self.task: asyncio.Task[Any] | None = None
         self.ended = False
-        self.in_charge = False
+        self.task: asyncio.Task[Any] | None = None
         self._inbox = inbox
         self._begin = begin
+        self._loop = asyncio.get_running_loop()  # given to current_task, which is faster then
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Message:
-        if self.in_charge:
+        task = _task_of(self._loop)
+        if task is self.task:
             message = self._inbox.next_at_hand()
             if message is not None:
                 return message
-        task = asyncio.current_task()
-        if task is not self.task or not self.in_charge:
-            self.task = task
-            self._inbox.enter(self)
+        elif not self.ended:
             await self._begin()
-            self.in_charge = not self.ended
+            if not self.ended:  # aclose() was called meanwhile otherwise
+                self._inbox.enter(self, task)
         message = None if self.ended else await self._inbox.next()
         if message is None:
             self._end()
@@ -230,7 +249,11 @@ class Messages:
 
     def _end(self) -> None:
         self.ended = True
-        self.in_charge = False
+        self.task = None
+
+
+def _name(task: asyncio.Task[Any] | None) -> str:
+    return "code outside a task" if task is None else f"task {task.get_name()!r}"
 
 
 def _soon(loop: asyncio.AbstractEventLoop, callback: Callable[[T], object], argument: T) -> None:
@@ -366,12 +389,20 @@ class InboxDelivery:
             self.error = None
             self._hooks.went_on()
 
-    def finished(self, message: Message | None) -> None:
+    def finished(self, message: Message) -> None:
         """The user holds no message any more and is done with ``message``."""
-        if message is not None:
-            self.position = message.next_offset
-            self.delivered += 1
-            self._maybe_went_on()
+        self.position = message.next_offset
+        self.delivered += 1
+        self._maybe_went_on()
+        self._let_go()
+
+    def put_back(self, message: Message) -> None:
+        """The user holds no message any more; ``message``, taken last, is the next one again."""
+        if not self._stopped:
+            self.messages.appendleft(message)
+        self._let_go()
+
+    def _let_go(self) -> None:
         if self._on_stopped is not None:
             on_stopped, self._on_stopped = self._on_stopped, None
             on_stopped()

@@ -220,9 +220,11 @@ async def test_a_cancelled_wait_takes_no_message() -> None:
     assert found == [b"0.%d" % number for number in range(6)]
     assert partition.delivery.delivered == 5
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(anext(messages), 0.001)
+        async with asyncio.timeout(0):
+            await anext(messages)
     partition.add(1)
-    assert (await asyncio.wait_for(anext(messages), 5)).content == b"0.6"
+    async with asyncio.timeout(5):
+        assert (await anext(messages)).content == b"0.6"
 
 
 async def test_closing_waits_for_the_task_that_is_at_a_message() -> None:
@@ -246,19 +248,118 @@ async def test_closing_waits_for_the_task_that_is_at_a_message() -> None:
     assert (partition.stopped, partition.delivery.delivered) == (True, 1)
 
 
-async def test_closing_inside_the_loop_waits_for_nobody() -> None:
-    """Not even through a task of its own, as ``asyncio.wait_for`` makes one."""
+async def test_closing_inside_the_loop_counts_its_message_and_waits_for_nobody() -> None:
     inbox = Inbox(endless())
     partition = Partition(inbox)
     partition.add(1)
+    async for _ in Messages(inbox, nothing):
+        inbox.close()
+        partition.stop()
+    assert (partition.stopped, partition.delivery.delivered) == (True, 1)
+
+
+@pytest.mark.parametrize("way", ["child", "handed on", "single"])
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_close_elsewhere_leaves_a_message_to_the_task_that_took_it(
+    way: str, fails: bool
+) -> None:
+    """Whoever closes: a task that the handler began, or one that had the iterator before."""
+    inbox = Inbox(endless())
+    partition = Partition(inbox)
+    partition.add(3)
+    inside, leave = asyncio.Event(), asyncio.Event()
+    messages = Messages(inbox, nothing)
+    closing: list[asyncio.Task[None]] = []
 
     async def close() -> None:
         inbox.close()
         partition.stop()
 
-    async for _ in Messages(inbox, nothing):
-        await asyncio.create_task(close())
-    assert (partition.stopped, partition.delivery.delivered) == (True, 1)
+    async def handle() -> None:
+        if way == "single":  # the iterator is gone; the task is not
+            await anext(Messages(inbox, nothing))
+        else:
+            await anext(messages)
+        if way == "child":
+            closing.append(asyncio.create_task(close()))
+        inside.set()
+        await leave.wait()
+        if fails:
+            raise ZeroDivisionError
+        if way != "single":
+            assert await anext(messages, None) is None
+
+    if way == "handed on":
+        await asyncio.wait([asyncio.create_task(take_one(messages))])
+    task = asyncio.create_task(handle())
+    await inside.wait()
+    if way == "child":
+        await asyncio.wait(closing)
+    else:
+        await close()
+    before = 1 if way == "handed on" else 0
+    assert partition.delivery.delivered == before, "the close counted what another task is at"
+    assert partition.stopped == (way == "single"), "a loop that was left is not waited for"
+    leave.set()
+    await asyncio.wait([task])
+    inbox.close()
+    partition.stop()
+    counts = 0 if fails or way == "single" else 1
+    assert (partition.stopped, partition.delivery.delivered) == (True, before + counts)
+    assert fails == isinstance(task.exception(), ZeroDivisionError)
+
+
+async def take_one(messages: Messages) -> bytes:
+    return (await anext(messages)).content
+
+
+@pytest.mark.parametrize("iterators", ["one", "several"])
+@pytest.mark.parametrize("at", ["a message", "a wait"])
+async def test_a_task_cannot_ask_while_another_is_at_a_message_or_waits(
+    iterators: str, at: str
+) -> None:
+    """It would count the other's message as consumed, which may fail yet."""
+    inbox = Inbox(endless())
+    partition = Partition(inbox)
+    if at == "a message":
+        partition.add(3)
+    shared = Messages(inbox, nothing)
+    leave = asyncio.Event()
+
+    async def handle() -> None:
+        own = shared if iterators == "one" else Messages(inbox, nothing)
+        assert (await anext(own)).content == b"0.0"
+        await leave.wait()
+        raise ZeroDivisionError
+
+    task = asyncio.create_task(handle())
+    await asyncio.sleep(0)
+    for _ in range(2):
+        with pytest.raises(InvalidState, match="another task iterates"):
+            async with asyncio.timeout(5):
+                await anext(shared)
+    if at == "a wait":
+        partition.add(3)
+    leave.set()
+    await asyncio.wait([task])
+    assert isinstance(task.exception(), ZeroDivisionError)
+    assert partition.delivery.delivered == 0
+    async with asyncio.timeout(5):
+        found = [(await anext(shared)).content for _ in range(3)]
+    assert found == [b"0.0", b"0.1", b"0.2"], "what failed comes again, first and once"
+    assert partition.delivery.delivered == 2
+    inbox.close()
+    assert partition.delivery.position == partition.offset
+
+
+async def test_a_task_that_is_done_hands_its_iterator_on() -> None:
+    inbox = Inbox(endless())
+    partition = Partition(inbox)
+    partition.add(3)
+    messages = Messages(inbox, nothing)
+    found = [await asyncio.create_task(take_one(messages)) for _ in range(3)]
+    assert found == [b"0.0", b"0.1", b"0.2"]
+    assert partition.delivery.delivered == 2
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
@@ -308,26 +409,6 @@ async def test_a_hand_over_does_not_wait_for_a_loop_that_was_left(stop_first: bo
     if not stop_first:
         partition.stop()
     assert (partition.stopped, partition.delivery.delivered) == (True, 0)
-
-
-async def test_a_second_task_cannot_iterate_at_the_same_time() -> None:
-    """It would count the message that the first one is at."""
-    inbox = Inbox(endless())
-    Partition(inbox).add(2)
-    first = Messages(inbox, nothing)
-    holding = asyncio.Event()
-
-    async def hold() -> None:
-        await anext(first)
-        await holding.wait()
-
-    task = asyncio.create_task(hold())
-    await asyncio.sleep(0)
-    with pytest.raises(InvalidState, match="another task"):
-        await anext(Messages(inbox, nothing))
-    holding.set()
-    await task
-    assert (await anext(Messages(inbox, nothing))).content == b"0.1"
 
 
 async def test_stopping_waits_for_the_message_in_hand() -> None:
@@ -389,7 +470,8 @@ async def test_nothing_is_handed_out_once_the_permit_has_lapsed() -> None:
     partition = Partition(inbox)
     partition.add(4)
     messages = Messages(inbox, nothing)
-    assert [(await anext(messages)).content for _ in range(2)] == [b"0.0", b"0.1"]
+    found = [await asyncio.create_task(take_one(messages)) for _ in range(2)]
+    assert found == [b"0.0", b"0.1"]
     clock.advance(4.0)
     waiting = asyncio.ensure_future(anext(messages))
     for _ in range(5):
