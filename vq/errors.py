@@ -189,7 +189,10 @@ class PartitionReadOnly(Refused):
 
 class PartitionFailed(Refused):
     status = 24
-    hint = "an I/O error ended writing here; check the disk, then restart the broker"
+    hint = (
+        "an I/O error ended writing here, or a file cannot be read; `vq doctor` and the broker's "
+        "log say which"
+    )
 
 
 class DiskFull(Refused):

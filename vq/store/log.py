@@ -39,7 +39,7 @@ from vq.store.format import (
     OFFSET_MAX,
     pack_control,
 )
-from vq.store.log_config import LogConfig, LogState
+from vq.store.log_config import LogConfig, LogState, partition_of
 from vq.store.log_reader import NO_DESCRIPTOR_ERRNOS, LogReader
 from vq.store.manifest import ManifestEntry
 from vq.store.offset_index import OffsetIndex
@@ -66,6 +66,7 @@ class Log(LogReader):
         messages_appended: Messages since the log's first byte, control records not counted.
         messages_synced: How many of these are durable.
         recovery: What opening found.
+        on_unreadable: Called with an offset whose bytes could not be read; set it freely.
     """
 
     def __init__(
@@ -112,6 +113,8 @@ class Log(LogReader):
         self._has_directory = recovered.has_checkpoint or bool(recovered.blocks)
         self._block_bytes = config.block_bytes
         self._unreadable = False
+        self._told_unreadable = set()
+        self.on_unreadable = lambda offset: None
         self._stopped = False  # appends are refused
         if recovered.quarantine:
             self._stop(LogState.QUARANTINED, recovered.quarantine)
@@ -513,7 +516,7 @@ class Log(LogReader):
         a new start, which reads what the medium really holds, can tell what is stored.
         """
         if self.state in (LogState.OK, LogState.SEALED):
-            logger.error("[%s] writing ends: %s", self.directory.name, error)
+            logger.error("[partition=%s] writing ends: %s", partition_of(self.directory), error)
             self._stop(LogState.FAILED, f"{type(error).__name__}: {error}")
 
     def _stop(self, state: LogState, reason: str) -> None:

@@ -2,11 +2,17 @@
 
 import enum
 from dataclasses import dataclass
+from pathlib import Path
 
 from vq import limits
 from vq.errors import InvalidArgument
 
 __all__ = ["LogConfig", "LogState"]
+
+
+def partition_of(directory: Path) -> str:
+    """Return the partition whose log lies in ``directory``, as log lines name it."""
+    return f"{directory.parent.name}-{directory.name}"
 
 
 class LogState(enum.StrEnum):

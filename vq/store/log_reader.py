@@ -20,7 +20,7 @@ from vq.errors import (
 from vq.store import lookup
 from vq.store.block import Block
 from vq.store.blocks import Blocks
-from vq.store.log_config import LogState
+from vq.store.log_config import LogState, partition_of
 from vq.store.scrub import Piece
 
 __all__ = ["LogReader"]
@@ -45,6 +45,8 @@ class LogReader:
     _blocks: Blocks
     _active: Block | None  # the last block, while it takes appends
     _unreadable: bool  # closed, or nothing could be recovered
+    on_unreadable: Callable[[int], None]
+    _told_unreadable: set[Path]  # blocks of which the log has told that they cannot be read
 
     def read(self, offset: int, max_bytes: int, limit: int) -> memoryview:
         """Return raw bytes from ``offset`` on, without copying: ``[offset, end)`` of one block.
@@ -79,7 +81,7 @@ class LogReader:
         try:
             return block.view(offset - block_start, end - offset)
         except OSError as error:
-            raise self._read_failed(error) from error
+            raise self._read_failed(error, offset) from error
 
     def cold(self, offset: int, max_bytes: int, limit: int) -> Callable[[], None] | None:
         """Return what brings the bytes of such a ``read`` into memory, or None: they are there.
@@ -102,13 +104,37 @@ class LogReader:
         try:
             return found.cold(offset - found.start_offset, end - offset)
         except OSError as error:
-            raise self._read_failed(error) from error
+            raise self._read_failed(error, offset) from error
 
-    def _read_failed(self, error: OSError) -> VqError:
+    def _read_failed(self, error: OSError, offset: int | None = None) -> VqError:
+        """Return what to raise after a read at ``offset``, or somewhere, failed; tell who looks."""
         if error.errno in NO_DESCRIPTOR_ERRNOS:
             return Busy(f"no file descriptor left for {self.directory}: {error}")
-        logger.error("[%s] a read failed: %s", self.directory.name, error)
-        return PartitionFailed(f"{self.directory} cannot be read: {error}")
+        block = self._block_of(error) if offset is None else self._blocks.at(offset)
+        if block is None:
+            logger.error("[partition=%s] a read failed: %s", partition_of(self.directory), error)
+            return PartitionFailed(f"{self.directory} cannot be read: {error}")
+        if offset is None:
+            offset = max(block.start_offset, self.start_offset)
+        if block.path not in self._told_unreadable:
+            self._told_unreadable.add(block.path)
+            logger.error(
+                "[partition=%s] a read failed: offset=%d file=%s cause=%r",
+                partition_of(self.directory),
+                offset,
+                str(block.path),
+                str(error),
+            )
+        self.on_unreadable(offset)
+        return PartitionFailed(
+            f"offset {offset} of {partition_of(self.directory)} cannot be read: {error}; it lies "
+            f"in {block.path}, which holds [{block.start_offset}, {block.end_offset})"
+        )
+
+    def _block_of(self, error: OSError) -> Block | None:
+        """Return the block whose file an error names."""
+        name = str(error.filename)
+        return next((block for block in self._blocks if str(block.path) == name), None)
 
     def check_readable(self) -> None:
         """Return if the offsets of this log mean anything.
@@ -190,7 +216,7 @@ class LogReader:
         try:
             following = lookup.next_boundary(block, offset)
         except OSError as error:
-            raise self._read_failed(error) from error
+            raise self._read_failed(error, offset) from error
         if following != offset:
             raise OffsetNotBoundary(
                 f"offset {offset} lies inside a record; the next one starts at {following}",

@@ -21,6 +21,7 @@ from vq.store.format import (
     INDEX_SUFFIX,
     OFFSET_DIGITS,
 )
+from vq.store.log_config import partition_of
 
 __all__ = ["SyncTicket"]
 
@@ -122,7 +123,11 @@ class SyncTicket:
         except OSError as error:
             if error.errno not in PASSING_ERRNOS:
                 raise
-            logger.warning("[%s] its manifest was not synced: %s", self.directory.name, error)
+            logger.warning(
+                "[partition=%s] its manifest was not synced: %s",
+                partition_of(self.directory),
+                error,
+            )
             return
         try:
             file.datasync()
@@ -159,7 +164,9 @@ class SyncTicket:
         except OSError as error:
             if error.errno not in PASSING_ERRNOS:
                 raise
-            logger.warning("[%s] no checkpoint was written: %s", self.directory.name, error)
+            logger.warning(
+                "[partition=%s] no checkpoint was written: %s", partition_of(self.directory), error
+            )
             return False
         self.checkpoint_written = True
         return True
@@ -178,14 +185,22 @@ class SyncTicket:
                 if self.disk.exists(mark) and self.disk.size(mark):
                     self.disk.write_atomic(mark, b"")
         except OSError as error:
-            logger.warning("[%s] dropped blocks stay for now: %s", self.directory.name, error)
+            logger.warning(
+                "[partition=%s] dropped blocks stay for now: %s",
+                partition_of(self.directory),
+                error,
+            )
 
     def _delete(self, start_offset: int) -> None:
         """Delete what retention dropped; what stays costs room only, and is tried again."""
         try:
             self._delete_dropped(start_offset)
         except OSError as error:
-            logger.warning("[%s] dropped blocks stay for now: %s", self.directory.name, error)
+            logger.warning(
+                "[partition=%s] dropped blocks stay for now: %s",
+                partition_of(self.directory),
+                error,
+            )
 
     def _delete_dropped(self, start_offset: int) -> None:
         """Delete the dropped blocks in rising order, their indexes, and what was cut from them."""

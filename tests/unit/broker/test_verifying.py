@@ -13,7 +13,7 @@ from vq.broker import verifying
 from vq.broker.status import RANGES_PER_ANSWER, RANGES_PER_PARTITION
 from vq.broker.verifying import RANGES_MAX, REPORTS_BURST, Known
 from vq.coordination.topics import delete_topic
-from vq.errors import Busy, InvalidRequest, VqError
+from vq.errors import Busy, InvalidRequest, PartitionFailed, VqError
 from vq.model import TopicPartition
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import FLAG_HESSIAN, Command
@@ -276,6 +276,29 @@ async def test_a_pass_ends_with_its_topic(served, caplog, monkeypatch):
     assert "damage" not in caplog.text
     with pytest.raises(VqError):
         await _verify(served.client, whole=True)
+
+
+@pytest.mark.parametrize("tags", [[], ["x"]])
+async def test_a_block_that_a_reader_finds_missing_is_damage(served, caplog, tags):
+    """The error names range and file; STATUS has it; the log names the partition, once a block."""
+    starts = await _fill(served.client, 1)
+    log = served.node._partitions.channels["t", 0].log
+    log.roll()
+    await _fill(served.client)
+    first, *rest = log.pieces(0, log.end_offset)
+    assert rest
+    log._blocks.at(0).close()
+    served.disk.unlink(first.path)
+    for _ in range(3):
+        with pytest.raises(PartitionFailed, match=rf"cannot be read.*\[0, {first.end}\)") as caught:
+            await served.client.get("t", 0, starts[0], tags=tags)
+    assert str(first.path) in str(caught.value)
+    await until(lambda: not served.node._dispatcher._verifies._reporting)
+    (found,) = await _status_damage(served.client)
+    assert (found.start, found.end, found.file) == (0, first.end, str(first.path))
+    assert caplog.text.count("[partition=t-0] a read failed") == 1
+    assert caplog.text.count("[partition=t-0] damage: offsets=[0, ") == 1
+    assert (await served.client.get("t", 0, rest[0].start, tags=tags))[0]
 
 
 async def test_damage_met_by_the_broker_itself_is_looked_into(served):
