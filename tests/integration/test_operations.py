@@ -225,6 +225,36 @@ def test_damage_in_what_is_served_is_shown_until_it_is_put_right(processes: Proc
     assert consumed(processes, "new", 6) == LINES
 
 
+def test_a_group_goes_on_behind_a_message_that_is_lost(processes: ProcessCluster) -> None:
+    """Only the message with the flipped byte is lost, whatever else is in its batch."""
+    broker = processes.add("b1")
+    processes.vq_json("topic", "create", "t")
+    produced = processes.vq("produce", "t", stdin="\n".join(LINES).encode())
+    assert produced.returncode == 0, produced.stderr.decode()
+    first, _, lost, following, *_ = _messages(processes, "0", "--count", str(len(LINES)))
+    (block,) = (broker.spec.data / "t" / "0").glob("*.block")
+    content = block.read_bytes()
+    place = content.index(b"m2")
+    _write(block, place, content[place] ^ 1)
+
+    assert consumed(processes, "g", 2) == LINES[:2]
+    assert consumed(processes, "g", 0) == []
+    (damage,) = _verify(processes, 1)["damage"]
+    assert first["offset"] - CONTROL_BYTES <= damage["start"] <= lost["offset"] < damage["end"]
+    assert processes.vq("message", "get", "t", "0", str(lost["offset"])).returncode == 1
+    (found,) = _messages(processes, str(lost["offset"] + 1), "--next")
+    assert found["offset"] == following["offset"]
+    place_of = ("--topic", "t", "--partition", "0", "--offset", str(found["offset"]))
+    assert processes.vq("group", "reset", "g", *place_of, "--yes").returncode == 0
+    assert consumed(processes, "g", 3) == LINES[3:]
+
+
+def _messages(cluster: ProcessCluster, offset: str, *options: str) -> list[dict[str, Any]]:
+    ended = cluster.vq("message", "get", "t", "0", offset, *options, "--json")
+    assert ended.returncode == 0, ended.stderr.decode()
+    return [json.loads(line) for line in ended.stdout.splitlines()]
+
+
 def test_a_topic_that_a_broker_refuses_is_shown_with_the_reason(processes: ProcessCluster) -> None:
     """Every command that looks at the cluster ends with 1 and names the file."""
     broker = processes.add("b1")
