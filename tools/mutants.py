@@ -25,6 +25,7 @@ import time
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import dropwhile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -174,8 +175,12 @@ def run_tests(root: Path, paths: Sequence[str], timeout_s: float, jobs: int) -> 
 
 
 def first_failure(lines: Iterable[str]) -> str:
-    """Return the first failed test that pytest's summary names."""
-    for line in lines:
+    """Return the first failed test that pytest's summary names.
+
+    What stands before the summary is left out: captured log lines begin with "ERROR" too.
+    """
+    summary = dropwhile(lambda line: "short test summary info" not in line, lines)
+    for line in summary:
         word, _, rest = line.partition(" ")
         if word in {"FAILED", "ERROR"} and rest:
             return rest.partition(" - ")[0].strip()

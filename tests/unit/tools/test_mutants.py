@@ -53,6 +53,18 @@ def test_a_text_that_is_gone_is_named(tree: Path) -> None:
         a_mutant(find="gone").apply(tree)
 
 
+def test_a_captured_log_line_is_not_taken_for_a_test() -> None:
+    """It begins with the same word as a line of pytest's summary."""
+    report = [
+        "ERROR    vq.store.log:log.py:12 a log line",
+        "=========== short test summary info ============",
+        "FAILED tests/test_code.py::test_one - assert 2 == 1",
+        "FAILED tests/test_code.py::test_two - assert 2 == 1",
+    ]
+    assert mutants.first_failure(report) == "tests/test_code.py::test_one"
+    assert "without naming" in mutants.first_failure(report[:1])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("replace", "found"), [("2", True), ("1 + 0", False)])
 def test_a_bug_is_found_and_a_harmless_change_survives(
