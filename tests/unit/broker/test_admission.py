@@ -76,6 +76,14 @@ def test_an_address_that_spoke_lately_is_no_stranger(node):
     assert node.connect("10.9.9.9")[1] == [strangers[0]]
 
 
+def test_an_address_with_a_client_is_no_stranger(node):
+    """From the first HELLO on, not only after that client has gone."""
+    node.connect("10.9.9.9", speaks=True)
+    for number in range(6):
+        node.connect(f"10.0.0.{number}")
+    assert node.connect("10.9.9.9")[1] == []
+
+
 def test_strangers_that_speak_leave_places_too(node):
     """A quarter of all places is for favoured addresses, when nobody silent can go."""
     for n in range(15):

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from support.broker import message, until
 
 from vq.broker.channel import Channel
+from vq.coordination.topics import change_settings, describe_topic
 from vq.errors import (
     BadChecksum,
     DiskFull,
@@ -282,6 +284,22 @@ async def test_readers_stop_at_what_is_durable_also_while_the_next_flush_runs(se
     served.flusher.release()
     assert await outcome(put) is None
     assert channel.high_watermark == log.synced_offset == log.end_offset
+
+
+async def test_changed_settings_show_nothing_that_is_not_durable(served):
+    """Readers of a sync topic still stop at the flushed end of the log."""
+    await served.client.put("t", 0, [message(b"first")])
+    channel = channel_of(served, 0)
+    served.flusher.held = True
+    put = served.client.send_put("t", 0, [message(b"second")])
+    await until(lambda: channel.acks)
+    async with served.cluster.admin() as admin:
+        view = await describe_topic(admin, "t")
+        await change_settings(admin, "t", replace(view.settings, max_message_bytes=1_000))
+    await until(lambda: channel.settings.max_message_bytes == 1_000)
+    assert channel.high_watermark == channel.log.synced_offset < channel.log.end_offset
+    served.flusher.release()
+    assert await outcome(put) is None
 
 
 # I/O errors ---------------------------------------------------------------------------------------

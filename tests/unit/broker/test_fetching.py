@@ -18,6 +18,7 @@ from vq.broker.fetching import (
     FetchedPartition,
     FetchSession,
 )
+from vq.broker.partitions import Partitions
 from vq.coordination.topics import delete_topic
 from vq.errors import (
     Busy,
@@ -370,6 +371,23 @@ async def test_a_look_up_that_failed_while_nobody_waited_is_told(served):
     assert payloads(found, 3) == [b"x"]
 
 
+async def test_a_late_look_up_answers_nothing_for_the_next_owner_of_its_handle(served, monkeypatch):
+    """The handle was given to another partition while the topic was looked up."""
+    await fill(served.client, [0, 1])
+    found = []
+    monkeypatch.setattr(
+        Partitions, "resolve", lambda _self, _where, then, _asker: found.append(then)
+    )
+    served.client.send_fetch(0, add(0, topic="later"))
+    await until(lambda: found)
+    end = (await served.client.fetch(1, add(1, handle=0)))[0][0].next_offset
+    waiting = served.client.send_fetch(2, again(0, end))
+    await until(lambda: parked(served))
+    found[0](served.node._partitions.channels["t", 0])
+    served.client.send_fetch(3)
+    assert await answer(waiting) == {}
+
+
 async def test_who_waits_for_a_topic_that_is_deleted_is_told(served):
     """The others of the session go on."""
     await served.cluster.create_topic("gone")
@@ -619,6 +637,16 @@ async def test_an_answer_can_be_had_at_once(served, tags):
         1: (0, 0, b""),
     }
     assert await served.client.fetch(2, again(0, end), max_wait_ms=10) == {}
+
+
+async def test_an_answer_counts_its_own_header_only(served, monkeypatch):
+    """Answers that were sent make no later answer full."""
+    monkeypatch.setattr(fetching, "_HEADER_BYTES_MAX", 1_000)
+    await fill(served.client, [0])
+    await served.client.fetch(0, add(0))
+    for sequence in range(1, 10):
+        found = await served.client.fetch(sequence, again(0, 0), max_wait_ms=1_000)
+        assert payloads(found, 0) == [b"0" * 10] * 3
 
 
 # Whatever comes -----------------------------------------------------------------------------------

@@ -174,3 +174,19 @@ async def test_an_epoch_that_zookeeper_gives_again_is_refused_for_good(served, o
     await until(lambda: tries >= 4)
     with pytest.raises(NotMaster, match=f"directory has acted in {acted_in}"):
         await served.client.put("t", 0, [message(b"x")])
+
+
+async def test_a_process_of_the_same_name_with_a_later_epoch_ends_the_mastership(cluster):
+    """Of two data directories under one node name, the one with the later epoch leads."""
+    node = await cluster.start(load_interval_s=0.01)
+    await cluster.create_topic("t")
+    client = await Client.connect(cluster.network, node.address)
+    await client.put("t", 0, [message(b"x")])
+    path = GroupState.path("b1")
+    async with cluster.admin() as admin:
+        state = GroupState.decode(path, (await admin.get(path)).data)
+        await admin.set(path, replace(state, epoch=state.epoch + 1).encode())
+        await until(lambda: node._mastership.refusal is not None)
+    with pytest.raises(NotMaster, match="in epoch 2, this process has epoch 1"):
+        await client.put("t", 0, [message(b"x")])
+    assert node._lease.revoked

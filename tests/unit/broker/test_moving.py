@@ -5,7 +5,7 @@ import errno
 from typing import Any
 
 import pytest
-from support.broker import Client, MemoryCluster, message, until
+from support.broker import Client, MemoryCluster, fetched, message, until
 
 from vq.broker import moving
 from vq.broker.channel import Channel
@@ -180,6 +180,21 @@ async def test_a_filtered_reader_gets_past_the_end_of_a_range_without_a_match(pa
         await pair.clients[pair.old].get("t", 0, end, **tags)
 
 
+async def test_a_filtered_fetch_gets_past_the_end_of_a_range_without_a_match(pair):
+    """It is told how far the range was looked through before it is sent to the next group."""
+    await pair.put(pair.old)
+    client = pair.clients[pair.old]
+    asked = {"handle": 0, "topic": "t", "partition": 0, "max_bytes": 1 << 20}
+    waiting = client.send_fetch(0, wire.FetchPartition(tags=["none"], **asked))
+    end = await pair.move()
+    await pair.until_known(pair.old, pair.new)
+    result, body = fetched(await asyncio.wait_for(waiting, 5))[0]
+    assert (result.status, result.next_offset, body) == (0, end, b"")
+    again = wire.FetchPartition(handle=0, offset=end, max_bytes=1 << 20)
+    result, _ = (await client.fetch(1, again))[0]
+    assert result.status == PartitionRangeElsewhere.status
+
+
 async def test_a_resend_across_the_move_is_recognised(pair):
     """The producer table moves along."""
     first = await pair.put(pair.old, sequence=0, **STAMP)
@@ -307,6 +322,27 @@ async def test_a_partition_comes_back_with_what_was_written_elsewhere_in_between
     client = await Client.connect(pair.cluster.network, node.address)
     assert (await client.get("t", 0, 0))[0].next_offset == end
     assert (await client.put("t", 0, [message(b"x")])).offset > back
+
+
+async def test_an_offset_by_time_is_never_the_end_of_an_earlier_range(pair):
+    """The next range here begins later than that end, and holds the next message."""
+    await pair.put(pair.old)
+    first, second = pair.old, pair.new
+    end = await pair.move()
+    await pair.until_writable(second)
+    await pair.put(second)
+    pair.old, pair.new = second, first
+    back = await pair.move()
+    await pair.until_writable(first)
+    clock = pair.cluster.nodes[first]._context.clock
+    moved_ms = clock.wall_ms()
+    await until(lambda: clock.wall_ms() > moved_ms)
+    time_ms = clock.wall_ms()
+    await pair.put(first)
+    assert end < back
+    client = pair.clients[first]
+    assert (await client.offsets("t", 0, by_time=True, time_ms=time_ms)).offset == back
+    assert (await client.offsets("t", 0, by_time=True, time_ms=1)).offset == 0
 
 
 async def test_an_outdated_or_foreign_request_is_refused(pair):

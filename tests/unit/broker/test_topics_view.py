@@ -3,15 +3,17 @@
 import asyncio
 import errno
 import sys
+from dataclasses import replace
 
 import pytest
 from support.broker import DATA, WAIT_S, Client, message, until
 
 from vq.broker import topics_view
 from vq.broker.logs import Logs
+from vq.broker.topics_view import TopicsView
 from vq.coordination.coordinator import ConnectionLost
 from vq.coordination.paths import Topic
-from vq.coordination.topics import delete_topic
+from vq.coordination.topics import change_settings, delete_topic, describe_topic
 from vq.errors import Busy, DiskFull, UnknownTopic
 from vq.remoting.messages import decode_reply
 from vq.store.memory_disk import MemoryDisk
@@ -327,3 +329,27 @@ async def test_a_topic_that_could_never_be_read_can_be_deleted(served):
             await delete_topic(admin, "t")
     await until(lambda: not view.problems)
     assert not served.disk.exists(DATA / "t")
+
+
+async def test_a_topic_that_could_not_be_read_is_read_the_next_time(served, monkeypatch):
+    """A hint is kept when its read fails with the connection."""
+    read, seen = topics_view.read_topic, []
+
+    async def note(view):
+        seen.append(view.settings.max_message_bytes)
+
+    async def lost(*_arguments, **_fields):
+        raise ConnectionLost("the connection ended before the answer")
+
+    async with served.cluster.admin() as admin:
+        view = TopicsView(admin, on_topic=note, on_gone=note, interval_s=1_000)
+        await view.refresh()
+        settings = (await describe_topic(admin, "t")).settings
+        await change_settings(admin, "t", replace(settings, max_message_bytes=1_000))
+        await until(lambda: view._hints)
+        monkeypatch.setattr(topics_view, "read_topic", lost)
+        with pytest.raises(ConnectionLost):
+            await view.refresh()
+        monkeypatch.setattr(topics_view, "read_topic", read)
+        await view.refresh()
+    assert seen == [settings.max_message_bytes, 1_000]

@@ -879,3 +879,24 @@ async def test_a_partition_whose_stop_stumbles_is_given_up_at_the_next_try(
         await consumer.close()
     assert stumbled == 2
     assert consumer.assignment() == []
+
+
+async def test_what_was_handled_before_a_pause_is_committed_after_it(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """Otherwise the next owner gets it again."""
+    consumer = await consumer_of(factory, commit_interval_s=60.0)
+    (stored,) = await send(factory, *texts(1))
+    assert await take(consumer, 1) == [b"1"]
+    await ask_for_more(consumer)
+    membership = consumer._core._membership
+    coordinator: Any = factory._cluster.coordinator
+    cluster.ensemble.disconnect(coordinator)
+    coordinator._last_reply = -1e9  # long before now
+    membership._on_session(coordinator.state)
+    await until(lambda: membership._suspending is not None and membership._suspending.done())
+    cluster.ensemble.reconnect(coordinator)
+    await until(lambda: membership._suspending is None)
+    await consumer.commit()
+    committed = await consumer.get_offset("t")
+    assert committed[TopicPartition("t", 0)] > stored.offset

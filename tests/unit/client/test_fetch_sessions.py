@@ -641,3 +641,17 @@ def test_the_default_leaves_four_thousand_partitions_something() -> None:
     """As the documents say."""
     fetches: Any = SimpleNamespace(_shared=32 * MIB, _extra=dict.fromkeys(range(4_096)))
     assert Fetches.share_bytes.fget(fetches) == 8 * KIB  # type: ignore[attr-defined]
+
+
+async def test_a_partition_that_leaves_while_it_asks_again_is_removed_at_the_broker() -> None:
+    """Its next request has not been sent, but the session still holds the partition."""
+    world = World()
+    first, second = world.partitions(2)
+    first.ask()
+    second.ask()
+    await turn()
+    first.ask()
+    first.leave()
+    await turn()
+    assert list(world.here.last.removed) == [1]
+    assert not world.here.last.partitions

@@ -885,3 +885,23 @@ async def test_the_next_owner_goes_on_at_the_commit(group: Group) -> None:
     assert taken[P2].committed is not None
     assert taken[P2].committed.offset == 77
     assert taken[P0].committed is None
+
+
+async def test_a_claim_that_failed_is_tried_again_at_once(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No other member owns the partition, so there is nobody to wait for."""
+    monkeypatch.setattr(memberships, "_BACKOFF_S", 0.01)
+    claim, failures = claims.claim, 1
+
+    async def fail(coordinator: Any, name: str, member: str, where: Any, **fields: Any) -> Any:
+        nonlocal failures
+        if where == P0 and failures:
+            failures -= 1
+            raise ConnectionLost("the connection ended before the answer")
+        return await claim(coordinator, name, member, where, **fields)
+
+    monkeypatch.setattr(claims, "claim", fail)
+    consumer = await group.join("a")
+    await until(lambda: consumer.held == ALL)
+    assert failures == 0

@@ -216,3 +216,12 @@ async def test_a_stop_is_taken_away_where_the_offset_is_one_again(client: Cluste
     await commits.reset_offset(client.coordinator, "g", WHERE, beyond)
     with pytest.raises(OffsetOutOfRange, match="still lies beyond"):
         await plan_reset(client, "g", COMMITTED)
+
+
+async def test_a_group_that_has_read_everything_is_not_stopped(client: ClusterClient) -> None:
+    """Its offset is the end and not beyond it: a reset of what is stopped leaves it alone."""
+    before = await committed(client)
+    assert before is not None
+    at_end = replace(before, offset=4 * SIZE)
+    await commits.reset_offset(client.coordinator, "g", WHERE, at_end)
+    assert await plan_reset(client, "g", EARLIEST, only_stopped=True) == []

@@ -234,3 +234,26 @@ async def test_topics_nobody_reads_any_more_are_forgotten(client, other, view) -
     assert len(await view.assigned(["t", "u"])) == 2
     assert list(await view.assigned(["u"])) == [TopicPartition("u", 0)]
     assert list(view._topics) == ["u"]
+
+
+async def test_a_mark_outlives_a_read_that_times_out(
+    client: MemoryCoordinator,
+    other: MemoryCoordinator,
+    view: View,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The session goes on, so nothing else says that the value may be old."""
+    await claims.claim(other, "g", "a", P[0])
+    assert await view.assigned(["t"]) == {P[0]: Assigned("a", 1)}
+    await claims.fence_claims(other, "g", "t")
+    await client.sync()
+    get = client.get
+
+    async def silent(path: str, **_fields: object) -> None:
+        raise ConnectionLost(f"no answer from ZooKeeper about {path!r}")
+
+    monkeypatch.setattr(client, "get", silent)
+    with pytest.raises(ConnectionLost):
+        await view.assigned(["t"])
+    monkeypatch.setattr(client, "get", get)
+    assert await view.assigned(["t"]) == {P[0]: Assigned("", 2)}

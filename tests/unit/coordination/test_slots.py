@@ -328,3 +328,16 @@ async def test_a_lease_survives_a_fault_at_every_call(fault: str) -> None:
             break
         skip += 1
     assert skip > 3
+
+
+async def test_a_holder_that_made_no_id_leaves_the_mark_where_it_was(client: Coordinator) -> None:
+    """The ids of an earlier holder lie ahead of this clock."""
+    clock = ManualClock(wall_ms=1_000_000)
+    first = SlotLease(client, clock, slots=1, used_ms=lambda: 1_400_000)
+    await first.start()
+    await first.stop()
+    for _ in range(2):
+        lease = SlotLease(client, clock, slots=1)
+        await lease.start()
+        assert lease.from_ms == 1_400_000
+        await lease.stop()

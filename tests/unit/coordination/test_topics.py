@@ -5,6 +5,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -19,6 +20,7 @@ from vq.coordination.paths import (
     BrokerNode,
     CommittedOffset,
     GroupState,
+    Partition,
     PlacementChanges,
     Topic,
 )
@@ -335,3 +337,25 @@ async def test_progress_is_reset_on_a_topic_made_anew(client) -> None:
     await topics.create_topic(client, "t")
     await commits.reset_offset(client, "g", where, CommittedOffset(offset=7))
     assert (await claims.claim(client, "g", "m1", where)).committed == CommittedOffset(offset=7)
+
+
+async def test_a_touch_that_read_an_old_placement_writes_nothing(
+    client: MemoryCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server lags behind at the first read and has caught up at the write."""
+    view = await topics.create_topic(client, "t")
+    path = Partition.path("t", 0)
+    old = await client.get(path)
+    moved = move(view.partitions[0], 5, "b3")
+    await topics.change_placement(client, view, moved)
+    get = client.get
+
+    async def lag(asked: str, **fields: Any) -> Any:
+        return old if asked == path else await get(asked, **fields)
+
+    with monkeypatch.context() as changed:
+        changed.setattr(client, "get", lag)
+        with pytest.raises(BadVersion):
+            await topics.touch_partition(client, "t", 0, 1)
+    now = await topics.describe_topic(client, "t")
+    assert (now.partitions, now.partition_versions) == ((moved,), (1,))

@@ -4,10 +4,12 @@ import asyncio
 import socket
 
 import pytest
+from support.broker import until
 
 from vq.errors import AddressUnavailable, Refused, Unreachable
 from vq.model import Address
-from vq.remoting.transport import TcpNetwork, tune
+from vq.remoting import transport
+from vq.remoting.transport import TcpListener, TcpNetwork, tune
 
 
 async def test_an_address_of_another_machine_is_refused() -> None:
@@ -53,3 +55,18 @@ async def test_connections_are_tuned() -> None:
     listener.close()
     await listener.wait_closed()
     await asyncio.sleep(0)
+
+
+async def test_a_listener_that_has_paused_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next connection may get the number of its descriptor."""
+    monkeypatch.setattr(transport, "ACCEPT_PAUSE_S", 0.001)
+    listener = await TcpNetwork().listen(Address("127.0.0.1", 0), asyncio.Protocol)
+    assert isinstance(listener, TcpListener)
+    numbers = [sock.fileno() for sock in listener._sockets]
+    listener._pause("no descriptor is free")
+    await until(lambda: not listener.trouble)
+    listener.close()
+    loop = asyncio.get_running_loop()
+    assert [loop.remove_reader(number) for number in numbers] == [False]

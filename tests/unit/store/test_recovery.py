@@ -516,3 +516,21 @@ def test_nothing_is_open_after_recovery() -> None:
     disk = closed(20).crash(keep_all)
     open_log(disk)
     assert disk.open_files == 0
+
+
+@pytest.mark.parametrize("kind", ["pwrite", "datasync", "rename"])
+def test_a_tail_that_could_not_be_kept_aside_is_still_there(kind: str) -> None:
+    """Nothing is cut off the log before its copy is durable."""
+    disk = memory_disk()
+    fill(disk, 2, flushed=True)
+    file = disk.open(FIRST)
+    file.pwrite([b"torn"], 2 * SIZE)
+    file.datasync()
+    file.close()
+    disk.fail(kind, name=f".cut-{2 * SIZE}.tmp")
+    assert open_log(disk, config=NO_CHECKPOINT).state is LogState.FAILED
+    disk.forget_faults()
+    log = open_log(disk, config=NO_CHECKPOINT)
+    assert (log.recovery.case, log.recovery.cut_bytes) == (Case.TORN_TAIL, 4)
+    (aside,) = log.recovery.cut_files
+    assert disk.read_bytes(aside) == b"torn"

@@ -1,7 +1,7 @@
 """Reading a block with distrust."""
 
 import pytest
-from support.store import DIRECTORY, append, memory_disk, open_log
+from support.store import DIRECTORY, append, flush, memory_disk, open_log
 
 from vq.model import ProducerStamp
 from vq.store import scan
@@ -124,3 +124,20 @@ def test_zeros_are_told_from_anything_else() -> None:
         file.pwrite([b"\x01"], at)
         assert not is_zero(file, end, size)
         file.pwrite([b"\x00"], at)
+
+
+def test_a_control_record_is_seen_wherever_a_chunk_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every byte of it may be the last one of a chunk."""
+    disk = memory_disk()
+    log = open_log(disk)
+    ends = []
+    for _ in range(3):
+        append(log, bytes(400))
+        flush(log)
+        ends.append(log.end_offset)
+    log.close()
+    file = disk.open(DIRECTORY / f"{0:016d}.block")
+    for size in range(ends[0], ends[1]):
+        monkeypatch.setattr(scan, "CHUNK_BYTES", size)
+        found = look_behind(file, 0, 0, ends[2], 0)
+        assert (found.batches, found.synced_offset) == (3, ends[1]), size

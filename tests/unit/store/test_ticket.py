@@ -1,6 +1,8 @@
 """What a flush does, in which order."""
 
 import errno
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support.store import DIRECTORY, append, flush, memory_disk, open_log, payloads
@@ -10,6 +12,7 @@ from vq.store.log import Log, LogState
 from vq.store.log_config import LogConfig
 from vq.store.manifest import ManifestEntry
 from vq.store.memory_disk import MemoryDisk, keep_none
+from vq.store.ticket import SyncTicket
 
 
 def kinds(disk: MemoryDisk, since: int) -> list[str]:
@@ -247,5 +250,30 @@ def test_a_file_that_has_grown_needs_new_metadata() -> None:
     again = open_log(disk, config=LogConfig())
     append(again, bytes(10))
     ticket = again.begin_sync()
+    assert ticket is not None
+    assert ticket.needs_metadata(4096)
+
+
+def test_a_ticket_over_two_file_systems_belongs_to_none() -> None:
+    """A sync of one of them says nothing about the files on the other."""
+    disks = [memory_disk(syncfs_flushes=True) for _ in range(2)]
+    ticket = SyncTicket(directory=DIRECTORY, disk=disks[0], offset=0, messages=0)
+    for disk in disks:
+        block: Any = SimpleNamespace(length=1, synced_length=0, allocated=1)
+        ticket.add(block, disk.open(DIRECTORY.parent / "file", create=True))
+    assert disks[0].file_system(DIRECTORY.parent) is not disks[1].file_system(DIRECTORY.parent)
+    assert ticket.file_system is None
+
+
+def test_the_first_byte_in_a_new_block_of_the_file_system_needs_metadata() -> None:
+    """Also when the flushed end of the log is the very end of a block."""
+    log = open_log(memory_disk(), config=LogConfig())
+    append(log, b"")
+    overhead = log.end_offset
+    append(log, bytes(4096 - 2 * overhead))
+    flush(log)
+    assert log.synced_offset == 4096
+    append(log, b"x")
+    ticket = log.begin_sync()
     assert ticket is not None
     assert ticket.needs_metadata(4096)
