@@ -10,7 +10,7 @@ from vq.store.record import Properties, encode_key, encode_properties
 #: The most that a head with nothing but a tag takes.
 TAG_HEAD_BYTES_MAX = 4 + limits.TAG_BYTES_MAX
 _TAGS_REMEMBERED = 1_024
-_KEY_SHOWN = 40  # characters of a key in an error
+_SHOWN = 40  # characters of a value in an error
 
 Head = tuple[int, bytes]
 """Flag bits, and the bytes before the payload."""
@@ -51,12 +51,15 @@ class Heads:
         return head
 
     @staticmethod
-    def of(tag: str | None, key: str | None, headers: Mapping[str, str]) -> Head | None:
+    def of(tag: str | None, key: str | None, headers: Mapping[str, str] | None) -> Head | None:
         """Return the head of any message.
 
         Raises:
             InvalidArgument, MessageTooLarge: Tag, key or headers are unusable.
         """
+        if headers is not None or type(key) is not str:
+            _check_types(key, headers)
+        headers = {} if headers is None else headers
         try:
             properties = None
             if type(key) is str and not headers:
@@ -66,15 +69,38 @@ class Heads:
         except UnicodeEncodeError as error:
             raise InvalidArgument(f"key {key!r} is no text: {error}") from error
         except (InvalidArgument, MessageTooLarge) as error:
-            shown = repr(key) if len(repr(key)) <= _KEY_SHOWN else repr(key)[:_KEY_SHOWN] + "…"
-            raise type(error)(f"key {shown} and {len(headers)} headers: {error}") from error
+            raise type(error)(f"key {_shown(key)} and {len(headers)} headers: {error}") from error
         return encode_head(None if tag is None else _checked_tag(tag), properties)
 
 
+def _check_types(key: object, headers: object) -> None:
+    if key is not None and not isinstance(key, str):
+        raise InvalidArgument(f"key {_shown(key)} is {type(key).__name__}; give text")
+    if headers is None:
+        return
+    if not isinstance(headers, Mapping):
+        raise InvalidArgument(
+            f"headers {_shown(headers)} is {type(headers).__name__}; give a mapping of text to text"
+        )
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise InvalidArgument(
+                f"header {_shown(name)}: {_shown(value)} is {type(name).__name__}: "
+                f"{type(value).__name__}; give text: text"
+            )
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+
+
 def _checked_tag(tag: str) -> bytes:
+    if not isinstance(tag, str):
+        raise InvalidArgument(f"tag {_shown(tag)} is {type(tag).__name__}; give text")
     try:
         encoded = tag.encode()
-    except (AttributeError, UnicodeEncodeError) as error:
+    except UnicodeEncodeError as error:
         raise InvalidArgument(f"tag {tag!r} is no text: {error}") from error
     if not 1 <= len(encoded) <= limits.TAG_BYTES_MAX:
         raise InvalidArgument(f"tag of {len(encoded)} bytes is outside [1, {limits.TAG_BYTES_MAX}]")

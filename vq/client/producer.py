@@ -249,10 +249,11 @@ class ProducerCore:
                 f"message of {size} bytes; topic {topic} takes at most {queues.message_bytes_max}"
             )
         head = None
-        if key is not None or headers:
-            head = self._heads.of(tag, key, headers or {})
+        if key is not None or headers is not None:
+            head = self._heads.of(tag, key, headers)
         elif tag is not None:
-            head = self._heads.of_tags.get(tag) or self._heads.of_tag(tag)
+            known = self._heads.of_tags.get(tag) if isinstance(tag, str) else None
+            head = known or self._heads.of_tag(tag)
         bound = self._send_timeout_s if timeout is None else check_timeout(timeout)
         deadline = self._clock() + bound
         future = self._future(content, head, callback, deadline)
@@ -630,7 +631,8 @@ class ProducerCore:
 
 def _as_bytes(content: object) -> bytes:
     if not isinstance(content, bytes | bytearray | memoryview):
+        shown = repr(content)[:40]
         raise InvalidArgument(
-            f"content is {type(content).__name__}; give bytes (text: content.encode())"
+            f"content {shown} is {type(content).__name__}; give bytes (text: content.encode())"
         )
     return bytes(content)

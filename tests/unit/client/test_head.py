@@ -1,5 +1,8 @@
 """Heads are those of the reference encoder; what cannot be one is shown."""
 
+import re
+from typing import Any
+
 import pytest
 
 from vq import limits
@@ -46,6 +49,24 @@ def test_what_is_no_tag_is_refused(tag: str) -> None:
     for make in (Heads().of_tag, lambda each: Heads.of(each, "k", {})):
         with pytest.raises(InvalidArgument, match="tag"):
             make(tag)
+
+
+@pytest.mark.parametrize(
+    ("key", "headers", "text"),
+    [
+        (5, None, "key 5 is int; give text"),
+        (None, 5, "headers 5 is int; give a mapping of text to text"),
+        (None, [], "headers [] is list; give a mapping of text to text"),
+        (None, {"a": 5}, "header 'a': 5 is str: int; give text: text"),
+        (None, {1: "b"}, "header 1: 'b' is int: str; give text: text"),
+    ],
+)
+def test_what_has_another_type_is_shown_with_what_is_taken(
+    key: Any, headers: Any, text: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=f"^{re.escape(text)}$"):
+        Heads.of(None, key, headers)
+    assert Heads.of(None, None, {}) is None
 
 
 def test_what_is_no_key_is_shown() -> None:

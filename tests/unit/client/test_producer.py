@@ -208,6 +208,13 @@ async def test_whatever_a_callback_raises_its_neighbours_get_their_outcome(
         (Message("t", b"x", key=5), InvalidArgument),  # type: ignore[arg-type]
         (Message("t", b"x", headers={"a": 5}), InvalidArgument),  # type: ignore[dict-item]
         (Message("t", b"x", headers={"a": "b" * 40_000}), MessageTooLarge),
+        *(
+            (Message("t", b"x", **{name: value}), InvalidArgument)
+            for name in ("tag", "key", "headers")
+            for value in (5, 0, [], ["k"], b"", {1: "a"}, {"a": None})
+        ),
+        (Message("t", None), InvalidArgument),  # type: ignore[arg-type]
+        (Message("t", 5), InvalidArgument),  # type: ignore[arg-type]
         (Message("missing", b"x"), UnknownTopic),
         (Message("bad name", b"x"), InvalidArgument),
         (Message([], b"x"), InvalidArgument),  # type: ignore[arg-type]
