@@ -29,6 +29,10 @@ class CommandFailed(VqError):
     """A command did its work and the answer is no; the message says why, everything is printed."""
 
 
+class ChildFailed(VqError):
+    """A process that a command started failed; the message ends with lines of its log, marked."""
+
+
 def outcome(error: VqError) -> str:
     """Return which of the three outcomes an error stands for."""
     cut = isinstance(error, ConnectionLost) and not isinstance(error, NotConnected)
@@ -58,12 +62,12 @@ def describe(error: VqError, *, as_json: bool) -> str:
     if as_json:
         return as_json_text(error, str(error), error.hint)
     label = "outcome unknown" if outcome(error) == "unknown" else "error"
-    lines = [f"{label}: {error}"]
-    if error.hint and error.hint.partition(":")[0] not in str(
-        error
-    ):  # said already, in more detail
-        lines.append(f"  what to do: {error.hint}")
-    return text.safe_lines("\n".join(lines))
+    said = str(error)
+    show = text.safe_lines if isinstance(error, ChildFailed) else text.safe
+    lines = [f"{label}: {show(said)}"]
+    if error.hint and error.hint.partition(":")[0] not in said:  # said already, in more detail
+        lines.append(f"  what to do: {text.safe(error.hint)}")
+    return "\n".join(lines)
 
 
 def run(

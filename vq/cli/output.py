@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
-from vq.cli.text import json_text, safe, safe_lines
+from vq.cli.text import json_text, safe
 
 #: What a cell may hold.
 Value = str | int | float | bool | None
@@ -75,16 +75,16 @@ class Output:
 
     def line(self, text: str) -> None:
         """Print one line of the result. JSON commands use ``document``."""
-        self._line(safe_lines(text))
+        self._line(safe(text))
 
     def title(self, text: str) -> None:
         """Print a line above a table when there are several; nothing in JSON."""
         if not self.as_json:
-            self._line(safe_lines(text))
+            self._line(safe(text))
 
     def remark(self, text: str) -> None:
-        """Tell a person something that is not part of the result."""
-        print(safe_lines(text), file=self._stderr, flush=True)
+        """Tell a person something that is not part of the result, in one line."""
+        print(safe(text), file=self._stderr, flush=True)
 
     @contextlib.contextmanager
     def progress(self, what: str, *, total: int | None = None) -> Iterator[Advance]:

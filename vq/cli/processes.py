@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from vq.cli.errors import ChildFailed
 from vq.client.connection import connect
-from vq.errors import CoordinationError, TimedOut, VqError
+from vq.errors import CoordinationError, VqError
 from vq.model import Address
 from vq.remoting.format import Command
 from vq.remoting.transport import TcpNetwork
@@ -30,7 +31,11 @@ _LOG_LINES = 15
 _PR_SET_PDEATHSIG = 1
 
 
-class ChildEnded(VqError):
+class ChildSilent(ChildFailed):
+    """A process that was started does not serve in time."""
+
+
+class ChildEnded(ChildFailed):
     """A child process ended although it should run; shows the end of its log."""
 
 
@@ -101,7 +106,7 @@ class BrokerChild:
 
         Raises:
             ChildEnded: It ended instead.
-            TimedOut: It did not in time.
+            ChildSilent: It did not in time.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -115,7 +120,7 @@ class BrokerChild:
                     f"{self.spec.log}:\n{self.log_tail()}"
                 )
             if time.monotonic() >= deadline:
-                raise TimedOut(
+                raise ChildSilent(
                     f"broker {self.spec.group}/{self.spec.node} does not serve at "
                     f"{self.spec.address} after {timeout_s:g} s; the end of {self.spec.log}:\n"
                     f"{self.log_tail()}"

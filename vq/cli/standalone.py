@@ -46,7 +46,7 @@ class StandaloneCluster:
         """Start the brokers and wait until each one leads its group, or ``stop`` is set.
 
         Raises:
-            ChildEnded, TimedOut: One does not; shows its log.
+            ChildEnded, ChildSilent: One does not; shows its log.
         """
         for broker in self.brokers:
             broker.start()

@@ -8,6 +8,7 @@ goes through ``safe``, JSON through ``json_text``.
 import base64
 import json
 import logging
+import textwrap
 from typing import Any, Final
 
 from vq.client.ids import time_ms_of
@@ -58,11 +59,23 @@ def json_text(value: Any, *, indent: int | None = None, ascii_only: bool = False
 
 
 class SafeFormatter(logging.Formatter):
-    """Log lines for people: what others sent is in them, too."""
+    """Log lines for people: what others sent is in them, too.
+
+    A record is one line. A traceback follows it indented, since the texts of its errors may come
+    from others and have lines that look like a record.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, or the lines of a traceback."""
+        """Return the line, and the lines of a traceback."""
         return safe_lines(super().format(record))
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        return safe(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:
+        """Return a traceback, indented."""
+        return textwrap.indent(super().formatException(ei), "  ", lambda _: True)
 
 
 def as_fields(message: Message) -> dict[str, Any]:

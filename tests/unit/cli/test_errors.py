@@ -9,7 +9,14 @@ import pytest
 from vq.cli import errors
 from vq.coordination.coordinator import ConnectionLost, NotConnected
 from vq.coordination.topics import TopicExists
-from vq.errors import CoordinationError, InvalidArgument, OffsetOutOfRange, TimedOut, UnknownTopic
+from vq.errors import (
+    CoordinationError,
+    InvalidArgument,
+    NotMaster,
+    OffsetOutOfRange,
+    TimedOut,
+    UnknownTopic,
+)
 
 
 def ended_with(error: BaseException, *, as_json: bool = False) -> tuple[int, str]:
@@ -113,3 +120,11 @@ def test_wrong_usage_and_the_machines_no_are_json_too(
     assert told["error"] == name
     assert said in told["message"]
     assert (told["outcome"], told["retriable"], told["details"]) == ("failed", False, {})
+
+
+def test_what_a_broker_says_forges_no_line() -> None:
+    said = errors.describe(NotMaster("no\nerror: stored"), as_json=False).split("\n")
+    assert said[0] == "error: no\\nerror: stored"
+    assert [line[:14] for line in said[1:]] == ["  what to do: "]
+    own = errors.ChildFailed("it ended:\n  | a line\x1b")
+    assert errors.describe(own, as_json=False) == "error: it ended:\n  | a line\\x1b"

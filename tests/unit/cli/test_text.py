@@ -2,6 +2,7 @@
 
 import json
 import logging
+import sys
 
 import pytest
 
@@ -76,6 +77,19 @@ def test_log_lines_keep_their_tracebacks_and_nothing_else_that_breaks_lines() ->
     formatter = text.SafeFormatter("%(message)s")
     record = logging.LogRecord("x", logging.INFO, "", 0, "client=%s", ("\x1b[2J\r",), None)
     assert formatter.format(record) == "client=\\x1b[2J\\r"
+
+
+def test_what_others_sent_forges_no_line_of_a_log() -> None:
+    """Neither in a message nor in the error of a traceback."""
+    formatter = text.SafeFormatter("%(levelname)s %(message)s")
+    try:
+        raise ValueError("no\nINFO all well")
+    except ValueError as error:
+        record = logging.LogRecord("x", 40, "", 0, "error=%s", (error,), sys.exc_info())
+    first, *traceback = formatter.format(record).split("\n")
+    assert first == "ERROR error=no\\nINFO all well"
+    assert "Traceback" in traceback[0]
+    assert all(line.startswith("  ") for line in traceback)
 
 
 def test_birth_time_comes_from_the_id() -> None:
