@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeGuard
 from vq.broker import reading
 from vq.broker.channel import Channel
 from vq.broker.context import Context
-from vq.broker.directory import Directory, look_up
+from vq.broker.directory import Directory, known, look_up
 from vq.broker.fetching import Fetches
 from vq.broker.session import Handler, Session
 from vq.errors import Busy, InternalError, NotMaster, VqError
@@ -174,10 +174,15 @@ class Dispatcher:
                 each.go_on(partial(self._append, channel))
         self._advance(session, key)
 
+    def _known(self, header: Any) -> Channel | None:
+        """Return the channel that a request names, if it is one of the topic that it means."""
+        where = TopicPartition(header.topic, header.partition)
+        return known(self._directory, where, header.topic_id)
+
     def get(self, session: Session, ticket: Ticket, header: wire.GetRequest, body: bytes) -> None:
         """GET: read bytes, now or when there are some."""
-        channel = self._channels.get((header.topic, header.partition))
-        if channel is None or header.topic_id not in (channel.topic_id, ""):
+        channel = self._known(header)
+        if channel is None:
             self._resolve(self.get, session, ticket, header, b"")
         else:
             reading.get(channel, session, ticket, header)
@@ -186,8 +191,8 @@ class Dispatcher:
         self, session: Session, ticket: Ticket, header: wire.OffsetsRequest, body: bytes
     ) -> None:
         """OFFSETS: tell the range of a partition."""
-        channel = self._channels.get((header.topic, header.partition))
-        if channel is None or header.topic_id not in (channel.topic_id, ""):
+        channel = self._known(header)
+        if channel is None:
             self._resolve(self.offsets, session, ticket, header, b"")
         else:
             reading.offsets(channel, session, ticket, header)
@@ -196,8 +201,8 @@ class Dispatcher:
         self, session: Session, ticket: Ticket, header: wire.VerifyRequest, body: bytes
     ) -> None:
         """VERIFY: look for damage."""
-        channel = self._channels.get((header.topic, header.partition))
-        if channel is None or header.topic_id not in (channel.topic_id, ""):
+        channel = self._known(header)
+        if channel is None:
             self._resolve(self.verify, session, ticket, header, b"")
         else:
             self._verifies.verify(session, ticket, channel, header)
@@ -214,8 +219,8 @@ class Dispatcher:
 
     def seal(self, session: Session, ticket: Ticket, header: wire.SealRequest, body: bytes) -> None:
         """SEAL: end the span that this group holds."""
-        channel = self._channels.get((header.topic, header.partition))
-        if channel is None or header.topic_id not in (channel.topic_id, ""):
+        channel = self._known(header)
+        if channel is None:
             self._resolve(self.seal, session, ticket, header, b"")
         else:
             self._moves.seal(session, ticket, channel, header.placement_version)
