@@ -469,6 +469,17 @@ def test_retention_drops_whole_durable_blocks_only() -> None:
     assert log.drop_before(log.end_offset) == 0
 
 
+def test_retention_keeps_what_is_not_durable_yet() -> None:
+    """Its flush needs the file; once that is over the block may go."""
+    log = open_log(memory_disk())
+    append(log, b"x")
+    log.roll()
+    assert log.drop_before(log.end_offset) == 0
+    flush(log)
+    assert log.synced_offset == log.end_offset
+    assert log.drop_before(log.end_offset) == log.end_offset
+
+
 def test_after_a_roll_everything_can_be_dropped() -> None:
     """An empty log remembers where it goes on."""
     disk = memory_disk()
@@ -517,6 +528,23 @@ def test_a_sealed_log_refuses_appends_also_after_a_restart() -> None:
     append(log, b"y")
     log.close()
     assert payloads(open_log(disk)) == [b"x", b"y"]
+
+
+@pytest.mark.parametrize("kind", ["datasync", "rename"])
+def test_a_sealed_log_that_failed_takes_no_appends_again(kind: str) -> None:
+    """The first I/O error is the last also when a move that was called off lifts the seal."""
+    disk = memory_disk()
+    log = open_log(disk)
+    append(log, b"x")
+    log.seal()
+    disk.fail(kind)
+    with pytest.raises(StorageFailed):
+        log.save_seal()
+    assert log.state is LogState.FAILED
+    log.unseal()
+    with pytest.raises(PartitionFailed):
+        append(log, b"y")
+    assert flush(log) is None
 
 
 def test_an_empty_log_can_be_sealed() -> None:
@@ -637,6 +665,24 @@ def test_dirty_blocks_stay_open_whatever_the_bound() -> None:
     for log in logs:
         flush(log)
     assert disk.open_files == 2
+
+
+def test_a_block_appended_to_during_its_flush_stays_open() -> None:
+    """It is dirty again as soon as that flush ends, whoever needs its place."""
+    disk = MemoryDisk()
+    cache = BlockCache(1)
+    log, other = (open_log(disk, DIRECTORY / str(n), cache=cache) for n in range(2))
+    append(log, b"x")
+    ticket = log.begin_sync()
+    assert ticket is not None
+    append(log, b"y")
+    ticket.run()
+    log.finish_sync(ticket)
+    append(other, b"z")
+    flush(other)
+    assert disk.open_files == 1
+    flush(log)
+    assert log.synced_offset == log.end_offset
 
 
 def test_the_same_on_a_real_disk(tmp_path) -> None:

@@ -227,6 +227,27 @@ def test_a_block_dropped_without_a_checkpoint_is_not_missing() -> None:
     assert not disk.exists(mark)
 
 
+def test_an_empty_log_keeps_its_blocks_until_its_checkpoint_has_room() -> None:
+    """Nothing else says where it goes on: without both, its offsets would begin again."""
+    disk = memory_disk()
+    log = open_log(disk)
+    append(log, bytes(3000))
+    log.roll()
+    flush(log)
+    log.drop_before(log.end_offset)
+    for _ in range(2):
+        disk.fail("pwrite", error=errno.ENOSPC, name="checkpoint.tmp")
+    flush(log)
+    names = disk.listdir(DIRECTORY)
+    assert f"{0:016d}.block" in names
+    assert not [name for name in names if name.endswith(".drop")]
+    again = open_log(disk.crash(keep_none))
+    assert again.end_offset == log.end_offset
+    append(log, bytes(3000))
+    flush(log)
+    assert not disk.exists(DIRECTORY / f"{0:016d}.block")
+
+
 def test_a_ticket_knows_whether_it_needs_new_metadata() -> None:
     """Bytes in a block of the file system that is durable already need none."""
     log = open_log(memory_disk(), config=LogConfig())
