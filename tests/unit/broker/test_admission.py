@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from vq.broker import admission
 from vq.broker.admission import KNOWN_S, Admission, is_loopback
 from vq.broker.config import ConnectionLimits
 
@@ -74,6 +75,16 @@ def test_an_address_that_spoke_lately_is_no_stranger(node):
     assert node.connect("10.9.9.9")[1] == []
     node.now += KNOWN_S
     assert node.connect("10.9.9.9")[1] == [strangers[0]]
+
+
+def test_of_too_many_addresses_the_one_seen_least_recently_is_forgotten(node, monkeypatch):
+    """Whoever says HELLO now is remembered, however many did before."""
+    monkeypatch.setattr(admission, "KNOWN_MAX", 2)
+    for address in ("10.0.0.1", "10.0.0.2", "10.0.0.1", "10.0.0.3"):
+        peer, _ = node.connect(address, speaks=True)
+        node.admission.forget(peer)
+    seen = [f"10.0.0.{n}" for n in (1, 2, 3) if node.admission._is_favoured(f"10.0.0.{n}", 1_000.0)]
+    assert seen == ["10.0.0.1", "10.0.0.3"]
 
 
 def test_an_address_with_a_client_is_no_stranger(node):

@@ -168,6 +168,24 @@ def test_one_look_up_answers_all_that_stood_in_line_when_it_began(board: Board) 
     assert (board.done, board.dispatcher._lines) == ([(peer, 4)], {})
 
 
+def test_those_that_a_failed_look_up_passes_over_keep_their_order(board: Board) -> None:
+    """They name another topic of that name, which is there when they are looked up."""
+    peer = Peer()
+    board.send(peer, 0, topic_id="other")
+    board.send(peer, 1)
+    board.send(peer, 2, topic_id="other")
+    board.send(peer, 3, topic_id="other")
+    board.look_up_ends(UnknownTopic("not there"))
+    board.send(peer, 4, topic_id="other")
+    board.look_up_ends(UnknownTopic("not there"))
+    assert peer.refused == [(0, UnknownTopic), (1, UnknownTopic)]
+    board.channel.topic_id = "other"
+    board.appear()
+    board.open()
+    board.look_up_ends()
+    assert board.done == [(peer, 2), (peer, 3), (peer, 4)]
+
+
 def test_a_log_that_cannot_be_opened_is_told_to_each(board: Board) -> None:
     """The channel says why; nothing waits for ever."""
     peer = Peer()

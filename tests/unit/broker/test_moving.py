@@ -416,6 +416,49 @@ async def test_an_adopt_that_waited_while_the_move_ended_changes_nothing(pair):
     assert (await pair.put(pair.new)).offset > stored.offset
 
 
+async def test_an_adopt_whose_placement_changes_while_the_log_is_flushed_is_refused(
+    pair, monkeypatch
+):
+    """The log that would be put aside is left where it is."""
+    await pair.put(pair.old)
+    first, second = pair.old, pair.new
+    await pair.move()
+    await pair.until_writable(second)
+    await pair.put(second)
+    await pair.until_known(first, second)
+    pair.old, pair.new = second, first
+    sealed = await pair.seal()
+    channel, partitions = pair.channel(first), pair.cluster.nodes[first]._partitions
+    log, version, settle = channel.log, channel.placement_version, partitions.settle
+
+    async def settle_slowly(settling: Channel) -> None:
+        await settle(settling)
+        await pair.touch()
+        await until(lambda: channel.placement_version != version)
+
+    monkeypatch.setattr(partitions, "settle", settle_slowly)
+    with pytest.raises(PartitionReadOnly):
+        await pair.adopt(sealed.end_offset, sealed.producers)
+    assert channel.log is log
+
+
+async def test_the_timer_of_a_seal_that_is_over_does_not_end_the_next_one(pair, monkeypatch):
+    """A mover that comes second has as much time as the first."""
+    timers: list[tuple[float, Any]] = []
+    await pair.put(pair.old)
+    mover = pair.mover(pair.old)
+    monkeypatch.setattr(mover._context, "call_later", lambda *timer: timers.append(timer))
+    await pair.seal()
+    await pair.touch()
+    await pair.until_writable(pair.old)
+    await pair.seal()
+    first, second = [then for delay_s, then in timers if delay_s == mover._seal_timeout_s]
+    first()
+    assert pair.channel(pair.old).sealed
+    second()
+    assert not pair.channel(pair.old).sealed
+
+
 async def test_nothing_is_appended_before_the_span_begins(pair):
     """A log that was not prepared for its span takes nothing until it begins where that does."""
     await pair.put(pair.old)

@@ -108,8 +108,11 @@ async def test_a_waiting_get_comes_back_empty_when_its_time_is_up(served):
 
 async def test_a_get_waits_for_min_bytes_or_its_time(served):
     """Too little data is held back until there is enough; or given when the time is up."""
-    latest = await _fill(served)
-    waiting = served.client.send_get("t", 0, latest, max_wait_ms=5_000, min_bytes=150)
+    before = await _fill(served)
+    await served.client.put("t", 0, [message(b"nil")])
+    latest = (await served.client.offsets("t", 0)).latest
+    exactly = 2 * (latest - before)
+    waiting = served.client.send_get("t", 0, latest, max_wait_ms=20_000, min_bytes=exactly)
     more = served.client.send_get("t", 0, latest, max_wait_ms=20_000, min_bytes=10_000)
     await until(lambda: len(served.node._partitions.channels["t", 0].parked) == 2)
     await served.client.put("t", 0, [message(b"one")])

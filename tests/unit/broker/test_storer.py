@@ -129,3 +129,16 @@ def test_a_callback_that_raises_stops_no_other(storer: Storer, flusher: FakeFlus
     storer.when_idle(lambda: told.append(1))
     flusher.finish()
     assert told == [1]
+
+
+def test_who_waits_is_told_when_nothing_is_left_to_flush(storer: Storer) -> None:
+    """The log that was dirty failed, or another flush covered it: no flush ends that could tell."""
+    told: list[int] = []
+    clean = FakeChannel()
+    clean.begin_flush = lambda: None  # type: ignore[method-assign]
+    storer.mark(clean)
+    storer.when_idle(lambda: told.append(1))
+    assert told == []
+    storer.kick()
+    assert told == [1]
+    assert storer.idle
