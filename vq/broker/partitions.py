@@ -297,12 +297,7 @@ class Partitions:
         for path in aside:
             await self._add_older(channel, path)
         if there:
-            try:
-                await self.ensure_open(channel)
-            except DiskFull:
-                for log in channel.take_logs():  # of earlier ranges: they are opened again, too
-                    await self._runner.run(log.close)
-                raise
+            await self.ensure_open(channel)
         self.channels[key] = channel
         await self._fit(channel)
         return channel

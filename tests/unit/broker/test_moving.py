@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.broker import Client, MemoryCluster, fetched, message, until
 
-from vq.broker import moving
+from vq.broker import moving, topics_view
 from vq.broker.channel import Channel
 from vq.broker.moving import Mover
 from vq.coordination.coordinator import BadVersion
@@ -322,6 +322,38 @@ async def test_a_partition_comes_back_with_what_was_written_elsewhere_in_between
     client = await Client.connect(pair.cluster.network, node.address)
     assert (await client.get("t", 0, 0))[0].next_offset == end
     assert (await client.put("t", 0, [message(b"x")])).offset > back
+
+
+async def test_tries_on_a_full_disk_hold_no_file_of_earlier_ranges(pair, monkeypatch):
+    """The partition is served with all of its ranges once there is space."""
+    monkeypatch.setattr(topics_view, "PROBLEM_RETRY_S", 0.01)
+    await pair.put(pair.old)
+    first, second = pair.old, pair.new
+    await pair.move()
+    await pair.until_writable(second)
+    await pair.put(second)
+    pair.old, pair.new = second, first
+    await pair.move()
+    await pair.until_writable(first)
+    for _ in range(2):  # the second one lies behind the checkpoint, so a start must flush it
+        await pair.put(first)
+    cluster, disk = pair.cluster, pair.cluster.disks[first]
+    cluster.ensemble.crash(cluster.coordinators[first])
+    cluster.network.kill(first)
+    disk.release_locks()
+    held = disk.open_files
+    for _ in range(1_000):
+        disk.fail("datasync", error=errno.ENOSPC, name=".block")
+    node = await cluster.start(first, refresh_interval_s=60.0)
+    client = await Client.connect(cluster.network, node.address)
+    for _ in range(3):
+        with pytest.raises(DiskFull, match="no space to open"):
+            await client.put("t", 0, [message(b"x")])
+    assert disk.open_files == held
+    disk.forget_faults()
+    await pair.until_writable(first)
+    assert (await client.offsets("t", 0)).earliest == 0
+    assert (await client.get("t", 0, 0))[1]
 
 
 async def test_an_offset_by_time_is_never_the_end_of_an_earlier_range(pair):
