@@ -175,9 +175,6 @@ class SlotLease:
                     passed.add(slot)
                     continue
                 self.from_ms = marked_ms
-                session = self._coordinator.session_id
-                if not session:
-                    continue
                 self._mark_sent_ms = marked_ms
                 until_ms = self._mark_ahead()
                 mark = SlotMark(until_ms=until_ms).encode()
@@ -198,8 +195,8 @@ class SlotLease:
                 # Perhaps leased, perhaps not. A slot that was is left to end with the session;
                 # there are plenty, and taking it over could meet its next holder.
                 continue
-            if session == self._coordinator.session_id:
-                return slot
+            # An answer is of the session that there is: one that came later is ``ConnectionLost``.
+            return slot
         raise CoordinationError(f"no message-id slot was won in {LEASE_TRIES_MAX} tries")
 
     async def _free_slot(self, passed: set[int]) -> tuple[int, int]:
