@@ -310,10 +310,9 @@ class RouteWatcher:
         try:
             node = await self._coordinator.get(node_path, watch=watch)
         except NoNode:
-            await self._coordinator.exists(node_path, watch=watch)
-            return None
+            return None  # whoever registers next claims mastership; the watch on state tells
         if node.stat.czxid != state.incarnations.get(state.master):
-            return None  # registered again, mastership not yet claimed; the watch on state tells
+            return None  # registered again, mastership not yet claimed; the same watch tells
         value = BrokerNode.decode(node_path, node.data)
         address = Address(value.host, value.port)
         return Master(address, state.epoch, state.master, node.stat.czxid)
