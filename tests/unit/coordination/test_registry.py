@@ -311,3 +311,23 @@ async def test_a_start_survives_a_fault_at_every_call(fault: str) -> None:
             break
         skip += 1
     assert skip > 5
+
+
+async def test_a_start_tells_of_no_registration_that_is_over(ensemble, client, monkeypatch) -> None:
+    """The session ended right behind the claim, and its node with it: another one is made."""
+    told: list[Registered | None] = []
+    one = broker(client, on_change=told.append)
+    claim, epochs = one.claim_mastership, []
+
+    async def claim_slowly(incarnation: int) -> int:
+        epochs.append(await claim(incarnation))
+        if len(epochs) == 1:
+            await expire(ensemble, client)
+        return epochs[-1]
+
+    monkeypatch.setattr(one, "claim_mastership", claim_slowly)
+    registered = await one.start()
+    [node] = await registry.nodes(client, "b1")
+    assert told == [registered]
+    assert (registered.incarnation, registered.epoch) == (node.incarnation, 2)
+    await one.stop()

@@ -1,5 +1,6 @@
 """Routes: what a watcher shows, how it learns of changes, and what it keeps while cut off."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -10,7 +11,7 @@ from vq.coordination import topics
 from vq.coordination.coordinator import SessionState
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.placement import close_span, move
-from vq.coordination.registry import BrokerRegistration
+from vq.coordination.registry import BrokerRegistration, read_state
 from vq.coordination.routes import Routes, RouteWatcher
 from vq.errors import InvalidState, UnknownTopic
 from vq.model import Address, PartitionState, Span, TopicSettings
@@ -149,6 +150,35 @@ async def test_a_lost_watch_event_is_made_good_by_refresh(ensemble, admin, clien
     ensemble.release_events(client, drop=True)
     assert len(watcher.snapshot.partitions("t")) == 1
     assert len(await watcher.refresh("t")) == 2
+
+
+@pytest.mark.parametrize("how", ["audit", "reconnection"])
+async def test_lost_watch_events_are_made_good_by_themselves(
+    ensemble, admin, client, watcher, monkeypatch, how
+) -> None:
+    """Those of topics, of masters and of the list: by the audit, and after a reconnection."""
+    if how == "audit":
+        monkeypatch.setattr("vq.coordination.routes.AUDIT_INTERVAL_S", 0.01)
+    await topics.create_topic(admin, "t", TopicSettings(partitions=2))
+    await watcher.track_all()
+    ensemble.hold_events(client)
+    await topics.add_partitions(admin, "t", 1)
+    await topics.create_topic(admin, "u")
+    await expire(ensemble, admin)
+    async with asyncio.timeout(5):
+        for group in ("b1", "b2"):
+            while (await read_state(admin, group)).epoch < 2:
+                await asyncio.sleep(0)
+    ensemble.release_events(client, drop=True)
+    if how == "reconnection":
+        assert watcher.snapshot.master("b1") == (Address("127.0.0.1", 1), 1)
+        ensemble.disconnect(client)
+        ensemble.reconnect(client)
+    await until(lambda: len(watcher.snapshot.partitions("t")) == 3)
+    await until(lambda: "u" in watcher.snapshot.topics)
+    for number, group in enumerate(("b1", "b2"), start=1):
+        address = Address("127.0.0.1", number)
+        await until(lambda: watcher.snapshot.master(group) == (address, 2))  # noqa: B023
 
 
 async def test_snapshots_never_change(admin, watcher) -> None:

@@ -163,10 +163,11 @@ def test_the_refused_frame_can_be_answered() -> None:
     with pytest.raises(FrameTooLarge):
         parser.feed(prefix(length=1_000, correlation_id=77))
     assert parser.suspect == (10, 77)
-    stranger = FrameParser()
-    with pytest.raises(ProtocolError):
-        stranger.feed(bytes(20))
-    assert stranger.suspect == (0, 0)
+    for strange in (bytes(20), b"GET / HTTP/1.1\r\nHost"):
+        stranger = FrameParser()
+        with pytest.raises(ProtocolError):
+            stranger.feed(strange)
+        assert stranger.suspect == (0, 0)
 
 
 def test_frames_in_front_of_damage_are_not_lost() -> None:

@@ -70,3 +70,23 @@ async def test_a_listener_that_has_paused_leaves_nothing_behind(
     listener.close()
     loop = asyncio.get_running_loop()
     assert [loop.remove_reader(number) for number in numbers] == [False]
+
+
+async def test_a_listener_closed_while_it_waits_for_descriptors_looks_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nor does it ask for room that nobody needs any more."""
+    asked: list[int] = []
+    monkeypatch.setattr(transport, "ACCEPT_PAUSE_S", 0.001)
+    monkeypatch.setattr(TcpListener, "_has_room", lambda _: False)
+    listener = await TcpNetwork().listen(
+        Address("127.0.0.1", 0), asyncio.Protocol, on_full=lambda: asked.append(1)
+    )
+    assert isinstance(listener, TcpListener)
+    listener._pause("no descriptor is free")
+    await until(lambda: asked)
+    listener.close()
+    count, later = len(asked), asyncio.Event()
+    asyncio.get_running_loop().call_later(0.002, later.set)  # behind the look that was to come
+    await later.wait()
+    assert len(asked) == count
