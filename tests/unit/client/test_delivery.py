@@ -478,7 +478,10 @@ def test_stopping_an_idle_partition_is_done_at_once(workers: Workers) -> None:
     assert partition.delivery.delivered == 0
 
 
-def test_stopping_waits_for_the_listener_and_delivers_nothing_further(workers: Workers) -> None:
+@pytest.mark.parametrize("picked", [False, True])
+def test_stopping_waits_for_the_listener_and_delivers_nothing_further(
+    workers: Workers, picked: bool
+) -> None:
     inside, leave = threading.Event(), threading.Event()
     calls = []
 
@@ -488,8 +491,8 @@ def test_stopping_waits_for_the_listener_and_delivers_nothing_further(workers: W
         leave.wait(WAIT_S)
 
     partition = Partition(workers, listener)
-    partition.add(5)
-    partition.add(5)
+    partition.add(5, picked=picked)
+    partition.add(5, picked=picked)
     assert inside.wait(WAIT_S)
     partition.stop()
     assert not partition.stopped.is_set()

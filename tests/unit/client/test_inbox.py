@@ -426,6 +426,20 @@ async def test_stopping_waits_for_the_message_in_hand() -> None:
     assert idle.delivery.delivered == 0
 
 
+@pytest.mark.parametrize("picked", [False, True])
+async def test_what_was_not_handed_out_before_a_stop_is_the_next_owners(picked: bool) -> None:
+    """The reader asks on before the position is committed."""
+    inbox = Inbox(endless())
+    partition = Partition(inbox)
+    chunk = partition.add(4, picked=picked, gap=100 if picked else 0)
+    size = len(chunk.body) // 4
+    await take(inbox, 2)
+    partition.stop()
+    assert await nothing_comes(inbox)
+    assert partition.stopped
+    assert partition.delivery.progress() == (2 * size, 2)
+
+
 @pytest.mark.parametrize("bug", [False, True])
 async def test_bytes_that_fail_a_check_are_fetched_again_while_others_go_on(
     bug: bool, monkeypatch: pytest.MonkeyPatch
