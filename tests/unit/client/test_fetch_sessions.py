@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.broker import until
+from support.timers import NotedTimers
 
 from vq import limits
 from vq.client import fetch_sessions
@@ -500,6 +501,20 @@ async def test_a_broker_that_falls_silent_is_left(monkeypatch: pytest.MonkeyPatc
     (one,) = world.partitions(1)
     one.ask()
     await until(lambda: world.here.closed)
+
+
+async def test_an_answer_ends_the_watch_for_a_silent_broker() -> None:
+    """It would cut a connection that works."""
+    world = World()
+    timers: Any = NotedTimers(asyncio.get_running_loop())
+    world.fetches._loop = timers
+    (one,) = world.partitions(1)
+    one.ask()
+    await turn()
+    (session,) = world.fetches._sessions.values()
+    assert timers.left(session._no_answer) == 1
+    world.here.answer(FetchResult(handle=world.here.last.partitions[0].handle))
+    assert timers.left(session._no_answer) == 0
 
 
 async def test_a_bug_of_the_broker_is_told_and_what_passes_is_not() -> None:

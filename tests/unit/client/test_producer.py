@@ -13,6 +13,7 @@ import pytest
 from support.broker import MemoryCluster, memory_cluster, until, until_true
 from support.client import HOST, factory_of
 from support.threads import in_thread
+from support.timers import NotedTimers
 
 from vq import aio
 from vq.client import producer as producers
@@ -758,6 +759,30 @@ async def test_a_thread_that_waits_for_room_is_woken_by_the_end(
         assert isinstance(await asyncio.to_thread(waiting.exception, 5), InvalidState)
 
 
+async def test_every_thread_that_waits_for_room_goes_on_when_there_is_enough(
+    factory: aio.MessageFactory,
+) -> None:
+    """One outcome makes room for all of them."""
+    core = await published(factory, buffer_bytes=SMALLEST_BUFFER)
+    core._cluster.ids_ready = False
+    large = send(core, Message("t", b"x" * MESSAGE_BYTES_MAX), None, 30.0)
+
+    def send_small() -> SendFuture:
+        return send(core, Message("t", b"y"), None, 30.0)
+
+    with in_thread(send_small) as one, in_thread(send_small) as two:
+        await until(lambda: core._waiting_for_room == 2)
+        large.deadline = 0.0  # the only outcome while both wait
+        core._tick()
+        assert large.done()
+        async with asyncio.timeout(10):
+            futures = [await asyncio.wrap_future(each) for each in (one, two)]
+    core._cluster.ids_ready = True
+    core._pump()
+    assert [type(await ended(future)) for future in futures] == [SendResult] * 2
+    assert core._room == core.config.buffer_bytes
+
+
 # Flush and close ----------------------------------------------------------------------------------
 async def test_flush_waits_for_what_was_taken_and_for_nothing_later(
     factory: aio.MessageFactory,
@@ -880,6 +905,26 @@ async def test_flush_sleeps_while_a_blocking_sender_is_at_it(
     core._ended(0, 0)
     async with asyncio.timeout(1):
         await flushing
+
+
+async def test_lanes_end_with_the_mastership_of_their_broker(factory: aio.MessageFactory) -> None:
+    """Except one that a thread is at: it is looked at again with the next change."""
+    core = await published(factory)
+    (master,) = (each.address for each in core._cluster.routes.masters.values())
+    closed: list[str] = []
+
+    def lane(name: str, *, idle: bool) -> Any:
+        return SimpleNamespace(
+            futures=[], close=lambda: None, close_idle=lambda: closed.append(name) or idle
+        )
+
+    former, busy = Address("former", 1), Address("busy", 1)
+    core._lanes[master] = lane("present", idle=True)
+    core._lanes[former] = lane("former", idle=True)
+    core._lanes[busy] = lane("busy", idle=False)
+    core._cluster._changed()
+    assert closed == ["former", "busy"]
+    assert set(core._lanes) == {master, busy}
 
 
 async def test_an_outcome_between_the_look_and_the_wait_wakes_flush(
@@ -1016,6 +1061,15 @@ async def test_a_broker_that_falls_silent_is_asked_on_a_new_connection(
     cluster.network.heal()
     assert (await ended(future)).id > 0
     assert await stored(factory) == [b"0", b"1"]
+
+
+async def test_an_answer_ends_the_watch_for_a_silent_broker(factory: aio.MessageFactory) -> None:
+    """It would cut a connection that works, ten seconds after each batch."""
+    core = await published(factory)
+    timers: Any = NotedTimers(core._loop)
+    core._loop = timers
+    await ended(send(core, Message("t", b"x")))
+    assert (timers.started(core._no_answer), timers.left(core._no_answer)) == (1, 0)
 
 
 async def test_deadlines_hold_while_the_broker_is_silent(
