@@ -54,6 +54,15 @@ def test_waiting_ends_when_nothing_came_for_the_idle_time() -> None:
     assert not printer.ended.is_set()
 
 
+def test_a_message_begins_the_idle_time_anew() -> None:
+    printer = Printer(
+        io.BytesIO(), form_of(as_json=False, verbose=False, terminal=False), limit=None
+    )
+    printer.last_at -= 100.0
+    printer(MESSAGE)
+    assert time.monotonic() - printer.last_at < 50.0
+
+
 def test_forms() -> None:
     assert (
         form_of(as_json=False, verbose=True, terminal=False)(MESSAGE)

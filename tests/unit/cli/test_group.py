@@ -12,15 +12,22 @@ from vq.model import PartitionPlacement, Span, TopicPartition
 
 
 class Answers:
-    """An inspector whose brokers hold ``[0, 900)`` and count ``messages``."""
+    """An inspector whose brokers hold ``[earliest, 900)`` and count ``messages``.
 
-    def __init__(self, messages: int | None) -> None:
+    Attributes:
+        counted: The ranges that were to be counted.
+    """
+
+    def __init__(self, messages: int | None, *, earliest: int = 0) -> None:
+        self.counted: list[tuple[int, int]] = []
         self._messages = messages
+        self._earliest = earliest
 
     async def ends(self, _placement: PartitionPlacement) -> PartitionEnds:
-        return PartitionEnds(0, 900, 900)
+        return PartitionEnds(self._earliest, 900, 900)
 
-    async def count(self, _placement: PartitionPlacement, _start: int, _end: int) -> int | None:
+    async def count(self, _placement: PartitionPlacement, start: int, end: int) -> int | None:
+        self.counted.append((start, end))
         return self._messages
 
 
@@ -50,6 +57,17 @@ async def test_the_lag_is_the_sum_over_the_partitions() -> None:
 async def test_a_lag_that_cannot_be_counted_is_unknown_beside_the_bytes_that_are_known() -> None:
     summary = await described(4, None)
     assert (summary["lag_bytes"], summary["lag_messages"]) == (800, None)
+
+
+async def test_what_is_not_kept_any_more_is_no_lag() -> None:
+    where = TopicPartition("t", 0)
+    offsets = {where: CommittedOffset(offset=500)}
+    state = GroupState(ConsumerGroup(topics={"t": ""}), {}, {}, offsets, {})
+    answers = Answers(3, earliest=600)
+    placement = PartitionPlacement(*where, (Span("b1", 0),))
+    row = await group._row(cast("Inspector", answers), state, placement, counted=True)
+    assert (row["committed"], row["lag_bytes"], row["lag_messages"]) == (500, 300, 3)
+    assert answers.counted == [(600, 900)]
 
 
 async def test_a_group_that_starts_at_the_latest_owes_what_younger_partitions_hold() -> None:

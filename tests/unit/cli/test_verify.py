@@ -7,9 +7,10 @@ import pytest
 
 from vq.cli.errors import CommandFailed
 from vq.cli.output import Output
-from vq.cli.verify import Target, _show
-from vq.errors import Busy
-from vq.model import Address
+from vq.cli.verify import Target, _show, _targets
+from vq.coordination.reading import TopicView
+from vq.errors import Busy, InvalidArgument
+from vq.model import Address, PartitionPlacement, Span, TopicSettings
 from vq.remoting.wire_pb2 import DamagedRange, VerifyResponse
 
 
@@ -87,3 +88,11 @@ async def test_a_broker_that_restarts_meanwhile_has_verified_nothing() -> None:
     """A new process does not know of the pass."""
     row = document(await asked(VerifyResponse(running=True, begun_ms=5), VerifyResponse()))
     assert "restarted" in str(row["error"])
+
+
+async def test_a_partition_that_is_not_there_is_refused() -> None:
+    """Verifying nothing would end well."""
+    placement = PartitionPlacement("t", 0, (Span("g1", 0),))
+    view = TopicView("t", "id", TopicSettings(), 0, (placement,), (0,))
+    with pytest.raises(InvalidArgument, match="partitions 0 to 0, not 1"):
+        await _targets(Cluster(), [view], [0, 1])  # type: ignore[arg-type]
