@@ -290,8 +290,17 @@ async def test_get_reads_again_what_was_damaged_on_the_way(
     await consumer.get_bounds("t", 0)
     connections = cluster.network.connections
     damage_on_the_way(monkeypatch, consumers, result.offset + 20, 2)
+    request = consumer._core._cluster.request
+    anew: list[bool] = []
+
+    async def noted(*arguments: Any, **options: Any) -> Any:
+        anew.append(options["anew"])
+        return await request(*arguments, **options)
+
+    monkeypatch.setattr(consumer._core._cluster, "request", noted)
     (found,) = await consumer.get("t", 0, 0, 1_000)
     assert (found.content, consumer.bad_reads) == (b"1", 2)
+    assert anew == [False, True, True], "the connection may be what damages"
     await until(lambda: cluster.network.connections == connections)
 
 
@@ -510,6 +519,31 @@ async def test_a_commit_that_fails_is_tried_again(
     await until_committed(consumer, results[1].offset + 21)
     assert not errors
     assert "a bug" in caplog.text
+
+
+async def test_what_is_handled_while_a_commit_is_under_way_is_left_for_the_next(
+    factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = await send(factory, *texts(1, 2))
+    consumer = await consumer_of(factory, commit_interval_s=60.0)
+    assert await take(consumer, 2) == [b"1", b"2"]
+    commit = commits.commit
+    under_way, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(*arguments: Any) -> Any:
+        under_way.set()
+        await go_on.wait()
+        return await commit(*arguments)
+
+    monkeypatch.setattr(memberships.commits, "commit", slow)
+    committing = asyncio.create_task(consumer.commit())
+    await under_way.wait()
+    await ask_for_more(consumer)
+    go_on.set()
+    await committing
+    assert await consumer.get_offset("t") == {TopicPartition("t", 0): results[0].offset + 21}
+    await consumer.commit()
+    assert await consumer.get_offset("t") == {TopicPartition("t", 0): results[1].offset + 21}
 
 
 async def test_only_messages_with_a_wanted_tag_come(factory: aio.MessageFactory) -> None:

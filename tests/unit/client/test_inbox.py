@@ -187,12 +187,12 @@ async def test_leaving_the_loop_consumes_nothing() -> None:
         async for _ in Messages(inbox, nothing):
             raise ZeroDivisionError
     async with contextlib.aclosing(Messages(inbox, nothing)) as messages:
-        await anext(messages)
+        return await take_one(messages)
     gc.collect()
     await asyncio.sleep(0)
     assert partition.delivery.delivered == 2, "those before the one that is in hand"
     with pytest.raises(StopAsyncIteration):
-        await anext(messages)
+        return await take_one(messages)
     inbox.close()
     assert partition.delivery.delivered == 3
 
@@ -352,6 +352,31 @@ async def test_a_task_cannot_ask_while_another_is_at_a_message_or_waits(
     assert partition.delivery.position == partition.offset
 
 
+async def test_an_iterator_that_was_replaced_asks_like_a_new_one() -> None:
+    """Its wait was cancelled, then another task's iterator took a message, and is at it."""
+    inbox = Inbox(endless())
+    earlier, later = Messages(inbox, nothing), Messages(inbox, nothing)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await anext(earlier)
+    partition = Partition(inbox)
+    partition.add(3)
+    leave = asyncio.Event()
+
+    async def handle() -> None:
+        assert (await anext(later)).content == b"0.0"
+        await leave.wait()
+
+    task = asyncio.create_task(handle())
+    await asyncio.sleep(0)
+    with pytest.raises(InvalidState, match="another task iterates"):
+        await anext(earlier)
+    assert partition.delivery.delivered == 0
+    leave.set()
+    await task
+    assert (await anext(earlier)).content == b"0.1"
+
+
 async def test_a_task_that_is_done_hands_its_iterator_on() -> None:
     inbox = Inbox(endless())
     partition = Partition(inbox)
@@ -408,6 +433,18 @@ async def test_a_hand_over_does_not_wait_for_a_loop_that_was_left(stop_first: bo
     await asyncio.sleep(0)
     if not stop_first:
         partition.stop()
+    assert (partition.stopped, partition.delivery.delivered) == (True, 0)
+
+
+async def test_a_hand_over_goes_on_when_the_iteration_is_closed() -> None:
+    """As ``contextlib.aclosing`` does, while somebody still refers to the iterator."""
+    inbox = Inbox(endless())
+    partition = Partition(inbox)
+    partition.add(2)
+    async with contextlib.aclosing(Messages(inbox, nothing)) as messages:
+        assert await take_one(messages) == b"0.0"
+        partition.stop()
+        assert not partition.stopped
     assert (partition.stopped, partition.delivery.delivered) == (True, 0)
 
 
@@ -475,7 +512,8 @@ async def test_bytes_that_fail_a_check_are_fetched_again_while_others_go_on(
     assert bad.stopped
 
 
-async def test_nothing_is_handed_out_once_the_permit_has_lapsed() -> None:
+@pytest.mark.parametrize("one_task", [False, True])
+async def test_nothing_is_handed_out_once_the_permit_has_lapsed(one_task: bool) -> None:
     """Also in the middle of a chunk; what was in hand is done when the next one is asked for."""
     clock = ManualClock()
     permit = Permit(clock.monotonic)
@@ -484,10 +522,23 @@ async def test_nothing_is_handed_out_once_the_permit_has_lapsed() -> None:
     partition = Partition(inbox)
     partition.add(4)
     messages = Messages(inbox, nothing)
-    found = [await asyncio.create_task(take_one(messages)) for _ in range(2)]
-    assert found == [b"0.0", b"0.1"]
-    clock.advance(4.0)
-    waiting = asyncio.ensure_future(anext(messages))
+    asked = asyncio.Event()
+
+    async def take_three() -> bytes:
+        assert await take_one(messages) == b"0.0"
+        assert await take_one(messages) == b"0.1"
+        clock.advance(4.0)
+        asked.set()
+        return await take_one(messages)
+
+    if one_task:
+        waiting = asyncio.ensure_future(take_three())
+        await asked.wait()
+    else:
+        found = [await asyncio.create_task(take_one(messages)) for _ in range(2)]
+        assert found == [b"0.0", b"0.1"]
+        clock.advance(4.0)
+        waiting = asyncio.ensure_future(take_one(messages))
     for _ in range(5):
         await asyncio.sleep(0)
     assert not waiting.done()
@@ -498,7 +549,7 @@ async def test_nothing_is_handed_out_once_the_permit_has_lapsed() -> None:
     other.add(1)
     permit.until = 10.0
     async with asyncio.timeout(5):
-        assert (await waiting).content == b"1.0"
+        assert await waiting == b"1.0"
 
 
 async def test_close_ends_a_reader_that_waits_for_the_permit() -> None:

@@ -720,6 +720,30 @@ async def test_a_process_that_stood_still_asks_before_it_delivers(group: Group) 
         assert consumer.held == ALL - {where}
 
 
+async def test_a_proof_holds_from_when_it_was_asked_for(group: Group) -> None:
+    """The process stands still once more before the answers are looked at."""
+    clock = JumpingClock()
+    consumer = await group.join("a", await group.client(session_timeout_s=60.0, clock=clock))
+    await until(lambda: consumer.held == ALL)
+    coordinator = consumer.coordinator
+    coordinator._clock = clock
+    sync = coordinator.sync
+
+    async def late() -> None:
+        await sync()
+        clock.jumped_s += 31.0
+
+    coordinator.sync = late  # type: ignore[method-assign]
+    clock.jumped_s = 61.0
+    consumer.member._permit.start()  # its timer is due
+    await until(lambda: "resume" in consumer.events)
+    assert not consumer.permit.holds
+    coordinator.sync = sync  # type: ignore[method-assign]
+    consumer.member._permit.start()
+    await until(lambda: consumer.permit.holds)
+    assert consumer.events == ["suspend", "resume"] * 2
+
+
 async def test_joining_again_proves_nothing_about_what_is_held(group: Group) -> None:
     """A member node may be missing because the session ended a moment ago, owners with it."""
     consumer = await group.join("a", await group.client(session_timeout_s=60.0))
@@ -846,6 +870,31 @@ async def test_an_owner_node_taken_away_is_noticed(group: Group) -> None:
         await coordinator.delete("consumers/g/owners/t/1")
     audit(consumer)
     await until(lambda: consumer.events == [f"drop {P1}"] and consumer.held == ALL)
+
+
+async def test_a_look_at_what_is_owned_that_failed_is_repeated(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the next try, long before the next audit."""
+    monkeypatch.setattr(memberships, "_BACKOFF_S", 0.01)
+    consumer = await group.join("a")
+    await until(lambda: consumer.held == ALL)
+    still_ours = claims.still_ours
+    failures = 1
+
+    async def fail(coordinator: Any, claim: claims.Claim) -> bool:
+        nonlocal failures
+        if claim.partition == P1 and failures:
+            failures -= 1
+            raise CoordinationError("no answer")
+        return await still_ours(coordinator, claim)
+
+    monkeypatch.setattr(memberships.claims, "still_ours", fail)
+    async with group.cluster.admin() as coordinator:
+        await coordinator.delete("consumers/g/owners/t/1")
+    audit(consumer)
+    await until(lambda: consumer.events == [f"drop {P1}"] and consumer.held == ALL)
+    assert failures == 0
 
 
 # Commits ----------------------------------------------------------------------------------------
