@@ -52,6 +52,7 @@ class Brokers:
         self.silent: set[Address] = set()
         self.damaged: set[Address] = set()
         self.ends: Mapping[Address, tuple[int, int]] = {}
+        self.at_time: Mapping[Address, int] = {}
 
     async def request(self, address: Address, command: int, message: Any) -> tuple[Any, bytes]:
         self.asked.append((address, message))
@@ -70,6 +71,7 @@ class Brokers:
             log_end_offset=latest,
             count=(message.to_offset - message.from_offset) // 100 if exact else 0,
             count_exact=exact,
+            offset=self.at_time[address] if message.by_time else 0,
         )
         return answer, b""
 
@@ -181,6 +183,28 @@ async def test_an_end_that_nobody_tells_is_unknown(brokers: Brokers, silent: str
     brokers.silent = {ADDRESS[silent]}
     assert await Inspector(cluster_of(brokers)).ends(PLACEMENT) is None
     assert await Inspector(cluster_of(brokers)).count(PLACEMENT, 100, 900) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "found", "asked"),
+    [
+        (300, 700, 300, ["b1"]),
+        (500, 500, 500, ["b1", "b2"]),
+        (500, 700, 700, ["b1", "b2"]),
+        (500, 900, 900, ["b1", "b2"]),
+    ],
+)
+async def test_a_time_is_looked_for_in_one_group_after_the_other(
+    brokers: Brokers, first: int, second: int, found: int, asked: list[str]
+) -> None:
+    """A group answers with its end when it has nothing that young."""
+    brokers.ends = {ADDRESS["b1"]: (100, 500), ADDRESS["b2"]: (500, 900)}
+    brokers.at_time = {ADDRESS["b1"]: first, ADDRESS["b2"]: second}
+    inspector = Inspector(cluster_of(brokers))
+    assert await inspector.offset_at_time(PLACEMENT, 5) == found
+    assert [address for address, _ in brokers.asked] == [ADDRESS[name] for name in asked]
+    brokers.silent = {ADDRESS[asked[-1]]}
+    assert await inspector.offset_at_time(PLACEMENT, 5) is None
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from vq.client.config import ConsumerConfig, ProducerConfig, StartPosition
 from vq.client.resets import Goal, Target, carry_out, plan_reset
 from vq.coordination import commits
 from vq.coordination.paths import CommittedOffset
-from vq.errors import GroupStopped
+from vq.errors import CorruptData, GroupStopped, ProtocolError
 from vq.model import Message, TopicPartition
 
 WHERE = TopicPartition("t", 0)
@@ -252,3 +252,29 @@ async def test_a_place_is_asked_for_until_somebody_answers(cluster: MemoryCluste
         await until(lambda: consumer.assignment() == [WHERE])
         await cluster.start()
         assert await take(consumer, 2) == ["m2", "m3"]
+
+
+async def test_a_stop_is_shown_on_when_the_messages_in_hand_go_on(cluster: MemoryCluster) -> None:
+    """What was fetched before is handled to its end; something else may keep it for a while."""
+    async with factory_of(cluster) as factory, await member(factory) as consumer:
+        assert await take(consumer, 1) == ["m0"]
+        core = consumer._core
+        held = core._held[WHERE]
+        core._stop(held, "the log was cut")
+        core._stuck(held, CorruptData("m1"))
+        assert isinstance(consumer.troubles()[WHERE].error, CorruptData)
+        core._went_on(held)
+        assert isinstance(consumer.troubles()[WHERE].error, GroupStopped)
+
+
+async def test_bytes_that_come_again_end_no_trouble_of_the_messages(cluster: MemoryCluster) -> None:
+    async with factory_of(cluster) as factory, await member(factory) as consumer:
+        assert await take(consumer, 1) == ["m0"]
+        core = consumer._core
+        held = core._held[WHERE]
+        core._fetch_told(held, ProtocolError("no answer"))
+        core._stuck(held, CorruptData("m1"))
+        core._fetch_told(held, None)
+        assert isinstance(consumer.troubles()[WHERE].error, CorruptData)
+        core._went_on(held)
+        assert consumer.troubles() == {}
