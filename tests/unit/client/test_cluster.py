@@ -2,17 +2,20 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from support.broker import MemoryCluster, memory_cluster, until, until_true
 from support.client import HOST, cluster_client, started
 
+from vq.client import connection as connections
 from vq.client.cluster import ClusterClient
 from vq.client.ids import EPOCH_MS, IdsUsedUp, time_ms_of
 from vq.client.queries import broker_status, cluster_status, partitions_of
 from vq.clock import ManualClock
 from vq.coordination.memory import MemoryCoordinator
 from vq.errors import (
+    ConnectionCut,
     CoordinationError,
     InvalidArgument,
     InvalidState,
@@ -128,6 +131,36 @@ async def test_a_connection_that_ended_is_made_again(
     remove()
 
 
+async def test_a_connection_that_ended_right_after_its_hello_is_not_kept(
+    client: ClusterClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody tells of its end any more."""
+    address = await master(client)
+    connect = connections.connect
+    cuts = 1
+
+    async def cut_at_once(*arguments: Any, **options: Any) -> connections.BrokerConnection:
+        nonlocal cuts
+        ended = asyncio.Event()
+        on_close = options.pop("on_close")
+
+        def closed(connection: connections.BrokerConnection) -> None:
+            on_close(connection)
+            ended.set()
+
+        connection = await connect(*arguments, on_close=closed, **options)
+        if cuts:
+            cuts -= 1
+            connection.close()
+            await ended.wait()
+        return connection
+
+    monkeypatch.setattr(connections, "connect", cut_at_once)
+    with pytest.raises(ConnectionCut):
+        await client.connection(address)
+    assert (await client.request(address, Command.PING, PingRequest()))[1] == b""
+
+
 async def test_attempts_come_at_growing_intervals_and_one_at_a_time(
     client: ClusterClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +188,45 @@ async def test_a_request_has_one_deadline_for_connecting_and_answering(
         with pytest.raises(TimedOut):
             await client.request(address, Command.PING, PingRequest(), timeout=0.03)
         cluster.network.heal()
+
+
+@pytest.mark.parametrize(("connecting_s", "left_s"), [(0.0, 5.0), (2.0, 3.0), (6.0, 0.0)])
+async def test_an_answer_has_the_time_that_connecting_left(
+    client: ClusterClient, monkeypatch: pytest.MonkeyPatch, connecting_s: float, left_s: float
+) -> None:
+    clock = ManualClock()
+    given: list[float] = []
+
+    class Connection:
+        async def request(self, *_: object, timeout: float) -> tuple[None, bytes]:
+            given.append(timeout)
+            return None, b""
+
+    async def connect(_: Address) -> Connection:
+        clock.advance(connecting_s)
+        return Connection()
+
+    monkeypatch.setattr(client, "clock", clock)
+    monkeypatch.setattr(client, "connection", connect)
+    await client.request(Address("b", 1), Command.PING, PingRequest(), timeout=5.0)
+    assert given == [left_s]
+
+
+async def test_the_end_of_another_connection_to_a_broker_leaves_the_one_in_use(
+    client: ClusterClient,
+) -> None:
+    """Such as one whose HELLO came too late, and that ends after the next attempt succeeded."""
+    address = await master(client)
+    in_use = await client.connection(address)
+    ended = asyncio.Event()
+
+    def closed(connection: connections.BrokerConnection) -> None:
+        client._connection_closed(connection)
+        ended.set()
+
+    (await client._open(address, closed)).close()
+    await ended.wait()
+    assert await client.connection(address) is in_use
 
 
 async def test_a_listener_that_raises_takes_no_other_with_it(

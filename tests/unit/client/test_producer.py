@@ -783,6 +783,36 @@ async def test_every_thread_that_waits_for_room_goes_on_when_there_is_enough(
     assert core._room == core.config.buffer_bytes
 
 
+async def test_a_send_has_one_deadline_for_routes_room_and_outcome(
+    factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = await producer_of(factory)
+    core = producer._core
+    publish, wait_for_room, enqueue = core.publish, core.wait_for_room, core.enqueue
+    left: list[float] = []
+
+    async def slow(topic: str) -> None:
+        await asyncio.sleep(0.001)
+        await publish(topic)
+
+    async def noted_wait(timeout: float | None) -> None:
+        assert timeout is not None
+        left.append(timeout)
+        await asyncio.sleep(0.001)
+        await wait_for_room(timeout)
+
+    def noted(message: Message, callback: Any, timeout: float, **options: Any) -> SendFuture:
+        left.append(timeout)
+        return enqueue(message, callback, timeout, **options)
+
+    monkeypatch.setattr(core, "publish", slow)
+    monkeypatch.setattr(core, "wait_for_room", noted_wait)
+    monkeypatch.setattr(core, "enqueue", noted)
+    assert (await producer.send(Message("t", b"x"), timeout=30.0)).id > 0
+    first, room, outcome = left
+    assert first == 30.0 > room > outcome > 0.0
+
+
 # Flush and close ----------------------------------------------------------------------------------
 async def test_flush_waits_for_what_was_taken_and_for_nothing_later(
     factory: aio.MessageFactory,
