@@ -24,13 +24,14 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19vq/store/properties.proto\x12\x08vq.store\"\xc8\x01\n\x10RecordProperties\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x38\n\x07headers\x18\x02 \x03(\x0b\x32\'.vq.store.RecordProperties.HeadersEntry\x12\x18\n\x10\x64\x65livery_time_ms\x18\x03 \x01(\x04\x12\x13\n\x0bretry_count\x18\x04 \x01(\r\x12\x0e\n\x06origin\x18\x05 \x01(\t\x1a.\n\x0cHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19vq/store/properties.proto\x12\x08vq.store\"\xc8\x01\n\x10RecordProperties\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x38\n\x07headers\x18\x02 \x03(\x0b\x32\'.vq.store.RecordProperties.HeadersEntry\x12\x18\n\x10\x64\x65livery_time_ms\x18\x03 \x01(\x04\x12\x13\n\x0bretry_count\x18\x04 \x01(\r\x12\x0e\n\x06origin\x18\x05 \x01(\t\x1a.\n\x0cHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x32\n\x08vq.storeB\x0fPropertiesProtoP\x01Z\x08vq/store\xaa\x02\x08Vq.Storeb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'vq.store.properties_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'\n\010vq.storeB\017PropertiesProtoP\001Z\010vq/store\252\002\010Vq.Store'
   _globals['_RECORDPROPERTIES_HEADERSENTRY']._loaded_options = None
   _globals['_RECORDPROPERTIES_HEADERSENTRY']._serialized_options = b'8\001'
   _globals['_RECORDPROPERTIES']._serialized_start=40
