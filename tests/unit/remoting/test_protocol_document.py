@@ -1,5 +1,7 @@
 """docs/protocol.md says what the code does: fields, numbers, statuses and limits."""
 
+import dataclasses
+import json
 import re
 from pathlib import Path
 
@@ -7,10 +9,16 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor
 
 from vq import errors, limits
+from vq.broker.reading import FILTER_SCAN_BYTES
+from vq.coordination import paths
 from vq.errors import STATUSES, OutcomeUnknown, VqError
+from vq.model import Message, PartitionState, TopicSettings
 from vq.remoting import hessian
 from vq.remoting import wire_pb2 as wire
-from vq.remoting.format import Command
+from vq.remoting.connection import Closing, ServerConnection, ServerIdentity
+from vq.remoting.format import PREFIX, Command
+from vq.remoting.frames import encode_frame
+from vq.store.properties_pb2 import RecordProperties
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text("utf-8")
 TYPES = {
@@ -116,6 +124,9 @@ def test_numbers_in_the_text_are_those_of_the_code() -> None:
         (limits.FRAME_BYTES_MAX_BEFORE_HELLO, "a frame has at most {} bytes"),
         (limits.FETCH_BYTES_MAX, "of the body; 0 or more than {} counts"),
         (int(limits.LONG_POLL_S_MAX * 1000), "more than {} counts"),
+        (FILTER_SCAN_BYTES, "looks at {} bytes of the log at a time"),
+        (limits.MESSAGE_BYTES_MAX, "not decompress to at most {} bytes"),
+        (limits.PARTITIONS_PER_TOPIC_MAX, "how many, 1 to {}"),
     ):
         shown = f"{number:,}".replace(",", " ")
         assert words.format(shown) in text
@@ -125,3 +136,89 @@ def test_details_named_in_the_text_belong_to_statuses() -> None:
     """The classes exist."""
     for name in re.findall(r"`([A-Z][A-Za-z]+)` (?:has|have|and)", DOCUMENT):
         assert hasattr(errors, name) or hasattr(wire, name), name
+
+
+def first_cells(marker: str) -> list[str]:
+    """The first column of the table behind a marker."""
+    return [row[0].strip("`") for row in rows(DOCUMENT.split(f"<!-- {marker}:", 1)[1])]
+
+
+def test_values_of_the_nodes_are_those_of_the_code() -> None:
+    """Phases of a topic and states of a partition."""
+    assert set(first_cells("phases")) == {paths.READY, paths.CREATING, paths.DELETING}
+    assert first_cells("states") == [each.value for each in PartitionState]
+
+
+def test_settings_are_those_of_the_code() -> None:
+    """Each with its default, as its node has it."""
+    told = rows(DOCUMENT.split("<!-- settings:", 1)[1])
+    settings = dataclasses.asdict(TopicSettings())
+    assert {row[0].strip("`"): json.loads(row[1].strip("`")) for row in told} == settings
+
+
+def test_properties_are_those_of_the_code() -> None:
+    """Names, numbers and types; honoured is what a consumer gives to the application."""
+    told = rows(DOCUMENT.split("<!-- properties:", 1)[1])
+    fields = RecordProperties.DESCRIPTOR.fields
+    assert [tuple(row[:3]) for row in told] == [
+        (field.name, str(field.number), type_of(field)) for field in fields
+    ]
+    honoured = {row[0] for row in told if row[3].startswith("yes")}
+    assert honoured == {field.name for field in fields} & set(Message._fields)
+
+
+def hello(**fields: str | int) -> bytes:
+    """A frame with a HELLO, good but for ``fields``."""
+    message = wire.HelloRequest(**{"version_min": 1, "version_max": 1, **fields})
+    return encode_frame(Command.HELLO, 0, 1, 0, message.SerializeToString())
+
+
+FAULTS = {
+    "no frame": (b"GET / HTTP/1.1\r\n\r\n    ", False),
+    "another version": (PREFIX.pack(16, b"vq\x02", 0, Command.HELLO, 0, 1, 0), False),
+    "too large": (PREFIX.pack(2**31, b"vq\x01", 0, Command.HELLO, 0, 1, 0), False),
+    "no version in common": (hello(version_min=9, version_max=9), False),
+    "another cluster": (hello(cluster="another"), False),
+    "a bad client id": (hello(client_id="a b"), False),
+    "authentication": (hello(mechanism="magic"), False),
+    "no hello": (encode_frame(Command.PING, 0, 1, 0, b""), False),
+    "unknown command": (encode_frame(999, 0, 1, 0, b""), True),
+    "a bad header": (encode_frame(Command.PING, 0, 1, 0, b"\xff"), True),
+    "unknown flags": (encode_frame(Command.PING, 0, 1, 128, b""), True),
+    "a status": (encode_frame(Command.PING, 1, 1, 0, b""), True),
+    "an id in use": (encode_frame(Command.PING, 0, 1, 0, b"") * 2, True),
+    "a second hello": (hello(), True),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_a_frame_closes_with_a_status_of_the_table(fault: str) -> None:
+    """Each kind of fault, sent to the broker's end of a connection."""
+    data, after_hello = FAULTS[fault]
+    connection = ServerConnection(ServerIdentity(cluster="c", group="g", node="n"))
+    if after_hello:
+        connection.receive_data(hello())
+    *_, last = connection.receive_data(data)
+    assert isinstance(last, Closing)
+    assert type(last.error).__name__ in first_cells("closing")
+
+
+def test_every_status_of_the_table_closes_for_a_reason() -> None:
+    """The faults above give those of the frame; command 0 has the others."""
+    found = set()
+    for data, after_hello in FAULTS.values():
+        connection = ServerConnection(ServerIdentity(cluster="c", group="g", node="n"))
+        *_, last = connection.receive_data((hello() if after_hello else b"") + data)
+        assert isinstance(last, Closing)
+        found.add(type(last.error).__name__)
+    table = rows(DOCUMENT.split("<!-- closing:", 1)[1])
+    assert found == {row[0] for row in table if "command 0" not in row[1]}
+
+
+def test_schemas_say_where_generated_code_goes() -> None:
+    """In Go, Java and C#: a compiler for these asks for it."""
+    for descriptor in (wire.DESCRIPTOR, RecordProperties.DESCRIPTOR.file):
+        options = descriptor.GetOptions()
+        assert options.go_package == descriptor.package.replace(".", "/")
+        assert options.java_package == descriptor.package
+        assert options.csharp_namespace == descriptor.package.title()
