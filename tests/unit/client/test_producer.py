@@ -1062,6 +1062,26 @@ async def test_close_leaves_neither_timers_nor_listeners(factory: aio.MessageFac
     assert core._tick_timer is None or core._tick_timer.cancelled()
 
 
+async def test_a_producer_that_is_closed_while_it_publishes_takes_nothing(
+    factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = await producer_of(factory)
+    core = producer._core
+    track = core._cluster.track
+
+    async def closed_meanwhile(topic: str) -> Any:
+        routes = await track(topic)
+        await core.close()
+        return routes
+
+    monkeypatch.setattr(core._cluster, "track", closed_meanwhile)
+    with pytest.raises(InvalidState, match="closed"):
+        await producer.publish("t")
+    with pytest.raises(InvalidState, match="closed"):
+        send(core, Message("t", b"x"))
+    assert core._topics == {}
+
+
 async def test_in_a_forked_child_nobody_waits_for_an_answer(factory: aio.MessageFactory) -> None:
     core = await published(factory)
     core._cluster.ids_ready = False
