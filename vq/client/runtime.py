@@ -61,8 +61,11 @@ class LoopThread:
             self.loop.close()
 
     async def _cancel_tasks(self) -> None:
-        """End what still runs, so that no thread waits for ever for its result."""
-        await asyncio.sleep(0)  # what was handed over last becomes a task now
+        """End what still runs, so that no thread waits for ever for its result.
+
+        What was handed over last is a task by now: the loop calls back in the order in which it was
+        asked to.
+        """
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
