@@ -6,7 +6,7 @@ flush runs waits for the next one.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from vq.broker.flusher import Flusher
@@ -54,7 +54,6 @@ class Storer:
         self._dirty: dict[Flushable, None] = {}  # a set that keeps its order
         self._flushing: list[Flushable] = []
         self._busy = False
-        self._idle_callbacks: list[Callable[[], None]] = []
         self.flushes = 0
         self.flushed_logs = 0
         turn.on_end(self.kick)
@@ -72,18 +71,6 @@ class Storer:
         self._dirty[channel] = None
         if not self._busy:
             self._turn.schedule()
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing is dirty and no flush is in flight."""
-        return not self._busy and not self._dirty
-
-    def when_idle(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once, as soon as ``idle`` holds (now if it does)."""
-        if self.idle:
-            callback()
-        else:
-            self._idle_callbacks.append(callback)
 
     def kick(self) -> None:
         """Start a flush of all that is dirty, unless one is in flight."""
@@ -105,8 +92,6 @@ class Storer:
             self._busy = True
             self._flushing = channels
             self._flusher.submit(tickets)
-        elif self._idle_callbacks:
-            self._tell_idle()
 
     def _on_done(
         self, tickets: Sequence[SyncTicket], outcome: Sequence[BaseException | None]
@@ -136,16 +121,6 @@ class Storer:
                     "settling failed; the next flush tries again partition=%s", channel
                 )
         self._turn.run()
-        if self._idle_callbacks and self.idle:
-            self._tell_idle()
-
-    def _tell_idle(self) -> None:
-        callbacks, self._idle_callbacks = self._idle_callbacks, []
-        for callback in callbacks:
-            try:
-                callback()
-            except Exception:
-                logger.exception("a callback that waited for the last flush failed")
 
 
 def _fail(channel: Flushable, error: BaseException) -> None:

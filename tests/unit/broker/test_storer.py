@@ -88,7 +88,7 @@ def test_one_flush_is_in_flight_and_what_comes_meanwhile_waits(
     assert first.calls == ["begin_flush", "end_flush", "settle"]
     assert second.calls == ["begin_flush"]
     flusher.finish()
-    assert storer.idle
+    assert flusher.submitted == []
     assert (storer.flushes, storer.flushed_logs) == (2, 2)
 
 
@@ -111,34 +111,6 @@ def test_one_log_that_raises_anything_does_not_stop_the_others(
         flusher.finish(outcome)
         for channel in others:
             assert channel.calls == ["begin_flush", "end_flush", "settle"] * number
-        assert storer.idle
+        assert flusher.submitted == []
         told = struck.calls.count("flush_failed")
         assert told == (0 if hook == "settle" else number), "a log that raised must be ended"
-
-
-def test_a_callback_that_raises_stops_no_other(storer: Storer, flusher: FakeFlusher) -> None:
-    """Whoever waits until nothing is dirty is told."""
-    told: list[int] = []
-
-    def broken() -> None:
-        raise RuntimeError("a bug")
-
-    storer.mark(FakeChannel())
-    storer.kick()
-    storer.when_idle(broken)
-    storer.when_idle(lambda: told.append(1))
-    flusher.finish()
-    assert told == [1]
-
-
-def test_who_waits_is_told_when_nothing_is_left_to_flush(storer: Storer) -> None:
-    """The log that was dirty failed, or another flush covered it: no flush ends that could tell."""
-    told: list[int] = []
-    clean = FakeChannel()
-    clean.begin_flush = lambda: None  # type: ignore[method-assign]
-    storer.mark(clean)
-    storer.when_idle(lambda: told.append(1))
-    assert told == []
-    storer.kick()
-    assert told == [1]
-    assert storer.idle
