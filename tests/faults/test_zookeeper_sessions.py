@@ -59,7 +59,7 @@ class Node:
             rng=random.Random(1),
         )
         self.slot = SlotLease(self.coordinator, SystemClock())
-        self.routes = RouteWatcher(self.coordinator, SystemClock())
+        self.routes = RouteWatcher(self.coordinator)
 
     async def start(self) -> None:
         self.coordinator.add_listener(self.states.append)

@@ -60,7 +60,7 @@ class ClusterClient:
         self.rng = rng
         self.fetch_numbers = itertools.count(1)  # of the fetch sessions of its consumers
         self._network = network
-        self._watcher = RouteWatcher(coordinator, clock)
+        self._watcher = RouteWatcher(coordinator)
         self._slot = SlotLease(
             coordinator,
             clock,

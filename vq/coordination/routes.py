@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from vq.clock import Clock
 from vq.coordination.coordinator import Coordinator, NoNode, SessionState, WatchEvent
 from vq.coordination.paths import TOPICS, BrokerNode, GroupState
 from vq.coordination.reading import TopicView, children_or_none, gather_all, read_topic
@@ -100,12 +99,10 @@ class RouteWatcher:
 
     Args:
         coordinator: A started coordinator.
-        clock: Tells how old the picture is.
     """
 
-    def __init__(self, coordinator: Coordinator, clock: Clock) -> None:
+    def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
-        self._clock = clock
         self._snapshot = Routes()
         self._tracked: set[str] = set()
         self._track_all = False
@@ -117,7 +114,6 @@ class RouteWatcher:
         self._callbacks: list[Callable[[Routes], None]] = []
         self._task: asyncio.Task[None] | None = None
         self._remove_listener: Callable[[], None] | None = None
-        self._read_at = -float("inf")
         self._closed = False
         # One read of a thing at a time, or an older answer could replace a newer one.
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
@@ -126,11 +122,6 @@ class RouteWatcher:
     def snapshot(self) -> Routes:
         """The present picture; never blocks."""
         return self._snapshot
-
-    @property
-    def age_s(self) -> float:
-        """Seconds since everything was last confirmed by a read."""
-        return self._clock.monotonic() - self._read_at
 
     def on_change(self, callback: Callable[[Routes], None]) -> Callable[[], None]:
         """Have every new snapshot told to ``callback`` on the loop; returns its remover."""
@@ -241,8 +232,8 @@ class RouteWatcher:
             delay_s = min(RETRY_S_MAX, delay_s * 2)
 
     async def _read_dirty(self) -> None:
-        whole, self._dirty_whole = self._dirty_whole, False
-        if whole:
+        if self._dirty_whole:
+            self._dirty_whole = False
             await self._coordinator.sync()
         if self._dirty_list:
             self._dirty_list = False
@@ -254,8 +245,6 @@ class RouteWatcher:
                 await self._read_topic(topic)
         wanted = self._groups()
         await gather_all(self._read_group(group) for group in groups if group in wanted)
-        if whole:
-            self._read_at = self._clock.monotonic()
 
     # Reading ------------------------------------------------------------------------------------
     async def _read_list(self) -> None:

@@ -65,7 +65,7 @@ class Cluster:
         )
         await self.broker.refresh()
         for number in range(clients):
-            watcher = RouteWatcher(await self._client(), SystemClock())
+            watcher = RouteWatcher(await self._client())
             if number:  # the others read the same, only slower
                 watcher._snapshot = self.watchers[0].snapshot
             await watcher.track("t")

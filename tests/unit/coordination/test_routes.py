@@ -36,7 +36,7 @@ async def admin(ensemble: MemoryEnsemble) -> AsyncIterator[MemoryCoordinator]:
 
 @pytest.fixture
 async def watcher(client: MemoryCoordinator) -> AsyncIterator[RouteWatcher]:
-    made = RouteWatcher(client, SystemClock())
+    made = RouteWatcher(client)
     yield made
     await made.close()
 
