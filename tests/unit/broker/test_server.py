@@ -432,6 +432,7 @@ class SlowTransport(asyncio.Transport):
         super().__init__()
         self.untaken = 1_000
         self.aborted = False
+        self.reads = True
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass
@@ -443,7 +444,10 @@ class SlowTransport(asyncio.Transport):
         return self.aborted
 
     def pause_reading(self) -> None:
-        pass
+        self.reads = False
+
+    def resume_reading(self) -> None:
+        self.reads = True
 
     def abort(self) -> None:
         self.aborted = True
@@ -465,6 +469,17 @@ async def test_a_slow_but_steady_peer_is_not_cut_off(served):
         now += server.limits.write_timeout_s * elapsed
         session.sweep(now)
         assert transport.aborted is aborted
+    session.connection_lost(None)
+
+
+async def test_a_peer_that_has_taken_enough_is_read_again_at_once(served):
+    """Its next request does not wait for the next look at all connections."""
+    session, transport = served.node._server.new_session(), SlowTransport()
+    session.connection_made(transport)
+    session.pause_writing()
+    assert not transport.reads
+    session.resume_writing()
+    assert transport.reads
     session.connection_lost(None)
 
 

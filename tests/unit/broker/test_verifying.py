@@ -278,6 +278,21 @@ async def test_a_pass_ends_with_its_topic(served, caplog, monkeypatch):
         await _verify(served.client, whole=True)
 
 
+async def test_what_was_verified_is_forgotten_with_its_topic(served):
+    """Topics may come and go for ever."""
+    channels, verifier = served.node._partitions.channels, served.node._dispatcher._verifies
+    for _ in range(3):
+        starts = await _fill(served.client)
+        _overwrite(served, starts[4] + 30, b"damage")
+        assert (await _pass(served)).damage
+        channel = channels["t", 0]
+        assert (list(verifier._passes), list(verifier._known)) == ([channel], [channel.log])
+        async with served.cluster.admin() as coordinator:
+            await delete_topic(coordinator, "t")
+        await until(lambda: ("t", 0) not in channels)
+        await served.cluster.create_topic("t")
+
+
 @pytest.mark.parametrize("tags", [[], ["x"]])
 async def test_a_block_that_a_reader_finds_missing_is_damage(served, caplog, tags):
     """The error names range and file; STATUS has it; the log names the partition, once a block."""
