@@ -34,6 +34,7 @@ from vq.remoting.wire_pb2 import (
     AdoptResponse,
     OffsetsRequest,
     OffsetsResponse,
+    PingResponse,
     SealRequest,
     SealResponse,
 )
@@ -183,6 +184,24 @@ async def test_an_end_that_nobody_tells_is_unknown(brokers: Brokers, silent: str
     brokers.silent = {ADDRESS[silent]}
     assert await Inspector(cluster_of(brokers)).ends(PLACEMENT) is None
     assert await Inspector(cluster_of(brokers)).count(PLACEMENT, 100, 900) is None
+
+
+@pytest.mark.parametrize("ahead_s", [-3.0, 0.0, 3.0])
+async def test_a_clock_is_compared_with_the_middle_of_the_round_trip(ahead_s: float) -> None:
+    clock = ManualClock(wall_ms=1_000_000)
+
+    async def connection(_: Address) -> None:
+        clock.advance(5.0)  # does not count
+
+    async def request(*_: object) -> tuple[PingResponse, bytes]:
+        clock.advance(0.1)
+        answer = PingResponse(wall_ms=clock.wall_ms() + int(ahead_s * 1000))
+        clock.advance(0.1)
+        return answer, b""
+
+    face = SimpleNamespace(clock=clock, connection=connection, request=request)
+    trip_s, skew_s = await admin.ping(cast("ClusterClient", face), ADDRESS["b1"])
+    assert (trip_s, skew_s) == (pytest.approx(0.2), pytest.approx(ahead_s, abs=0.002))
 
 
 @pytest.mark.parametrize(

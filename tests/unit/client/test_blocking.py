@@ -1,4 +1,4 @@
-"""The blocking producer's own part: a send that has to read its topic's routes first."""
+"""The blocking producer's own part: sends that read their topic's routes first, and the end."""
 
 import time
 from collections.abc import Callable
@@ -31,6 +31,9 @@ class Core:
     async def publish(self, _: str) -> None:
         """Publish, which takes a moment."""
         time.sleep(0.001)
+
+    async def close(self) -> None:
+        """Nothing was taken."""
 
     def enqueue(
         self, _message: Message, _callback: object, timeout: float | None, **_: object
@@ -66,3 +69,16 @@ def test_a_send_has_one_deadline_for_routes_and_outcome(
     assert first in {None, bound}
     assert second is not None
     assert 0.0 < second < bound
+
+
+def test_a_closed_producer_is_forgotten() -> None:
+    """A factory may make one for each request that it serves."""
+    core = Core()
+    runtime = LoopThread("test")
+    try:
+        producer = MessageProducer(cast("ProducerCore", core), runtime)
+        assert len(runtime._on_fork) == 1
+        producer.close()
+        assert runtime._on_fork == {}
+    finally:
+        runtime.stop()

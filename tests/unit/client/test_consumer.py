@@ -25,6 +25,7 @@ from vq.coordination.coordinator import NodeExists, Operation, Stat
 from vq.coordination.memory import MemoryCoordinator
 from vq.coordination.paths import CommittedOffset, Owner
 from vq.errors import (
+    Busy,
     ConnectionCut,
     CorruptData,
     InvalidArgument,
@@ -217,6 +218,27 @@ async def test_get_goes_on_after_a_cut(cluster: MemoryCluster, factory: aio.Mess
     cluster.network.reset_connections(HOST)
     assert len(await waiting) == 1
     assert issubclass(ConnectionCut, VqError)
+
+
+async def test_a_read_that_is_tried_again_has_the_time_that_is_left(
+    factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await send(factory, *texts(1))
+    consumer = await factory.create_consumer()
+    cluster = consumer._core._cluster
+    request = cluster.request
+    given: list[float] = []
+
+    async def busy(*arguments: Any, **options: Any) -> Any:
+        given.append(options["timeout"])
+        if len(given) < 3:
+            raise Busy("not now")
+        return await request(*arguments, **options)
+
+    monkeypatch.setattr(cluster, "request", busy)
+    await consumer.get_bounds("t", 0)
+    first, second, third = given
+    assert cluster.config.request_timeout_s >= first > second > third > 0.0
 
 
 async def test_a_reader_believes_no_broker_that_is_behind_what_it_knows(

@@ -531,6 +531,17 @@ async def test_closing_does_not_wait_for_ever_for_a_listener(group: Group) -> No
     stuck.set()
 
 
+async def test_a_member_that_left_keeps_no_timer(group: Group) -> None:
+    """A permit that is extended for ever lapses one day, and then a member would pause."""
+    consumer = await group.join("a")
+    await until(lambda: consumer.held == ALL)
+    await consumer.member.close(1.0)
+    permit = consumer.member._permit
+    assert permit._timer is not None
+    assert permit._timer.cancelled()
+    assert consumer.member._suspend_timer is None
+
+
 async def test_closing_without_zookeeper_ends(group: Group) -> None:
     consumer = await group.join("a")
     await until(lambda: consumer.held == ALL)

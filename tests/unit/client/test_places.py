@@ -13,6 +13,7 @@ from support.broker import DATA, MemoryCluster, memory_cluster, until, until_tru
 from support.client import factory_of, started
 
 from vq import aio
+from vq.client import places
 from vq.client.config import ConsumerConfig, ProducerConfig, StartPosition
 from vq.client.resets import Goal, Target, carry_out, plan_reset
 from vq.coordination import commits
@@ -252,6 +253,24 @@ async def test_a_place_is_asked_for_until_somebody_answers(cluster: MemoryCluste
         await until(lambda: consumer.assignment() == [WHERE])
         await cluster.start()
         assert await take(consumer, 2) == ["m2", "m3"]
+
+
+async def test_a_place_that_is_given_up_is_not_asked_for_any_longer(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its broker may stay away for ever."""
+    await consume(cluster, 1)
+
+    async def why_another(*_: object) -> str:
+        return await asyncio.Event().wait() and ""
+
+    monkeypatch.setattr(places, "why_another", why_another)
+    async with factory_of(cluster) as factory, await member(factory) as consumer:
+        await until(consumer.assignment)
+        checking = consumer._core._held[WHERE].checking
+        assert checking is not None
+    await asyncio.wait([checking], timeout=5.0)
+    assert checking.cancelled()
 
 
 async def test_a_stop_is_shown_on_when_the_messages_in_hand_go_on(cluster: MemoryCluster) -> None:

@@ -4,6 +4,7 @@ The connection is a script; the loop's side is a list of what was given back to 
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -17,7 +18,7 @@ from vq.client.config import ProducerConfig
 from vq.client.future import SendFuture
 from vq.client.partition_queue import PartitionQueue
 from vq.client.puts import settle
-from vq.client.sync_lane import LaneHooks, SyncLane
+from vq.client.sync_lane import BlockingConnection, LaneHooks, SyncLane
 from vq.clock import ManualClock
 from vq.errors import (
     Busy,
@@ -30,7 +31,7 @@ from vq.errors import (
     Unreachable,
     VqError,
 )
-from vq.model import SendResult, TopicPartition
+from vq.model import Address, SendResult, TopicPartition
 from vq.remoting.format import Command
 from vq.remoting.frames import Frame
 from vq.remoting.messages import encode_error
@@ -504,3 +505,21 @@ def test_many_threads_each_get_their_own_result(producer: Producer, threads: int
         sequences = [sequence for number, sequence in stamps if number == partition]
         assert sequences == list(range(len(sequences)))
     assert not producer.given_back
+
+
+@pytest.mark.parametrize(("connect_s", "exchange_s"), [(1e3, 1e6), (1e6, 1e3)])
+def test_connecting_has_a_bound_of_its_own_and_that_of_the_message(
+    monkeypatch: pytest.MonkeyPatch, connect_s: float, exchange_s: float
+) -> None:
+    connection = BlockingConnection(Address("b", 1), client_id="c", cluster="c", timeout=connect_s)
+    deadlines: list[float] = []
+
+    def connect(deadline: float) -> Any:
+        deadlines.append(deadline)
+        raise Unreachable("b")
+
+    monkeypatch.setattr(connection, "_connect", connect)
+    begin = time.monotonic()
+    with pytest.raises(Unreachable):
+        connection.exchange(Command.PUT, [(b"", b"")], exchange_s)
+    assert begin + 1e3 <= deadlines[0] <= time.monotonic() + 1e3
