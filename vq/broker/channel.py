@@ -203,6 +203,11 @@ class Channel:
             and self.placement.writer_group == self.context.group
         )
 
+    def holds(self, offset: int) -> bool:
+        """Whether ``offset`` is in a part that this group holds, whatever is on disk of it."""
+        span = self.placement.span_at(offset)
+        return span is not None and span.group == self.context.group
+
     def check_version(self, version: int) -> None:
         """See ``check_placement_version``."""
         check_placement_version(self.partition, self.placement_version, version)
@@ -284,7 +289,7 @@ class Channel:
     def holding(self, offset: int) -> "Channel":
         """Return the channel of the range that holds ``offset``: this one, or an older one."""
         for older in self.older:
-            if older.start_offset <= offset < older.read_limit:
+            if older.start_offset <= offset < older.end_of_range:
                 return older
         return self
 
@@ -300,6 +305,14 @@ class Channel:
         """Where readers stop: at the high watermark, or where another group's range begins."""
         end = self.span.end if self.span is not None else None
         return self.high_watermark if end is None else min(self.high_watermark, end)
+
+    @property
+    def end_of_range(self) -> int:
+        """Where an earlier range ends: also what is damaged, or lost, of it belongs to it."""
+        log, span = self.log, self.span
+        if log is None or log.state is not LogState.QUARANTINED or span is None:
+            return self.read_limit
+        return self.read_limit if span.end is None else span.end
 
     @property
     def earliest(self) -> int:

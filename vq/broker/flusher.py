@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from vq.clock import Clock
+from vq.store.begun import BegunLogs
 from vq.store.file_system import FileSystem
 from vq.store.ticket import SyncTicket
 
@@ -102,8 +103,8 @@ class FlushRunner:
         first = tickets[0].file_system
         for ticket in tickets:
             if ticket.file_system is not first:
-                return self._run_apart(tickets)
-        return self._run_group(first, tickets)
+                return _save_beginnings(tickets, self._run_apart(tickets))
+        return _save_beginnings(tickets, self._run_group(first, tickets))
 
     def _run_apart(self, tickets: Sequence[SyncTicket]) -> Outcome:
         """Run tickets of several file systems."""
@@ -137,6 +138,33 @@ class FlushRunner:
         seconds = self._clock.monotonic() - begin
         policy.record(whole=whole, count=count, seconds=seconds)
         return errors
+
+
+def _save_beginnings(tickets: Sequence[SyncTicket], outcome: Outcome) -> Outcome:
+    """Have the record of begun logs name those whose first batch is durable now, all at once."""
+    begun = [
+        (index, ticket.beginning)
+        for index, ticket in enumerate(tickets)
+        if ticket.beginning is not None and outcome[index] is None
+    ]
+    if not begun:
+        return outcome
+    errors = list(outcome)
+    saved: dict[BegunLogs, BaseException | None] = {}
+    for index, beginning in begun:
+        if beginning.logs not in saved:
+            saved[beginning.logs] = _save(beginning.logs)
+        errors[index] = saved[beginning.logs]
+    return errors
+
+
+def _save(logs: BegunLogs) -> BaseException | None:
+    """Save the record; return what went wrong."""
+    try:
+        logs.save()
+    except Exception as error:  # noqa: BLE001  as in ``_run``
+        return error
+    return None
 
 
 def _run_rest(file_system: FileSystem, tickets: Sequence[SyncTicket]) -> list[BaseException | None]:

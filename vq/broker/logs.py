@@ -6,15 +6,20 @@ gaps, so each range is a log of its own:
 
     <data>/<topic>/<partition>/               the range that is, or was, open last
     <data>/<topic>/<partition>.from-<start>/  earlier ones
+
+A log that was begun (``vq.store.begun``) and has no files any more is opened in quarantine, where
+this group still holds the offset that it began at.
 """
 
 import logging
 import threading
+from collections.abc import Callable, Set
 from pathlib import Path
 
 from vq.broker.reserve import Reserve
 from vq.clock import Clock
 from vq.model import TopicPartition
+from vq.store.begun import Beginning, BegunLog
 from vq.store.block import BlockCache
 from vq.store.directory import DataDirectory, LocalTopic
 from vq.store.disk import Disk
@@ -22,11 +27,27 @@ from vq.store.log import Log, LogConfig, LogState
 
 logger = logging.getLogger(__name__)
 
+#: Whether this group holds an offset of a partition, by the partition's placement.
+Holds = Callable[[int], bool]
+
 _ASIDE = ".from-"
+
+
+def _everything(offset: int) -> bool:
+    return True
 
 
 def _aside_path(usual: Path, start: int) -> Path:
     return usual.with_name(f"{usual.name}{_ASIDE}{start}")
+
+
+def _start_of(aside: Path) -> int:
+    return int(aside.name.partition(_ASIDE)[2])
+
+
+def _is_empty(log: Log) -> bool:
+    """Whether nothing is stored; one in quarantine, or unreadable, may have files all the same."""
+    return not log.size_bytes and log.state in (LogState.OK, LogState.SEALED)
 
 
 class Logs:
@@ -42,6 +63,7 @@ class Logs:
         reserve: Reserve,
     ) -> None:
         self._directory = directory
+        self._begun = directory.begun
         self._disk = disk
         self._clock = clock
         self._config = config
@@ -50,12 +72,14 @@ class Logs:
         self._aside: dict[str, dict[str, set[int]]] = {}  # topic -> partition -> starts
         self._aside_lock = threading.Lock()
 
-    def prepare(self, partition: TopicPartition, topic_id: str) -> tuple[bool, list[Path]]:
+    def prepare(
+        self, partition: TopicPartition, topic_id: str, holds: Holds = _everything
+    ) -> tuple[bool, list[Path]]:
         """Make the topic's directory that of the right topic, and look for the partition's logs.
 
         Returns:
             Whether there is one in the usual place, and the directories of earlier ranges in
-            rising order.
+            rising order. One that was begun and is gone counts as there.
 
         Raises:
             NamesakeFound: Data of another topic of this name lie there.
@@ -64,7 +88,19 @@ class Logs:
         self._directory.claim_topic(partition.topic, topic_id)
         usual = self._directory.log_directory(*partition)
         paths = [_aside_path(usual, start) for start in self._starts_aside(partition)]
-        return self._disk.exists(usual), [path for path in paths if self._disk.exists(path)]
+        there, aside = self._disk.exists(usual), [p for p in paths if self._disk.exists(p)]
+        begun = self._begun.of_partition(topic_id, partition.partition)
+        if not there and usual.name in begun:
+            # A process that was killed had put it aside, and not yet noted that.
+            at_least = begun[usual.name]
+            renamed = [p.name for p in aside if p.name not in begun and _start_of(p) >= at_least]
+            if renamed:
+                self._begun.note_moved(topic_id, usual.name, renamed[-1])
+                begun[renamed[-1]] = begun.pop(usual.name)
+        expected = [usual.with_name(name) for name, start in begun.items() if holds(start)]
+        there = there or usual in expected
+        aside += [path for path in expected if path != usual and path not in aside]
+        return there, sorted(aside, key=_start_of)
 
     def _starts_aside(self, partition: TopicPartition) -> list[int]:
         """Return where the partition's earlier ranges start, in rising order.
@@ -92,42 +128,65 @@ class Logs:
         path: Path | None = None,
         start_offset: int = 0,
         producers: bytes = b"",
+        holds: Holds = _everything,
     ) -> Log:
         """Open a log in the usual place, or in ``path``. Raises as ``Log.open``."""
+        path = path or self._directory.log_directory(*partition)
+        begun_at = self._begun.of_partition(topic_id, partition.partition).get(path.name)
+        if begun_at is not None and not holds(begun_at):
+            begun_at = None  # the partition was given another begin: what was here is given up
         log = Log.open(
-            path or self._directory.log_directory(*partition),
+            path,
             topic_id=topic_id,
             config=self._config,
             disk=self._disk,
             clock=self._clock,
             start_offset=start_offset,
             producers=producers,
+            begun_at=begun_at,
             cache=self._cache,
         )
+        level = logging.ERROR if log.state is LogState.QUARANTINED else logging.WARNING
         for note in log.recovery.notes:
-            logger.warning("[partition=%s] %s", partition, note)
+            logger.log(level, "[partition=%s] %s", partition, note)
+        if begun_at is None and log.state is not LogState.FAILED:
+            beginning = Beginning(self._begun, BegunLog(topic_id, path.name, log.start_offset))
+            if _is_empty(log) and not log.messages_appended:
+                log.beginning = beginning
+            else:
+                beginning.note()
         return log
 
     def put_aside(self, partition: TopicPartition, log: Log) -> Path | None:
         """Close the log and make its place free; return where its data are now, if it has any."""
-        # One in quarantine, or one that cannot be read, may be empty and have files all the same.
-        is_empty = not log.size_bytes and log.state in (LogState.OK, LogState.SEALED)
+        is_empty = _is_empty(log)
         log.close()
         usual = self._directory.log_directory(*partition)
+        aside = _aside_path(usual, log.start_offset)
         if not self._disk.exists(usual):
-            return None
+            begun = self._begun.of_partition(log.topic_id, partition.partition)
+            if is_empty or usual.name not in begun:
+                return None
+            self._note_aside(log, usual, aside)
+            return aside
         if is_empty:
+            self._begun.note_gone(log.topic_id, usual.name)
+            self._begun.save()
             self._disk.rmtree(usual)
             self._disk.sync_directory(usual.parent)
             return None
-        aside = _aside_path(usual, log.start_offset)
         self._disk.rename(usual, aside)
         with self._aside_lock:
             known = self._aside.get(partition.topic)
             if known is not None:
                 known.setdefault(usual.name, set()).add(log.start_offset)
         self._disk.sync_directory(usual.parent)
+        self._note_aside(log, usual, aside)
         return aside
+
+    def _note_aside(self, log: Log, usual: Path, aside: Path) -> None:
+        self._begun.note_moved(log.topic_id, usual.name, aside.name)
+        self._begun.save()
 
     def move_topic(self, name: str, topic_id: str, *, keep: bool) -> Path | None:
         """Move all data of a topic out of the way, to stay or to be purged; close its logs before.
@@ -141,6 +200,20 @@ class Logs:
         with self._aside_lock:
             self._aside.pop(name, None)
         return path
+
+    def save_begun(self) -> None:
+        """Make durable which logs were begun here.
+
+        Raises:
+            OSError: What is durable cannot be told; the next time another file is written.
+        """
+        self._begun.save()
+
+    def forget_begun(self, known: Set[str]) -> None:
+        """Forget logs of topics without data here whose ids are not among the ``known`` ones."""
+        others = self._begun.topic_ids() - known
+        if others:
+            self._begun.forget_topics(others - self._directory.topic_ids())
 
     def purge_trash(self, keep_s: float) -> int:
         """Remove what was moved out of the way long ago; return how many topics that were."""

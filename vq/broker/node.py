@@ -54,8 +54,8 @@ from vq.version import __version__
 logger = logging.getLogger(__name__)
 
 
-#: How often the trash is looked at, at least.
-_PURGE_INTERVAL_S = 60.0
+#: How often the trash, and the record of begun logs, are looked at, at least.
+_TIDY_INTERVAL_S = 60.0
 
 
 class BrokerNode:
@@ -172,7 +172,7 @@ class BrokerNode:
         self._tasks.start(self._partitions.view.run())
         self._tasks.start(self._watch_disk())
         self._tasks.start(self._publish_load())
-        self._tasks.start(self._purge_trash())
+        self._tasks.start(self._tidy())
         logger.info(
             "[broker=%s/%s] serves %d partitions at %s, epoch %d",
             config.group,
@@ -256,7 +256,7 @@ class BrokerNode:
         """Return what is wrong with the node as a whole, for STATUS."""
         refusal = self._dispatcher.put_refusal
         found = [self._listener.trouble if self._listener is not None else "", str(refusal or "")]
-        return [*filter(None, found), *self._partitions.view.told_problems()]
+        return [*filter(None, found), *self._partitions.told_problems()]
 
     def _identity(self, incarnation: int) -> ServerIdentity:
         config = self.config
@@ -368,10 +368,14 @@ class BrokerNode:
                 logger.info("load is not published now: %s", error)
             await asyncio.sleep(self.config.load_interval_s)
 
-    async def _purge_trash(self) -> None:
-        """Remove data of deleted topics after a while, in which an operator may take them back."""
+    async def _tidy(self) -> None:
+        """Save which logs were begun here, those found at the start, too.
+
+        Remove data of deleted topics after a while, in which an operator may take them back.
+        """
         keep_s = self.config.trash_keep_s
         while True:
+            await self._partitions.save_begun()
             try:
                 removed = await self._runner.run(lambda: self._logs.purge_trash(keep_s), Lane.PURGE)
             except OSError as error:
@@ -379,7 +383,7 @@ class BrokerNode:
             else:
                 if removed:
                     logger.info("data of %d deleted topics were removed", removed)
-            await asyncio.sleep(min(keep_s, _PURGE_INTERVAL_S))
+            await asyncio.sleep(min(keep_s, _TIDY_INTERVAL_S))
 
     async def _watch_disk(self) -> None:
         while True:

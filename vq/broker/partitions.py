@@ -20,7 +20,7 @@ from vq.broker.context import Context
 from vq.broker.logs import Logs
 from vq.broker.runner import Lane, Runner
 from vq.broker.tasks import Tasks
-from vq.broker.topics_view import TopicsView
+from vq.broker.topics_view import PROBLEMS_TOLD_MAX, TopicsView
 from vq.coordination.coordinator import ConnectionLost, Coordinator, SessionExpired
 from vq.coordination.paths import Topic
 from vq.coordination.reading import TopicView
@@ -80,6 +80,19 @@ class Partitions:
             on_gone=self._remove_topic,
             interval_s=refresh_interval_s,
         )
+
+    def told_problems(self) -> list[str]:
+        """Return what STATUS tells beside the states of partitions; bounded."""
+        damaged = [
+            f"an earlier range of partition {channel} is {older.log.state}: {older.log.reason}"
+            for channel in self.channels.values()
+            for older in channel.older
+            if older.log is not None and older.log.state is LogState.QUARANTINED
+        ]
+        told = damaged[:PROBLEMS_TOLD_MAX]
+        if len(damaged) > len(told):
+            told.append(f"{len(damaged) - len(told)} more earlier ranges are quarantined")
+        return [*self.view.told_problems(), *told]
 
     def files(self, partition: tuple[str, int]) -> asyncio.Lock:
         """Return the lock held while a log of a partition is opened, sealed, put aside or closed.
@@ -174,7 +187,11 @@ class Partitions:
         try:
             log = await self._runner.run(
                 lambda: self._logs.open(
-                    channel.partition, channel.topic_id, start_offset=start, producers=producers
+                    channel.partition,
+                    channel.topic_id,
+                    start_offset=start,
+                    producers=producers,
+                    holds=channel.holds,
                 ),
                 lane,
             )
@@ -292,8 +309,8 @@ class Partitions:
             placement_version=version,
             context=self._context,
         )
-        key, topic_id = channel.partition, view.id
-        there, aside = await self._prepare(key, topic_id)
+        key = channel.partition
+        there, aside = await self._prepare(channel)
         for path in aside:
             await self._add_older(channel, path)
         if there:
@@ -302,10 +319,15 @@ class Partitions:
         await self._fit(channel)
         return channel
 
-    async def _prepare(self, key: TopicPartition, topic_id: str) -> tuple[bool, list[Path]]:
+    async def _prepare(self, channel: Channel) -> tuple[bool, list[Path]]:
         """See ``Logs.prepare``; data of a namesake are moved out of the way."""
+        key, topic_id = channel.partition, channel.topic_id
+
+        def prepare() -> tuple[bool, list[Path]]:
+            return self._logs.prepare(key, topic_id, channel.holds)
+
         try:
-            return await self._runner.run(lambda: self._logs.prepare(key, topic_id))
+            return await self._runner.run(prepare)
         except NamesakeFound as error:
             if self._channels_of(key.topic, error.topic_id):
                 raise Busy(
@@ -313,7 +335,7 @@ class Partitions:
                     f"{topic_id}), and its logs are open"
                 ) from error
             await self._move_away(key.topic, error.topic_id)
-            return await self._runner.run(lambda: self._logs.prepare(key, topic_id))
+            return await self._runner.run(prepare)
 
     async def _move_away(self, topic: str, topic_id: str) -> None:
         """Move a topic's data: to the trash if the tree says it was deleted, else to stay."""
@@ -372,7 +394,9 @@ class Partitions:
         """Open an earlier range of the partition, for reading."""
         try:
             log = await self._runner.run(
-                lambda: self._logs.open(channel.partition, channel.topic_id, path=path)
+                lambda: self._logs.open(
+                    channel.partition, channel.topic_id, path=path, holds=channel.holds
+                )
             )
         except (OSError, VqError):
             logger.exception("[partition=%s] %s cannot be opened", channel, path)
@@ -548,3 +572,19 @@ class Partitions:
         for channel in list(self.channels.values()):
             await self._close(channel, error)
         self.channels.clear()
+        await self.save_begun()
+
+    async def save_begun(self) -> None:
+        """Make durable which logs were begun here, without those of topics that are gone."""
+        # A topic that cannot be followed is not gone.
+        known = None if self.view.problems else {view.id for view in self.view.topics.values()}
+
+        def save() -> None:
+            if known is not None:
+                self._logs.forget_begun(known)
+            self._logs.save_begun()
+
+        try:
+            await self._runner.run(save)
+        except OSError as error:
+            logger.warning("which logs were begun here is not saved now: %s", error)

@@ -176,6 +176,8 @@ def check_range(channel: Channel, offset: int) -> None:
         )
     if channel.unprepared:
         raise Busy(f"the log of {channel} is being prepared for a move")
+    if log is not None:
+        log.check_more(offset)
     raise OffsetOutOfRange(
         f"offset {offset} of {channel} is outside [{channel.earliest}, {channel.high_watermark}]",
         details={"earliest": channel.earliest, "latest": channel.high_watermark},

@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 #: Errors that say "no space" and nothing worse.
 FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+#: What says nothing about the medium and may be gone the next time.
+PASSING_ERRNOS: Final = FULL_ERRNOS | {errno.EMFILE, errno.ENFILE}
 _ALLOCATION_UNIT: Final = 4096
 _WALK_BYTES: Final = 256 * 1024
 

@@ -2,6 +2,7 @@
 
 <data>/@identity               whose it is (``identity``)
 <data>/@lock                   held while a broker runs
+<data>/@logs                   which logs were begun here (``begun``)
 <data>/@trash/<topic>.<id>.<time>   data of deleted topics, purged when that time is long ago
 <data>/@kept/<topic>.<id>.<time>    data of topics of which nothing says that they were deleted
 <data>/<topic>/topic.json      {"v": 2, "topic": "orders", "id": "5d2f…", "crc": "0a1b2c3d"}
@@ -21,6 +22,7 @@ from vq.clock import Clock
 from vq.errors import CorruptData, DirectoryRefused
 from vq.limits import is_valid_name
 from vq.model import check_name
+from vq.store.begun import BegunLogs
 from vq.store.checked_text import decode_text, encode_text
 from vq.store.checkpoint import Checkpoint
 from vq.store.disk import Disk, Lock
@@ -67,12 +69,19 @@ class LocalTopic:
 
 
 class DataDirectory:
-    """An open data directory; nobody else has it open. ``close`` it."""
+    """An open data directory; nobody else has it open. ``close`` it.
 
-    def __init__(self, path: Path, identity: Identity, disk: Disk, lock: Lock) -> None:
+    Attributes:
+        begun: Which logs were begun here.
+    """
+
+    def __init__(
+        self, path: Path, identity: Identity, begun: BegunLogs, disk: Disk, lock: Lock
+    ) -> None:
         """Use ``DataDirectory.open``."""
         self.path = path
         self.identity = identity
+        self.begun = begun
         self._disk = disk
         self._lock = lock
         self._topic_ids: dict[str, str] = {}
@@ -91,12 +100,13 @@ class DataDirectory:
             lock = disk.lock(path / LOCK_NAME)
             try:
                 identity = check_identity(path, cluster=cluster, group=group, node=node, disk=disk)
+                begun = BegunLogs.load(path, disk)
             except BaseException:
                 lock.release()
                 raise
         except OSError as error:
             raise unusable(path, error) from error
-        return cls(path, identity, disk, lock)
+        return cls(path, identity, begun, disk, lock)
 
     def close(self) -> None:
         """Give the lock back. May be called twice."""
@@ -218,6 +228,14 @@ class DataDirectory:
                 except DirectoryRefused:
                     topic_id = ""
                 found.append(LocalTopic(name, topic_id, tuple(sorted(numbers))))
+        return found
+
+    def topic_ids(self) -> set[str]:
+        """Return the ids of all topics that have data here, those out of the way included."""
+        found = {local.topic_id for local in self.topics()}
+        for place in (self.path / TRASH_NAME, self.path / KEPT_NAME):
+            names = self._disk.listdir(place) if self._disk.exists(place) else []
+            found |= {_moved(name)[0].rpartition(".")[2] for name in names}
         return found
 
     # Moved out of the way -----------------------------------------------------------------------

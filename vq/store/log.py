@@ -28,6 +28,7 @@ from vq.errors import (
     VqError,
 )
 from vq.model import ProducerStamp
+from vq.store.begun import Beginning
 from vq.store.block import FULL_ERRNOS, Block, BlockCache
 from vq.store.blocks import Blocks
 from vq.store.checkpoint import Checkpoint
@@ -43,7 +44,7 @@ from vq.store.log_config import LogConfig, LogState, partition_of
 from vq.store.log_reader import NO_DESCRIPTOR_ERRNOS, LogReader
 from vq.store.manifest import ManifestEntry
 from vq.store.offset_index import OffsetIndex
-from vq.store.recovery import Recovered, RecoveryReport, recover
+from vq.store.recovery import Case, Recovered, RecoveryReport, recover
 from vq.store.ticket import SyncTicket
 
 __all__ = ["Log", "LogConfig", "LogState", "SyncTicket"]
@@ -67,6 +68,7 @@ class Log(LogReader):
         messages_synced: How many of these are durable.
         recovery: What opening found.
         on_unreadable: Called with an offset whose bytes could not be read; set it freely.
+        beginning: Noted with the flush of the first batch; set it on a log that is new.
     """
 
     def __init__(
@@ -115,6 +117,7 @@ class Log(LogReader):
         self._unreadable = False
         self._told_unreadable = set()
         self.on_unreadable = lambda offset: None
+        self.beginning: Beginning | None = None
         self._stopped = False  # appends are refused
         if recovered.quarantine:
             self._stop(LogState.QUARANTINED, recovered.quarantine)
@@ -132,6 +135,7 @@ class Log(LogReader):
         clock: Clock,
         start_offset: int = 0,
         producers: bytes = b"",
+        begun_at: int | None = None,
         cache: BlockCache | None = None,
     ) -> "Log":
         """Open the log in ``directory``, which need not exist, and recover it.
@@ -147,6 +151,7 @@ class Log(LogReader):
             clock: For append times.
             start_offset: Where a new log begins (a partition that moved here).
             producers: Producer table of a new log, as ``ProducerTable.to_bytes`` gave it.
+            begun_at: The first offset of the log that is known to have been here, if one is.
             cache: Bounds the files open at once; give one to all logs of a node.
 
         Raises:
@@ -163,6 +168,7 @@ class Log(LogReader):
                 cache=cache,
                 start_offset=start_offset,
                 producers=producers,
+                begun_at=begun_at,
             )
             failure = None
         except OSError as error:
@@ -182,7 +188,7 @@ class Log(LogReader):
         if failure is not None:
             log.fail(failure)
             log._unreadable = True
-        elif not recovered.has_checkpoint and (start_offset or producers) and not recovered.blocks:
+        elif recovered.report.case is Case.NEW and (start_offset or producers):
             log._found()
         return log
 
@@ -459,6 +465,8 @@ class Log(LogReader):
         for block in self._dirty:
             assert block.file is not None, "a dirty block is never closed"
             ticket.add(block, block.file)
+        if self._dirty:
+            ticket.beginning, self.beginning = self.beginning, None
         ticket.first_checkpoint, self._first_checkpoint = self._first_checkpoint, None
         if self._new_names:
             ticket.directories = list(dict.fromkeys(reversed(self._new_names)))

@@ -22,7 +22,7 @@ The passes of ``recover``:
 
    A block that the manifest names and that is not there is DAMAGED, too: below it the log is
    served, or above it when it was the first. Only a mark of retention, ``<block>.drop``, excuses
-   it.
+   it. So is a log that was begun and has no files at all.
 
 UNSYNCED is a group of appends of which a power cut kept some sectors: none was acknowledged, since
 the later ones say that nothing from X on was flushed when they were appended. Nothing is ever cut
@@ -149,6 +149,7 @@ def recover(
     cache: BlockCache,
     start_offset: int = 0,
     producers: bytes = b"",
+    begun_at: int | None = None,
 ) -> Recovered:
     """Open what is in ``directory`` (which need not exist) and bring it into order.
 
@@ -159,6 +160,8 @@ def recover(
         cache: For the blocks.
         start_offset: Where a log without any files begins.
         producers: Producer table of a log without any files.
+        begun_at: The first offset of a log that was begun here, if one is known (``begun``): that
+            there are no files is damage then.
 
     Raises:
         DirectoryRefused: The files belong to another topic of this name.
@@ -166,12 +169,12 @@ def recover(
         OSError: The medium failed; nothing was cut because of that.
     """
     if not disk.exists(directory):
-        return _new_log(start_offset, producers)
+        return _no_log(directory, start_offset, producers, begun_at)
     names = _remove_leftovers(disk, directory)
     checkpoint, notes = _read_checkpoint(disk, directory, topic_id)
     starts = sorted(s for s in map(parse_block_name, names) if s is not None)
     if not starts and checkpoint is None:
-        return _new_log(start_offset, producers)
+        return _no_log(directory, start_offset, producers, begun_at)
     run = _Recovery(directory, disk, checkpoint)
     run.marked = _marked(names)
     run.report.notes += notes
@@ -184,13 +187,30 @@ def recover(
     return log
 
 
-def _new_log(start_offset: int, producers: bytes) -> Recovered:
+def _no_log(
+    directory: Path, start_offset: int, producers: bytes, begun_at: int | None
+) -> Recovered:
+    """There are no files: a new log, or one that is lost."""
+    if begun_at is not None:
+        return _lost_log(directory, begun_at)
     table = ProducerTable.from_bytes(producers)
     if not producers:
         table.forgot = start_offset > 0  # who wrote before it is not known here
     facts = LogFacts(producers=table)
     report = RecoveryReport(offset=start_offset, checkpoint_offset=start_offset)
     return Recovered(start_offset, start_offset, facts, report=report)
+
+
+def _lost_log(directory: Path, begun_at: int) -> Recovered:
+    why = (
+        f"{directory} is gone or empty, but a log was begun there at offset {begun_at} and held "
+        "messages. Nothing was begun anew. If something is to be mounted there, mount it; or "
+        'restore the directory from a copy; or see "A partition\'s directory is gone" in '
+        "docs/operations.md. Start the broker again then"
+    )
+    facts = LogFacts(producers=ProducerTable(forgot=True))
+    report = RecoveryReport(Case.DAMAGED, begun_at, begun_at, notes=[why])
+    return Recovered(begun_at, begun_at, facts, quarantine=why, report=report)
 
 
 def _remove_leftovers(disk: Disk, directory: Path) -> list[str]:

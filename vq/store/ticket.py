@@ -4,13 +4,12 @@ The log fills a ticket on the event loop (``Log.begin_sync``), any thread runs i
 it back on the event loop (``Log.finish_sync``). A ticket never looks at the log.
 """
 
-import errno
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
-from vq.store.block import FULL_ERRNOS, Block
+from vq.store.begun import Beginning
+from vq.store.block import PASSING_ERRNOS, Block
 from vq.store.checkpoint import Checkpoint
 from vq.store.disk import Disk, File
 from vq.store.file_system import FileSystem
@@ -26,9 +25,6 @@ from vq.store.log_config import partition_of
 __all__ = ["SyncTicket"]
 
 logger = logging.getLogger(__name__)
-
-#: What says nothing about the medium and may be gone the next time.
-PASSING_ERRNOS: Final = FULL_ERRNOS | {errno.EMFILE, errno.ENFILE}
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -47,6 +43,7 @@ class SyncTicket:
         checkpoint: To be written, every now and then.
         doomed: Files of blocks that retention dropped.
         log_is_empty: No block is left, so the checkpoint alone says where the log goes on.
+        beginning: Noted by ``run`` when the log's first batch is durable; to be saved then.
         checkpoint_written: Set by ``run``.
     """
 
@@ -63,6 +60,7 @@ class SyncTicket:
     checkpoint: Checkpoint | None = None
     doomed: list[Path] = field(default_factory=list)
     log_is_empty: bool = False
+    beginning: Beginning | None = None
     checkpoint_written: bool = False
 
     def add(self, block: Block, file: File) -> None:
@@ -77,7 +75,12 @@ class SyncTicket:
     @property
     def only_data(self) -> bool:
         """Whether nothing but bytes of files is to be made durable."""
-        return self.checkpoint is None and self.first_checkpoint is None and not self.directories
+        return (
+            self.checkpoint is None
+            and self.first_checkpoint is None
+            and self.beginning is None
+            and not self.directories
+        )
 
     def needs_metadata(self, block_bytes: int) -> bool:
         """Whether more is new than bytes in blocks of the file system that are durable already.
@@ -115,6 +118,8 @@ class SyncTicket:
                 self.disk.sync_directory(directory)
         if self.checkpoint is not None:
             self._save_work(self.checkpoint)
+        if self.beginning is not None:
+            self.beginning.note()
 
     def _sync_first_checkpoint(self, path: Path) -> None:
         """Make the log's first manifest durable; for want of a descriptor the next one will do."""

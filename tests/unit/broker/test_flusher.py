@@ -10,6 +10,7 @@ from support.store import DIRECTORY, append, memory_disk, open_log, payloads
 
 from vq.broker.flusher import FlushPolicy, FlushRunner, LoopFlusher, Outcome, ThreadFlusher
 from vq.clock import ManualClock, SystemClock
+from vq.store.begun import Beginning
 from vq.store.file_system import FileSystem
 from vq.store.log import Log
 from vq.store.memory_disk import keep_none
@@ -28,6 +29,7 @@ class FakeTicket:
         self.file_system = file_system
         self.new_metadata = False
         self.only_data = False
+        self.beginning: Beginning | None = None
 
     def needs_metadata(self, block_bytes: int) -> bool:
         return self.new_metadata

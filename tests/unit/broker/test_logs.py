@@ -9,7 +9,9 @@ from support.store import SMALL, append, flush
 from vq.broker.logs import Logs
 from vq.broker.reserve import Reserve
 from vq.clock import ManualClock
+from vq.errors import PartitionQuarantined
 from vq.model import TopicPartition
+from vq.store.begun import BEGUN_NAME
 from vq.store.directory import DataDirectory
 from vq.store.log import LogState
 from vq.store.memory_disk import MemoryDisk
@@ -29,6 +31,7 @@ def disk() -> MemoryDisk:
     append(log, b"x")
     flush(log)
     log.close()
+    logs.save_begun()
     return disk
 
 
@@ -88,7 +91,7 @@ def test_a_directory_that_cannot_be_listed_is_not_taken_for_an_empty_one(
 
 
 def test_earlier_ranges_are_known_whenever_they_came(disk: MemoryDisk) -> None:
-    """At the start, or put aside since; gone with the topic's data."""
+    """At the start, or put aside since; one that is lost, too. Gone with the topic's data."""
     logs = logs_of(disk)
     assert logs.prepare(WHERE, "id") == (True, [])
     log = logs.open(WHERE, "id")
@@ -103,7 +106,8 @@ def test_earlier_ranges_are_known_whenever_they_came(disk: MemoryDisk) -> None:
         assert again.prepare(TopicPartition("t", 1), "id") == (False, [])
     assert second is not None
     disk.rename(second, HOME / "elsewhere")
-    assert logs.prepare(WHERE, "id") == (False, [first])
+    assert logs.prepare(WHERE, "id") == (False, [first, second])
+    assert logs.prepare(WHERE, "id", lambda offset: offset < 5_000) == (False, [first])
     logs.move_topic("t", "id", keep=False)
     assert logs.prepare(WHERE, "other") == (False, [])
 
@@ -140,3 +144,130 @@ def test_a_log_that_shows_nothing_is_not_taken_for_an_empty_one(disk: MemoryDisk
     path = logs.put_aside(WHERE, log)
     assert path is not None
     assert disk.exists(path / BLOCK.name)
+
+
+# Logs that are lost -------------------------------------------------------------------------------
+@pytest.mark.parametrize("what", ["the directory", "its files", "the topic"])
+def test_a_log_that_was_begun_and_has_no_files_is_quarantined(disk: MemoryDisk, what: str) -> None:
+    """It is no new log, whatever of it is gone; and nothing is made in its place."""
+    match what:
+        case "the directory":
+            disk.rmtree(BLOCK.parent)
+        case "its files":
+            for name in disk.listdir(BLOCK.parent):
+                disk.unlink(BLOCK.parent / name)
+        case _:
+            disk.rmtree(HOME / "t")
+    for _ in range(2):
+        logs = logs_of(disk)
+        assert logs.prepare(WHERE, "id") == (True, [])
+        log = logs.open(WHERE, "id", start_offset=0)
+        assert log.state is LogState.QUARANTINED
+        assert f"{BLOCK.parent} is gone or empty" in log.reason
+        with pytest.raises(PartitionQuarantined):
+            append(log, b"over the old offsets")
+        log.close()
+        assert not disk.exists(BLOCK)
+
+
+def test_a_log_that_was_never_flushed_is_new(disk: MemoryDisk) -> None:
+    """Nothing of it was acknowledged as durable; so is one of a topic with another id."""
+    logs = logs_of(disk)
+    other = TopicPartition("t", 1)
+    append(logs.open(other, "id"), b"x")
+    disk.rmtree(HOME / "t" / "1")
+    logs = logs_of(disk)
+    assert logs.prepare(other, "id") == (False, [])
+    assert logs.open(other, "id").state is LogState.OK
+    disk.rmtree(HOME / "t")
+    assert logs_of(disk).prepare(WHERE, "made anew") == (False, [])
+
+
+def test_a_log_of_an_earlier_vq_is_recorded_when_it_is_opened(disk: MemoryDisk) -> None:
+    """From then on it is missed."""
+    disk.unlink(HOME / BEGUN_NAME)
+    logs = logs_of(disk)
+    assert logs.prepare(WHERE, "id") == (True, [])
+    assert logs.open(WHERE, "id").state is LogState.OK
+    logs.save_begun()
+    disk.rmtree(BLOCK.parent)
+    assert logs_of(disk).open(WHERE, "id").state is LogState.QUARANTINED
+
+
+def test_a_partition_that_was_given_another_begin_is_not_missed(disk: MemoryDisk) -> None:
+    """What was lost lies below; the new log is recorded with its own begin."""
+    disk.rmtree(BLOCK.parent)
+
+    def holds(offset: int) -> bool:
+        return offset >= 9_000
+
+    logs = logs_of(disk)
+    assert logs.prepare(WHERE, "id", holds) == (False, [])
+    log = logs.open(WHERE, "id", start_offset=9_000, holds=holds)
+    append(log, b"y")
+    flush(log)
+    logs.save_begun()
+    disk.rmtree(BLOCK.parent)
+    logs = logs_of(disk)
+    assert logs.prepare(WHERE, "id", holds) == (True, [])
+    lost = logs.open(WHERE, "id", start_offset=9_000, holds=holds)
+    assert (lost.state, lost.start_offset) == (LogState.QUARANTINED, 9_000)
+
+
+def test_a_log_that_was_put_aside_and_not_noted_is_the_same_log(disk: MemoryDisk) -> None:
+    """The process was killed between the two: nothing is lost."""
+    aside = HOME / "t" / "0.from-0"
+    disk.rename(BLOCK.parent, aside)
+    logs = logs_of(disk)
+    assert logs.prepare(WHERE, "id") == (False, [aside])
+    assert logs.open(WHERE, "id", path=aside).state is LogState.OK
+    logs.save_begun()
+    disk.rmtree(aside)
+    logs = logs_of(disk)
+    assert logs.prepare(WHERE, "id") == (False, [aside])
+    assert logs.open(WHERE, "id", path=aside).state is LogState.QUARANTINED
+
+
+def test_a_lost_log_stays_known_when_another_takes_its_place(disk: MemoryDisk) -> None:
+    """The partition moves away and comes back: the range that is lost is an earlier one now."""
+    disk.rmtree(BLOCK.parent)
+    logs = logs_of(disk)
+    aside = logs.put_aside(WHERE, logs.open(WHERE, "id"))
+    assert aside == HOME / "t" / "0.from-0"
+    assert not disk.exists(aside)
+    assert logs.open(WHERE, "id", start_offset=9_000).state is LogState.OK
+    logs = logs_of(disk)
+    assert logs.prepare(WHERE, "id") == (True, [aside])
+    assert logs.open(WHERE, "id", path=aside).state is LogState.QUARANTINED
+
+
+def test_a_log_whose_last_block_was_deleted_may_be_removed(disk: MemoryDisk) -> None:
+    """Retention left nothing of it; another one takes its place."""
+    logs = logs_of(disk)
+    log = logs.open(WHERE, "id")
+    log.roll()
+    log.drop_before(log.end_offset)
+    flush(log)
+    assert logs.put_aside(WHERE, log) is None
+    assert logs_of(disk).prepare(WHERE, "id") == (False, [])
+
+
+def test_topics_are_forgotten_when_their_data_are_gone(disk: MemoryDisk) -> None:
+    """Not before: ZooKeeper may be restored, and the data taken back from the trash."""
+    logs = logs_of(disk)
+    logs.prepare(WHERE, "id")
+    logs.forget_begun({"other"})
+    logs.save_begun()
+    assert logs.move_topic("t", "id", keep=False) is not None
+    logs.forget_begun({"other"})
+    logs.save_begun()
+    logs = logs_of(disk)
+    assert logs.prepare(WHERE, "id") == (True, []), "the topic is back, its data are in the trash"
+    disk.rmtree(HOME / "t")
+    logs.forget_begun({"id"})
+    assert logs.prepare(WHERE, "id") == (True, []), "ZooKeeper has the topic"
+    disk.rmtree(HOME / "t")
+    disk.rmtree(HOME / "@trash")
+    logs.forget_begun({"other"})
+    logs.save_begun()
+    assert logs_of(disk).prepare(WHERE, "id") == (False, [])
