@@ -284,9 +284,9 @@ def test_what_passes_the_check_can_be_taken_apart(items: list[tuple], more: list
     assert places[-1] == end
     for start, stop in itertools.pairwise(places):
         flag = int.from_bytes(good[start + 16 : start + 20], "big")
-        body = bytes(good[start + 20 : stop])
-        crc = google_crc32c.value(body).to_bytes(4, "big")
-        good[start + 4 : start + 8] = crc if flag & CHECKSUM_CRC32C else md5(body).digest()[:4]
+        covered = bytes(good[start + 8 : stop])
+        crc = google_crc32c.value(covered).to_bytes(4, "big")
+        good[start + 4 : start + 8] = crc if flag & CHECKSUM_CRC32C else md5(covered).digest()[:4]
     found = decode_records(bytes(good), 0)
     assert [record.offset for record in found] == places[:-1]
     for record in found:

@@ -29,6 +29,7 @@ from vq.store.format import (
     CHECKSUM_MD5,
     CONTROL_BYTES,
     CONTROL_HEAD,
+    COVERED_HEADER,
     FLAG_CHECKSUM_MASK,
     FLAG_COMPRESSION_MASK,
     FLAG_CONTROL,
@@ -137,10 +138,11 @@ def hostile_record(rng: random.Random) -> bytes:
         body = mutated(rng, body, [*GRAFTS, *RECORDS])
     if rng.random() < 0.3:
         flag = rng.choice([*sorted(KNOWN_FLAGS), rng.getrandbits(32), 1 << rng.randrange(32)])
+    covered = COVERED_HEADER.pack(number, flag) + body
     if flag & FLAG_CHECKSUM_MASK == CHECKSUM_MD5:
-        digest = md5(body).digest()[:4]
+        digest = md5(covered).digest()[:4]
     else:
-        digest = google_crc32c.value(body).to_bytes(4, "big")
+        digest = google_crc32c.value(covered).to_bytes(4, "big")
     length = (
         len(body) if rng.random() < 0.9 else rng.choice([0, 1, len(body) + 1, 2**31, 2**32 - 1])
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 _RECORD = struct.Struct(">I4sQI")  # length, checksum, id, flag
+_COVERED_AT = 8
 _CONTROL = struct.Struct(">BBHIQQIIQQQQI")
 _TAG, _PROPERTIES, _CONTROL_BIT = 1, 2, 4
 
@@ -94,7 +95,9 @@ def _record(data: bytes, position: int) -> tuple[bytes, int] | None:
         return None
     length, checksum, _, flag = _RECORD.unpack_from(data, position)
     body = data[position + _RECORD.size : position + _RECORD.size + length]
-    if len(body) != length or hashlib.md5(body).digest()[:4] != checksum:
+    covered_at = position + (_RECORD.size if flag == _CONTROL_BIT else _COVERED_AT)
+    covered = data[covered_at : position + _RECORD.size + length]
+    if len(body) != length or hashlib.md5(covered).digest()[:4] != checksum:
         return None
     return body, flag
 

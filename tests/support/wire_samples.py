@@ -22,7 +22,7 @@ class Sample(NamedTuple):
 CORRELATION_ID: Final = 7
 #: One record: length, checksum, id, flag, then a tag and a payload (docs of the log's format).
 RECORD: Final = (
-    bytes.fromhex("0000000d 4d84892c 0000000000000001 00000001 00000001 74") + b"vq says!"
+    bytes.fromhex("0000000d af56e6ab 0000000000000001 00000001 00000001 74") + b"vq says!"
 )
 
 #: A PUT that is sent again: `resend` (field 11) came later than the other fields.
@@ -31,7 +31,7 @@ RESEND: Final = Sample(
         topic="orders",
         partition=3,
         record_count=1,
-        crc=0xF72EA809,
+        crc=0x9045CF04,
         producer_id=7,
         epoch=3,
         topic_id="5f0c",
@@ -134,7 +134,7 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             topic="orders",
             partition=3,
             record_count=1,
-            crc=0xF72EA809,
+            crc=0x9045CF04,
             producer_id=0x8000000000000001,
             producer_epoch=2,
             sequence=300,

@@ -7,8 +7,8 @@
  *   length u32 | checksum 4 bytes | id u64 | flag u32
  *     | [tag length u32 | tag] | [properties length u32 | properties] | payload
  *
- * The checksum is the first four bytes of the MD5 (RFC 1321) of everything behind the header. MD5 of
- * one message is a chain in which every step waits for the one before it; sixteen messages side by
+ * The checksum of a message is the first four bytes of the MD5 (RFC 1321) of everything behind it, id
+ * and flag included; that of a control record covers what is behind the header. MD5 of one message is a chain in which every step waits for the one before it; sixteen messages side by
  * side in vector registers take little more time than two.
  *
  * The interpreter's lock is held throughout: a call takes well under a millisecond, and getting the
@@ -286,7 +286,7 @@ static int write_records(PyObject *contents, PyObject *heads, PyObject *ids, uin
         store_u32(to, (uint32_t)size);
         store_u64(to + ID_AT, id);
         store_u32(to + FLAG_AT, flag);
-        texts[i] = (text_t){body, size};
+        texts[i] = (text_t){to + ID_AT, HEADER_BYTES - ID_AT + size};
         to = body + size;
     }
     return 0;
@@ -328,7 +328,7 @@ static PyObject *encode_records(PyObject *module, PyObject *const *args, Py_ssiz
         goto done;
     digest_all(texts, count, digests);
     for (Py_ssize_t i = 0; i < count; i++)
-        memcpy((uint8_t *)texts[i].data - HEADER_BYTES + CHECKSUM_AT, &digests[i], 4);
+        memcpy((uint8_t *)texts[i].data - ID_AT + CHECKSUM_AT, &digests[i], 4);
     result = PyTuple_Pack(2, data, sizes);
 done:
     PyMem_Free(texts);
@@ -483,11 +483,10 @@ static PyObject *key_of(const text_t *properties)
 
 /* Append one verified record as a message. Returns 1, 0 if it is none of the common kinds after all,
  * -1 with an exception. */
-static int append_message(const reader_t *reader, const text_t *whole)
+static int append_message(const reader_t *reader, const uint8_t *head)
 {
-    const uint8_t *head = whole->data - HEADER_BYTES;
-    uint32_t flag = load_u32(head + FLAG_AT);
-    text_t body = *whole, field;
+    uint32_t length = load_u32(head), flag = load_u32(head + FLAG_AT);
+    text_t body = {head + HEADER_BYTES, length}, field;
     PyObject *tag = Py_None, *key = NULL;
     if (flag & TAG) {
         if (!cut_field(&body, &field))
@@ -512,7 +511,7 @@ static int append_message(const reader_t *reader, const text_t *whole)
         Py_NewRef(Py_None),
         Py_NewRef(reader->partition),
         PyLong_FromLongLong(offset),
-        PyLong_FromLongLong(offset + HEADER_BYTES + (long long)whole->size),
+        PyLong_FromLongLong(offset + HEADER_BYTES + (long long)length),
         PyLong_FromUnsignedLongLong(load_u64(head + ID_AT)),
     };
     PyObject *message = named_tuple(reader->type, fields, MESSAGE_FIELDS);
@@ -523,10 +522,10 @@ static int append_message(const reader_t *reader, const text_t *whole)
     return failed ? -1 : 1;
 }
 
-/* Find the next common records from *position on, at most LANES; skip control records between them.
- * *position comes to stand behind the last one, or at what is not common. */
+/* Find the next common records and control records from *position on, at most LANES: where each
+ * begins, and what its checksum covers. *position comes to stand behind the last one. */
 static int gather(const uint8_t *data, Py_ssize_t size, Py_ssize_t *position, uint32_t control_flag,
-                  uint32_t control_size, text_t texts[LANES])
+                  uint32_t control_size, const uint8_t *heads[LANES], text_t texts[LANES])
 {
     int count = 0;
     while (count < LANES && *position <= size - HEADER_BYTES) {
@@ -535,9 +534,12 @@ static int gather(const uint8_t *data, Py_ssize_t size, Py_ssize_t *position, ui
         if ((Py_ssize_t)length > size - *position - HEADER_BYTES)
             break;
         if (flag <= (TAG | PROPERTIES))
-            texts[count++] = (text_t){head + HEADER_BYTES, length};
-        else if (flag != control_flag || length != control_size)
+            texts[count] = (text_t){head + ID_AT, HEADER_BYTES - ID_AT + (size_t)length};
+        else if (flag == control_flag && length == control_size && !load_u64(head + ID_AT))
+            texts[count] = (text_t){head + HEADER_BYTES, length};
+        else
             break;
+        heads[count++] = head;
         *position += HEADER_BYTES + (Py_ssize_t)length;
     }
     return count;
@@ -580,18 +582,19 @@ static PyObject *decode_common(PyObject *module, PyObject *args)
     reader.type = (PyTypeObject *)type;
     reader.data = (const uint8_t *)PyBytes_AS_STRING(data);
     for (;;) {
+        const uint8_t *heads[LANES];
         text_t texts[LANES];
         uint32_t digests[LANES];
         Py_ssize_t behind = position;
-        int count = gather(reader.data, size, &behind, control_flag, control_size, texts);
+        int count = gather(reader.data, size, &behind, control_flag, control_size, heads, texts);
         if (!count)
             return PyLong_FromSsize_t(behind);
         digest_all(texts, count, digests);
         for (int i = 0; i < count; i++) {
-            const uint8_t *head = texts[i].data - HEADER_BYTES;
+            const uint8_t *head = heads[i];
             int taken = 0;
             if (!memcmp(head + CHECKSUM_AT, &digests[i], 4))
-                taken = append_message(&reader, &texts[i]);
+                taken = load_u32(head + FLAG_AT) == control_flag ? 1 : append_message(&reader, head);
             if (taken < 0)
                 return NULL;
             if (!taken) /* damaged, or of another kind: the caller looks closer */

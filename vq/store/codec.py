@@ -13,7 +13,10 @@ from typing import Final
 from vq import limits
 from vq.model import Message, SendResult
 from vq.store.format import (
+    CHECKSUM_HEADER,
     CONTROL_PAYLOAD_BYTES,
+    COVERED_AT,
+    COVERED_HEADER,
     FLAG_CONTROL,
     FLAG_PROPERTIES,
     FLAG_TAG,
@@ -79,17 +82,20 @@ def python_encode(
     sizes: list[int] = []
     add = parts.append
     add_size = sizes.append
-    pack = RECORD_HEADER.pack
+    pack_covered = COVERED_HEADER.pack
+    pack = CHECKSUM_HEADER.pack
     digest = md5
     for content, head, message_id in zip(contents, heads, ids, strict=True):
         if head is None:
-            flag = 0
+            covered = pack_covered(message_id, 0)
             body = content
         else:
             flag, before = head
+            covered = pack_covered(message_id, flag)
             body = before + content
         size = len(body)
-        add(pack(size, digest(body).digest(), message_id, flag))  # "4s" keeps the first four
+        add(pack(size, digest(covered + body).digest()))  # "4s" keeps the first four
+        add(covered)
         add(body)
         add_size(size + RECORD_HEADER_BYTES)
     return b"".join(parts), sizes
@@ -127,7 +133,7 @@ def python_decode_common(
     """Append the messages from ``position`` on to ``out`` as long as their records are common ones.
 
     Common is a whole record with a payload, or a tag, or a key of 1 to 127 bytes, and nothing else,
-    whose MD5 is right. Control records between them are skipped.
+    whose MD5 is right. Control records between them are skipped if theirs is.
 
     Args:
         data: Log bytes.
@@ -155,13 +161,15 @@ def python_decode_common(
         if end > size:
             break
         if flag > _COMMON_FLAG_MAX:
-            if flag != FLAG_CONTROL or length != CONTROL_PAYLOAD_BYTES:
+            if flag != FLAG_CONTROL or length != CONTROL_PAYLOAD_BYTES or message_id:
+                break
+            if digest(data[start:end]).digest()[:4] != checksum:
                 break
             position = end
             continue
-        body = data[start:end]
-        if digest(body).digest()[:4] != checksum:
+        if digest(data[position + COVERED_AT : end]).digest()[:4] != checksum:
             break
+        body = data[start:end]
         tag = key = None
         try:
             if flag & FLAG_TAG:

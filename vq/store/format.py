@@ -8,11 +8,16 @@ All integers are big-endian. A **record** is a 20-byte header and ``length`` byt
 
     | at | size | field    |                                                              |
     |  0 |  4   | length   | bytes behind this header                                     |
-    |  4 |  4   | checksum | first 4 bytes of the MD5 of those bytes, or their CRC-32C     |
+    |  4 |  4   | checksum | first 4 bytes of an MD5, or a CRC-32C, of the bytes below     |
     |  8 |  8   | id       | message id; 0 in control records                             |
     | 16 |  4   | flag     | bits below                                                   |
 
-Twenty zero bytes are no record: the MD5 of nothing begins with d41d8cd9, not with zeros.
+The checksum of a message covers everything behind it: id, flag and the ``length`` bytes; a wrong
+length makes it cover other bytes. So a reader can verify every record by itself, also one that it
+got without the rest of its batch. The checksum of a control record covers its payload only, since
+its length, id and flag are constants that readers compare.
+
+Twenty zero bytes are no record: the MD5 of twelve zero bytes begins with 8dd6bb73.
 
 A **batch** is one control record and the records it announces. The control record is an ordinary
 record (id 0, flag CONTROL, MD5) with this payload:
@@ -84,6 +89,19 @@ RECORD_HEADER: Final = struct.Struct(
     "I"  # flag
 )
 RECORD_HEADER_BYTES: Final = RECORD_HEADER.size
+#: The header up to its checksum, and what the checksum of a message covers of it.
+CHECKSUM_HEADER: Final = struct.Struct(
+    ">"
+    "I"  # length
+    "4s"  # checksum
+)
+COVERED_HEADER: Final = struct.Struct(
+    ">"
+    "Q"  # id
+    "I"  # flag
+)
+COVERED_AT: Final = CHECKSUM_HEADER.size
+COVERED_HEADER_BYTES: Final = COVERED_HEADER.size
 
 FLAG_TAG: Final = 1
 FLAG_PROPERTIES: Final = 1 << 1
@@ -157,7 +175,7 @@ CHECKPOINT_NAME: Final = "checkpoint"
 OFFSET_DIGITS: Final = 16
 OFFSET_MAX: Final = 10**OFFSET_DIGITS - 1
 
-assert RECORD_HEADER_BYTES == 20
+assert RECORD_HEADER_BYTES == COVERED_AT + COVERED_HEADER_BYTES == 20
 assert CONTROL_PAYLOAD_BYTES == 68
 assert CONTROL_RECORD.size == CONTROL_BYTES == 88
 assert CONTROL_PAYLOAD_BYTES <= RECORD_LENGTH_MAX

@@ -19,10 +19,14 @@ from vq.errors import CorruptData, InvalidArgument, MessageTooLarge
 from vq.store import properties_pb2
 from vq.store.format import (
     CHECKSUM_CRC32C,
+    CHECKSUM_HEADER,
     CHECKSUM_MD5,
     COMPRESSION_NONE,
     COMPRESSION_ZLIB,
     CONTROL_PAYLOAD_BYTES,
+    COVERED_AT,
+    COVERED_HEADER,
+    COVERED_HEADER_BYTES,
     FLAG_CHECKSUM_MASK,
     FLAG_COMPRESSION_MASK,
     FLAG_COMPRESSION_SHIFT,
@@ -54,7 +58,6 @@ __all__ = [
     "filter_by_tag",
 ]
 
-_pack = RECORD_HEADER.pack
 _unpack = RECORD_HEADER.unpack_from
 #: A record header and the word behind it, which is the tag's length if there is a tag.
 _unpack_ahead = struct.Struct(RECORD_HEADER.format + "I").unpack_from
@@ -111,17 +114,15 @@ def encode_record(
         body = len(tag).to_bytes(4, "big") + tag + body
     if len(payload) > limits.MESSAGE_BYTES_MAX:
         raise _too_large("payload", len(payload), limits.MESSAGE_BYTES_MAX)
-    if checksum:
-        digest = google_crc32c.value(body).to_bytes(4, "big")
-        return _pack(len(body), digest, id, flag) + body
-    return _pack(len(body), md5(body).digest(), id, flag) + body  # "4s" keeps the first four
+    covered = COVERED_HEADER.pack(id, flag) + body
+    return CHECKSUM_HEADER.pack(len(body), _checksum(flag, covered)) + covered
 
 
 def decode_into(buf: bytes | memoryview, base_offset: int, out: list[Record]) -> int:
     """Append every whole message record of ``buf`` to ``out``, verified; return where to read on.
 
-    Control records are skipped. An incomplete record at the end is left alone: the returned offset
-    is that of its first byte. Memory: one copy of ``buf`` unless it is ``bytes``.
+    Intact control records are skipped. An incomplete record at the end is left alone: the returned
+    offset is that of its first byte. Memory: one copy of ``buf`` unless it is ``bytes``.
 
     Args:
         buf: Log bytes that begin at a record boundary.
@@ -151,10 +152,11 @@ def decode_into(buf: bytes | memoryview, base_offset: int, out: list[Record]) ->
             if length > RECORD_LENGTH_MAX:
                 raise _corrupt(base_offset + position, f"claims a length of {length} bytes")
             break
+        covered = data[position + COVERED_AT : end]
         body = data[start:end]
         offset = base_offset + position
         position = end
-        if flag <= 1 and digest(body).digest()[:4] == checksum:  # nothing but a tag, and MD5
+        if flag <= 1 and digest(covered).digest()[:4] == checksum:  # nothing but a tag, and MD5
             if not flag:
                 append(new(record, (offset, base_offset + end, record_id, 0, None, None, body)))
                 continue
@@ -164,9 +166,11 @@ def decode_into(buf: bytes | memoryview, base_offset: int, out: list[Record]) ->
                 body = body[at:]
                 append(new(record, (offset, base_offset + end, record_id, 1, tag, None, body)))
                 continue
-        if flag == FLAG_CONTROL and length == CONTROL_PAYLOAD_BYTES:
+        if flag == FLAG_CONTROL and length == CONTROL_PAYLOAD_BYTES and not record_id:
+            if digest(body).digest()[:4] != checksum:
+                raise _corrupt(offset, "is a control record and fails its checksum")
             continue
-        append(_decode_body(offset, record_id, flag, checksum, body))
+        append(_decode_body(offset, record_id, flag, checksum, covered))
     return base_offset + position
 
 
@@ -397,14 +401,19 @@ def decompress(payload: bytes, flag: int, *, bytes_max: int = limits.MESSAGE_BYT
 
 
 # Slow paths -------------------------------------------------------------------------------------
-def _decode_body(offset: int, record_id: int, flag: int, checksum: bytes, body: bytes) -> Record:
-    """Return any message record, or say what is wrong with it."""
+def _checksum(flag: int, covered: bytes) -> bytes:
+    """Return the checksum of a message: of its id, its flag, and what is behind its header."""
     if flag & FLAG_CHECKSUM_MASK == CHECKSUM_CRC32C:
-        found = google_crc32c.value(body).to_bytes(4, "big")
-    else:
-        found = md5(body).digest()[:4]
-    if found != checksum:
+        crc: int = google_crc32c.value(covered)
+        return crc.to_bytes(4, "big")
+    return md5(covered).digest()[:4]
+
+
+def _decode_body(offset: int, record_id: int, flag: int, checksum: bytes, covered: bytes) -> Record:
+    """Return any message record, or say what is wrong with it."""
+    if _checksum(flag, covered) != checksum:
         raise _corrupt(offset, "fails its checksum")
+    body = covered[COVERED_HEADER_BYTES:]
     if flag not in KNOWN_FLAGS or flag & FLAG_CONTROL:
         raise _corrupt(offset, f"has the unknown flag {flag:#x}")
     end = offset + RECORD_HEADER_BYTES + len(body)

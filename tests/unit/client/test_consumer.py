@@ -326,6 +326,27 @@ async def test_get_reads_again_what_was_damaged_on_the_way(
     await until(lambda: cluster.network.connections == connections)
 
 
+async def test_get_reports_every_flipped_bit(
+    factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the control record and of the message, its header included."""
+    (result,) = await send(factory, Message("t", b"content", "tag", "key"))
+    consumer = await factory.create_consumer()
+    (message,) = await consumer.get("t", 0, 0, 1_000)
+    monkeypatch.setattr(consumers, "_LOOK_AGAIN_S", 0.0)
+    flipped = [0]
+
+    def damaged(response: GetResponse, body: bytes) -> Chunk:
+        number = int.from_bytes(body) ^ 1 << flipped[0]
+        return chunk_of(response, number.to_bytes(len(body)))
+
+    monkeypatch.setattr(consumers, "chunk_of", damaged)
+    for start in (0, result.offset):
+        for flipped[0] in range((message.next_offset - start) * 8):
+            with pytest.raises(CorruptData):
+                await consumer.get("t", 0, start, 1_000)
+
+
 @pytest.mark.parametrize("tag", [None, "a"])
 async def test_one_bad_read_ends_nothing(
     factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch, tag: str | None

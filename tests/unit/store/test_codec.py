@@ -10,7 +10,9 @@ from vq.model import Message, SendResult
 from vq.store import codec
 from vq.store.format import (
     CHECKSUM_CRC32C,
+    CHECKSUM_HEADER,
     CONTROL_PAYLOAD_BYTES,
+    COVERED_HEADER,
     FLAG_CONTROL,
     BatchHeader,
     encode_control,
@@ -241,8 +243,8 @@ def properties(**values: Any) -> bytes | None:
 
 
 def framed(flag: int, body: bytes) -> bytes:
-    head = len(body).to_bytes(4, "big") + md5(body).digest()[:4] + (7).to_bytes(8, "big")
-    return head + flag.to_bytes(4, "big") + body
+    covered = COVERED_HEADER.pack(7, flag) + body
+    return CHECKSUM_HEADER.pack(len(body), md5(covered).digest()) + covered
 
 
 @pytest.mark.parametrize("decode", DECODERS)
