@@ -31,8 +31,8 @@ from vq.store.record import (
     decode_records,
     encode_properties,
     encode_record,
-    filter_by_tag,
 )
+from vq.store.tag_filter import filter_by_tag
 
 u32, u64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 texts = st.text(st.characters(codec="utf-8"), max_size=20)

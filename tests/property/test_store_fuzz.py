@@ -55,8 +55,8 @@ from vq.store.record import (
     decompress,
     encode_properties,
     encode_record,
-    filter_by_tag,
 )
+from vq.store.tag_filter import filter_by_tag
 
 HARD = Path(__file__).parents[1] / "testdata" / "store" / "hard.txt"
 GRAFTS = [

@@ -28,7 +28,7 @@ from vq.remoting.connection import Ticket
 from vq.remoting.frames import Buffer
 from vq.store.format import RECORD_HEADER, RECORD_HEADER_BYTES
 from vq.store.log import Log
-from vq.store.record import filter_by_tag
+from vq.store.tag_filter import filter_by_tag
 
 #: What one step of a filtered GET looks at. Bounds both the time the loop is held (about 2 ms) and
 #: the offsets in one answer: their list must fit into a frame's header.

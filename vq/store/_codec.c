@@ -522,27 +522,51 @@ static int append_message(const reader_t *reader, const uint8_t *head)
     return failed ? -1 : 1;
 }
 
-/* Find the next common records and control records from *position on, at most LANES: where each
- * begins, and what its checksum covers. *position comes to stand behind the last one. */
-static int gather(const uint8_t *data, Py_ssize_t size, Py_ssize_t *position, uint32_t control_flag,
-                  uint32_t control_size, const uint8_t *heads[LANES], text_t texts[LANES])
+/* Records that follow one another: what the checksums of the common ones and of the control records
+ * among them cover. */
+typedef struct {
+    text_t messages[LANES], controls[LANES];
+    int message_count, control_count;
+    uint32_t digests[LANES]; /* of the messages */
+    const uint8_t *damaged;  /* the head of the first control record that is; NULL: none */
+} group_t;
+
+static int differs(const uint8_t *head, uint32_t digest) { return memcmp(head + CHECKSUM_AT, &digest, 4); }
+
+static void digest_group(group_t *group)
 {
-    int count = 0;
-    while (count < LANES && *position <= size - HEADER_BYTES) {
+    uint32_t digests[LANES];
+    digest_all(group->controls, group->control_count, digests);
+    group->damaged = NULL;
+    for (int i = group->control_count - 1; i >= 0; i--)
+        if (differs(group->controls[i].data - HEADER_BYTES, digests[i]))
+            group->damaged = group->controls[i].data - HEADER_BYTES;
+    digest_all(group->messages, group->message_count, group->digests);
+}
+
+/* Take the next common records and control records from *position on into the group, with their
+ * digests; return how many. *position comes to stand behind the last one. */
+static int gather(const uint8_t *data, Py_ssize_t size, Py_ssize_t *position, uint32_t control_flag,
+                  uint32_t control_size, group_t *group)
+{
+    group->message_count = group->control_count = 0;
+    while (group->message_count < LANES && group->control_count < LANES &&
+           *position <= size - HEADER_BYTES) {
         const uint8_t *head = data + *position;
         uint32_t length = load_u32(head), flag = load_u32(head + FLAG_AT);
         if ((Py_ssize_t)length > size - *position - HEADER_BYTES)
             break;
         if (flag <= (TAG | PROPERTIES))
-            texts[count] = (text_t){head + ID_AT, HEADER_BYTES - ID_AT + (size_t)length};
+            group->messages[group->message_count++] =
+                (text_t){head + ID_AT, HEADER_BYTES - ID_AT + (size_t)length};
         else if (flag == control_flag && length == control_size && !load_u64(head + ID_AT))
-            texts[count] = (text_t){head + HEADER_BYTES, length};
+            group->controls[group->control_count++] = (text_t){head + HEADER_BYTES, length};
         else
             break;
-        heads[count++] = head;
         *position += HEADER_BYTES + (Py_ssize_t)length;
     }
-    return count;
+    digest_group(group);
+    return group->message_count + group->control_count;
 }
 
 static int check_reader(const reader_t *reader, PyObject *type)
@@ -582,29 +606,62 @@ static PyObject *decode_common(PyObject *module, PyObject *args)
     reader.type = (PyTypeObject *)type;
     reader.data = (const uint8_t *)PyBytes_AS_STRING(data);
     for (;;) {
-        const uint8_t *heads[LANES];
-        text_t texts[LANES];
-        uint32_t digests[LANES];
+        group_t group;
         Py_ssize_t behind = position;
-        int count = gather(reader.data, size, &behind, control_flag, control_size, heads, texts);
-        if (!count)
+        if (!gather(reader.data, size, &behind, control_flag, control_size, &group))
             return PyLong_FromSsize_t(behind);
-        digest_all(texts, count, digests);
-        for (int i = 0; i < count; i++) {
-            const uint8_t *head = heads[i];
+        for (int i = 0; i < group.message_count; i++) {
+            const uint8_t *head = group.messages[i].data - ID_AT;
             int taken = 0;
-            if (!memcmp(head + CHECKSUM_AT, &digests[i], 4))
-                taken = load_u32(head + FLAG_AT) == control_flag ? 1 : append_message(&reader, head);
+            if (group.damaged && head > group.damaged)
+                break;
+            if (!differs(head, group.digests[i]))
+                taken = append_message(&reader, head);
             if (taken < 0)
                 return NULL;
             if (!taken) /* damaged, or of another kind: the caller looks closer */
                 return PyLong_FromSsize_t(head - reader.data);
         }
+        if (group.damaged)
+            return PyLong_FromSsize_t(group.damaged - reader.data);
         position = behind;
     }
 }
 
 /* Checking ------------------------------------------------------------------------------------- */
+
+PyDoc_STRVAR(intact_doc,
+             "intact(data, position, control_flag, control_size, /)\n--\n\nSee vq.store.codec.");
+
+static PyObject *intact(PyObject *module, PyObject *args)
+{
+    (void)module;
+    Py_buffer data;
+    Py_ssize_t position;
+    unsigned int control_flag, control_size;
+    if (!PyArg_ParseTuple(args, "y*nII:intact", &data, &position, &control_flag, &control_size))
+        return NULL;
+    if (position < 0 || position > data.len) {
+        PyBuffer_Release(&data);
+        PyErr_SetString(PyExc_ValueError, "position is outside the data");
+        return NULL;
+    }
+    const uint8_t *damaged = NULL;
+    group_t group;
+    while (!damaged &&
+           gather(data.buf, data.len, &position, control_flag, control_size, &group)) {
+        damaged = group.damaged;
+        for (int i = group.message_count - 1; i >= 0; i--) {
+            const uint8_t *head = group.messages[i].data - ID_AT;
+            if (differs(head, group.digests[i]) && (!damaged || head < damaged))
+                damaged = head;
+        }
+    }
+    if (damaged)
+        position = damaged - (const uint8_t *)data.buf;
+    PyBuffer_Release(&data);
+    return PyLong_FromSsize_t(position);
+}
 
 typedef struct {
     unsigned long long payload_max, tag_max, properties_max;
@@ -690,6 +747,7 @@ static PyMethodDef methods[] = {
     {"encode_records", (PyCFunction)(void (*)(void))encode_records, METH_FASTCALL, encode_records_doc},
     {"places", places, METH_VARARGS, places_doc},
     {"decode_common", decode_common, METH_VARARGS, decode_common_doc},
+    {"intact", intact, METH_VARARGS, intact_doc},
     {"well_formed", well_formed, METH_VARARGS, well_formed_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -19,6 +19,9 @@ def decode_common(
     control_size: int,
     /,
 ) -> int: ...
+def intact(
+    data: bytes | memoryview, position: int, control_flag: int, control_size: int, /
+) -> int: ...
 def well_formed(
     data: bytes,
     count: int,

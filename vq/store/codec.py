@@ -36,9 +36,11 @@ __all__ = [
     "COMPILED",
     "decode_common",
     "encode_records",
+    "intact",
     "places",
     "python_decode_common",
     "python_encode",
+    "python_intact",
     "python_places",
     "python_well_formed",
     "well_formed",
@@ -202,6 +204,29 @@ def python_decode_common(
     return position
 
 
+def python_intact(data: bytes | memoryview, position: int) -> int:
+    """Return where the intact records end that begin at ``position``, a record boundary.
+
+    Looked at are whole control records, and messages with a tag, with properties, or with neither;
+    the first record of another kind ends the walk, as damage does.
+    """
+    unpack = RECORD_HEADER.unpack_from
+    size = len(data)
+    last = size - RECORD_HEADER_BYTES
+    while position <= last:
+        length, checksum, record_id, flag = unpack(data, position)
+        start = covered = position + RECORD_HEADER_BYTES
+        end = start + length
+        if flag <= _COMMON_FLAG_MAX:
+            covered = position + COVERED_AT
+        elif flag != FLAG_CONTROL or length != CONTROL_PAYLOAD_BYTES or record_id:
+            break
+        if end > size or md5(data[covered:end]).digest()[:4] != checksum:
+            break
+        position = end
+    return position
+
+
 def python_well_formed(data: bytes, count: int, payload_bytes_max: int) -> tuple[int, int]:
     """Return how many well-formed records stand at the front of ``data``, and where they end.
 
@@ -264,6 +289,10 @@ def _payload_start(data: bytes, start: int, end: int, flag: int, good_tags: set[
     return start
 
 
+def _compiled_intact(data: bytes | memoryview, position: int) -> int:
+    return _codec.intact(data, position, FLAG_CONTROL, CONTROL_PAYLOAD_BYTES)
+
+
 def _compiled_well_formed(data: bytes, count: int, payload_bytes_max: int) -> tuple[int, int]:
     return _codec.well_formed(
         data,
@@ -312,6 +341,9 @@ places: Callable[[int, int, list[int], list[int]], list[SendResult]] = (
 )
 decode_common: Callable[[bytes, int, int, str, int, dict[bytes, str], list[Message]], int] = (
     python_decode_common if _codec is None else _compiled_decode_common
+)
+intact: Callable[[bytes | memoryview, int], int] = (
+    python_intact if _codec is None else _compiled_intact
 )
 well_formed: Callable[[bytes, int, int], tuple[int, int]] = (
     python_well_formed if _codec is None else _compiled_well_formed

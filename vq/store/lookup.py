@@ -9,8 +9,9 @@ from typing import Final
 from vq.errors import CorruptData
 from vq.store.block import Block
 from vq.store.blocks import Blocks
-from vq.store.format import FLAG_CONTROL, RECORD_HEADER, BatchHeader
-from vq.store.record import boundaries, filter_by_tag
+from vq.store.format import FLAG_CONTROL, RECORD_HEADER, RECORD_HEADER_BYTES, BatchHeader
+from vq.store.record import boundaries, is_intact
+from vq.store.tag_filter import filter_by_tag
 
 __all__ = ["batch_at", "message_before", "messages_before", "next_boundary", "offset_at_time"]
 
@@ -70,11 +71,17 @@ def message_before(blocks: Blocks, offset: int, tags: Collection[bytes]) -> int 
         size = min(offset, batch.end_offset) - batch.start_offset
         view = block.view(batch.start_offset - block.start_offset, size)
         if tags:
-            starts = filter_by_tag(view, batch.start_offset, tags)[1]
+            _, starts, end = filter_by_tag(view, batch.start_offset, tags)
+            if end != batch.start_offset + size:
+                raise CorruptData(f"the record at offset {end} of {block.path.name} is damaged")
         else:
             starts = boundaries(view, batch.start_offset)[1:-1]
         for start in reversed(starts):
-            _, _, message_id, flag = RECORD_HEADER.unpack_from(view, start - batch.start_offset)
+            position = start - batch.start_offset
+            length, _, message_id, flag = RECORD_HEADER.unpack_from(view, position)
+            record = bytes(view[position : position + RECORD_HEADER_BYTES + length])
+            if not is_intact(record):
+                raise CorruptData(f"the record at offset {start} of {block.path.name} is damaged")
             if flag != FLAG_CONTROL:
                 return int(message_id)
         offset = batch.start_offset

@@ -7,7 +7,7 @@ The layout is told in ``format``; batches and files are not this module's busine
 
 import struct
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -55,7 +55,7 @@ __all__ = [
     "encode_key",
     "encode_properties",
     "encode_record",
-    "filter_by_tag",
+    "is_intact",
 ]
 
 _unpack = RECORD_HEADER.unpack_from
@@ -166,9 +166,7 @@ def decode_into(buf: bytes | memoryview, base_offset: int, out: list[Record]) ->
                 body = body[at:]
                 append(new(record, (offset, base_offset + end, record_id, 1, tag, None, body)))
                 continue
-        if flag == FLAG_CONTROL and length == CONTROL_PAYLOAD_BYTES and not record_id:
-            if digest(body).digest()[:4] != checksum:
-                raise _corrupt(offset, "is a control record and fails its checksum")
+        if flag == FLAG_CONTROL and is_intact(data[start - header : end]):
             continue
         append(_decode_body(offset, record_id, flag, checksum, covered))
     return base_offset + position
@@ -183,6 +181,15 @@ def decode_records(buf: bytes | memoryview, base_offset: int) -> list[Record]:
     out: list[Record] = []
     decode_into(buf, base_offset, out)
     return out
+
+
+def is_intact(record: bytes) -> bool:
+    """Whether one whole record, a message or a control record, is what was written."""
+    length, checksum, record_id, flag = _unpack(record)
+    if flag == FLAG_CONTROL:
+        fits = length == CONTROL_PAYLOAD_BYTES and not record_id
+        return fits and md5(record[RECORD_HEADER_BYTES:]).digest()[:4] == checksum
+    return flag in KNOWN_FLAGS and _checksum(flag, record[COVERED_AT:]) == checksum
 
 
 def bytes_needed(buf: bytes | memoryview) -> int:
@@ -226,54 +233,6 @@ def boundaries(buf: bytes | memoryview, base_offset: int) -> list[int]:
         position = end
         found.append(base_offset + position)
     return found
-
-
-def filter_by_tag(
-    buf: memoryview, base_offset: int, tags: Collection[bytes]
-) -> tuple[list[memoryview], list[int], int]:
-    """Pick the records whose tag is one of ``tags``, without copying or verifying them.
-
-    Args:
-        buf: Log bytes that begin at a record boundary.
-        base_offset: Offset of the first byte of ``buf``.
-        tags: What to keep; a record without a tag is never kept. A set is fastest.
-
-    Returns:
-        Slices of ``buf`` (records that lie side by side share one), the offset of every record
-        kept, and the offset behind the last whole record looked at.
-
-    Raises:
-        CorruptData: A header cannot be one.
-    """
-    unpack = _unpack
-    from_bytes = int.from_bytes
-    slices: list[memoryview] = []
-    offsets: list[int] = []
-    run_start = run_end = 0
-    position = 0
-    size = len(buf)
-    last = size - RECORD_HEADER_BYTES
-    while position <= last:
-        length, _, _, flag = unpack(buf, position)
-        start = position + RECORD_HEADER_BYTES
-        end = start + length
-        if length > RECORD_LENGTH_MAX or flag not in KNOWN_FLAGS:
-            raise _corrupt(base_offset + position, f"has length {length} and flag {flag:#x}")
-        if end > size:
-            break
-        if flag & FLAG_TAG:
-            tag_end = start + 4 + from_bytes(buf[start : start + 4], "big")
-            if buf[start + 4 : tag_end].tobytes() in tags and tag_end <= end:
-                offsets.append(base_offset + position)
-                if position != run_end:
-                    if run_end > run_start:
-                        slices.append(buf[run_start:run_end])
-                    run_start = position
-                run_end = end
-        position = end
-    if run_end > run_start:
-        slices.append(buf[run_start:run_end])
-    return slices, offsets, base_offset + position
 
 
 # Properties -------------------------------------------------------------------------------------

@@ -273,6 +273,22 @@ async def test_a_reader_does_not_wait_at_damage(served, tags):
         assert (await served.client.get("t", 0, 0, tags=tags))[0].next_offset == latest
 
 
+@pytest.mark.parametrize(("at", "byte"), [(24, b"b"), (19, b"\0"), (19, b"\4")])
+async def test_a_filter_does_not_pass_a_damaged_record(served, at, byte):
+    """Not even one whose tag, as it is now, nobody asks for; what lies before it is told first."""
+    await served.client.put("t", 0, [message(b"m", n, "a") for n in (1, 2)])
+    log = served.node._partitions.channels[("t", 0)].log
+    where = log.end_offset - len(message(b"m", 2, "a"))
+    file = log._disk.open(log._blocks[0].path)
+    file.pwrite([byte], where + at)  # its tag, or its flag
+    file.close()
+    header, body = await served.client.get("t", 0, 0, tags=["a"])
+    assert (header.next_offset, list(header.offsets)) == (where, [88])
+    assert body == message(b"m", 1, "a")
+    with pytest.raises(PartitionQuarantined, match=f"the record at offset {where}"):
+        await served.client.get("t", 0, where, tags=["a"])
+
+
 async def test_damage_that_a_check_of_the_offset_meets_is_told_as_damage(served, monkeypatch):
     """Not as a bug of the broker."""
     await _fill(served)

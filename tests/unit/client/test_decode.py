@@ -30,8 +30,8 @@ from vq.store.record import (
     decode_records,
     encode_properties,
     encode_record,
-    filter_by_tag,
 )
+from vq.store.tag_filter import filter_by_tag
 
 WHERE = TopicPartition("t", 3)
 BASE = 1_000
@@ -290,10 +290,13 @@ def mixed(count: int = 40) -> bytes:
     return data
 
 
-def chunks_of(data: bytes) -> list[Chunk]:
-    """The same messages, raw and filtered."""
+def chunks_of(data: bytes, *, damaged: bool = False) -> list[Chunk]:
+    """The same messages, raw and filtered; with ``damaged`` the last bit was flipped on the way."""
     slices, offsets, end = filter_by_tag(memoryview(data), BASE, {b"x"})
-    return [raw(data), Chunk(BASE, end, b"".join(slices), offsets)]
+    bodies = [bytearray(data), bytearray(b"".join(slices))]
+    for body in bodies:
+        body[-1] ^= damaged
+    return [raw(bytes(bodies[0])), Chunk(BASE, end, bytes(bodies[1]), offsets)]
 
 
 @pytest.mark.usefixtures("small_steps")
@@ -317,10 +320,8 @@ def test_messages_taken_back_come_again() -> None:
     """From any one on, in any step; and so does damage behind them."""
     data = mixed()
     expected = reference(data)
-    damaged = bytearray(data)
-    damaged[-1] ^= 1
-    for whole, error in ((data, False), (bytes(damaged), True)):
-        for chunk in chunks_of(whole):
+    for error in (False, True):
+        for chunk in chunks_of(data, damaged=error):
             for index in range(6):
                 decoder = Decoder(WHERE)
                 found: list[Message] = []

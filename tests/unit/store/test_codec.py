@@ -18,7 +18,13 @@ from vq.store.format import (
     encode_control,
     md5,
 )
-from vq.store.record import Properties, decode_records, encode_properties, encode_record
+from vq.store.record import (
+    Properties,
+    boundaries,
+    decode_records,
+    encode_properties,
+    encode_record,
+)
 
 Head = tuple[int, bytes] | None
 BASE = 5_000
@@ -327,3 +333,30 @@ def test_the_walk_ends_at_the_count(well_formed: Callable[..., tuple[int, int]])
     assert well_formed(data, 5, 2) == (0, 0)
     assert well_formed(data, 0, 10) == (0, 0)
     assert well_formed(b"", 1, 10) == (0, 0)
+
+
+@pytest.mark.parametrize("intact", [codec.python_intact, codec.intact], ids=["python", "installed"])
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_the_walk_over_intact_records_ends_at_the_first_other(
+    intact: Callable[..., int], kind: Callable[[bytes], Any]
+) -> None:
+    """Wherever it begins, and however many records lie between."""
+    starts = [0, *(message.next_offset - BASE for message in MESSAGES)]
+    for start in starts:
+        assert intact(kind(DATA), start) == len(DATA)
+    for at in range(0, len(DATA), 7):
+        damaged = bytearray(DATA)
+        damaged[at] ^= 4
+        end = max(edge for edge in boundaries(DATA, 0) if edge <= at)
+        assert intact(kind(bytes(damaged)), 0) == end
+        assert intact(kind(DATA[:at]), 0) == end
+    for uncommon in ({"checksum": CHECKSUM_CRC32C}, {"compression": 1}):
+        record = encode_record(1, b"payload", **uncommon)
+        assert intact(kind(DATA + record), 0) == len(DATA)
+
+
+@needs_compiled
+def test_a_walk_cannot_begin_outside_the_data() -> None:
+    for position in (-1, len(DATA) + 1):
+        with pytest.raises(ValueError, match="position"):
+            codec.intact(DATA, position)

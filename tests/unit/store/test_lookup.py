@@ -8,6 +8,7 @@ from vq.store import lookup
 from vq.store.format import CONTROL_BYTES
 from vq.store.log_config import LogConfig
 from vq.store.memory_disk import keep_all
+from vq.store.record import encode_record
 
 
 def test_counts_before_a_block_are_found_from_the_blocks_behind() -> None:
@@ -58,6 +59,21 @@ def test_the_message_before_an_offset_is_found_at_every_boundary() -> None:
     assert len(log._blocks) > 1
     for offset, message_id in places:
         assert log.message_before(offset) == message_id, offset
+
+
+@pytest.mark.parametrize("tags", [[], [b"a"]])
+def test_the_message_before_an_offset_is_not_told_from_damaged_bytes(tags: list[bytes]) -> None:
+    """A flipped bit of its id would make another message of it."""
+    disk = memory_disk()
+    log = open_log(disk)
+    append(log, b"first", b"second", tag=b"a")
+    block = log._blocks[0]
+    file = disk.open(block.path)
+    at = log.end_offset - len(encode_record(2, b"second", b"a")) + 15
+    file.pwrite([b"\x07"], at)
+    file.close()
+    with pytest.raises(CorruptData):
+        log.message_before(log.end_offset, tags)
 
 
 def test_the_message_before_an_offset_may_be_asked_for_by_tag() -> None:

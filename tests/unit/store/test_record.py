@@ -30,8 +30,8 @@ from vq.store.record import (
     encode_key,
     encode_properties,
     encode_record,
-    filter_by_tag,
 )
+from vq.store.tag_filter import filter_by_tag
 
 PLAIN = encode_record(1, b"plain")
 TAGGED = encode_record(2, b"tagged", b"red")
@@ -158,31 +158,6 @@ def test_boundaries_are_all_starts_and_the_end() -> None:
     """Control records count, half a record does not."""
     assert boundaries(BATCH + b"123", 10) == [10, 98, 123, 156, 10 + len(BATCH)]
     assert boundaries(b"", 5) == [5]
-
-
-def test_filter_keeps_whole_records_of_the_tags_and_merges_neighbours() -> None:
-    """Slices of the buffer, one per run; offsets of each record; and where to go on."""
-    data = memoryview(BATCH + BATCH + TAGGED[:-1])
-    slices, offsets, end = filter_by_tag(data, 100, {b"red", b"blue"})
-    first = len(CONTROL) + len(PLAIN)
-    assert [bytes(s) for s in slices] == [TAGGED + FULL, TAGGED + FULL]
-    assert offsets == [
-        100 + first,
-        100 + first + len(TAGGED),
-        100 + len(BATCH) + first,
-        100 + len(BATCH) + first + len(TAGGED),
-    ]
-    assert end == 100 + 2 * len(BATCH)
-    assert filter_by_tag(data, 100, {b"green"}) == ([], [], end)
-
-
-def test_a_tag_that_reaches_beyond_its_record_matches_nothing() -> None:
-    """Though the bytes behind the record would complete it."""
-    lying = bytearray(encode_record(1, b"", b"re"))
-    lying[20:24] = (3).to_bytes(4, "big")
-    data = memoryview(bytes(lying) + TAGGED)
-    reached = bytes(data[24:27])
-    assert filter_by_tag(data, 0, {reached}) == ([], [], len(data))
 
 
 def test_properties_come_back() -> None:
