@@ -105,7 +105,7 @@ async def test_a_fetch_of_cold_bytes_waits_beside_the_loop(cold, tags):
     assert frame.body
 
 
-async def test_a_partition_removed_while_its_bytes_are_fetched_is_not_answered(cold):
+async def test_a_partition_removed_while_its_bytes_are_fetched_is_not_answered(cold, caplog):
     """Nor does it disturb what comes after."""
     with cold.runner.held():
         cold.client.send_fetch(0, wire.FetchPartition(**WHERE, offset=cold.starts[0]))
@@ -114,6 +114,7 @@ async def test_a_partition_removed_while_its_bytes_are_fetched_is_not_answered(c
     frame = await asyncio.wait_for(waiting, 5)
     assert frame.status == 0
     assert not frame.body
+    assert "failed" not in caplog.text
 
 
 async def test_lanes_do_not_wait_for_each_other():

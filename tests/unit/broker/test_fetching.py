@@ -173,6 +173,28 @@ async def test_a_wait_ends_in_time_and_empty(served):
     assert payloads(await answer(waiting), 0) == [b"0" * 10] * 3
 
 
+async def test_the_time_of_a_request_ends_with_its_answer(served, monkeypatch):
+    """It would cut the wait of the next one short."""
+    context, timers = served.node._context, []
+    call_later = context.call_later
+
+    def note(delay_s, then):
+        timer = call_later(delay_s, then)
+        timers.extend([timer] * (delay_s > 0))
+        return timer
+
+    monkeypatch.setattr(context, "call_later", note)
+    first = served.client.send_fetch(0, add(0))
+    await until(lambda: len(timers) == 1)
+    second = served.client.send_fetch(1)
+    await until(lambda: len(timers) == 2)
+    assert await answer(first) == {}
+    assert [timer.cancelled() for timer in timers] == [True, False]
+    await fill(served.client, [0])
+    assert list(await answer(second)) == [0]
+    assert [timer.cancelled() for timer in timers] == [True, True]
+
+
 async def test_reads_that_wait_do_not_take_the_place_of_puts(cluster):
     """A connection whose reads are at their bound sends as before; one more read is refused."""
     bounds = ConnectionLimits(requests_in_flight_max=4, sweep_interval_s=0.02)

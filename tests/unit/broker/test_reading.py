@@ -128,6 +128,26 @@ async def test_a_get_waits_for_min_bytes_or_its_time(served):
     assert len(decode_records(frame.body, latest)) == 2
 
 
+@pytest.mark.parametrize("tags", [[], ["x"]])
+async def test_the_time_of_a_get_ends_with_its_answer(served, monkeypatch, tags):
+    """It would be answered a second time."""
+    latest = await _fill(served)
+    context, timers = served.node._context, []
+    call_later = context.call_later
+
+    def note(delay_s, then):
+        timer = call_later(delay_s, then)
+        timers.extend([timer] * (delay_s > 0))
+        return timer
+
+    monkeypatch.setattr(context, "call_later", note)
+    waiting = served.client.send_get("t", 0, latest, max_wait_ms=20_000, tags=tags)
+    await until(lambda: len(timers) == 1)
+    await served.client.put("t", 0, [message(b"one", tag="x")])
+    assert (await asyncio.wait_for(waiting, 5)).body
+    assert timers[0].cancelled()
+
+
 async def test_a_closed_connection_leaves_nothing_parked(served):
     """The requests of a client that goes away are forgotten at once."""
     other = await served.connect()

@@ -1,12 +1,14 @@
 """Routes: what a watcher shows, how it learns of changes, and what it keeps while cut off."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pytest
 from support.coordination import client_of, expire, until
 
 from vq.clock import SystemClock
+from vq.coordination import routes as routes_module
 from vq.coordination import topics
 from vq.coordination.coordinator import SessionState
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
@@ -179,6 +181,59 @@ async def test_lost_watch_events_are_made_good_by_themselves(
     for number, group in enumerate(("b1", "b2"), start=1):
         address = Address("127.0.0.1", number)
         await until(lambda: watcher.snapshot.master(group) == (address, 2))  # noqa: B023
+
+
+class SlowFirst:
+    """A read whose first answer is held back until ``gate`` is set."""
+
+    def __init__(self, read: Callable[..., Awaitable[Any]]) -> None:
+        self._read = read
+        self.calls = 0
+        self.answered = asyncio.Event()
+        self.gate = asyncio.Event()
+
+    async def __call__(self, *args: Any, **fields: Any) -> Any:
+        self.calls += 1
+        first = self.calls == 1
+        found = await self._read(*args, **fields)
+        if first:
+            self.answered.set()
+            await self.gate.wait()
+        return found
+
+
+@pytest.mark.parametrize("what", ["topic", "master"])
+async def test_an_older_read_does_not_replace_a_newer_one(
+    ensemble, admin, client, watcher, monkeypatch, what
+) -> None:
+    """Of one topic, or of one group, there is one read at a time."""
+    await topics.create_topic(admin, "t")
+    await watcher.track("t")
+    (placement,) = watcher.snapshot.partitions("t")
+    group = placement.writer_group or ""
+    ensemble.hold_events(client)
+    if what == "topic":
+        slow = SlowFirst(routes_module.read_topic)
+        monkeypatch.setattr(routes_module, "read_topic", slow)
+    else:
+        slow = SlowFirst(watcher._read_master)
+        monkeypatch.setattr(watcher, "_read_master", slow)
+    await topics.add_partitions(admin, "t", 1)
+    first = asyncio.ensure_future(watcher.refresh("t"))
+    await slow.answered.wait()
+    await topics.add_partitions(admin, "t", 1)
+    await expire(ensemble, admin)
+    async with asyncio.timeout(5):
+        while (await read_state(admin, group)).epoch < 2:
+            await asyncio.sleep(0)
+    second = asyncio.ensure_future(watcher.refresh("t"))
+    await asyncio.wait({second}, timeout=0.1)  # it would end by now if it did not stand in line
+    slow.gate.set()
+    await asyncio.gather(first, second)
+    assert len(watcher.snapshot.partitions("t")) == 3
+    master = watcher.snapshot.master(group)
+    assert master is not None
+    assert master[1] == 2
 
 
 async def test_snapshots_never_change(admin, watcher) -> None:
