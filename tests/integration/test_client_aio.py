@@ -23,7 +23,7 @@ from vq.errors import (
     Refused,
     UnknownTopic,
 )
-from vq.limits import MESSAGE_BYTES_MAX
+from vq.limits import MESSAGE_BYTES_MAX, MIB
 from vq.model import SendResult, TopicPartition, TopicSettings
 
 WAIT_S = 20.0
@@ -154,6 +154,35 @@ async def test_a_full_buffer_waits_and_then_refuses(
         broker.signal(signal.SIGCONT)
     assert len(await asyncio.gather(*waiting)) == 3
     await producer.close()
+
+
+async def test_large_messages_of_many_partitions_keep_to_the_memory_of_their_consumer(
+    factory: aio.MessageFactory,
+) -> None:
+    """Each partition's share is a small part of a message; one at a time gets a whole one."""
+    name, count, size = f"topic-{next(_names)}", 24, 900_000
+    await topics.create_topic(_coordinator(factory), name, TopicSettings(partitions=count))
+    config = vq.ConsumerConfig(group="large", buffer_bytes=MIB)
+    consumer = (await factory.create_consumer(config)).subscribe(name)
+    core: Any = consumer._core
+    await consumer.start()
+    await until(lambda: len(consumer.assignment()) == count)
+    producer = await factory.create_producer()
+    for n in range(2 * count):
+        await producer.send(vq.Message(name, bytes(size), key=f"k{n}"))
+    await producer.close()
+    most, received = 0, 0
+    async with asyncio.timeout(3 * WAIT_S):
+        async for message in consumer:
+            assert len(message.content) == size
+            fetchers = [held.fetcher for held in core._held.values()]
+            most = max(most, sum(each.asked + each.buffered for each in fetchers))
+            received += 1
+            if received == 2 * count:
+                break
+    await consumer.close()
+    assert size < most < 2 * MIB + 100_000, f"{most} bytes"
+    assert core._fetches._grower is None
 
 
 async def test_a_group_shares_hands_over_and_repeats_nothing(

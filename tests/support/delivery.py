@@ -4,6 +4,7 @@ import math
 import time
 
 from vq.client.delivery import DeliveryHooks
+from vq.client.fetcher import NO_REST, Rest
 from vq.client.permit import Permit
 from vq.errors import VqError
 
@@ -13,6 +14,7 @@ class Told:
 
     def __init__(self) -> None:
         self.consumed = 0
+        self.rest = NO_REST
         self.errors: list[VqError] = []
         self.went_on = 0
         self.again: list[int] = []
@@ -23,8 +25,9 @@ class Told:
             fetch_again=self.again.append,
         )
 
-    def _consumed(self, size: int) -> None:
+    def _consumed(self, size: int, rest: Rest) -> None:
         self.consumed += size
+        self.rest = rest
 
     def _went_on(self) -> None:
         self.went_on += 1

@@ -125,9 +125,10 @@ class ConsumerConfig:
             Half of it is shared out evenly: a partition whose listener is slow never takes the
             share of another. 64 MiB leave each of 4,096 partitions 8 KiB at any time, and those
             with more to read up to ``prefetch_bytes`` of the other half. Compressed messages are
-            decompressed at most 5 MiB at a time, for each of ``listener_threads``. Not counted:
-            the beginning of a record that goes on in the next answer, at most one record (little
-            more than 1 MiB) for each partition, and the copies of what is being delivered now.
+            decompressed at most 5 MiB at a time, for each of ``listener_threads``. Records larger
+            than what is free are completed one partition at a time; for that the bound is exceeded
+            by one record (little more than 1 MiB). Not counted: the copies of what is being
+            delivered now. Each partition has 1 KiB in any case.
         max_wait_s: How long a broker holds a request for data before it answers empty.
         listener_threads: Threads that call listeners. One partition is only ever in one of them.
         on_listener_error: What happens when a listener keeps raising.

@@ -310,6 +310,7 @@ class ConsumerCore:
     async def _claimed(self, claim: claims.Claim) -> None:
         """A partition is ours: find where to begin, and begin."""
         where = claim.partition
+        self._expect_target()
         if claim.committed is not None:
             begin = Progress(claim.committed.offset, claim.committed.message_id)
             stopped = await places.why_stopped(self._cluster, where, claim.committed)
@@ -346,7 +347,7 @@ class ConsumerCore:
         subscription = self._subscriptions[where.topic]
         position = begin.position
         hooks = DeliveryHooks(
-            consumed=lambda size: self._soon(fetcher.consumed, size),
+            consumed=lambda size, rest: self._soon(fetcher.consumed, size, rest),
             stuck=lambda error: self._soon(self._stuck, held, error),
             went_on=lambda: self._soon(self._went_on, held),
             fetch_again=lambda offset: self._soon(self._fetch_again, held, offset),
@@ -492,6 +493,7 @@ class ConsumerCore:
         held = self._held.get(where)
         if held is None:
             return
+        self._expect_target()
         await self._drain(held)
         if commit:
             try:
@@ -502,6 +504,11 @@ class ConsumerCore:
                 logger.warning("%s: the last commit before release was refused: %s", where, error)
         self._held.pop(where, None)
         self._troubles.forget(where)
+
+    def _expect_target(self) -> None:
+        """Share memory out for all partitions that are to be held, claimed already or not."""
+        if self._membership is not None:
+            self._fetches.expect(self._membership.target_count)
 
     async def _suspend(self) -> None:
         """Ownership can no longer be proved: deliver nothing until it can."""

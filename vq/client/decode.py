@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from vq import limits
-from vq.client.fetcher import Chunk
+from vq.client.fetcher import NO_REST, Chunk, Rest
 from vq.errors import CorruptData
 from vq.model import Message, TopicPartition
 from vq.store.codec import decode_common
 from vq.store.format import FLAG_COMPRESSION_MASK, RECORD_HEADER, RECORD_HEADER_BYTES
-from vq.store.record import Record, decode_into, decode_properties, decompress
+from vq.store.record import Record, bytes_needed, decode_into, decode_properties, decompress
 
 #: A step of decoding ends with the message that brings what was decompressed to this size.
 STEP_BYTES: Final = 4 * limits.MIB
@@ -117,6 +117,12 @@ class Decoder:
         self._at = 0  # position in it of what comes next,
         self._count = 0  # and how many messages of a filtered chunk come before that
         self._step = 0, 0  # both as they were before the last step
+
+    @property
+    def rest(self) -> Rest:
+        """What is kept of the chunks that ended."""
+        size = len(self._rest)
+        return Rest(size, bytes_needed(self._rest) - size) if size else NO_REST
 
     def decode(self, chunk: Chunk) -> list[Message]:
         """Return the first messages that ``chunk`` completes, verified; see also ``has_more``."""

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, Protocol
 
 from vq.client.config import ConsumerConfig, OnListenerError
 from vq.client.decode import Decoder
-from vq.client.fetcher import Chunk
+from vq.client.fetcher import Chunk, Rest
 from vq.client.permit import RECHECK_S, Permit
 from vq.client.raised import forget_locals, shown
 from vq.errors import InternalError, ListenerFailed, VqError
@@ -88,13 +88,14 @@ class DeliveryHooks:
     """What a delivery tells its consumer, from whichever thread it is in; none of it waits.
 
     Attributes:
-        consumed: So many bytes of chunks were handled: others may be fetched.
+        consumed: So many bytes of chunks were handled, and this is kept of them: others may be
+            fetched.
         stuck: The partition does not go on for now, because of this; told at every try.
         went_on: It goes on after ``stuck``.
         fetch_again: The bytes from this offset on failed a check: fetch them again.
     """
 
-    consumed: Callable[[int], None]
+    consumed: Callable[[int, Rest], None]
     stuck: Callable[[VqError], None]
     went_on: Callable[[], None]
     fetch_again: Callable[[int], None]
@@ -293,7 +294,7 @@ class ThreadDelivery:
         self._decoder.end_chunk()
         if self.error is not None and self.position > self._stuck_at:
             self._went_on()
-        self._hooks.consumed(chunk.size)
+        self._hooks.consumed(chunk.size, self._decoder.rest)
         return None
 
     def _hand_out(self) -> float | None:

@@ -11,6 +11,10 @@ all partitions of the consumer may take. The session is described in docs/protoc
 Memory: half of ``buffer_bytes`` is divided evenly, so that each partition always has its share,
 whatever the others do. The other half goes to partitions that are known to have more data. An idle
 one is asked for with no more than its share; so what may arrive at once is bounded, too.
+
+When all of it is taken by the beginnings of records, none of them would ever become whole. So one
+partition at a time, in the order in which they came to need it, may ask for what its record lacks
+beyond the bound. It gives that permit back when the record was consumed or there is room for it.
 """
 
 import asyncio
@@ -23,7 +27,7 @@ from vq import limits
 from vq.client.cluster import ClusterClient
 from vq.client.connection import BrokerConnection
 from vq.client.raised import shown
-from vq.errors import InternalError, OutcomeUnknown, ProtocolError, VqError
+from vq.errors import ConnectionCut, InternalError, OutcomeUnknown, ProtocolError, VqError
 from vq.model import Address, TopicPartition
 from vq.remoting import messages
 from vq.remoting.format import Command
@@ -53,7 +57,8 @@ class Asker(Protocol):
 
     Attributes:
         asked: Bytes asked for that have not come yet; 0 when it waits for no answer.
-        buffered: Bytes that have come and are not consumed.
+        buffered: Bytes that have come and are not consumed, the beginning of a record included.
+        missing: What it must ask for at least to go on, when it waits in line for that.
         behind: More data are known to be there.
         anxious: It wants an answer also when there are no data: an error was told, and whether that
             is over cannot be seen otherwise.
@@ -69,7 +74,14 @@ class Asker(Protocol):
     anxious: bool
 
     @property
+    def missing(self) -> int: ...
+
+    @property
     def behind(self) -> bool: ...
+
+    def go_on(self) -> None:
+        """There may be room now for what is ``missing``."""
+        ...
 
     def took(self, result: FetchResult, body: bytes) -> None:
         """The answer: bytes at ``position``."""
@@ -98,6 +110,11 @@ class Fetches:
         self._shared = buffer_bytes - self._pool
         self._extra: dict[Asker, int] = {}  # of each partition: what it has beyond its share
         self._extra_sum = 0
+        self._expected = 0  # how many partitions there will be soon
+        self._line: dict[Asker, None] = {}  # those without room for what they must ask for
+        self._grower: Asker | None = None  # has the permit to go beyond the bound,
+        self._grew_from = 0  # and had so many bytes when it got it
+        self._serve_due = False
         self._sessions: dict[BrokerConnection, FetchSession] = {}
         self._placed: dict[Asker, FetchSession] = {}
         self._waiting: dict[Asker, None] = {}  # for a connection
@@ -111,7 +128,24 @@ class Fetches:
     @property
     def share_bytes(self) -> int:
         """What each partition may always have, fetched and on its way."""
-        return max(_SHARE_BYTES_MIN, self._shared // max(1, len(self._extra)))
+        return max(_SHARE_BYTES_MIN, self._shared // max(1, self._expected, len(self._extra)))
+
+    def expect(self, count: int) -> None:
+        """Share memory out for so many partitions from now on; some of them may join later.
+
+        Those that are idle were asked for with the share they had. They are asked for anew, or all
+        of them together could send more than the bound.
+        """
+        if count == self._expected:
+            return
+        self._expected = count
+        for asker in list(self._extra):
+            is_idle = asker in self._placed and not asker.behind
+            if is_idle and asker.asked > self.share_bytes:
+                self.withdraw(asker)
+                asker.asked = 0
+                asker.go_on()
+            self.count(asker)
 
     def allowance(self, asker: Asker) -> int:
         """Return how many bytes a partition may ask for now."""
@@ -123,6 +157,43 @@ class Fetches:
         extra = max(0, asker.asked + asker.buffered - self.share_bytes)
         self._extra_sum += extra - self._extra[asker]
         self._extra[asker] = extra
+        self._room_changed()
+
+    def may_exceed(self, asker: Asker) -> bool:
+        """Give a partition the permit to ask for ``missing`` beyond the bound, at once.
+
+        False: another one has it, or is before it in line; ``go_on`` is called when there is room
+        or when its turn has come.
+        """
+        self._line.setdefault(asker)
+        if self._grower is None and next(iter(self._line)) is asker:
+            self._grower, self._grew_from = asker, asker.buffered
+        if self._grower is asker:
+            del self._line[asker]
+        return self._grower is asker
+
+    def _room_changed(self) -> None:
+        """Take the permit back when it is not needed any more; let the next in line go on."""
+        grower = self._grower
+        if grower is not None and not grower.asked:
+            is_back = grower.buffered <= self._grew_from  # nothing came, or it is consumed
+            if is_back or self._extra_sum <= self._pool:
+                self._grower = None
+        if self._line and not self._serve_due:
+            first = next(iter(self._line))
+            if self._grower is None or self.allowance(first) >= first.missing:
+                self._serve_due = True
+                self._loop.call_soon(self._serve)
+
+    def _serve(self) -> None:
+        """Let those in line go on, as far as there is room; the first may get the permit."""
+        self._serve_due = False
+        while self._line:
+            first = next(iter(self._line))
+            if self._grower is not None and self.allowance(first) < first.missing:
+                return
+            first.go_on()
+            self._line.pop(first, None)
 
     # Partitions -----------------------------------------------------------------------------------
     def join(self, asker: Asker) -> None:
@@ -136,7 +207,11 @@ class Fetches:
         if asker not in self._extra:
             return
         self.withdraw(asker)
+        self._line.pop(asker, None)
+        if self._grower is asker:
+            self._grower = None
         self._extra_sum -= self._extra.pop(asker)
+        self._room_changed()
         if not self._extra and self._remove_listener is not None:
             self._remove_listener()
             self._remove_listener = None
@@ -166,7 +241,7 @@ class Fetches:
         if session is None:
             connection = self.cluster.live_connection(address)
             if connection is None or connection.closed:
-                self._waiting[asker] = None  # until the attempt to connect has ended
+                self._wait_for_connection(asker)
                 return
             session = self._sessions.get(connection)
             if session is None:
@@ -191,12 +266,19 @@ class Fetches:
         for asker in askers:
             self._placed.pop(asker, None)
             if error is None and asker.asked:
-                self._waiting[asker] = None
+                self._wait_for_connection(asker)
         if error is not None:
             for asker in askers:
                 if asker.asked and asker in self._extra:
                     asker.failed(error)
         self._retry_later()
+
+    def _wait_for_connection(self, asker: Asker) -> None:
+        """Ask again once the attempt to connect has ended; but not with the permit in hand."""
+        if asker is self._grower:
+            asker.failed(ConnectionCut(f"{asker.where}: there is no connection to its broker now"))
+        else:
+            self._waiting[asker] = None
 
     def _retry_later(self) -> None:
         if self._timer is None and self._waiting:

@@ -12,6 +12,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from vq import limits
 from vq.client.fetch_sessions import Fetches, passes
@@ -61,6 +62,21 @@ class Chunk:
         return len(self.body) + _CHUNK_OVERHEAD_BYTES
 
 
+class Rest(NamedTuple):
+    """The beginning of a record that goes on in the next chunk.
+
+    Attributes:
+        size: The bytes that are there.
+        missing: Those that it lacks, as far as can be told from them; more than 0 if ``size`` is.
+    """
+
+    size: int = 0
+    missing: int = 0
+
+
+NO_REST = Rest()
+
+
 def chunk_of(response: GetResponse | FetchResult, body: bytes) -> Chunk:
     """Return the reply to a GET, or a result of a FETCH, as a chunk."""
     if response.filtered:
@@ -78,7 +94,8 @@ class PartitionFetcher:
     Attributes:
         position: What is asked for next.
         high_watermark: As told with the last answer; -1 before that.
-        asked, buffered, behind, anxious, validate, topic_id, tags: See ``fetch_sessions.Asker``.
+        asked, buffered, missing, behind, anxious, validate, topic_id, tags: See
+            ``fetch_sessions.Asker``.
     """
 
     def __init__(
@@ -101,6 +118,7 @@ class PartitionFetcher:
         self.buffered = 0
         self.validate = True
         self.tags = tags
+        self._rest = NO_REST  # counted in ``buffered``
         self._fetches = fetches
         self._cluster = fetches.cluster
         view = self._cluster.routes.topics.get(where.topic)
@@ -123,6 +141,12 @@ class PartitionFetcher:
         self._again: asyncio.Task[None] | None = None  # reads bytes that failed a check once more
         self._again_at = -1
         self._again_tries = 0
+        self._again_room: asyncio.Future[None] | None = None  # that it waits for
+
+    @property
+    def missing(self) -> int:
+        """See ``fetch_sessions.Asker``."""
+        return self._rest.missing if self._again_room is None else self._again_bytes
 
     @property
     def behind(self) -> bool:
@@ -160,9 +184,11 @@ class PartitionFetcher:
         self._again_at = self.position = offset
         self.validate = True
         self._fetches.withdraw(self)
+        self._rest = NO_REST
         self._count(asked=0, buffered=0)
         if self._again is not None:
             self._again.cancel()
+            self._again_room = None
         self._again = self._loop.create_task(self._fetch_again())
 
     @property
@@ -173,6 +199,10 @@ class PartitionFetcher:
     async def _fetch_again(self) -> None:
         pause = min(_AGAIN_S * 2 ** min(self._again_tries - 1, 16), _AGAIN_MAX_S)
         await asyncio.sleep(pause * (0.75 + 0.5 * self._cluster.rng.random()))
+        room = self._again_room = self._loop.create_future()
+        self.go_on()
+        await room
+        self._again_room = None
         try:
             address, epoch = self._cluster.master_at(self.where, self.position)
             if self._again_tries >= _REPORT_AFTER_TRIES:
@@ -181,7 +211,7 @@ class PartitionFetcher:
                 topic=self.where.topic,
                 partition=self.where.partition,
                 offset=self.position,
-                max_bytes=self._again_bytes,
+                max_bytes=self.asked,
                 tags=self.tags,
                 validate=True,
                 epoch=epoch,
@@ -215,12 +245,32 @@ class PartitionFetcher:
                 on_disk,
             )
 
-    def consumed(self, size: int) -> None:
-        """The consumer is done with ``size`` bytes of chunks."""
+    def consumed(self, size: int, rest: Rest = NO_REST) -> None:
+        """The consumer is done with ``size`` bytes of chunks, but for ``rest``."""
         if not self._stopped:
             # Not below 0: these may be of what was fetched before ``fetch_again``.
-            self._count(buffered=max(0, self.buffered - size))
+            queued = max(0, self._queued - size)
+            self._rest = rest
+            self._count(buffered=queued + rest.size)
             self._maybe_fetch()
+
+    @property
+    def _queued(self) -> int:
+        """What the consumer will be done with without any further bytes."""
+        return self.buffered - self._rest.size
+
+    def go_on(self) -> None:
+        """See ``fetch_sessions.Asker``."""
+        room = self._again_room
+        if room is None:
+            self._maybe_fetch()
+        elif not room.done() and self._has_room(self._again_bytes):
+            self._count(asked=self._again_bytes)
+            room.set_result(None)
+
+    def _has_room(self, size: int) -> bool:
+        """Whether ``size`` bytes may be asked for now; if not, ``go_on`` is called later."""
+        return self._fetches.allowance(self) >= size or self._fetches.may_exceed(self)
 
     def _maybe_fetch(self) -> None:
         if (
@@ -229,18 +279,23 @@ class PartitionFetcher:
             or self.asked
             or self._timer is not None
             or self._again is not None
-            or self.buffered >= self._prefetch_bytes
+            or self._queued >= self._prefetch_bytes
         ):
             return
         if self._reign_ended:
             # What was fetched before is handled first: then it is known where to look.
-            if not self.buffered:
+            if not self._queued:
                 self._reign_ended, self._waiting = False, True
                 self._on_new_epoch()
             return
         size = min(self._length, self._fetches.allowance(self))
-        if self.buffered and size < min(self._length, self._fetches.share_bytes) // 2:
-            return  # asked again when some of it is consumed
+        if self._queued:
+            if size < min(self._length, self._fetches.share_bytes) // 2:
+                return  # asked again when some of it is consumed
+        elif size < self._rest.missing:  # nothing will be consumed before that is there
+            size = self._rest.missing
+            if not self._has_room(size):
+                return
         self._count(asked=size)
         self._fetches.ask(self)
 

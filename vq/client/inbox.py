@@ -365,7 +365,7 @@ class InboxDelivery:
         if chunk.offsets is not None and not self._stopped:
             self.position = chunk.next_offset
         self._forget_chunk()
-        self._hooks.consumed(chunk.size)
+        self._hooks.consumed(chunk.size, self._decoder.rest)
         self._maybe_went_on()
 
     def _forget_chunk(self) -> None:

@@ -99,6 +99,7 @@ class Membership:
         hooks: MembershipHooks,
         permit: Permit,
     ) -> None:
+        self.target_count = 0  # partitions that it is to hold, as last computed
         self.contract = ConsumerGroup()
         self._cluster = cluster
         self._coordinator = cluster.coordinator
@@ -361,6 +362,7 @@ class Membership:
         if not self._resume(proof):
             return self._config.audit_interval_s
         target = await self._target(topics, assigned)
+        self.target_count = len(target)
         failed: VqError | None = None
         try:
             # Even where it is wanted again by now: what began to be drained stands still.

@@ -9,7 +9,7 @@ import pytest
 from vq import limits
 from vq.client import decode
 from vq.client.decode import Decoder, decode_messages, to_message
-from vq.client.fetcher import Chunk
+from vq.client.fetcher import NO_REST, Chunk, Rest
 from vq.errors import CorruptData
 from vq.model import Message, TopicPartition
 from vq.store import codec as codecs
@@ -19,6 +19,7 @@ from vq.store.format import (
     COMPRESSION_ZLIB,
     COVERED_HEADER,
     FLAG_TAG,
+    RECORD_HEADER_BYTES,
     BatchHeader,
     encode_control,
     md5,
@@ -226,6 +227,20 @@ def test_raw_and_filtered_answers_may_follow_one_another() -> None:
     ]
     assert [len(each) for each in found] == [8, 2, 8]
     assert list(itertools.chain(*found))[-1].offset > BASE + len(DATA)
+
+
+def test_what_is_kept_of_a_chunk_tells_what_it_lacks() -> None:
+    """As far as can be known: without a whole header, the rest of that."""
+    record = encode_record(1, bytes(500))
+    for size in range(1, len(record)):
+        decoder = Decoder(WHERE)
+        decoder.decode(raw(record + record[:size]))
+        decoder.end_chunk()
+        whole = len(record) if size >= RECORD_HEADER_BYTES else RECORD_HEADER_BYTES
+        assert decoder.rest == Rest(size, whole - size)
+    decoder = Decoder(WHERE)
+    decoder.decode(raw(record))
+    assert decoder.rest == NO_REST
 
 
 def test_a_record_that_claims_to_go_on_behind_the_last_byte_there_is_is_damaged() -> None:

@@ -119,7 +119,8 @@ class Partition:
         self.validate = False
         self.topic_id = "id-1"
         self.tags: list[str] = []
-        self.asked = self.buffered = 0
+        self.asked = self.buffered = self.missing = 0
+        self.went_on = 0
         self.behind = self.anxious = False
         self.took_bodies: list[bytes] = []
         self.errors: list[VqError] = []
@@ -131,6 +132,13 @@ class Partition:
         self.world.fetches.count(self)
         self.world.fetches.ask(self)
 
+    def go_on(self) -> None:
+        self.went_on += 1
+        if self.world.fetches.allowance(self) >= self.missing or (
+            self.world.fetches.may_exceed(self)
+        ):
+            self.ask(self.missing)
+
     def took(self, result: FetchResult, body: bytes) -> None:
         self.asked = 0
         self.took_bodies.append(body)
@@ -139,6 +147,7 @@ class Partition:
     def failed(self, error: VqError) -> None:
         self.asked = 0
         self.errors.append(error)
+        self.world.fetches.count(self)
 
     def leave(self) -> None:
         self.world.fetches.leave(self)
@@ -652,9 +661,104 @@ async def test_all_partitions_together_keep_to_the_bound(seed: int) -> None:
     assert world.fetches._extra_sum == 0
 
 
+async def test_shares_are_of_all_partitions_that_will_be_there() -> None:
+    """What comes one by one must not be asked for with shares that exceed the bound together."""
+    world = World(buffer_bytes=8 * MIB)
+    one, two = world.partitions(2)
+    for each in (one, two):
+        each.go_on = lambda each=each: each.ask(world.fetches.share_bytes)  # type: ignore[method-assign]
+        each.go_on()
+    two.behind = True
+    await turn()
+    world.fetches.expect(16)
+    await turn()
+    assert world.fetches.share_bytes == 4 * MIB // 16
+    assert (one.asked, two.asked) == (4 * MIB // 16, 2 * MIB)
+    assert world.fetches._extra_sum == 2 * MIB - 4 * MIB // 16
+    request = world.here.last
+    assert list(request.removed) == [1]
+    assert [item.max_bytes for item in request.partitions] == [4 * MIB // 16]
+    world.here.answer(FetchResult(handle=1, size=3), body=b"old")
+    assert one.took_bodies == []
+    world.fetches.expect(2)
+    assert world.fetches.share_bytes == 2 * MIB
+
+
+def starved(world: World, count: int) -> list[Partition]:
+    """Partitions that hold all memory, each with half of a record."""
+    partitions = world.partitions(count)
+    for each in partitions:
+        each.buffered = 2 * world.fetches.share_bytes
+        each.missing = 600 * KIB
+        world.fetches.count(each)
+    assert [world.fetches.allowance(each) for each in partitions] == [0] * count
+    return partitions
+
+
+async def test_one_partition_at_a_time_goes_beyond_the_bound_in_the_order_of_their_need() -> None:
+    world = World()
+    partitions = starved(world, 3)
+    first, second = partitions[:2]
+    for each in partitions:
+        each.go_on()
+    assert [each.asked for each in partitions] == [600 * KIB, 0, 0]
+    first.asked, first.buffered = 0, first.buffered + 600 * KIB
+    world.fetches.count(first)
+    await turn()
+    assert second.asked == 0, "its record is whole, and still there"
+    first.buffered = first.missing = 0
+    world.fetches.count(first)
+    await turn()
+    assert [each.asked for each in partitions] == [0, 600 * KIB, 0]
+    assert world.fetches._grower is second
+
+
+async def test_who_stands_in_line_goes_on_as_soon_as_there_is_room() -> None:
+    world = World()
+    first, second = starved(world, 2)
+    first.go_on()
+    second.missing = 50 * KIB
+    second.go_on()
+    assert second.asked == 0
+    second.buffered = 100 * KIB
+    world.fetches.count(second)
+    await turn()
+    assert (first.asked, second.asked) == (600 * KIB, 50 * KIB)
+    assert (world.fetches._grower, world.fetches._line) == (first, {})
+
+
+async def test_the_permit_comes_back_however_its_holder_ends() -> None:
+    """An error, a cut, no connection, the partition's end."""
+    world = World()
+    first, second, third, fourth, fifth = partitions = starved(world, 5)
+    for each in partitions:
+        each.go_on()
+    await turn()
+    world.here.answer(refusal(1, OffsetOutOfRange("no")))
+    await turn()
+    assert [type(each) for each in first.errors] == [OffsetOutOfRange]
+    assert world.fetches._grower is second
+    world.cluster.connections[HERE], before = None, world.here
+    before.close()
+    assert [type(each) for each in second.errors] == [ConnectionCut]
+    await turn()
+    assert world.fetches._grower is None, "without a connection nobody keeps it"
+    assert [type(each) for each in fifth.errors] == [ConnectionCut]
+    world.cluster.connections[HERE] = Connection()
+    third.go_on()
+    fourth.go_on()
+    fifth.go_on()
+    fourth.leave()
+    third.leave()
+    await turn()
+    assert (world.fetches._grower, world.fetches._line) == (fifth, {})
+
+
 def test_the_default_leaves_four_thousand_partitions_something() -> None:
     """As the documents say."""
-    fetches: Any = SimpleNamespace(_shared=32 * MIB, _extra=dict.fromkeys(range(4_096)))
+    fetches: Any = SimpleNamespace(
+        _shared=32 * MIB, _expected=0, _extra=dict.fromkeys(range(4_096))
+    )
     assert Fetches.share_bytes.fget(fetches) == 8 * KIB  # type: ignore[attr-defined]
 
 

@@ -10,7 +10,7 @@ from support.broker import until
 
 from vq import limits
 from vq.client import fetcher as fetchers
-from vq.client.fetcher import Chunk, PartitionFetcher
+from vq.client.fetcher import Chunk, PartitionFetcher, Rest
 from vq.errors import (
     Busy,
     ConnectionCut,
@@ -85,9 +85,15 @@ class Fetches:
         self.waits = False
         self.members = 0
         self.counted = (0, 0)
+        self.permits = False  # to go beyond the bound
+        self.in_line = 0
 
     def allowance(self, asker: PartitionFetcher) -> int:
         return self.share_bytes - asker.buffered if self.allowed is None else self.allowed
+
+    def may_exceed(self, asker: PartitionFetcher) -> bool:
+        self.in_line += 1
+        return self.permits
 
     def count(self, asker: PartitionFetcher) -> None:
         self.counted = asker.asked, asker.buffered
@@ -488,3 +494,61 @@ async def test_nothing_is_fetched_before_it_is_started_or_after_it_is_stopped() 
     reader.fetcher.stop()
     reader.fetcher.start()
     assert (reader.fetches.members, reader.asked) == (0, [])
+
+
+async def test_the_beginning_of_a_record_takes_room_and_is_completed_in_one_answer() -> None:
+    """However little is asked for otherwise: only a whole record gives room back."""
+    reader = Reader(length=300, prefetch_bytes=400)
+    reader.answer(b"x" * 300)
+    (chunk,) = reader.chunks
+    assert reader.asked == [100], "it is behind by more than the bound"
+    reader.fetches.allowed = 5_000
+    reader.fetcher.consumed(chunk.size, Rest(280, 900))
+    assert reader.fetches.asked[-1] == (400, 900)
+    assert reader.fetches.counted == (900, 280)
+    assert reader.fetches.in_line == 0
+    reader.fetcher.stop()
+
+
+async def test_without_room_for_the_rest_of_a_record_it_waits_in_line() -> None:
+    reader = Reader(length=300, prefetch_bytes=400)
+    reader.answer(b"x" * 300)
+    reader.fetches.allowed = 899
+    reader.fetcher.consumed(reader.chunks[0].size, Rest(280, 900))
+    assert (reader.asked, reader.fetches.in_line) == ([100], 1)
+    assert reader.fetcher.missing == 900
+    reader.fetches.permits = True
+    reader.fetcher.go_on()
+    assert reader.fetches.asked[-1] == (400, 900)
+    reader.answer(b"x" * 900)
+    reader.fetcher.consumed(reader.chunks[1].size)
+    assert reader.fetcher.buffered == reader.fetcher.missing == 0
+    reader.fetcher.stop()
+
+
+async def test_half_a_record_does_not_hide_that_a_broker_came_up_anew() -> None:
+    reader = Reader(prefetch_bytes=9_000)
+    reader.answer(b"x" * 100, epoch=4)
+    reader.answer(b"other", epoch=5)
+    reader.fetcher.consumed(reader.chunks[0].size, Rest(40, 60))
+    assert reader.epochs == [200]
+    reader.fetcher.stop()
+
+
+async def test_bytes_are_read_again_only_when_there_is_room_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fetchers, "_AGAIN_S", 0.001)
+    reader = Reader()
+    reader.answer(b"x" * 100)
+    reader.fetches.allowed = 10
+    reader.fetcher.fetch_again(100)
+    assert reader.fetches.counted == (0, 0), "what it had is forgotten"
+    await until(lambda: reader.fetches.in_line == 1)
+    assert (reader.cluster.anew, reader.fetcher.missing) == ([], 1_000)
+    reader.fetches.permits = True
+    reader.fetcher.go_on()
+    assert reader.fetches.counted == (1_000, 0)
+    await until(lambda: len(reader.chunks) == 2)
+    assert [request.max_bytes for request in reader.cluster.anew] == [1_000]
+    reader.fetcher.stop()
