@@ -7,10 +7,11 @@ while the next is made.
 """
 
 import asyncio
-import logging
+import contextlib
 from collections.abc import Callable
 from typing import Any, cast
 
+from vq.client.future import report
 from vq.errors import ConnectionCut, TimedOut, Unreachable, VqError
 from vq.model import Address
 from vq.remoting import messages
@@ -21,7 +22,6 @@ from vq.remoting.messages import Header
 from vq.remoting.transport import Network, tune
 from vq.version import __version__
 
-logger = logging.getLogger(__name__)
 LIBRARY = f"vq-python {__version__}"
 #: From here on a body is worth a system call of its own.
 _AT_ONCE_BYTES = 64 << 10
@@ -74,11 +74,16 @@ class BrokerConnection(asyncio.Protocol):
                 self.close()
 
     def _tell(self, on_reply: OnReply, frame: Frame | None) -> None:
-        """Tell one of those who wait; the others get theirs whatever it does."""
+        """Tell one of those who wait; the others get theirs whatever it does.
+
+        Also when a signal handler raises there, or the application's logging: an answer that came
+        with this one is told of here or never.
+        """
         try:
             on_reply(frame)
-        except Exception:
-            logger.exception("%s: taking an answer stumbled, and goes on", self.address)
+        except BaseException as error:  # noqa: BLE001 - what ends the program is raised later
+            with contextlib.suppress(Exception):  # of the application's logging
+                report(f"{self.address}: taking an answer", error)
 
     def _open(self, outcome: Header | VqError) -> None:
         if self.opened.done():
@@ -96,10 +101,12 @@ class BrokerConnection(asyncio.Protocol):
             ConnectionCut(f"{self.address} closed the connection: {exc or 'no reason given'}")
         )
         contexts = self._state.abandon()
-        self._on_close(self)
-        for on_reply in contexts:
-            if on_reply is not None:
-                self._tell(on_reply, None)
+        try:
+            self._on_close(self)
+        finally:
+            for on_reply in contexts:
+                if on_reply is not None:
+                    self._tell(on_reply, None)
 
     # Requests ---------------------------------------------------------------------------------
     def send(self, command: int, header: bytes, body: Buffer, on_reply: OnReply) -> int:

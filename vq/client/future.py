@@ -45,11 +45,11 @@ def report(what: str, error: BaseException) -> None:
     (``vq.aio``), in its next turn: they end the program as in any asyncio callback, and ctrl-C is
     not lost. On a factory's thread they could only end the sending, so they are logged and no more.
     """
-    logger.error("%s raised", what, exc_info=error)
     ends_program = isinstance(error, KeyboardInterrupt | SystemExit)
     if ends_program and threading.get_ident() not in TELLING_THREADS:
         with contextlib.suppress(RuntimeError):  # no loop runs in this thread
             asyncio.get_running_loop().call_soon(_raise, error)
+    logger.error("%s raised", what, exc_info=error)  # last: the application's logging may raise
 
 
 def _raise(error: BaseException) -> None:

@@ -8,6 +8,7 @@ import pytest
 from support.broker import until
 
 from vq.client import connection as connections
+from vq.client import future as futures
 from vq.client.connection import BrokerConnection
 from vq.errors import (
     Busy,
@@ -311,3 +312,62 @@ async def test_a_callback_that_raises_takes_no_other_answer_with_it(
     assert told[1] is None
     assert len(caplog.records) == 2
     assert world.closed == [connection]
+
+
+class Stop(BaseException):
+    """As a signal handler may raise, anywhere."""
+
+
+@pytest.mark.parametrize("error", [RuntimeError, Stop, asyncio.CancelledError, SystemExit])
+@pytest.mark.parametrize("logging_raises", [False, True])
+async def test_answers_that_came_together_are_all_told_whatever_one_raises(
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[BaseException],
+    logging_raises: bool,
+) -> None:
+    """Nobody would tell them later: their requests do not wait any more."""
+    raised: list[BaseException] = []
+    monkeypatch.setattr(futures, "_raise", raised.append)
+    if logging_raises:
+        monkeypatch.setattr(futures.logger, "error", fail_to_log)
+    connection = await world.connect()
+    told: list[Frame | None] = []
+
+    def fail(_: Frame | None) -> None:
+        raise error
+
+    for on_reply in (fail, told.append, fail, told.append):
+        connection.send(Command.PING, b"", b"", on_reply)
+    await until(lambda: len(world.peer.requests) == 4)
+    answers = [
+        bytes(part)
+        for request in world.peer.requests[:2]
+        for part in world.peer.connection.reply(request.ticket, PingResponse())
+    ]
+    world.peer.transport.write(b"".join(answers))
+    await until(lambda: len(told) == 1)
+    assert told[0] is not None
+    connection.close()
+    await until(lambda: len(told) == 2)
+    await until(lambda: [type(each) for each in raised] == [error] * (2 * (error is SystemExit)))
+
+
+async def test_those_who_wait_are_told_of_the_end_whatever_its_listener_raises(
+    world: World,
+) -> None:
+    connection = await world.connect()
+    told: list[Frame | None] = []
+    connection.send(Command.PING, b"", b"", told.append)
+
+    def fail(_: BrokerConnection) -> None:
+        raise Stop
+
+    connection._on_close = fail
+    with pytest.raises(Stop):
+        connection.connection_lost(None)
+    assert told == [None]
+
+
+def fail_to_log(*_: object, **__: object) -> None:
+    raise RuntimeError("logging, too")
