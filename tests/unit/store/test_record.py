@@ -123,7 +123,9 @@ def test_a_tag_longer_than_its_record_is_damage() -> None:
 
 
 def test_crc_records_are_verified_with_crc() -> None:
-    """The flag chooses the checksum."""
+    """The flag chooses the checksum, which covers the same bytes."""
+    plain = encode_record(1, b"plain", checksum=CHECKSUM_CRC32C)
+    assert plain.hex() == "000000056b72e8e8000000000000000100000100706c61696e"
     record = encode_record(9, b"crc", b"t", None, 0, CHECKSUM_CRC32C)
     assert decode_records(record, 0)[0][2:] == (9, 0x101, b"t", None, b"crc")
     with pytest.raises(CorruptData):
