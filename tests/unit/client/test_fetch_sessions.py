@@ -688,7 +688,7 @@ def starved(world: World, count: int) -> list[Partition]:
     """Partitions that hold all memory, each with half of a record."""
     partitions = world.partitions(count)
     for each in partitions:
-        each.buffered = 2 * world.fetches.share_bytes
+        each.buffered = 2 * world.fetches.share_bytes + 1  # more than the bound, by a little
         each.missing = 600 * KIB
         world.fetches.count(each)
     assert [world.fetches.allowance(each) for each in partitions] == [0] * count
