@@ -12,10 +12,10 @@ from typing import Any
 
 import vq
 from vq.cli.connect import cluster_client
-from vq.cli.processes import BrokerChild, BrokerSpec
 from vq.cli.worker import Worker
 from vq.coordination import topics
-from vq.coordination.embedded import EmbeddedZooKeeper, free_port
+from vq.devtools.processes import BrokerChild, BrokerSpec
+from vq.devtools.zookeeper import EmbeddedZooKeeper, free_port
 from vq.model import FlushMode
 
 CLUSTER = "bench"

@@ -16,9 +16,9 @@ import uvloop
 
 import vq
 from vq.cli.workload import Audit, Outcomes, Ready, WorkFailed, content
-from vq.client.connection import BrokerConnection, connect
 from vq.errors import VqError
 from vq.model import Address
+from vq.remoting.broker_connection import BrokerConnection, connect
 from vq.remoting.format import (
     LENGTH_BYTES,
     PREFIX,
@@ -147,7 +147,7 @@ class ByNumber:
     """A partitioner whose keys are partition numbers."""
 
     def choose(self, key: str | None, partitions: int, writable: Sequence[int]) -> int:
-        """See ``vq.client.partitioner.Partitioner``."""
+        """See ``vq.client.producer.partitioner.Partitioner``."""
         return int(key or 0)
 
 

@@ -16,7 +16,7 @@ from bench import room
 from bench.cluster import Cluster, cluster
 from bench.figures import Figure, Target
 from vq.cli.worker import on_schedule
-from vq.client import intake
+from vq.client.producer import intake
 
 GB: Final = 1_000_000_000
 _TICKS = os.sysconf("SC_CLK_TCK")

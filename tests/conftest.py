@@ -11,7 +11,7 @@ import pytest
 from support.cluster import ProcessCluster, process_cluster
 from support.zookeeper import ZooKeeperRoot, ZooKeeperService, embedded, own_root, service
 
-from vq.coordination.embedded import EmbeddedZooKeeper
+from vq.devtools.zookeeper import EmbeddedZooKeeper
 
 # Properties: the same examples every time in the short form, new and many more in the long one.
 # Without "explain": it traces every line that runs, which makes the long stories crawl.

@@ -39,7 +39,7 @@ INSTALLED_FROM = (
     os.path.join("tools", "bootstrap.py"),
     os.path.join("tools", "build_loops.py"),
     os.path.join("vq", "store", "_codec.c"),
-    os.path.join("vq", "client", "_intake.c"),
+    os.path.join("vq", "client", "producer", "_intake.c"),
 )
 #: So many of these files are compiled, where there is a compiler.
 COMPILED = sum(name.endswith(".c") for name in INSTALLED_FROM)
@@ -57,12 +57,15 @@ PARTS = {
 #: Run by the environment's interpreter: the search has one home, and it is in the project.
 FIND_PARTS = """
 import json
-from vq.coordination import embedded
+from vq.devtools import zookeeper
 parts = {}
-for name, find in (("java", embedded.find_java), ("jars", lambda: embedded.find_jars()[0].parent)):
+for name, find in (
+    ("java", zookeeper.find_java),
+    ("jars", lambda: zookeeper.find_jars()[0].parent),
+):
     try:
         parts[name] = str(find())
-    except embedded.MissingPart:
+    except zookeeper.MissingPart:
         pass
 print(json.dumps(parts))
 """

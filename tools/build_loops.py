@@ -16,7 +16,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCES = (Path("vq", "store", "_codec.c"), Path("vq", "client", "_intake.c"))
+SOURCES = (Path("vq", "store", "_codec.c"), Path("vq", "client", "producer", "_intake.c"))
 
 
 class NotCompiled(Exception):

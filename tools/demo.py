@@ -27,10 +27,10 @@ from rich.console import Console
 from rich.table import Table
 
 import vq
-from vq.cli.processes import BrokerChild, BrokerSpec
 from vq.coordination import topics
-from vq.coordination.embedded import EmbeddedZooKeeper, free_port
 from vq.coordination.zk import ZooKeeperCoordinator
+from vq.devtools.processes import BrokerChild, BrokerSpec
+from vq.devtools.zookeeper import EmbeddedZooKeeper, free_port
 
 TOPIC = "lines"
 GROUP = "readers"

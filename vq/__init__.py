@@ -11,7 +11,7 @@ from vq.version import __version__
 
 if TYPE_CHECKING:
     from vq import aio as aio
-    from vq.client.blocking import MessageConsumer, MessageProducer
+    from vq.blocking import MessageConsumer, MessageFactory, MessageProducer
     from vq.client.config import (
         ConsumerConfig,
         MessageFactoryConfig,
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
         ProducerConfig,
         StartPosition,
     )
-    from vq.client.factory import MessageFactory
     from vq.client.future import SendFuture
     from vq.errors import InvalidArgument, InvalidState, OutcomeUnknown, Refused, VqError
     from vq.model import (
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 
 _HOMES = {
-    "vq.client.blocking": ("MessageConsumer", "MessageProducer"),
+    "vq.blocking": ("MessageConsumer", "MessageFactory", "MessageProducer"),
     "vq.client.config": (
         "ConsumerConfig",
         "MessageFactoryConfig",
@@ -43,7 +42,6 @@ _HOMES = {
         "ProducerConfig",
         "StartPosition",
     ),
-    "vq.client.factory": ("MessageFactory",),
     "vq.client.future": ("SendFuture",),
     "vq.errors": ("InvalidArgument", "InvalidState", "OutcomeUnknown", "Refused", "VqError"),
     "vq.model": (

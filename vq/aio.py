@@ -18,16 +18,16 @@ from types import TracebackType
 from typing import Self
 
 from vq import limits
+from vq.admin.brokers import broker_status, cluster_status, partitions_of
 from vq.client.cluster import ClusterClient, open_cluster
 from vq.client.config import ConsumerConfig, MessageFactoryConfig, ProducerConfig
-from vq.client.consumer import ConsumerCore
-from vq.client.delivery import ignore
+from vq.client.consumer.core import ConsumerCore
+from vq.client.consumer.delivery import ignore
+from vq.client.consumer.inbox import Inbox, InboxDelivery, Messages
+from vq.client.consumer.permit import Permit
 from vq.client.future import LoopSendFuture, SendCallback, SendFuture
-from vq.client.inbox import Inbox, InboxDelivery, Messages
-from vq.client.partitioner import Partitioner
-from vq.client.permit import Permit
-from vq.client.producer import ProducerCore
-from vq.client.queries import broker_status, cluster_status, partitions_of
+from vq.client.producer.core import ProducerCore
+from vq.client.producer.partitioner import Partitioner
 from vq.errors import BufferFull, InvalidState, NotPublished, NotSent, VqError
 from vq.model import (
     Address,

@@ -23,7 +23,7 @@ from bench.peers.peer import (
     need_client,
 )
 from vq.cli.workload import Ready, contents
-from vq.coordination.embedded import free_port
+from vq.devtools.zookeeper import free_port
 
 _IN_FLIGHT: Final = 500
 

@@ -29,9 +29,9 @@ from support.faults import (
 from support.judge import Fault
 from support.zookeeper import admin
 
-from vq.cli.processes import BrokerChild, BrokerSpec
-from vq.coordination.embedded import free_port
 from vq.coordination.registry import REGISTER_TIMEOUT_S
+from vq.devtools.processes import BrokerChild, BrokerSpec
+from vq.devtools.zookeeper import free_port
 from vq.model import Address
 
 pytestmark = pytest.mark.slow

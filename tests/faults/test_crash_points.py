@@ -27,7 +27,7 @@ from support.faults import (
 from support.judge import Fault
 from support.strace import need_strace, traced, wait_tracer_gone
 
-from vq.cli.processes import BrokerChild, ask_status
+from vq.devtools.processes import BrokerChild, ask_status
 
 pytestmark = pytest.mark.slow
 

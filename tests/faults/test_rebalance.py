@@ -36,7 +36,7 @@ from support.judge import Fault
 from support.zookeeper_log import group_evidence
 
 import vq
-from vq.coordination.embedded import EmbeddedZooKeeper
+from vq.devtools.zookeeper import EmbeddedZooKeeper
 from vq.model import Address
 
 pytestmark = pytest.mark.slow

@@ -14,8 +14,8 @@ from support.simulation.world import SESSION_TIMEOUT_S, ClientHost, Size
 
 from vq import aio
 from vq.client.config import ConsumerConfig
-from vq.client.decode import Decoder
-from vq.client.fetcher import Chunk
+from vq.client.consumer.decode import Decoder
+from vq.client.consumer.fetcher import Chunk
 from vq.coordination import commits
 from vq.coordination.coordinator import Coordinator
 from vq.coordination.paths import CommittedOffset, Partition, Topic

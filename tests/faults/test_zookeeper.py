@@ -45,7 +45,7 @@ from support.zookeeper import admin
 from support.zookeeper_log import group_evidence
 
 import vq
-from vq.coordination.embedded import EmbeddedZooKeeper
+from vq.devtools.zookeeper import EmbeddedZooKeeper
 from vq.model import Address
 
 pytestmark = pytest.mark.slow

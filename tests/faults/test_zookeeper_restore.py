@@ -12,7 +12,7 @@ from support.cluster import ProcessCluster, process_cluster
 from support.faults import until
 from support.zookeeper import embedded
 
-from vq.coordination.embedded import EmbeddedZooKeeper
+from vq.devtools.zookeeper import EmbeddedZooKeeper
 
 pytestmark = pytest.mark.slow
 

@@ -12,8 +12,8 @@ from support.cluster import ProcessCluster
 from support.raw_client import RawClient, message
 from support.zookeeper import admin
 
-from vq.cli.processes import BrokerChild, BrokerSpec
-from vq.coordination.embedded import free_port
+from vq.devtools.processes import BrokerChild, BrokerSpec
+from vq.devtools.zookeeper import free_port
 from vq.errors import FrameTooLarge, OutcomeUnknown, UnknownTopic
 from vq.model import Address
 from vq.remoting.format import MAGIC_VERSION, PREFIX

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import pytest
 from support.threads import in_thread
 
-from vq.client.sync_lane import BlockingConnection
-from vq.coordination.embedded import free_port
+from vq.client.producer.blocking_sender import BlockingConnection
+from vq.devtools.zookeeper import free_port
 from vq.errors import Busy, ProtocolError, ShuttingDown, Unreachable
 from vq.model import Address
 from vq.remoting.connection import Opened, Request, ServerConnection, ServerIdentity

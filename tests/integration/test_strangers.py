@@ -8,7 +8,7 @@ import pytest
 from support.raw_client import RawClient, message
 from support.strangers import strangers
 
-from vq.cli.processes import BrokerChild
+from vq.devtools.processes import BrokerChild
 
 DEADLINE_S = 20.0
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from vq.client import fetch_sessions, fetcher
-from vq.client.delivery import DeliveryHooks
-from vq.client.fetch_sessions import Fetches
-from vq.client.fetcher import PartitionFetcher
-from vq.client.inbox import InboxDelivery
+from vq.client.consumer import fetch_sessions, fetcher
+from vq.client.consumer.delivery import DeliveryHooks
+from vq.client.consumer.fetch_sessions import Fetches
+from vq.client.consumer.fetcher import PartitionFetcher
+from vq.client.consumer.inbox import InboxDelivery
 from vq.errors import ConnectionCut, NotMaster, OffsetOutOfRange, Unreachable
 from vq.limits import KIB
 from vq.model import Address, Message, TopicPartition

@@ -12,12 +12,12 @@ from collections import deque
 import pytest
 
 from vq import errors
-from vq.client import partition_queue
-from vq.client.batch import Batch
 from vq.client.config import ProducerConfig
 from vq.client.future import SendFuture
-from vq.client.partition_queue import PartitionQueue
-from vq.client.puts import settle
+from vq.client.producer import partition_queue
+from vq.client.producer.batch import Batch
+from vq.client.producer.partition_queue import PartitionQueue
+from vq.client.producer.puts import settle
 from vq.model import ProducerStamp, TopicPartition
 from vq.store.record import decode_records
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from support.zookeeper import admin
 
-from vq.cli.processes import BrokerChild, BrokerSpec
+from vq.devtools.processes import BrokerChild, BrokerSpec
 from vq.model import Address
 
 

@@ -3,9 +3,9 @@
 import math
 import time
 
-from vq.client.delivery import DeliveryHooks
-from vq.client.fetcher import NO_REST, Rest
-from vq.client.permit import Permit
+from vq.client.consumer.delivery import DeliveryHooks
+from vq.client.consumer.fetcher import NO_REST, Rest
+from vq.client.consumer.permit import Permit
 from vq.errors import VqError
 
 

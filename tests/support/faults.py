@@ -23,8 +23,8 @@ from support.judge import Evidence, Fault, Verdict, judge
 from support.zookeeper import admin
 
 import vq
-from vq.cli.processes import BrokerChild
-from vq.coordination.embedded import EmbeddedZooKeeper
+from vq.devtools.processes import BrokerChild
+from vq.devtools.zookeeper import EmbeddedZooKeeper
 
 LONG = os.environ.get("VQ_LONG") == "1"
 WAIT_S = 60.0

@@ -14,7 +14,7 @@ from pathlib import Path
 from support.history import History
 
 import vq
-from vq.cli.processes import die_with
+from vq.devtools.processes import die_with
 
 
 def main(

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from support.faults import until
 from support.zookeeper import forbidden, unavailable
 
-from vq.cli.processes import BrokerSpec
+from vq.devtools.processes import BrokerSpec
 
 _LINE = re.compile(r"^(\d+)\s+(?:([a-z_0-9]+)\((.*)|<\.\.\. ([a-z_0-9]+) resumed>(.*))$", re.DOTALL)
 _UNFINISHED = " <unfinished ...>"

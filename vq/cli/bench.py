@@ -18,10 +18,10 @@ import click
 from vq.cli import worker
 from vq.cli.connect import cluster_client
 from vq.cli.options import Invocation, Seconds, WholeNumber, command_options
-from vq.cli.processes import BrokerChild, BrokerSpec
 from vq.client.config import MessageFactoryConfig
 from vq.coordination import groups, topics
-from vq.coordination.embedded import EmbeddedZooKeeper, free_port
+from vq.devtools.processes import BrokerChild, BrokerSpec
+from vq.devtools.zookeeper import EmbeddedZooKeeper, free_port
 from vq.errors import InvalidArgument
 from vq.model import Address, FlushMode, TopicSettings
 

@@ -7,8 +7,8 @@ import click
 
 from vq.cli.connect import use_safe_lines
 from vq.cli.options import Invocation, WholeNumber, command_options
-from vq.cli.processes import die_with
 from vq.cli.settings import build
+from vq.devtools.processes import die_with
 from vq.model import Address
 
 

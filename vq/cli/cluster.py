@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 
+from vq.admin.brokers import broker_status
 from vq.cli.connect import cluster_client
 from vq.cli.errors import CommandFailed
 from vq.cli.options import Commands, Invocation, command_options
 from vq.cli.output import bytes_text
 from vq.cli.verify import damage_text
 from vq.client.cluster import ClusterClient
-from vq.client.queries import broker_status
 from vq.coordination import registry
 from vq.coordination.reading import gather_all
 from vq.errors import VqError

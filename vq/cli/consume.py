@@ -9,11 +9,11 @@ from typing import BinaryIO
 
 import click
 
+from vq.blocking import MessageFactory
 from vq.cli import text
 from vq.cli.connect import log_to_stderr
 from vq.cli.options import Invocation, Seconds, WholeNumber, command_options
 from vq.client.config import StartPosition
-from vq.client.factory import MessageFactory
 from vq.errors import InvalidArgument
 from vq.limits import MIB
 from vq.model import Message

@@ -12,28 +12,28 @@ from pathlib import Path
 
 import click
 
+from vq.admin.brokers import broker_status
+from vq.admin.partitions import ping
 from vq.broker.config import BrokerConfig
 from vq.cli import checks
 from vq.cli.checks import BrokerAnswer, Finding, Level
 from vq.cli.connect import cluster_client
 from vq.cli.errors import CommandFailed
 from vq.cli.options import Invocation, command_options
-from vq.cli.processes import ask_status
 from vq.cli.settings import build, is_given
 from vq.cli.verify import damage_text
-from vq.client import intake
-from vq.client.admin import ping
 from vq.client.cluster import ClusterClient
 from vq.client.config import MessageFactoryConfig
-from vq.client.queries import broker_status
+from vq.client.producer import intake
 from vq.coordination import registry
-from vq.coordination.embedded import (
+from vq.coordination.reading import gather_all
+from vq.devtools.processes import ask_status
+from vq.devtools.zookeeper import (
     MissingPart,
     find_jars,
     find_java,
     four_letter_word,
 )
-from vq.coordination.reading import gather_all
 from vq.errors import InvalidArgument, VqError
 from vq.model import Address, NodeInfo, is_host
 

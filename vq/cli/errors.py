@@ -17,6 +17,7 @@ import click
 
 from vq.cli import signals, text
 from vq.coordination.coordinator import ConnectionLost, NotConnected
+from vq.devtools.errors import ChildFailed
 from vq.errors import InvalidArgument, OutcomeUnknown, Refused, VqError
 
 EXIT_OK = 0
@@ -27,10 +28,6 @@ EXIT_BROKEN_PIPE = 141
 
 class CommandFailed(VqError):
     """A command did its work and the answer is no; the message says why, everything is printed."""
-
-
-class ChildFailed(VqError):
-    """A process that a command started failed; the message ends with lines of its log, marked."""
 
 
 def outcome(error: VqError) -> str:

@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
+from vq.admin.partitions import Inspector
 from vq.cli.connect import cluster_client
 from vq.cli.group_reset import reset
 from vq.cli.options import Commands, Invocation, command_options
-from vq.client.admin import Inspector
 from vq.client.cluster import ClusterClient
 from vq.coordination import claims, commits, groups, topics
 from vq.coordination.coordinator import Coordinator

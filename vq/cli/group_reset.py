@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
+from vq.admin import resets
+from vq.admin.resets import Goal, Reset, Target
 from vq.cli.connect import cluster_client
 from vq.cli.errors import CommandFailed
 from vq.cli.options import Invocation, WholeNumber, command_options, yes_option
-from vq.client import resets
 from vq.client.cluster import ClusterClient
-from vq.client.resets import Goal, Reset, Target
 from vq.errors import CoordinationError
 
 COLUMNS = ("topic", "partition", "from", "to", "skips", "repeats")

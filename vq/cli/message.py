@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import click
 
+from vq.blocking import MessageFactory
 from vq.cli import text
 from vq.cli.errors import CommandFailed
 from vq.cli.options import Commands, Invocation, WholeNumber, command_options
 from vq.client.config import ConsumerConfig
-from vq.client.factory import MessageFactory
 from vq.errors import OffsetNotBoundary
 from vq.limits import KIB
 from vq.model import Message

@@ -11,12 +11,11 @@ from typing import BinaryIO
 import click
 
 from vq import limits
+from vq.blocking import MessageFactory, MessageProducer
 from vq.cli.errors import CommandFailed
 from vq.cli.options import Invocation, Seconds, WholeNumber, command_options
 from vq.cli.output import Advance
-from vq.client.blocking import MessageProducer
-from vq.client.factory import MessageFactory
-from vq.client.partitioner import Partitioner
+from vq.client.producer.partitioner import Partitioner
 from vq.errors import InvalidArgument, MessageTooLarge, OutcomeUnknown, Refused, VqError
 from vq.model import Message, SendResult
 

@@ -17,8 +17,8 @@ from types import FrameType
 import click
 
 from vq.cli.options import Invocation, WholeNumber, command_options
-from vq.cli.processes import BrokerChild, BrokerSpec
-from vq.coordination.embedded import EmbeddedZooKeeper, free_port
+from vq.devtools.processes import BrokerChild, BrokerSpec
+from vq.devtools.zookeeper import EmbeddedZooKeeper, free_port
 from vq.errors import DirectoryRefused, InvalidArgument, VqError
 from vq.model import Address
 from vq.store.directory import unusable

@@ -9,15 +9,15 @@ from typing import Any
 
 import click
 
+from vq.admin import partitions as admin
+from vq.admin.brokers import broker_status
+from vq.admin.partitions import Inspector, Move
 from vq.cli.connect import cluster_client
 from vq.cli.errors import CommandFailed
 from vq.cli.options import Commands, Invocation, WholeNumber, command_options, yes_option
 from vq.cli.output import Value
 from vq.cli.verify import damage_text, verify
-from vq.client import admin
-from vq.client.admin import Inspector, Move
 from vq.client.cluster import ClusterClient
-from vq.client.queries import broker_status
 from vq.coordination import topics
 from vq.coordination.coordinator import ConnectionLost, SessionExpired
 from vq.coordination.reading import TopicView, gather_all

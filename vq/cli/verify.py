@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import click
 
+from vq.admin import partitions as admin
 from vq.cli.connect import cluster_client
 from vq.cli.errors import CommandFailed
 from vq.cli.options import Invocation, WholeNumber, command_options
 from vq.cli.output import bytes_text
-from vq.client import admin
 from vq.client.cluster import ClusterClient
 from vq.coordination import topics
 from vq.coordination.reading import TopicView, gather_all

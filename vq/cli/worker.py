@@ -26,8 +26,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from vq.cli.processes import die_with
 from vq.cli.workload import WORKS, WorkFailed
+from vq.devtools.processes import die_with
 from vq.errors import VqError
 
 _STOP_S = 5.0

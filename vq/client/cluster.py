@@ -12,9 +12,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from vq.client import connection as connections
 from vq.client.config import MessageFactoryConfig
-from vq.client.connection import BrokerConnection
+from vq.client.future import report
 from vq.client.ids import IdGenerator, IdsUsedUp
 from vq.clock import Clock, SystemClock
 from vq.coordination.coordinator import Coordinator, SessionState
@@ -32,6 +31,8 @@ from vq.errors import (
     VqError,
 )
 from vq.model import Address, TopicPartition, check_name
+from vq.remoting import broker_connection as connections
+from vq.remoting.broker_connection import BrokerConnection
 from vq.remoting.frames import Buffer
 from vq.remoting.transport import Network, TcpNetwork
 
@@ -324,6 +325,7 @@ class ClusterClient:
             cluster=self.config.cluster,
             timeout=self.config.connect_timeout_s,
             on_close=on_close,
+            report=report,
         )
 
     def _connect_ended(self, address: Address, task: asyncio.Task[BrokerConnection]) -> None:

@@ -15,11 +15,11 @@ from vq.broker import moving, partitions
 from vq.broker.channel import Channel
 from vq.broker.partitions import Partitions
 from vq.broker.storer import Storer
-from vq.client.fetcher import Chunk, PartitionFetcher
-from vq.client.inbox import InboxDelivery
-from vq.client.membership import Membership
-from vq.client.partition_queue import PartitionQueue
-from vq.client.permit import PermitKeeper
+from vq.client.consumer.fetcher import Chunk, PartitionFetcher
+from vq.client.consumer.inbox import InboxDelivery
+from vq.client.consumer.membership import Membership
+from vq.client.consumer.permit import PermitKeeper
+from vq.client.producer.partition_queue import PartitionQueue
 from vq.coordination import claims, commits
 from vq.coordination.coordinator import Check, Create, Operation, Set
 from vq.coordination.paths import Assignment, CommittedOffset

@@ -8,9 +8,9 @@ from support.delivery import Told, endless
 
 from vq.cli.consume import Enough, Printer, _hide_enough, form_of
 from vq.client.config import ConsumerConfig
-from vq.client.delivery import ThreadDelivery, Workers
-from vq.client.fetcher import Chunk
-from vq.client.troubles import Troubles
+from vq.client.consumer.delivery import ThreadDelivery, Workers
+from vq.client.consumer.fetcher import Chunk
+from vq.client.consumer.troubles import Troubles
 from vq.clock import ManualClock
 from vq.model import Message, TopicPartition
 from vq.store.record import encode_record

@@ -7,7 +7,7 @@ import pytest
 
 from vq.cli import doctor
 from vq.cli.checks import Level
-from vq.coordination.embedded import free_port
+from vq.devtools.zookeeper import free_port
 from vq.model import Address
 
 

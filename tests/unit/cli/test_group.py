@@ -4,9 +4,9 @@ from typing import cast
 
 import pytest
 
+from vq.admin.partitions import Inspector, PartitionEnds
 from vq.cli import group
 from vq.cli.group import GroupState
-from vq.client.admin import Inspector, PartitionEnds
 from vq.coordination.paths import CommittedOffset, ConsumerGroup
 from vq.model import PartitionPlacement, Span, TopicPartition
 

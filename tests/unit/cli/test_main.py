@@ -12,7 +12,7 @@ from vq.cli import main
 from vq.cli.main import COMMANDS, cli
 from vq.version import __version__
 
-HEAVY = ("asyncio", "kazoo", "google.protobuf", "uvloop", "rich.table", "vq.client.factory")
+HEAVY = ("asyncio", "kazoo", "google.protobuf", "uvloop", "rich.table", "vq.blocking")
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:

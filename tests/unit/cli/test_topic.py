@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from support.coordination import client_of
 
+from vq.admin import partitions as admin
 from vq.cli import errors, topic
-from vq.client import admin
 from vq.client.config import MessageFactoryConfig
 from vq.coordination import topics
 from vq.coordination.coordinator import ConnectionLost, NotConnected, SessionExpired

@@ -8,10 +8,9 @@ import pytest
 from support.broker import MemoryCluster, memory_cluster, until, until_true
 from support.client import HOST, cluster_client, started
 
-from vq.client import connection as connections
+from vq.admin.brokers import broker_status, cluster_status, partitions_of
 from vq.client.cluster import ClusterClient
 from vq.client.ids import EPOCH_MS, IdsUsedUp, time_ms_of
-from vq.client.queries import broker_status, cluster_status, partitions_of
 from vq.clock import ManualClock
 from vq.coordination.memory import MemoryCoordinator
 from vq.errors import (
@@ -27,6 +26,7 @@ from vq.errors import (
     Unreachable,
 )
 from vq.model import Address, TopicPartition
+from vq.remoting import broker_connection as connections
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import (
     DamagedRange,

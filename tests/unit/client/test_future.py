@@ -11,8 +11,8 @@ import pytest
 from support.threads import in_thread
 
 from vq.client import future as futures
-from vq.client.batch import Batch
 from vq.client.future import LoopSendFuture, SendFuture
+from vq.client.producer.batch import Batch
 from vq.errors import Busy, InvalidArgument, InvalidState, TimedOut
 from vq.model import ProducerStamp, SendResult
 

@@ -1,0 +1,214 @@
+"""Brokers and ``vq standalone`` as processes: starting, refusing, stopping, leaving nothing."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.cluster import ProcessCluster
+from support.zookeeper import ZooKeeperService
+
+from vq.devtools.processes import ChildEnded
+from vq.devtools.zookeeper import free_port
+
+pytestmark = pytest.mark.slow
+
+
+def until(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
+    """Wait for a condition; fail with ``what`` past the deadline."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        time.sleep(0.05)
+
+
+def is_gone(pid: int) -> bool:
+    """Whether no process has this id (a zombie that nobody waited for counts as gone)."""
+    try:
+        return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return True
+
+
+def test_a_broker_stops_gracefully_and_comes_back_with_its_messages(
+    processes: ProcessCluster,
+) -> None:
+    """SIGTERM, start again; then SIGKILL, start again: the messages are there both times."""
+    broker = processes.add("b1")
+    processes.vq_json("topic", "create", "kept")
+    processes.vq_json("produce", "kept", stdin=b"1\n")
+    assert broker.stop() == 0
+    down = processes.vq("cluster", "status")
+    assert down.returncode == 1
+    assert b"no broker is registered" in down.stdout
+    assert down.stdout.splitlines()[1].split(b"\t")[4] == b"1"  # its epoch is known all the same
+    processes.restart("b1")
+    processes.vq_json("produce", "kept", stdin=b"2\n")
+    broker.kill()
+    processes.restart("b1")
+    ended = processes.vq("consume", "kept", "--group", "g", "--max", "2", "--timeout", "10")
+    assert ended.stdout == b"1\n2\n"
+
+
+def test_a_second_broker_on_one_data_directory_is_refused(processes: ProcessCluster) -> None:
+    first = processes.add("b1")
+    spec = first.spec
+    second = subprocess.run(
+        [
+            *processes.command("broker", "--data", str(spec.data), "--group", "b1"),
+            *("--node", "n1", "--port", "0"),
+        ],
+        capture_output=True,
+        env=processes.environ,
+        timeout=30,
+    )
+    assert second.returncode == 1
+    assert str(spec.data) in second.stderr.decode()
+    assert first.running
+
+
+def test_a_taken_port_is_named(processes: ProcessCluster) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ChildEnded, match=str(port)):
+            processes.add("b1", "--port", str(port))
+
+
+def test_an_address_of_another_machine_is_not_said_to_be_taken(processes: ProcessCluster) -> None:
+    with pytest.raises(ChildEnded, match=r"(?s)192\.0\.2\.1.*name an address of this machine"):
+        processes.add("b1", "--host", "192.0.2.1")
+
+
+def test_a_broker_without_zookeeper_says_what_it_waits_for(tmp_path: Path) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    with subprocess.Popen(
+        [
+            *ProcessCluster(tmp_path, address).command("broker", "--data", str(tmp_path / "b1")),
+            *("--group", "b1", "--node", "n1", "--port", "0", "--zookeeper", address),
+        ],
+        stderr=subprocess.PIPE,
+    ) as running:
+        assert running.stderr is not None
+        assert address in running.stderr.readline().decode()
+        running.send_signal(signal.SIGINT)
+        assert running.wait(30) == 0
+
+
+def test_the_doctor_says_what_to_do_without_zookeeper(tmp_path: Path) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    ended = subprocess.run(
+        [*ProcessCluster(tmp_path, address).command("doctor", "--json")],
+        capture_output=True,
+        env={**os.environ, "VQ_ZOOKEEPER": address, "VQ_BROKER_DATA": str(tmp_path)},
+        timeout=30,
+    )
+    assert ended.returncode == 1
+    findings = {each["check"]: each for each in json.loads(ended.stdout)}
+    assert findings["zookeeper"]["level"] == "fail"
+    assert "vq standalone" in findings["zookeeper"]["remedy"]
+    assert findings["data directory"]["level"] == "ok"
+
+
+def test_a_file_gives_the_settings_of_a_broker(processes: ProcessCluster, tmp_path: Path) -> None:
+    """Everything from [broker] of a file named by --config; a flag still wins."""
+    port = free_port()
+    (tmp_path / "vq.toml").write_text(
+        f'zookeeper = "{processes.zookeeper}"\ncluster = "{processes.name}"\n'
+        f'[broker]\ndata = "{tmp_path / "data"}"\ngroup = "filed"\nnode = "n7"\nport = 1\n'
+        '[broker.labels]\nrack = "r1"\n'
+    )
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("VQ_")}
+    arguments = ("broker", "--config", str(tmp_path / "vq.toml"), "--port", str(port))
+    with subprocess.Popen(
+        processes.command(*arguments), env=environ, stderr=subprocess.DEVNULL
+    ) as running:
+
+        def serves() -> bool:
+            rows = json.loads(processes.vq("cluster", "status", "--json").stdout or b"[]")
+            return [(r["group"], r["node"], r["answers"]) for r in rows] == [("filed", "n7", "yes")]
+
+        try:
+            until(serves, "the broker of the file serves")
+        finally:
+            running.send_signal(signal.SIGTERM)
+        assert running.wait(30) == 0
+
+
+def start_standalone(tmp_path: Path, *more: str) -> "subprocess.Popen[bytes]":
+    arguments = ["standalone", "--brokers", "2", "--data", str(tmp_path / "data"), "--json"]
+    arguments += ["--port", "0", "--zookeeper-port", "0", *more]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("VQ_")}
+    cluster = ProcessCluster(tmp_path, "")
+    return subprocess.Popen(
+        cluster.command(*arguments),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**environ, **{n: v for n, v in os.environ.items() if n == "VQ_ZOOKEEPER_JARS"}},
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_standalone_takes_everything_down_with_it(
+    tmp_path: Path, zookeeper: ZooKeeperService, number: int
+) -> None:
+    """However it ends, no broker and no ZooKeeper outlives it. (``zookeeper``: Java is there.)"""
+    with start_standalone(tmp_path) as running:
+        assert running.stdout is not None
+        told = json.loads(running.stdout.readline())
+        assert len(told["brokers"]) == 2
+        pids = [broker["pid"] for broker in told["brokers"]]
+        second = start_standalone(tmp_path)
+        _, said = second.communicate(timeout=30)
+        assert second.returncode == 1
+        assert b"another `vq standalone` runs in" in said
+        running.send_signal(number)
+        code = running.wait(60)
+    assert code == (-signal.SIGKILL if number == signal.SIGKILL else 0)
+    until(lambda: all(map(is_gone, pids)), "the brokers are gone")
+    host, port = told["zookeeper"].split(":")
+
+    def refused() -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex((host, int(port))) != 0
+
+    until(refused, "ZooKeeper is gone")
+
+
+def test_standalone_names_a_port_that_is_taken_before_it_starts_anything(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        for flag in ("--port", "--zookeeper-port"):
+            with start_standalone(tmp_path, flag, str(port), "--brokers", "1") as running:
+                out, said = running.communicate(timeout=30)
+            assert running.returncode == 1
+            assert out == b""
+            assert f"port {port}" in said.decode()
+            assert flag in said.decode()
+    assert not (tmp_path / "data").exists()
+
+
+def test_standalone_refuses_one_port_for_two_before_it_starts_anything(tmp_path: Path) -> None:
+    first = free_port()
+    flags = ("--port", str(first), "--brokers", "2", "--zookeeper-port", str(first))
+    with start_standalone(tmp_path, *flags) as running:
+        out, said = running.communicate(timeout=30)
+    assert running.returncode == 2
+    assert out == b""
+    assert f"--zookeeper-port {first} is also the port of broker b1" in said.decode()
+    assert not (tmp_path / "data").exists()
+
+
+def test_standalone_has_its_own_zookeeper(tmp_path: Path) -> None:
+    with start_standalone(tmp_path, "--zookeeper", "127.0.0.1:1") as running:
+        _, said = running.communicate(timeout=30)
+    assert running.returncode == 2
+    assert b"--zookeeper-port" in said

@@ -1,0 +1,366 @@
+"""From bytes to messages: as the reference decodes them, however the bytes are cut."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from vq import limits
+from vq.client.consumer import decode
+from vq.client.consumer.decode import Decoder, decode_messages, to_message
+from vq.client.consumer.fetcher import NO_REST, Chunk, Rest
+from vq.errors import CorruptData
+from vq.model import Message, TopicPartition
+from vq.store import codec as codecs
+from vq.store.format import (
+    CHECKSUM_CRC32C,
+    CHECKSUM_HEADER,
+    COMPRESSION_ZLIB,
+    COVERED_HEADER,
+    FLAG_TAG,
+    RECORD_HEADER_BYTES,
+    BatchHeader,
+    encode_control,
+    md5,
+)
+from vq.store.record import (
+    Properties,
+    boundaries,
+    compress,
+    decode_records,
+    encode_properties,
+    encode_record,
+)
+from vq.store.tag_filter import filter_by_tag
+
+WHERE = TopicPartition("t", 3)
+BASE = 1_000
+
+
+def control(records: bytes, start: int) -> bytes:
+    values = dict.fromkeys(BatchHeader._fields, 0)
+    values.update(start_offset=start, byte_length=len(records) + 88, record_count=1)
+    return encode_control(BatchHeader(**values), 0)
+
+
+def log_bytes() -> bytes:
+    """Two batches with every kind of record in them."""
+    properties = encode_properties(Properties(key="k", headers={"a": "b"}))
+    first = [
+        encode_record(1, b"plain"),
+        encode_record(2, b"tagged", b"x"),
+        encode_record(3, b"", "ü".encode()),
+        encode_record(4, b"keyed", None, properties),
+    ]
+    second = [
+        encode_record(5, b"both", b"x", properties),
+        encode_record(6, compress(b"z" * 50, COMPRESSION_ZLIB), b"y", None, COMPRESSION_ZLIB),
+        encode_record(7, b"crc", None, None, checksum=CHECKSUM_CRC32C),
+        encode_record(8, b""),
+    ]
+    data = b""
+    for batch in (first, second):
+        records = b"".join(batch)
+        data += control(records, BASE + len(data)) + records
+    return data
+
+
+DATA = log_bytes()
+
+
+def reference(data: bytes = DATA, base: int = BASE) -> list[Message]:
+    return [to_message(WHERE, record) for record in decode_records(data, base)]
+
+
+def raw(data: bytes, offset: int = BASE) -> Chunk:
+    return Chunk(offset, offset + len(data), data, None)
+
+
+def test_messages_are_those_of_the_reference() -> None:
+    out: list[Message] = []
+    assert decode_messages(DATA, BASE, WHERE, out) == (len(DATA), False)
+    assert out == reference()
+    assert [message.content for message in out] == [
+        b"plain", b"tagged", b"", b"keyed", b"both", b"z" * 50, b"crc", b"",
+    ]  # fmt: skip
+    assert [message.tag for message in out] == [None, "x", "ü", None, "x", "y", None, None]
+    assert (out[4].key, out[4].headers) == ("k", {"a": "b"})
+    assert {(message.topic, message.partition) for message in out} == {WHERE}
+    ends = [message.next_offset for message in out]
+    assert [message.offset for message in out] == [
+        BASE + 88, *ends[:3], ends[3] + 88, *ends[4:-1],
+    ]  # fmt: skip
+
+
+def test_cut_anywhere_in_two_they_are_the_same() -> None:
+    expected = reference()
+    for cut in range(len(DATA) + 1):
+        decoder = Decoder(WHERE)
+        found = decoder.decode(raw(DATA[:cut])) + decoder.decode(raw(DATA[cut:], BASE + cut))
+        assert (found, decoder.error) == (expected, None), f"cut at {cut}"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 19, 20, 21, 64])
+def test_cut_into_small_pieces_they_are_the_same(size: int) -> None:
+    decoder = Decoder(WHERE)
+    found: list[Message] = []
+    for at in range(0, len(DATA), size):
+        found += decoder.decode(raw(DATA[at : at + size], BASE + at))
+    assert found == reference()
+
+
+def flips(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Every byte's position, eight times, each with another bit of that byte changed."""
+    for at in range(len(data)):
+        for bit in range(8):
+            damaged = bytearray(data)
+            damaged[at] ^= 1 << bit
+            yield at, bytes(damaged)
+
+
+CODECS = pytest.mark.parametrize(
+    "codec", [codecs.python_decode_common, codecs.decode_common], ids=["python", "installed"]
+)
+
+
+@CODECS
+@pytest.mark.parametrize("start", [0, 88, -1], ids=["batch", "record", "last"])
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_every_flipped_bit_is_found(
+    monkeypatch: pytest.MonkeyPatch, codec: Callable[..., int], start: int, pieces: int
+) -> None:
+    """Messages before the damage are delivered as they are, nothing from it on.
+
+    In control records and in the headers of messages, too; whether the reader has the batch from
+    its beginning, or the record in one piece.
+    """
+    monkeypatch.setattr(decode, "decode_common", codec)
+    begin = boundaries(DATA, 0)[-2] if start < 0 else start
+    data = DATA[begin:]
+    expected = reference(data, BASE + begin)
+    edges = boundaries(data, BASE + begin)
+    end = BASE + len(DATA)
+    cut = len(data) * (pieces - 1) // 2
+    for at, damaged in flips(data):
+        decoder = Decoder(WHERE)
+        where = max(edge for edge in edges if edge <= BASE + begin + at)
+        found = decoder.decode(raw(damaged[:cut], BASE + begin))
+        if decoder.error is None:
+            rest = Chunk(BASE + begin + cut, end, damaged[cut:], None, at_end=True)
+            found += decoder.decode(rest)
+        assert decoder.error is not None, f"flipped at {at}"
+        assert decoder.error.details["offset"] == where, f"flipped at {at}"
+        assert found == [message for message in expected if message.next_offset <= where]
+        assert decoder.decode(raw(DATA, end)) == [], "it stands still from here on"
+
+
+@CODECS
+def test_every_flipped_bit_of_a_filtered_answer_is_found(
+    monkeypatch: pytest.MonkeyPatch, codec: Callable[..., int]
+) -> None:
+    monkeypatch.setattr(decode, "decode_common", codec)
+    chunk = filtered(b"x", b"y")
+    expected = Decoder(WHERE).decode(chunk)
+    for at, damaged in flips(chunk.body):
+        decoder = Decoder(WHERE)
+        found = decoder.decode(dataclasses.replace(chunk, body=damaged))
+        assert decoder.error is not None, f"flipped at {at}"
+        assert decoder.error.details["offset"] in {chunk.offset, *(chunk.offsets or ())}
+        assert found == expected[: len(found)]
+        assert len(found) < len(expected)
+
+
+def test_a_tag_longer_than_its_record_is_damage_though_the_checksum_fits() -> None:
+    body = (50).to_bytes(4, "big") + b"short"
+    covered = COVERED_HEADER.pack(9, FLAG_TAG) + body
+    bad = CHECKSUM_HEADER.pack(len(body), md5(covered).digest()) + covered
+    good = encode_record(1, b"before")
+    decoder = Decoder(WHERE)
+    assert [m.content for m in decoder.decode(raw(good + bad + good))] == [b"before"]
+    assert decoder.error is not None
+    with pytest.raises(CorruptData):
+        decode_records(bad, 0)
+
+
+def test_a_tag_that_is_no_text_is_damage() -> None:
+    decoder = Decoder(WHERE)
+    assert decoder.decode(raw(encode_record(1, b"x", b"\xff"))) == []
+    assert decoder.error is not None
+
+
+# Filtered answers ---------------------------------------------------------------------------------
+def filtered(*tags: bytes, data: bytes = DATA) -> Chunk:
+    slices, offsets, end = filter_by_tag(memoryview(data), BASE, set(tags))
+    return Chunk(BASE, end, b"".join(slices), offsets)
+
+
+@pytest.mark.parametrize("tags", [(b"x",), (b"x", b"y"), ("ü".encode(),), (b"nobody",)])
+def test_picked_records_keep_their_places(tags: tuple[bytes, ...]) -> None:
+    wanted = {tag.decode() for tag in tags}
+    expected = [message for message in reference() if message.tag in wanted]
+    assert Decoder(WHERE).decode(filtered(*tags)) == expected
+
+
+@pytest.mark.parametrize("change", [-1, 1])
+def test_an_answer_with_too_few_or_too_many_offsets_is_damage(change: int) -> None:
+    chunk = filtered(b"x", b"y")
+    offsets = [*(chunk.offsets or ()), 5_000][: len(chunk.offsets or ()) + change]
+    decoder = Decoder(WHERE)
+    found = decoder.decode(Chunk(chunk.offset, chunk.next_offset, chunk.body, offsets))
+    assert found == Decoder(WHERE).decode(chunk)[: len(offsets)]
+    assert decoder.error is not None
+
+
+def test_a_picked_record_cut_off_at_the_end_is_damage() -> None:
+    """The broker picks whole records."""
+    chunk = filtered(b"x")
+    decoder = Decoder(WHERE)
+    decoder.decode(Chunk(chunk.offset, chunk.next_offset, chunk.body[:-1], chunk.offsets))
+    assert decoder.error is not None
+
+
+def test_raw_and_filtered_answers_may_follow_one_another() -> None:
+    decoder = Decoder(WHERE)
+    found = [
+        decoder.decode(chunk) for chunk in (raw(DATA), filtered(b"x"), raw(DATA, BASE + len(DATA)))
+    ]
+    assert [len(each) for each in found] == [8, 2, 8]
+    assert list(itertools.chain(*found))[-1].offset > BASE + len(DATA)
+
+
+def test_what_is_kept_of_a_chunk_tells_what_it_lacks() -> None:
+    """As far as can be known: without a whole header, the rest of that."""
+    record = encode_record(1, bytes(500))
+    for size in range(1, len(record)):
+        decoder = Decoder(WHERE)
+        decoder.decode(raw(record + record[:size]))
+        decoder.end_chunk()
+        whole = len(record) if size >= RECORD_HEADER_BYTES else RECORD_HEADER_BYTES
+        assert decoder.rest == Rest(size, whole - size)
+    decoder = Decoder(WHERE)
+    decoder.decode(raw(record))
+    assert decoder.rest == NO_REST
+
+
+def test_a_record_that_claims_to_go_on_behind_the_last_byte_there_is_is_damaged() -> None:
+    """Or its reader would wait for ever for bytes that nobody writes."""
+    good, longer = encode_record(1, b"one"), encode_record(2, b"two")
+    longer = (int.from_bytes(longer[:4]) + 50).to_bytes(4) + longer[4:]
+    body = good + longer
+    decoder = Decoder(WHERE)
+    assert len(decoder.decode(Chunk(0, len(body), body, None))) == 1
+    assert decoder.error is None, "more may follow"
+    more = Chunk(len(body), len(body) + 10, bytes(10), None, at_end=True)
+    assert decoder.decode(more) == []
+    assert decoder.error is not None
+    assert decoder.error.details == {"offset": len(good)}
+
+
+# Compressed records -------------------------------------------------------------------------------
+def steps_of(decoder: Decoder, chunk: Chunk) -> list[list[Message]]:
+    """What each step returns."""
+    steps = [decoder.decode(chunk)]
+    while decoder.has_more:
+        steps.append(decoder.more())
+    assert decoder.more() == []
+    return steps
+
+
+def test_records_that_expand_a_thousandfold_are_decoded_a_few_at_a_time() -> None:
+    """What one chunk holds must not fill the memory, whatever it expands to."""
+    payload = compress(bytes(limits.MESSAGE_BYTES_MAX), COMPRESSION_ZLIB)
+    record = encode_record(1, payload, None, None, COMPRESSION_ZLIB)
+    data = record * 30
+    assert len(data) < 200_000
+    end = BASE + len(data)
+    for chunk in (
+        raw(data),
+        Chunk(BASE, end, data, list(range(BASE, end, len(record)))),
+    ):
+        decoder = Decoder(WHERE)
+        steps = steps_of(decoder, chunk)
+        assert [len(step) for step in steps] == [4] * 7 + [2]
+        messages = list(itertools.chain.from_iterable(steps))
+        assert [each.offset for each in messages] == list(range(BASE, end, len(record)))
+        assert decoder.error is None
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode, "STEP_BYTES", 100)
+
+
+def mixed(count: int = 40) -> bytes:
+    """Compressed records among plain ones, behind control records."""
+    data = b""
+    for number in range(count):
+        content = b"%d" % number * 20
+        if number % 3:
+            record = encode_record(number, content, b"x")
+        else:
+            payload = compress(content, COMPRESSION_ZLIB)
+            record = encode_record(number, payload, b"x", None, COMPRESSION_ZLIB)
+        data += control(record, BASE + len(data)) + record
+    return data
+
+
+def chunks_of(data: bytes, *, damaged: bool = False) -> list[Chunk]:
+    """The same messages, raw and filtered; with ``damaged`` the last bit was flipped on the way."""
+    slices, offsets, end = filter_by_tag(memoryview(data), BASE, {b"x"})
+    bodies = [bytearray(data), bytearray(b"".join(slices))]
+    for body in bodies:
+        body[-1] ^= damaged
+    return [raw(bytes(bodies[0])), Chunk(BASE, end, bytes(bodies[1]), offsets)]
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_steps_together_are_the_whole() -> None:
+    data = mixed()
+    for chunk in chunks_of(data):
+        decoder = Decoder(WHERE)
+        steps = steps_of(decoder, chunk)
+        assert len(steps) > 3
+        assert list(itertools.chain.from_iterable(steps)) == reference(data)
+    for cut in range(0, len(data), 7):
+        decoder = Decoder(WHERE)
+        steps = steps_of(decoder, raw(data[:cut]))
+        decoder.end_chunk()
+        steps += steps_of(decoder, raw(data[cut:], BASE + cut))
+        assert list(itertools.chain.from_iterable(steps)) == reference(data), f"cut at {cut}"
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_messages_taken_back_come_again() -> None:
+    """From any one on, in any step; and so does damage behind them."""
+    data = mixed()
+    expected = reference(data)
+    for error in (False, True):
+        for chunk in chunks_of(data, damaged=error):
+            for index in range(6):
+                decoder = Decoder(WHERE)
+                found: list[Message] = []
+                messages = decoder.decode(chunk)
+                for _ in range(200):
+                    keep = min(index, len(messages))
+                    found += messages[:keep]
+                    decoder.take_back(messages, keep)
+                    messages = decoder.more()
+                    found += messages
+                    if not decoder.has_more:
+                        break
+                    messages = decoder.more()
+                assert found == (expected[:-1] if error else expected)
+                assert (decoder.error is not None) == error
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_an_answer_with_too_few_offsets_is_damage_in_any_step() -> None:
+    (_, chunk) = chunks_of(mixed())
+    assert chunk.offsets is not None
+    for count in range(len(chunk.offsets)):
+        decoder = Decoder(WHERE)
+        few = Chunk(chunk.offset, chunk.next_offset, chunk.body, chunk.offsets[:count])
+        steps = steps_of(decoder, few)
+        assert sum(map(len, steps)) <= count
+        assert decoder.error is not None

@@ -1,0 +1,156 @@
+"""What a rebalance costs ZooKeeper: calls counted at its twin, for groups of many sizes.
+
+A member that comes has to read the group once. The others read what changed: its node, and the
+assignment of every partition that moved. So the calls of one join are bounded by
+
+    partitions + members + the same few for each partition that moves and for each member
+    + members x partitions that move (about the number of partitions)
+
+and not by members x partitions, as they would be if every member looked at everything.
+"""
+
+import asyncio
+import itertools
+import random
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.coordination import until
+
+from vq.client.config import ConsumerConfig
+from vq.client.consumer.membership import Membership, MembershipHooks
+from vq.client.consumer.permit import Permit
+from vq.clock import SystemClock
+from vq.coordination import claims
+from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
+from vq.model import TopicPartition
+
+LIMIT_S = 120.0
+
+
+class CountedCluster:
+    """What a membership needs of its cluster: the real coordinator's twin, and fixed routes."""
+
+    def __init__(self, coordinator: MemoryCoordinator, partitions: int) -> None:
+        self.coordinator = coordinator
+        self.clock = SystemClock()
+        self.rng = random.Random(7)
+        self._routes = SimpleNamespace(
+            partitions=lambda _: [SimpleNamespace(partition=n) for n in range(partitions)]
+        )
+
+    async def track(self, _: str) -> Any:
+        return self._routes
+
+    def on_change(self, _: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None
+
+
+class CountedMember:
+    """A member that holds what it is given."""
+
+    def __init__(self, cluster: CountedCluster, name: str) -> None:
+        self.cluster = cluster
+        self.held: set[TopicPartition] = set()
+        self.membership = Membership(
+            cluster,  # type: ignore[arg-type]
+            ConsumerConfig(group="g", member=name, audit_interval_s=3600.0),
+            member=name,
+            filters={"t": ""},
+            hooks=MembershipHooks(self._claimed, self._revoke, self._suspend, lambda: None),
+            permit=Permit(cluster.clock.monotonic),
+        )
+
+    async def _claimed(self, claim: claims.Claim) -> None:
+        self.held.add(claim.partition)
+
+    async def _revoke(self, where: TopicPartition, _: bool) -> None:
+        self.held.discard(where)
+
+    async def _suspend(self) -> None:
+        pass
+
+
+class CountedGroup:
+    """A group over one ensemble, whose calls are counted."""
+
+    def __init__(self, partitions: int) -> None:
+        self.ensemble = MemoryEnsemble()
+        self.partitions = partitions
+        self.members: list[CountedMember] = []
+        self._names = itertools.count()
+
+    async def join(self, count: int = 1) -> int:
+        """Let ``count`` members join at once; returns the calls until all are content."""
+        before = self.ensemble.served
+        for _ in range(count):
+            client = self.ensemble.coordinator("test", session_timeout_s=3600.0)
+            await client.start()
+            cluster = CountedCluster(client, self.partitions)
+            self.members.append(CountedMember(cluster, f"m{next(self._names):03d}"))
+        await asyncio.gather(*(each.membership.start() for each in self.members[-count:]))
+        await self.settled()
+        return self.ensemble.served - before
+
+    async def leave(self) -> int:
+        """Let the member that came last leave; returns the calls until all is shared out."""
+        before = self.ensemble.served
+        member = self.members.pop()
+        await member.membership.close(LIMIT_S)
+        await member.cluster.coordinator.close()
+        await self.settled()
+        return self.ensemble.served - before
+
+    async def settled(self) -> None:
+        """Wait until the partitions are shared out evenly, and nobody calls any more."""
+        base, larger = divmod(self.partitions, len(self.members))
+        shares = sorted([base] * (len(self.members) - larger) + [base + 1] * larger)
+        await until(
+            lambda: sorted(len(each.held) for each in self.members) == shares, timeout_s=LIMIT_S
+        )
+        served = -1
+        while served != self.ensemble.served:
+            served = self.ensemble.served
+            await asyncio.sleep(0.1)
+
+    async def close(self) -> None:
+        for each in self.members:
+            task = each.membership._task
+            assert task is not None
+            task.cancel()
+            each.cluster.coordinator.vanish(age=False)
+
+
+_LONG = (pytest.mark.long, pytest.mark.timeout(600))
+_MARKS = {"": (), "slow": (pytest.mark.slow,), "long": _LONG}
+SIZES = [
+    pytest.param(partitions, members, marks=_MARKS[mark])
+    for partitions, row in {
+        10: {2: "", 10: "", 50: "slow"},
+        100: {2: "", 10: "slow", 50: "slow"},
+        1_000: {2: "slow", 10: "slow", 50: "long"},
+        4_000: {2: "long", 10: "long", 50: "long"},
+    }.items()
+    for members, mark in row.items()
+]
+
+
+@pytest.mark.parametrize(("partitions", "members"), SIZES)
+async def test_a_join_costs_what_changes(partitions: int, members: int) -> None:
+    """One more member: it reads the group, the others read what moved."""
+    group = CountedGroup(partitions)
+    try:
+        await group.join(members)
+        await group.join()  # from here on every member has read everything once
+        await group.leave()
+        moved = -(-partitions // (members + 1))
+        cost = await group.join()
+        print(f"join: {partitions} partitions, {members} members: {cost} calls")
+        assert cost <= partitions + members * (2 * moved + 8) + 12 * moved + 30
+        left = await group.leave()
+        print(f"leave: {partitions} partitions, {members + 1} members: {left} calls")
+        assert left <= members * (2 * moved + 8) + 12 * moved + 30
+    finally:
+        await group.close()

@@ -1,0 +1,299 @@
+"""A group whose log came back shorter, or as another: it is stopped, told, and goes on when reset.
+
+offsets   0 ──── m0 ──── m1 ──── m2 ──── m3 ──── commit
+cut       0 ──── m0 ──── m1 ┄┄┄ n0 ┄┄┄ n1 ┄┄┄ n2 ┄┄┄     the same offsets, other messages
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from support.broker import DATA, MemoryCluster, memory_cluster, until, until_true
+from support.client import factory_of, started
+
+from vq import aio
+from vq.admin.resets import Goal, Target, carry_out, plan_reset
+from vq.client.config import ConsumerConfig, ProducerConfig, StartPosition
+from vq.client.consumer import places
+from vq.coordination import commits
+from vq.coordination.paths import CommittedOffset
+from vq.errors import CorruptData, GroupStopped, ProtocolError
+from vq.model import Message, TopicPartition
+
+WHERE = TopicPartition("t", 0)
+BLOCK = DATA / "t" / "0" / f"{0:016d}.block"
+SIZE = 88 + 20 + 2  # of a batch with one message of two bytes, no tag
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[MemoryCluster]:
+    """One broker; four messages in the only partition of ``t``."""
+    async with memory_cluster() as cluster:
+        await cluster.start()
+        await cluster.create_topic("t", partitions=1)
+        await send(cluster, "m", 4)
+        yield cluster
+
+
+async def send(cluster: MemoryCluster, mark: str, count: int, tag: str | None = None) -> None:
+    """Store messages, one batch each, with a producer of its own."""
+    async with (
+        factory_of(cluster, host="sender", seed=ord(mark)) as factory,
+        await factory.create_producer(ProducerConfig(batch_records=1)) as producer,
+    ):
+        for number in range(count):
+            await producer.send(Message("t", f"{mark}{number}".encode(), tag))
+
+
+async def member(factory: aio.MessageFactory, **settings: Any) -> aio.MessageConsumer:
+    """Return a consumer of the group, started."""
+    filter_ = settings.pop("message_filter", None)
+    config = {"group": "g", "max_wait_s": 0.2, "audit_interval_s": 0.1, **settings}
+    consumer = await factory.create_consumer(ConsumerConfig(**config))
+    consumer.subscribe("t", message_filter=filter_)
+    await consumer.start()
+    return consumer
+
+
+async def take(consumer: aio.MessageConsumer, count: int) -> list[str]:
+    """Take so many messages; the last one is consumed when the next is asked for, or at the end."""
+    messages = aiter(consumer)
+    async with asyncio.timeout(10):
+        return [(await anext(messages)).content.decode() for _ in range(count)]
+
+
+async def consume(cluster: MemoryCluster, count: int, **settings: Any) -> list[str]:
+    """Consume so many messages with a member of its own, and commit them."""
+    async with factory_of(cluster) as factory, await member(factory, **settings) as consumer:
+        return await take(consumer, count)
+
+
+async def crash(cluster: MemoryCluster, *, keep: int) -> None:
+    """Kill the broker, keep so many batches of its log, start it again."""
+    coordinator = cluster.coordinators["b1"]
+    cluster.ensemble.crash(coordinator)
+    cluster.network.kill("b1")
+    disk = cluster.disks["b1"]
+    disk._locks.clear()
+    file = disk.open(BLOCK)
+    file.truncate(keep * SIZE)
+    file.datasync()
+    file.close()
+    await cluster.start()
+
+
+async def committed(cluster: MemoryCluster) -> CommittedOffset:
+    async with cluster.admin() as coordinator:
+        return (await commits.read_offsets(coordinator, "g", ["t"]))[WHERE]
+
+
+async def until_stopped(cluster: MemoryCluster, consumer: aio.MessageConsumer) -> CommittedOffset:
+    """Wait until the consumer says that the group was stopped, and the tree does."""
+    await until(lambda: isinstance(consumer.last_error, GroupStopped))
+
+    async def is_there() -> bool:
+        return bool((await committed(cluster)).stopped)
+
+    await until_true(is_there)
+    assert isinstance(consumer.troubles()[WHERE].error, GroupStopped)
+    return await committed(cluster)
+
+
+async def reset(cluster: MemoryCluster, goal: Goal, *, fence: bool = False) -> None:
+    async with started(cluster, host="operator") as client:
+        planned = await plan_reset(client, "g", Target(goal=goal), only_stopped=True)
+        assert len(planned) == 1
+        await carry_out(client, "g", planned, fence=fence)
+
+
+async def test_a_commit_says_what_identifies_its_place(cluster: MemoryCluster) -> None:
+    """The message before it and the topic's id; with them a group goes on as before."""
+    assert await consume(cluster, 3) == ["m0", "m1", "m2"]
+    value = await committed(cluster)
+    channel = cluster.nodes["b1"]._partitions.channels[WHERE]
+    assert value.topic_id == channel.topic_id
+    assert value.message_id
+    assert value.stopped == ""
+    await crash(cluster, keep=4)
+    assert await consume(cluster, 1) == ["m3"]
+
+
+async def test_a_group_ahead_of_its_log_is_stopped_and_does_not_jump(
+    cluster: MemoryCluster,
+) -> None:
+    """Not when it finds out, nor when the log has grown past it, nor with the next member."""
+    await consume(cluster, 4)
+    await crash(cluster, keep=2)
+    async with factory_of(cluster) as factory, await member(factory) as consumer:
+        value = await until_stopped(cluster, consumer)
+        assert "lies beyond the end" in value.stopped
+        assert value.offset == 4 * SIZE
+        assert "vq group reset g" in str(consumer.last_error)
+        await send(cluster, "n", 4)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await anext(aiter(consumer))
+    async with factory_of(cluster) as factory, await member(factory) as consumer:
+        await until(lambda: isinstance(consumer.last_error, GroupStopped))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await anext(aiter(consumer))
+    assert await committed(cluster) == value
+    await reset(cluster, Goal.EARLIEST)
+    assert await consume(cluster, 6) == ["m0", "m1", "n0", "n1", "n2", "n3"]
+
+
+async def test_a_log_that_has_grown_past_a_group_meanwhile_is_another_place(
+    cluster: MemoryCluster,
+) -> None:
+    """The offset is a boundary again; the message before it is another one."""
+    await consume(cluster, 3)
+    await crash(cluster, keep=2)
+    await send(cluster, "n", 3)
+    async with factory_of(cluster) as factory, await member(factory) as consumer:
+        value = await until_stopped(cluster, consumer)
+    assert value.offset == 3 * SIZE
+    assert "lies before offset" in value.stopped
+    await reset(cluster, Goal.LATEST)
+    await send(cluster, "o", 1)
+    assert await consume(cluster, 1) == ["o0"]
+
+
+async def test_a_group_without_a_message_before_its_offset_stays_stopped(
+    cluster: MemoryCluster,
+) -> None:
+    """It began at the latest offset and handled nothing: no id tells its place from another."""
+    async with (
+        factory_of(cluster) as factory,
+        await member(factory, start_position=StartPosition.LATEST) as consumer,
+    ):
+        await until(lambda: consumer.assignment() == [WHERE])
+    assert (await committed(cluster)).message_id is None
+    await crash(cluster, keep=2)
+    async with factory_of(cluster) as factory, await member(factory) as consumer:
+        await until_stopped(cluster, consumer)
+        await send(cluster, "n", 4)
+    async with factory_of(cluster) as factory, await member(factory) as consumer:
+        await until(lambda: isinstance(consumer.last_error, GroupStopped))
+        assert consumer.assignment() == [WHERE]
+
+
+@pytest.mark.parametrize("grown", [0, 4])
+async def test_a_running_member_notices_that_its_broker_lost_messages(
+    cluster: MemoryCluster, grown: int
+) -> None:
+    """Whether or not the log has grown past it before it reads on."""
+    async with factory_of(cluster, host="reader") as reader, await member(reader) as consumer:
+        assert await take(consumer, 4) == ["m0", "m1", "m2", "m3"]
+        rest = asyncio.ensure_future(take(consumer, 3 + grown))
+        await asyncio.sleep(0)
+        cluster.network.cut("reader", "b1")
+        await crash(cluster, keep=2)
+        await send(cluster, "n", grown)
+        cluster.network.heal()
+        value = await until_stopped(cluster, consumer)
+        assert value.offset == 4 * SIZE
+        await reset(cluster, Goal.EARLIEST, fence=True)
+        await send(cluster, "o", 1)
+        assert await rest == ["m0", "m1", *(f"n{n}" for n in range(grown)), "o0"]
+
+
+async def test_a_running_member_goes_on_when_its_broker_lost_nothing(
+    cluster: MemoryCluster,
+) -> None:
+    """A restart is no loss: nothing is repeated or skipped."""
+    async with factory_of(cluster) as factory, await member(factory) as consumer:
+        assert await take(consumer, 2) == ["m0", "m1"]
+        await crash(cluster, keep=4)
+        await send(cluster, "n", 2)
+        assert await take(consumer, 4) == ["m2", "m3", "n0", "n1"]
+        assert consumer.troubles() == {}
+
+
+async def test_a_group_with_a_filter_is_told_by_the_messages_of_its_filter(
+    cluster: MemoryCluster,
+) -> None:
+    """Those that it does not get say nothing about its place."""
+    await send(cluster, "a", 1, "red")
+    await send(cluster, "b", 3, "blue")
+    await send(cluster, "c", 1, "red")
+    assert await consume(cluster, 1, message_filter="red") == ["a0"]
+    assert await consume(cluster, 1, message_filter="red") == ["c0"]
+    await crash(cluster, keep=2)
+    await send(cluster, "n", 9, "red")
+    async with (
+        factory_of(cluster) as factory,
+        await member(factory, message_filter="red") as consumer,
+    ):
+        await until_stopped(cluster, consumer)
+
+
+async def test_a_commit_of_a_topic_of_that_name_that_was_deleted_is_no_place(
+    cluster: MemoryCluster,
+) -> None:
+    """It may have been left behind, or written by hand; offsets mean nothing in another topic."""
+    await consume(cluster, 2)
+    value = await committed(cluster)
+    async with started(cluster, host="operator") as client:
+        old = CommittedOffset(offset=value.offset, message_id=value.message_id, topic_id="0ld")
+        await commits.reset_offset(client.coordinator, "g", WHERE, old)
+    async with factory_of(cluster) as factory, await member(factory) as consumer:
+        stopped = await until_stopped(cluster, consumer)
+    assert "another topic of this name (id 0ld" in stopped.stopped
+    await reset(cluster, Goal.EARLIEST)
+    assert await consume(cluster, 1) == ["m0"]
+
+
+async def test_a_place_is_asked_for_until_somebody_answers(cluster: MemoryCluster) -> None:
+    """A broker that is away keeps the partition waiting, not given up."""
+    await consume(cluster, 2)
+    await cluster.nodes["b1"].stop()
+    async with factory_of(cluster) as factory, await member(factory) as consumer:
+        await until(lambda: consumer.assignment() == [WHERE])
+        await cluster.start()
+        assert await take(consumer, 2) == ["m2", "m3"]
+
+
+async def test_a_place_that_is_given_up_is_not_asked_for_any_longer(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its broker may stay away for ever."""
+    await consume(cluster, 1)
+
+    async def why_another(*_: object) -> str:
+        return await asyncio.Event().wait() and ""
+
+    monkeypatch.setattr(places, "why_another", why_another)
+    async with factory_of(cluster) as factory, await member(factory) as consumer:
+        await until(consumer.assignment)
+        checking = consumer._core._held[WHERE].checking
+        assert checking is not None
+    await asyncio.wait([checking], timeout=5.0)
+    assert checking.cancelled()
+
+
+async def test_a_stop_is_shown_on_when_the_messages_in_hand_go_on(cluster: MemoryCluster) -> None:
+    """What was fetched before is handled to its end; something else may keep it for a while."""
+    async with factory_of(cluster) as factory, await member(factory) as consumer:
+        assert await take(consumer, 1) == ["m0"]
+        core = consumer._core
+        held = core._held[WHERE]
+        core._stop(held, "the log was cut")
+        core._stuck(held, CorruptData("m1"))
+        assert isinstance(consumer.troubles()[WHERE].error, CorruptData)
+        core._went_on(held)
+        assert isinstance(consumer.troubles()[WHERE].error, GroupStopped)
+
+
+async def test_bytes_that_come_again_end_no_trouble_of_the_messages(cluster: MemoryCluster) -> None:
+    async with factory_of(cluster) as factory, await member(factory) as consumer:
+        assert await take(consumer, 1) == ["m0"]
+        core = consumer._core
+        held = core._held[WHERE]
+        core._fetch_told(held, ProtocolError("no answer"))
+        core._stuck(held, CorruptData("m1"))
+        core._fetch_told(held, None)
+        assert isinstance(consumer.troubles()[WHERE].error, CorruptData)
+        core._went_on(held)
+        assert consumer.troubles() == {}

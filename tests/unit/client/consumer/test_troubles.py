@@ -1,0 +1,71 @@
+"""Troubles of a consumer: noted with their begin, logged once per cause, published."""
+
+import asyncio
+import contextlib
+
+import pytest
+from support.broker import until
+
+from vq.client.consumer import troubles as module
+from vq.client.consumer.troubles import Troubles
+from vq.clock import ManualClock
+from vq.errors import ConnectionCut, CorruptData, ListenerFailed
+from vq.model import PartitionTrouble, TopicPartition
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def test_a_cause_is_said_once_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    """Another cause, or another place, is another trouble."""
+    clock = ManualClock(wall_ms=1_000)
+    troubles = Troubles("g", "m", clock)
+    for _ in range(3):
+        troubles.failed(P0, 10, CorruptData("bad"))
+        clock.advance(1)
+    trouble = troubles.present()[P0]
+    assert (trouble.offset, trouble.since_ms, trouble.tries) == (10, 1_000, 3)
+    assert caplog.text.count("partition=t-0 offset=10 error=bad") == 1
+    troubles.failed(P0, 10, ConnectionCut("gone"))
+    troubles.failed(P0, 20, ConnectionCut("gone"))
+    assert len(caplog.records) == 3
+    assert troubles.present()[P0].since_ms == 4_000
+    troubles.over(P0)
+    troubles.over(P0)
+    assert len(caplog.records) == 4
+    troubles.failed(P0, 20, ListenerFailed("mine"))
+    troubles.over(P0)
+    assert len(caplog.records) == 4, "the delivery says each try"
+    assert troubles.present() == {}
+    assert isinstance(troubles.last_error, ListenerFailed)
+
+
+async def test_what_changes_is_published_and_what_was_over_in_time_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_PUBLISH_S", 0.005)
+    told: list[tuple[TopicPartition, PartitionTrouble | None]] = []
+    fail = [ConnectionCut("away"), RuntimeError("a bug")]
+
+    async def tell(where: TopicPartition, trouble: PartitionTrouble | None) -> None:
+        if fail:
+            raise fail.pop()
+        told.append((where, trouble))
+
+    troubles = Troubles("g", "m", ManualClock())
+    task = asyncio.create_task(troubles.publish(tell))
+    troubles.failed(P1, 5, CorruptData("over soon"))
+    troubles.over(P1)
+    troubles.failed(P0, 10, CorruptData("first"))
+    await until(lambda: len(fail) == 1)
+    troubles.failed(P0, 20, CorruptData("second"))  # a bug costs one publication, no more
+    await until(lambda: told)
+    troubles.failed(P0, 20, CorruptData("the same"))
+    troubles.forget(P0)
+    await until(lambda: len(told) == 2)
+    assert [(where, trouble and trouble.offset) for where, trouble in told] == [
+        (P0, 20),
+        (P0, None),
+    ]
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task

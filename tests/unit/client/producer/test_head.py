@@ -1,0 +1,78 @@
+"""Heads are those of the reference encoder; what cannot be one is shown."""
+
+import re
+from typing import Any
+
+import pytest
+
+from vq import limits
+from vq.client.producer.head import Heads, encode_head
+from vq.errors import InvalidArgument, MessageTooLarge
+from vq.store.format import FLAG_PROPERTIES, FLAG_TAG
+from vq.store.record import Properties, decode_records, encode_properties, encode_record
+
+
+@pytest.mark.parametrize("tag", [None, b"t", "ü".encode(), b"t" * limits.TAG_BYTES_MAX])
+@pytest.mark.parametrize("properties", [None, encode_properties(Properties(key="k"))])
+def test_a_head_is_what_the_reference_writes(tag: bytes | None, properties: bytes | None) -> None:
+    whole = encode_record(1, b"payload", tag, properties)
+    head = encode_head(tag, properties)
+    if head is None:
+        assert (tag, properties) == (None, None)
+        return
+    assert head[0] == int.from_bytes(whole[16:20], "big")
+    assert whole[20:] == head[1] + b"payload"
+
+
+def test_heads_of_tags_are_made_once_and_not_without_end() -> None:
+    heads = Heads()
+    first = heads.of_tag("a")
+    assert first == (FLAG_TAG, b"\0\0\0\1a")
+    assert heads.of_tags["a"] is first
+    for number in range(3_000):
+        assert heads.of_tag(str(number)) == encode_head(str(number).encode(), None)
+    assert len(heads.of_tags) == 1_024
+
+
+def test_key_and_headers_are_properties() -> None:
+    head = Heads.of("t", "k", {"a": "b"})
+    assert head is not None
+    assert head[0] == FLAG_TAG | FLAG_PROPERTIES
+    properties = encode_properties(Properties(key="k", headers={"a": "b"}))
+    record = decode_records(encode_record(1, b"", b"t", properties), 0)[0]
+    assert (record.tag, record.properties) == (b"t", properties)
+    assert head[1] == b"\0\0\0\1t" + len(properties or b"").to_bytes(4, "big") + (properties or b"")
+
+
+@pytest.mark.parametrize("tag", ["", "t" * (limits.TAG_BYTES_MAX + 1), "\udc80", b"bytes", 5])
+def test_what_is_no_tag_is_refused(tag: str) -> None:
+    for make in (Heads().of_tag, lambda each: Heads.of(each, "k", {})):
+        with pytest.raises(InvalidArgument, match="tag"):
+            make(tag)
+
+
+@pytest.mark.parametrize(
+    ("key", "headers", "text"),
+    [
+        (5, None, "key 5 is int; give text"),
+        (None, 5, "headers 5 is int; give a mapping of text to text"),
+        (None, [], "headers [] is list; give a mapping of text to text"),
+        (None, {"a": 5}, "header 'a': 5 is str: int; give text: text"),
+        (None, {1: "b"}, "header 1: 'b' is int: str; give text: text"),
+    ],
+)
+def test_what_has_another_type_is_shown_with_what_is_taken(
+    key: Any, headers: Any, text: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=f"^{re.escape(text)}$"):
+        Heads.of(None, key, headers)
+    assert Heads.of(None, None, {}) is None
+
+
+def test_what_is_no_key_is_shown() -> None:
+    with pytest.raises(InvalidArgument, match=r"key 'a\\udc80' is no text"):
+        Heads.of(None, "a\udc80", {})
+    with pytest.raises(InvalidArgument, match=r"key 'k' and 1 headers"):
+        Heads.of(None, "k", {"a": "\udc80"})
+    with pytest.raises(MessageTooLarge, match=r"key 'k+… and 1 headers"):
+        Heads.of(None, "k" * 40_000, {"a": "b"})

@@ -1,0 +1,36 @@
+"""A batch as a request: what the header says."""
+
+from vq.client.config import ProducerConfig
+from vq.client.future import SendFuture
+from vq.client.producer.batch import Batch
+from vq.client.producer.partition_queue import PartitionQueue
+from vq.client.producer.puts import put_header, settle
+from vq.errors import Busy
+from vq.model import ProducerStamp, TopicPartition
+from vq.remoting.wire_pb2 import PutRequest
+
+
+def test_the_header_says_where_what_and_under_which_master() -> None:
+    queue = PartitionQueue(TopicPartition("t", 3), lambda: 7, ProducerConfig(), lambda *_: None)
+    queue.topic_id = "id"
+    queue.epoch = 5
+    batch = Batch([SendFuture(b"x", None, None, 1.0)] * 2, [1, 2], ProducerStamp(7, 1, 4))
+    header = PutRequest.FromString(put_header(queue, batch))
+    assert (header.topic, header.topic_id, header.partition, header.epoch) == ("t", "id", 3, 5)
+    assert (header.record_count, header.crc) == (2, batch.crc)
+    assert (header.producer_id, header.producer_epoch, header.sequence) == (7, 1, 4)
+    assert not header.resend
+
+
+def test_a_batch_that_may_be_stored_says_so_when_it_is_sent_again() -> None:
+    """Not one that was refused: no copy of it is stored."""
+    queue = PartitionQueue(TopicPartition("t", 3), lambda: 7, ProducerConfig(), lambda *_: None)
+    queue.pending.append(SendFuture(b"x", None, None, 1e9))
+    batch = queue.next_to_send(0.0, lambda _: [1])
+    assert batch is not None
+    settle(queue, batch, Busy("later"), 1.0)
+    assert queue.next_to_send(9.0, lambda _: [1]) is batch
+    assert not PutRequest.FromString(put_header(queue, batch)).resend
+    settle(queue, batch, None, 9.0)
+    assert queue.next_to_send(99.0, lambda _: [1]) is batch
+    assert PutRequest.FromString(put_header(queue, batch)).resend

@@ -1,0 +1,84 @@
+"""The blocking producer's own part: sends that read their topic's routes first, and the end."""
+
+import time
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from vq.blocking import MessageProducer
+from vq.client.config import ProducerConfig
+from vq.client.future import SendFuture
+from vq.client.producer.core import ProducerCore
+from vq.client.runtime import LoopThread
+from vq.errors import NotPublished
+from vq.model import Message, SendResult
+
+
+class Core:
+    """A producer's core whose topic is not published yet; notes the time that each try has."""
+
+    def __init__(self) -> None:
+        self.config = ProducerConfig(send_timeout_s=30.0)
+        self.given: list[float | None] = []
+
+    def take(self, *_: object) -> None:
+        """Take nothing: the topic has no line."""
+
+    def forsake(self, _: str) -> None:
+        """Nothing was taken."""
+
+    async def publish(self, _: str) -> None:
+        """Publish, which takes a moment."""
+        time.sleep(0.001)
+
+    async def close(self) -> None:
+        """Nothing was taken."""
+
+    def enqueue(
+        self, _message: Message, _callback: object, timeout: float | None, **_: object
+    ) -> SendFuture:
+        self.given.append(timeout)
+        if len(self.given) == 1:
+            raise NotPublished("t")
+        future = SendFuture(b"x", None, None, 0.0)
+        future.succeed(SendResult(0, 0, 1))
+        return future
+
+
+@pytest.mark.parametrize(
+    ("send", "bound"),
+    [
+        (lambda producer, message: producer.send_sync(message), 3.0),
+        (lambda producer, message: producer.send_sync(message, 5.0), 5.0),
+        (lambda producer, message: producer.send_async(message), 30.0),
+        (lambda producer, message: producer.send_async(message, timeout=5.0), 5.0),
+    ],
+)
+def test_a_send_has_one_deadline_for_routes_and_outcome(
+    send: Callable[[MessageProducer, Message], Any], bound: float
+) -> None:
+    core = Core()
+    runtime = LoopThread("test")
+    try:
+        producer = MessageProducer(cast("ProducerCore", core), runtime)
+        send(producer, Message("t", b"x"))
+    finally:
+        runtime.stop()
+    first, second = core.given
+    assert first in {None, bound}
+    assert second is not None
+    assert 0.0 < second < bound
+
+
+def test_a_closed_producer_is_forgotten() -> None:
+    """A factory may make one for each request that it serves."""
+    core = Core()
+    runtime = LoopThread("test")
+    try:
+        producer = MessageProducer(cast("ProducerCore", core), runtime)
+        assert len(runtime._on_fork) == 1
+        producer.close()
+        assert runtime._on_fork == {}
+    finally:
+        runtime.stop()

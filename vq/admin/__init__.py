@@ -1,0 +1,1 @@
+"""What an operator asks and changes, as plain values and functions."""

@@ -1,0 +1,257 @@
+"""Setting a consumer group's progress: planned first, shown, then carried out.
+
+Loop-bound functions on a ``ClusterClient``. A reset raises the generation of each partition in the
+same step, so a member that goes on meanwhile commits nothing over it: it claims the partition again
+and goes on from the new offset.
+"""
+
+import enum
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from vq.admin.partitions import Inspector, PartitionEnds, master_of
+from vq.client.cluster import ClusterClient
+from vq.coordination import commits, groups, topics
+from vq.coordination.groups import UnknownGroup
+from vq.coordination.paths import CommittedOffset
+from vq.coordination.reading import TopicView, gather_all
+from vq.errors import (
+    InvalidArgument,
+    InvalidState,
+    NotMaster,
+    OffsetOutOfRange,
+    UnknownPartition,
+    UnknownTopic,
+)
+from vq.model import PartitionPlacement, TopicPartition
+from vq.remoting.format import Command
+from vq.remoting.wire_pb2 import GetRequest
+
+
+class Goal(enum.StrEnum):
+    """Where a group is to go on."""
+
+    EARLIEST = "earliest"  # the oldest message kept
+    LATEST = "latest"  # the end of the log: what is there now is skipped
+    COMMITTED = "committed"  # where it is: a group that was stopped goes on
+    TIME = "time"  # the first message stored at or after a time
+    OFFSET = "offset"  # the start of a record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A goal with its number: milliseconds since 1970 UTC for TIME, an offset for OFFSET."""
+
+    goal: Goal
+    value: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """One partition to be reset, as read from the cluster: nothing has happened yet."""
+
+    partition: TopicPartition
+    before: CommittedOffset | None
+    after: CommittedOffset
+    skips: int | None = 0  # messages that the group will not see
+    repeats: int | None = 0  # messages that it will see again
+
+
+async def plan_reset(
+    cluster: ClusterClient,
+    group: str,
+    target: Target,
+    *,
+    only_topics: Collection[str] = (),
+    only_partitions: Collection[int] = (),
+    only_stopped: bool = False,
+) -> list[Reset]:
+    """Return what a reset would do, partition by partition; changes nothing.
+
+    Args:
+        cluster: Where.
+        group: Its name.
+        target: Where it is to go on.
+        only_topics: Of the group's topics; all of them when empty.
+        only_partitions: Of these topics; all of them when empty.
+        only_stopped: Only where the group was stopped, or its offset lies beyond the end.
+
+    Raises:
+        UnknownGroup, UnknownPartition: There is none.
+        InvalidArgument: The group does not read such a topic, or the target does not fit.
+        NotMaster: A broker that must be asked does not answer.
+        OffsetOutOfRange, OffsetNotBoundary: The partition has no such offset.
+    """
+    contract = await groups.read_group(cluster.coordinator, group)
+    if contract is None:
+        raise UnknownGroup(f"there is no consumer group {group!r}")
+    strangers = sorted(set(only_topics) - set(contract.topics))
+    if strangers:
+        raise InvalidArgument(
+            f"group {group!r} does not read topic {strangers[0]!r}; it reads "
+            f"{', '.join(sorted(contract.topics))}"
+        )
+    names = sorted(only_topics or contract.topics)
+    found = [await _view(cluster, name, needed=name in only_topics) for name in names]
+    views = [view for view in found if view is not None]
+    chosen = [
+        (view, placement) for view in views for placement in _placements(view, only_partitions)
+    ]
+    if target.goal is Goal.OFFSET and len(chosen) != 1:
+        raise InvalidArgument(
+            f"an offset means one partition; {len(chosen)} are named: name one topic and partition"
+        )
+    before = await commits.read_offsets(cluster.coordinator, group, names)
+    planner = _Planner(cluster, target)
+    plans = await gather_all(
+        planner.plan(view, placement, before.get(_where(placement)), only_stopped)
+        for view, placement in chosen
+    )
+    return [each for each in plans if each is not None]
+
+
+async def _view(cluster: ClusterClient, name: str, *, needed: bool) -> TopicView | None:
+    """Return a topic; None when it is gone and need not be there."""
+    try:
+        return await topics.describe_topic(cluster.coordinator, name)
+    except UnknownTopic:
+        if needed:
+            raise
+        return None
+
+
+def _placements(view: TopicView, only: Collection[int]) -> Sequence[PartitionPlacement]:
+    for number in only:
+        if not 0 <= number < len(view.partitions):
+            raise UnknownPartition(
+                f"topic {view.name!r} has partitions 0 to {len(view.partitions) - 1}, not {number}"
+            )
+    return [each for each in view.partitions if not only or each.partition in only]
+
+
+def _where(placement: PartitionPlacement) -> TopicPartition:
+    return TopicPartition(placement.topic, placement.partition)
+
+
+class _Planner:
+    """Plans the reset of single partitions."""
+
+    def __init__(self, cluster: ClusterClient, target: Target) -> None:
+        self._cluster = cluster
+        self._inspector = Inspector(cluster)
+        self._target = target
+
+    async def plan(
+        self,
+        view: TopicView,
+        placement: PartitionPlacement,
+        before: CommittedOffset | None,
+        only_stopped: bool,
+    ) -> Reset | None:
+        """Return what is to be done with one partition; None: nothing."""
+        where = _where(placement)
+        ends = await self._inspector.ends(placement)
+        if ends is None:
+            raise NotMaster(
+                f"the broker of {where} does not answer; start it first (`vq cluster status`)"
+            )
+        if only_stopped and not _is_stopped(before, ends):
+            return None
+        if self._target.goal is Goal.COMMITTED:
+            return await self._go_on(where, before, ends)
+        offset = await self._offset(placement, ends)
+        after = CommittedOffset(offset=offset, time_ms=self._now_ms(), topic_id=view.id)
+        old = ends.earliest if before is None else max(before.offset, ends.earliest)
+        if before is None or old == offset:
+            return Reset(where, before, after)
+        if old > ends.latest:  # nobody knows what lay between
+            return Reset(where, before, after, None if offset < old else 0, None)
+        count = await self._inspector.count(placement, min(old, offset), max(old, offset))
+        forward = offset > old
+        return Reset(where, before, after, count if forward else 0, 0 if forward else count)
+
+    async def _go_on(
+        self, where: TopicPartition, before: CommittedOffset | None, ends: PartitionEnds
+    ) -> Reset | None:
+        """Plan to take a stop away; the offset must be one that can be read."""
+        if before is None or not before.stopped:
+            return None
+        if before.offset > ends.latest:
+            raise OffsetOutOfRange(
+                f"the offset of {where}, {before.offset}, still lies beyond the end {ends.latest}"
+            )
+        after = CommittedOffset(
+            offset=before.offset,
+            message_id=before.message_id,
+            time_ms=self._now_ms(),
+            topic_id=before.topic_id,
+        )
+        return Reset(where, before, after)
+
+    async def _offset(self, placement: PartitionPlacement, ends: PartitionEnds) -> int:
+        target = self._target
+        if target.goal is Goal.EARLIEST:
+            return ends.earliest
+        if target.goal is Goal.LATEST:
+            return ends.latest
+        if target.goal is Goal.TIME:
+            return await self._at_time(placement, target.value, ends)
+        if not ends.earliest <= target.value <= ends.latest:
+            raise OffsetOutOfRange(
+                f"offset {target.value} of {_where(placement)} is outside "
+                f"[{ends.earliest}, {ends.latest}]"
+            )
+        await self._check_boundary(placement, target.value)
+        return target.value
+
+    async def _at_time(
+        self, placement: PartitionPlacement, time_ms: int, ends: PartitionEnds
+    ) -> int:
+        offset = await self._inspector.offset_at_time(placement, time_ms)
+        if offset is None:
+            raise NotMaster(f"a broker of {_where(placement)} does not answer; start it first")
+        return min(max(offset, ends.earliest), ends.latest)
+
+    async def _check_boundary(self, placement: PartitionPlacement, offset: int) -> None:
+        """Return if a record starts at ``offset``; raises what the broker says otherwise."""
+        span = placement.span_at(offset) or placement.spans[-1]
+        master = await master_of(self._cluster, span.group)
+        if master is None:
+            raise NotMaster(f"group {span.group!r} has no running master; start its broker first")
+        request = GetRequest(
+            topic=placement.topic,
+            partition=placement.partition,
+            offset=offset,
+            max_bytes=1,
+            validate=True,
+        )
+        await self._cluster.request(master.address, Command.GET, request)
+
+    def _now_ms(self) -> int:
+        return self._cluster.clock.wall_ms()
+
+
+def _is_stopped(before: CommittedOffset | None, ends: PartitionEnds) -> bool:
+    return before is not None and (bool(before.stopped) or before.offset > ends.latest)
+
+
+async def carry_out(
+    cluster: ClusterClient, group: str, planned: Sequence[Reset], *, fence: bool = False
+) -> None:
+    """Reset what was planned.
+
+    ``fence``: also while members are alive. What they have handled and not committed by then is
+    undone: they commit nothing any more, claim their partitions again, and go on from there.
+
+    Raises:
+        InvalidState: The group has members, and they are not to be fenced; nothing was changed.
+        CoordinationError: ZooKeeper does not answer; those before it in the plan were reset.
+    """
+    present = await groups.members(cluster.coordinator, group)
+    if present and not fence:
+        names = ", ".join(list(present)[:5])
+        raise InvalidState(
+            f"group {group!r} has {len(present)} members ({names}): stop them first, or fence them"
+        )
+    for each in planned:
+        await commits.reset_offset(cluster.coordinator, group, each.partition, each.after)

@@ -1,0 +1,225 @@
+"""From fetched bytes to messages.
+
+The common kinds of records (plain, with a tag or a key) are read by the loop in ``store.codec``;
+everything else, errors included, by ``store.record.decode_into``, which is the reference. A test
+holds the two against each other.
+
+A compressed record may be a thousand times smaller than its message. So a chunk is decoded in
+steps: no more than ``STEP_BYTES`` are decompressed before the user is done with the last step.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from vq import limits
+from vq.client.consumer.fetcher import NO_REST, Chunk, Rest
+from vq.errors import CorruptData
+from vq.model import Message, TopicPartition
+from vq.store.codec import decode_common
+from vq.store.format import FLAG_COMPRESSION_MASK, RECORD_HEADER, RECORD_HEADER_BYTES
+from vq.store.record import Record, bytes_needed, decode_into, decode_properties, decompress
+
+#: A step of decoding ends with the message that brings what was decompressed to this size.
+STEP_BYTES: Final = 4 * limits.MIB
+
+
+def to_message(where: TopicPartition, record: Record) -> Message:
+    """Return a record as a user sees it.
+
+    Raises:
+        CorruptData: Its payload cannot be decompressed, or its properties or tag cannot be parsed.
+    """
+    offset, next_offset, message_id, flag, tag, properties, payload = record
+    if flag & FLAG_COMPRESSION_MASK:
+        payload = decompress(payload, flag)
+    key = headers = None
+    if properties is not None:
+        parsed = decode_properties(properties)
+        key, headers = parsed.key, parsed.headers or None
+    return Message(
+        where.topic,
+        payload,
+        None if tag is None else _text(tag, offset),
+        key,
+        headers,
+        where.partition,
+        offset,
+        next_offset,
+        message_id,
+    )
+
+
+def _text(tag: bytes, offset: int) -> str:
+    try:
+        return tag.decode()
+    except UnicodeDecodeError as error:
+        raise CorruptData(f"the tag of the record at offset {offset} is no UTF-8") from error
+
+
+def decode_messages(
+    data: bytes, base: int, where: TopicPartition, out: list[Message], *, start: int = 0
+) -> tuple[int, bool]:
+    """Append the whole messages of ``data`` from ``start`` on to ``out``, verified.
+
+    Args:
+        data: Log bytes that begin at a record boundary.
+        base: Offset of the first byte of ``data``.
+        where: Put into every message.
+        out: Receives the messages in rising order of offsets.
+        start: Position in ``data`` of the record to begin with.
+
+    Returns:
+        The position to go on at, and whether there are messages left, because ``STEP_BYTES`` were
+        decompressed.
+
+    Raises:
+        CorruptData: A record is damaged; ``out`` holds every message before it.
+    """
+    topic, partition = where
+    tags: dict[bytes, str] = {}
+    position = start
+    decompressed = 0
+    while True:
+        position = decode_common(data, position, base, topic, partition, tags, out)
+        if len(data) - position < RECORD_HEADER_BYTES:
+            break
+        if decompressed >= STEP_BYTES:
+            return position, True
+        length = RECORD_HEADER.unpack_from(data, position)[0]
+        end = position + RECORD_HEADER_BYTES + length
+        records: list[Record] = []
+        read_to = decode_into(data[position:end], base + position, records)
+        for record in records:
+            message = to_message(where, record)
+            out.append(message)
+            decompressed += len(message.content)
+        if read_to == base + position:
+            break  # the record goes on in the next chunk
+        position = read_to - base
+    return position, False
+
+
+class Decoder:
+    """Turns chunks of one partition into messages; joins records that two chunks share.
+
+    Attributes:
+        error: A record is damaged. The messages before it were returned; there are no more.
+        has_more: The chunk has messages that were not returned yet: call ``more``.
+    """
+
+    def __init__(self, where: TopicPartition) -> None:
+        self.error: CorruptData | None = None
+        self.has_more = False
+        self._where = where
+        self._rest = b""  # an incomplete record at the end of the last chunk
+        self._chunk: Chunk | None = None
+        self._data = b""  # the rest and the chunk
+        self._at = 0  # position in it of what comes next,
+        self._count = 0  # and how many messages of a filtered chunk come before that
+        self._step = 0, 0  # both as they were before the last step
+
+    @property
+    def rest(self) -> Rest:
+        """What is kept of the chunks that ended."""
+        size = len(self._rest)
+        return Rest(size, bytes_needed(self._rest) - size) if size else NO_REST
+
+    def decode(self, chunk: Chunk) -> list[Message]:
+        """Return the first messages that ``chunk`` completes, verified; see also ``has_more``."""
+        self.begin(chunk)
+        return self.more()
+
+    def begin(self, chunk: Chunk) -> None:
+        """Have ``more`` return the messages that ``chunk`` completes."""
+        self._chunk = chunk
+        is_raw = chunk.offsets is None
+        self._data = self._rest + chunk.body if is_raw and self._rest else chunk.body
+        self._at = self._count = 0
+        self.has_more = True
+
+    def more(self) -> list[Message]:
+        """Return the next messages of the chunk; see also ``error`` and ``has_more``."""
+        messages: list[Message] = []
+        chunk = self._chunk
+        is_due, self.has_more = self.has_more, False
+        if not is_due or self.error is not None or chunk is None:
+            return messages
+        self._step = self._at, self._count
+        try:
+            if chunk.offsets is None:
+                self._decode_raw(chunk, messages)
+            else:
+                self._decode_filtered(chunk, chunk.offsets, messages)
+        except CorruptData as error:
+            self.error = error
+        return messages
+
+    def take_back(self, messages: Sequence[Message], index: int) -> None:
+        """Have those from ``index`` on of the ``messages`` returned last returned once more."""
+        chunk = self._chunk
+        assert chunk is not None
+        self._at, self._count = self._step
+        if chunk.offsets is None:
+            if index:
+                self._at += messages[index - 1].next_offset - (self._base(chunk) + self._at)
+        else:
+            self._at += sum(each.next_offset - each.offset for each in messages[:index])
+            self._count += index
+        self.error = None
+        self.has_more = True
+
+    def end_chunk(self) -> None:
+        """Keep nothing of the chunk but the beginning of a record that goes on in the next one."""
+        self._chunk = None
+        self._data = b""
+
+    def _base(self, chunk: Chunk) -> int:
+        """Return the offset of the first byte of ``_data``."""
+        return chunk.offset + len(chunk.body) - len(self._data)
+
+    def _decode_raw(self, chunk: Chunk, out: list[Message]) -> None:
+        data, base = self._data, self._base(chunk)
+        end, self.has_more = decode_messages(data, base, self._where, out, start=self._at)
+        self._at = end
+        if self.has_more:
+            return
+        self._rest = data[end:] if end < len(data) else b""
+        if self._rest and chunk.at_end:
+            raise CorruptData(
+                f"{self._where}: the record at offset {base + end} claims to go on beyond the end "
+                f"of what is stored, {chunk.next_offset}",
+                details={"offset": base + end},
+            )
+
+    def _decode_filtered(self, chunk: Chunk, offsets: Sequence[int], out: list[Message]) -> None:
+        """Decode records picked by the broker: whole ones, each with an offset of its own."""
+        found: list[Message] = []
+        first = self._count
+        try:
+            end, self.has_more = decode_messages(chunk.body, 0, self._where, found, start=self._at)
+        except CorruptData as error:
+            count = first + len(found)
+            at = offsets[count] if count < len(offsets) else chunk.offset
+            raise CorruptData(
+                f"{self._where}: the record at offset {at} is damaged: {error}",
+                details={"offset": at},
+            ) from error
+        finally:
+            # Fewer offsets than records: what has none is not delivered, see below.
+            out += [
+                message._replace(
+                    offset=offset, next_offset=offset + message.next_offset - message.offset
+                )
+                for message, offset in zip(found, offsets[first:], strict=False)
+            ]
+        self._at = end
+        self._count = count = first + len(found)
+        if count > len(offsets) or (
+            not self.has_more and (count != len(offsets) or end != len(chunk.body))
+        ):
+            self.has_more = False
+            raise CorruptData(
+                f"{self._where}: an answer for offset {chunk.offset} has {len(offsets)} offsets "
+                f"for {count} records and {len(chunk.body) - end} bytes behind them",
+                details={"offset": chunk.offset},
+            )

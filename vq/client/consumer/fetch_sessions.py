@@ -1,0 +1,531 @@
+"""Reads many partitions with few requests: one fetch session for each broker connection.
+
+Loop-bound. A ``PartitionFetcher`` asks here for the bytes at its position, once, and gets them or
+an error. In here: which broker has them, what the session on that broker knows, and how much memory
+all partitions of the consumer may take. The session is described in docs/protocol.md, FETCH.
+
+    fetcher ── ask ──▶ Fetches ── master of the offset ──▶ FetchSession ──▶ FETCH
+       ▲                                                        │
+       └───────────────────── took / failed ────────────────────┘
+
+Memory: half of ``buffer_bytes`` is divided evenly, so that each partition always has its share,
+whatever the others do. The other half goes to partitions that are known to have more data. An idle
+one is asked for with no more than its share; so what may arrive at once is bounded, too.
+
+When all of it is taken by the beginnings of records, none of them would ever become whole. So one
+partition at a time, in the order in which they came to need it, may ask for what its record lacks
+beyond the bound. It gives that permit back when the record was consumed or there is room for it.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from vq import limits
+from vq.client.cluster import ClusterClient
+from vq.client.raised import shown
+from vq.errors import ConnectionCut, InternalError, OutcomeUnknown, ProtocolError, VqError
+from vq.model import Address, TopicPartition
+from vq.remoting import messages
+from vq.remoting.broker_connection import BrokerConnection
+from vq.remoting.format import Command
+from vq.remoting.frames import Frame
+from vq.remoting.wire_pb2 import FetchPartition, FetchRequest, FetchResponse, FetchResult
+
+logger = logging.getLogger(__name__)
+#: A broker that has not answered this long after the hold ended is asked again elsewhere.
+_GRACE_S = 10.0
+_BACKOFF_S = 0.02
+_BACKOFF_MAX_S = 1.0
+#: One request waits, one changes what is waited for.
+_REQUESTS_MAX = 2
+#: Named by one request: the broker looks at each of them in one turn of its loop.
+_ITEMS_MAX = 256
+#: Of a header; what is left goes into the next request.
+_ITEMS_BYTES_MAX = limits.FRAME_HEADER_BYTES_MAX // 2
+#: Of all partitions in one answer: it is taken apart while it is in the processor's cache. Four
+#: times as much cost 15 % of the throughput over 64 partitions.
+_ANSWER_BYTES_MAX = 2 * limits.MIB
+#: Less than this is not worth an answer, however many partitions there are.
+_SHARE_BYTES_MIN = 1 * limits.KIB
+
+
+class Asker(Protocol):
+    """One partition that is read; in practice a ``fetcher.PartitionFetcher``.
+
+    Attributes:
+        asked: Bytes asked for that have not come yet; 0 when it waits for no answer.
+        buffered: Bytes that have come and are not consumed, the beginning of a record included.
+        missing: What it must ask for at least to go on, when it waits in line for that.
+        behind: More data are known to be there.
+        anxious: It wants an answer also when there are no data: an error was told, and whether that
+            is over cannot be seen otherwise.
+    """
+
+    where: TopicPartition
+    position: int
+    validate: bool
+    topic_id: str
+    tags: Sequence[str]
+    asked: int
+    buffered: int
+    anxious: bool
+
+    @property
+    def missing(self) -> int: ...
+
+    @property
+    def behind(self) -> bool: ...
+
+    def go_on(self) -> None:
+        """There may be room now for what is ``missing``."""
+        ...
+
+    def took(self, result: FetchResult, body: bytes) -> None:
+        """The answer: bytes at ``position``."""
+        ...
+
+    def failed(self, error: VqError) -> None:
+        """The answer: why there are none. It asks again when that may help."""
+        ...
+
+
+def passes(error: VqError) -> bool:
+    """Whether asking again, perhaps somewhere else, settles it; then nobody need be told."""
+    cut = isinstance(error, OutcomeUnknown) and not isinstance(error, InternalError)
+    return error.retriable or error.refresh_routes or cut
+
+
+class Fetches:
+    """The fetch sessions of one consumer, and its memory."""
+
+    def __init__(self, cluster: ClusterClient, *, max_wait_s: float, buffer_bytes: int) -> None:
+        self.cluster = cluster
+        self.max_wait_s = max_wait_s
+        self.number = next(cluster.fetch_numbers)
+        self._loop = asyncio.get_running_loop()
+        self._pool = buffer_bytes // 2
+        self._shared = buffer_bytes - self._pool
+        self._extra: dict[Asker, int] = {}  # of each partition: what it has beyond its share
+        self._extra_sum = 0
+        self._expected = 0  # how many partitions there will be soon
+        self._line: dict[Asker, None] = {}  # those without room for what they must ask for
+        self._grower: Asker | None = None  # has the permit to go beyond the bound,
+        self._grew_from = 0  # and had so many bytes when it got it
+        self._serve_due = False
+        self._sessions: dict[BrokerConnection, FetchSession] = {}
+        self._placed: dict[Asker, FetchSession] = {}
+        self._waiting: dict[Asker, None] = {}  # for a connection
+        self._routes: object = None
+        self._look_due = False
+        self._backoff_s = _BACKOFF_S
+        self._timer: asyncio.TimerHandle | None = None
+        self._remove_listener: Callable[[], None] | None = None
+
+    # Memory ---------------------------------------------------------------------------------------
+    @property
+    def share_bytes(self) -> int:
+        """What each partition may always have, fetched and on its way."""
+        return max(_SHARE_BYTES_MIN, self._shared // max(1, self._expected, len(self._extra)))
+
+    def expect(self, count: int) -> None:
+        """Share memory out for so many partitions from now on; some of them may join later.
+
+        Those that are idle were asked for with the share they had. They are asked for anew, or all
+        of them together could send more than the bound.
+        """
+        if count == self._expected:
+            return
+        self._expected = count
+        for asker in list(self._extra):
+            is_idle = asker in self._placed and not asker.behind
+            if is_idle and asker.asked > self.share_bytes:
+                self.withdraw(asker)
+                asker.asked = 0
+                asker.go_on()
+            self.count(asker)
+
+    def allowance(self, asker: Asker) -> int:
+        """Return how many bytes a partition may ask for now."""
+        free = max(0, self.share_bytes - asker.buffered)
+        return free + max(0, self._pool - self._extra_sum) if asker.behind else free
+
+    def count(self, asker: Asker) -> None:
+        """Note that ``asked`` or ``buffered`` of a partition changed."""
+        extra = max(0, asker.asked + asker.buffered - self.share_bytes)
+        self._extra_sum += extra - self._extra[asker]
+        self._extra[asker] = extra
+        self._room_changed()
+
+    def may_exceed(self, asker: Asker) -> bool:
+        """Give a partition the permit to ask for ``missing`` beyond the bound, at once.
+
+        False: another one has it, or is before it in line; ``go_on`` is called when there is room
+        or when its turn has come.
+        """
+        self._line.setdefault(asker)
+        if self._grower is None and next(iter(self._line)) is asker:
+            self._grower, self._grew_from = asker, asker.buffered
+        if self._grower is asker:
+            del self._line[asker]
+        return self._grower is asker
+
+    def _room_changed(self) -> None:
+        """Take the permit back when it is not needed any more; let the next in line go on."""
+        grower = self._grower
+        if grower is not None and not grower.asked:
+            is_back = grower.buffered <= self._grew_from  # nothing came, or it is consumed
+            if is_back or self._extra_sum <= self._pool:
+                self._grower = None
+        if self._line and not self._serve_due:
+            first = next(iter(self._line))
+            if self._grower is None or self.allowance(first) >= first.missing:
+                self._serve_due = True
+                self._loop.call_soon(self._serve)
+
+    def _serve(self) -> None:
+        """Let those in line go on, as far as there is room; the first may get the permit."""
+        self._serve_due = False
+        while self._line:
+            first = next(iter(self._line))
+            if self._grower is not None and self.allowance(first) < first.missing:
+                return
+            first.go_on()
+            self._line.pop(first, None)
+
+    # Partitions -----------------------------------------------------------------------------------
+    def join(self, asker: Asker) -> None:
+        """A partition is to be read from now on."""
+        if not self._extra:
+            self._remove_listener = self.cluster.on_change(self._changed)
+        self._extra[asker] = 0
+
+    def leave(self, asker: Asker) -> None:
+        """A partition is read no more; an answer to it that is on its way is dropped."""
+        if asker not in self._extra:
+            return
+        self.withdraw(asker)
+        self._line.pop(asker, None)
+        if self._grower is asker:
+            self._grower = None
+        self._extra_sum -= self._extra.pop(asker)
+        self._room_changed()
+        if not self._extra and self._remove_listener is not None:
+            self._remove_listener()
+            self._remove_listener = None
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+    def withdraw(self, asker: Asker) -> None:
+        """Ask no more for what a partition asked for; it may ask again."""
+        self._waiting.pop(asker, None)
+        session = self._placed.pop(asker, None)
+        if session is not None:
+            session.remove(asker)
+
+    def ask(self, asker: Asker) -> None:
+        """Ask for the bytes at a partition's position, ``asked`` at most."""
+        try:
+            address, epoch = self.cluster.master_at(asker.where, asker.position)
+        except VqError as error:
+            self.withdraw(asker)
+            asker.failed(error)
+            return
+        session = self._placed.get(asker)
+        if session is not None and session.address != address:
+            self.withdraw(asker)
+            session = None
+        if session is None:
+            connection = self.cluster.live_connection(address)
+            if connection is None or connection.closed:
+                self._wait_for_connection(asker)
+                return
+            session = self._sessions.get(connection)
+            if session is None:
+                session = self._sessions[connection] = FetchSession(self, connection, self._loop)
+            self._placed[asker] = session
+        session.ask(asker, epoch)
+
+    # What sessions tell ---------------------------------------------------------------------------
+    def answered(self) -> None:
+        """A broker answered; nothing stands against asking at once the next time."""
+        self._backoff_s = _BACKOFF_S
+
+    def dropped(self, asker: Asker) -> None:
+        """A partition has left its session, with an error of its own."""
+        self._placed.pop(asker, None)
+
+    def ended(self, session: "FetchSession", error: VqError | None) -> None:
+        """A session is over, by itself or with its connection; its partitions begin another."""
+        if self._sessions.get(session.connection) is session:
+            del self._sessions[session.connection]
+        askers = session.askers()
+        for asker in askers:
+            self._placed.pop(asker, None)
+            if error is None and asker.asked:
+                self._wait_for_connection(asker)
+        if error is not None:
+            for asker in askers:
+                if asker.asked and asker in self._extra:
+                    asker.failed(error)
+        self._retry_later()
+
+    def _wait_for_connection(self, asker: Asker) -> None:
+        """Ask again once the attempt to connect has ended; but not with the permit in hand."""
+        if asker is self._grower:
+            asker.failed(ConnectionCut(f"{asker.where}: there is no connection to its broker now"))
+        else:
+            self._waiting[asker] = None
+
+    def _retry_later(self) -> None:
+        if self._timer is None and self._waiting:
+            pause = self._backoff_s * (0.5 + self.cluster.rng.random())
+            self._backoff_s = min(self._backoff_s * 2, _BACKOFF_MAX_S)
+            self._timer = self._loop.call_later(pause, self._retry)
+
+    def _retry(self) -> None:
+        self._timer = None
+        self._place_waiting()
+
+    # Following the cluster ------------------------------------------------------------------------
+    def _changed(self) -> None:
+        """Routes or connections changed; look once for all changes of this turn."""
+        if not self._look_due:
+            self._look_due = True
+            self._loop.call_soon(self._look_around)
+
+    def _look_around(self) -> None:
+        self._look_due = False
+        if self._timer is None:
+            self._place_waiting()
+        routes = self.cluster.routes
+        if routes is not self._routes:
+            self._routes = routes
+            self._follow_masters()
+
+    def _place_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for asker in waiting:
+            if asker in self._extra:
+                self.ask(asker)
+
+    def _follow_masters(self) -> None:
+        """Ask anew where another broker, or the same one in another epoch, is to be asked now.
+
+        A broker that was master once and does not know better would have nothing to tell for ever.
+        """
+        for asker, session in list(self._placed.items()):
+            if not asker.asked:
+                continue
+            try:
+                place = self.cluster.master_at(asker.where, asker.position)
+            except VqError:
+                continue  # nobody else is known either
+            if place != (session.address, session.epoch_of(asker)):
+                self.withdraw(asker)
+                self.ask(asker)
+
+
+class FetchSession:
+    """What one broker was told to read for one consumer."""
+
+    def __init__(
+        self, fetches: Fetches, connection: BrokerConnection, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.connection = connection
+        self._fetches = fetches
+        self._loop = loop
+        self._sequence = 0
+        self._askers: dict[int, Asker] = {}  # by handle; also those that rest
+        self._handles: dict[Asker, int] = {}
+        self._epochs: dict[int, int] = {}
+        self._last_handle = 0
+        self._unanswered: set[int] = set()  # handles that were asked for, sent or not
+        self._items: dict[int, FetchPartition] = {}  # not sent yet
+        self._removed: list[int] = []  # likewise
+        self._requests = 0
+        self._send_due = False
+        self._over = False
+
+    @property
+    def address(self) -> Address:
+        """The broker's."""
+        return self.connection.address
+
+    def askers(self) -> list[Asker]:
+        """Return all partitions of the session."""
+        return list(self._handles)
+
+    def epoch_of(self, asker: Asker) -> int:
+        """Return the epoch that a partition was asked for with."""
+        return self._epochs[self._handles[asker]]
+
+    def ask(self, asker: Asker, epoch: int) -> None:
+        """Ask for a partition with the next request, which leaves at the end of this turn."""
+        item = FetchPartition(
+            offset=asker.position,
+            max_bytes=asker.asked,
+            epoch=epoch,
+            validate=asker.validate,
+            at_once=asker.anxious,
+        )
+        handle = self._handles.get(asker)
+        if handle is None:
+            # Never one that was used: an answer to what was removed may be on its way.
+            self._last_handle += 1
+            handle = self._handles[asker] = self._last_handle
+            self._askers[handle] = asker
+            item.topic = asker.where.topic
+            item.partition = asker.where.partition
+            item.topic_id = asker.topic_id
+            item.tags.extend(asker.tags)
+        item.handle = handle
+        self._epochs[handle] = epoch
+        self._unanswered.add(handle)
+        self._items[handle] = item
+        self._send_soon()
+
+    def remove(self, asker: Asker) -> None:
+        """Forget a partition, and have the broker forget it."""
+        handle = self._forget(asker)
+        item = self._items.pop(handle, None)
+        if item is None or not item.topic:
+            self._removed.append(handle)
+        self._send_soon()
+
+    def _forget(self, asker: Asker) -> int:
+        handle = self._handles.pop(asker)
+        del self._askers[handle], self._epochs[handle]
+        self._unanswered.discard(handle)
+        return handle
+
+    def _send_soon(self) -> None:
+        if not self._send_due and not self._over:
+            self._send_due = True
+            self._loop.call_soon(self._send)
+
+    def _send(self) -> None:
+        """Send what changed, or wait for more; at most two requests are on their way."""
+        self._send_due = False
+        changed = bool(self._items or self._removed)
+        if self._over or self._requests >= (_REQUESTS_MAX if changed else 1):
+            return
+        if not changed and not self._unanswered:
+            return
+        request = FetchRequest(
+            session=self._fetches.number,
+            sequence=self._sequence,
+            max_bytes=_ANSWER_BYTES_MAX,
+        )
+        if not self._handles:
+            request.close = True
+        else:
+            request.removed.extend(self._removed)
+            self._fill(request)
+            if not self._items:
+                request.max_wait_ms = int(self._fetches.max_wait_s * 1000)
+        self._removed = []
+        self._sequence += 1
+        self._request(request)
+        if request.close:
+            self._end(None)
+
+    def _fill(self, request: FetchRequest) -> None:
+        """Move changes into a request, as many as it holds."""
+        size = 0
+        while self._items and len(request.partitions) < _ITEMS_MAX:
+            handle = next(iter(self._items))
+            size += self._items[handle].ByteSize() + 8
+            if size > _ITEMS_BYTES_MAX and request.partitions:
+                return
+            request.partitions.append(self._items.pop(handle))
+
+    def _request(self, request: FetchRequest) -> None:
+        timer = self._loop.call_later(self._fetches.max_wait_s + _GRACE_S, self._no_answer)
+
+        def on_reply(frame: Frame | None) -> None:
+            timer.cancel()
+            self._requests -= 1
+            if not self._over:
+                self._on_reply(frame)
+
+        try:
+            self.connection.send(Command.FETCH, request.SerializeToString(), b"", on_reply)
+        except VqError:  # it has just ended, or takes no more for now
+            timer.cancel()
+            self._end(None)
+        else:
+            self._requests += 1
+
+    def _no_answer(self) -> None:
+        if not self.connection.closed:
+            logger.warning("the broker does not answer; connecting anew: address=%s", self.address)
+            self.connection.close()
+
+    def _on_reply(self, frame: Frame | None) -> None:
+        if frame is None:
+            self._end(None)
+            return
+        try:
+            response = messages.decode_reply(frame)
+            assert isinstance(response, FetchResponse)
+            if sum(result.size for result in response.results) != len(frame.body):
+                raise ProtocolError(
+                    f"{self.address}: an answer to FETCH has {len(frame.body)} bytes, not those of "
+                    f"its {len(response.results)} results"
+                )
+        except VqError as error:
+            self._end(None if passes(error) else error)
+            return
+        self._fetches.answered()
+        try:
+            self._take_apart(response, frame.body)
+        except BaseException:
+            self._end(None)  # all ask anew: those behind this one would wait for ever
+            raise
+        if not self._send_due:
+            self._send()
+
+    def _take_apart(self, response: FetchResponse, body: bytes) -> None:
+        """Tell each partition its result; one that stumbles over it does not stop the others."""
+        position = 0
+        for result in response.results:
+            part = body[position : position + result.size]
+            position += result.size
+            asker = self._askers.get(result.handle)
+            if asker is None:
+                continue  # it was removed while this was on its way
+            try:
+                self._tell(asker, result, part)
+            except Exception as error:  # noqa: BLE001 - told and logged there
+                self._stumbled(asker, error)
+
+    def _stumbled(self, asker: Asker, error: Exception) -> None:
+        """An answer was there and could not be taken: a bug, or logging that raises."""
+        is_first = not asker.anxious
+        self._fetches.withdraw(asker)
+        asker.failed(InternalError(f"{asker.where}: an answer to FETCH stumbled: {shown(error)}"))
+        if is_first:
+            with contextlib.suppress(Exception):  # of the application's logging
+                logger.error(
+                    "an answer to FETCH stumbled: partition=%s", asker.where, exc_info=error
+                )
+
+    def _tell(self, asker: Asker, result: FetchResult, part: bytes) -> None:
+        if result.status:
+            self._forget(asker)
+            self._fetches.dropped(asker)
+            asker.failed(messages.described_error(result))
+        elif result.handle in self._unanswered:
+            self._unanswered.discard(result.handle)
+            asker.took(result, part)
+        else:
+            self._fetches.withdraw(asker)
+            asker.failed(ProtocolError(f"{asker.where}: {self.address} answered it twice"))
+
+    def _end(self, error: VqError | None) -> None:
+        self._over = True
+        self._fetches.ended(self, error)

@@ -1,0 +1,385 @@
+"""One partition as a consumer reads it: where it is, and what has come and is not consumed yet.
+
+Loop-bound. It asks for the bytes at its position, and for the next ones as soon as those are there
+and the consumer has not fallen behind by more than the prefetch bound. Whom they are asked from,
+together with those of the consumer's other partitions, is the business of ``fetch_sessions``. The
+fetcher does not look at records: an answer may end inside one, the next goes on at that very byte,
+and the decoder joins them.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from vq import limits
+from vq.client.consumer.damage import report_damage
+from vq.client.consumer.fetch_sessions import Fetches, passes
+from vq.client.raised import shown
+from vq.errors import InternalError, ProtocolError, VqError
+from vq.model import Address, TopicPartition
+from vq.remoting.format import Command
+from vq.remoting.wire_pb2 import FetchResult, GetRequest, GetResponse
+from vq.store.format import RECORD_HEADER_BYTES, RECORD_LENGTH_MAX
+
+logger = logging.getLogger(__name__)
+_CHUNK_OVERHEAD_BYTES = 512
+_BACKOFF_S = 0.02
+_BACKOFF_MAX_S = 1.0
+#: Pauses before bytes that failed a check are read again: long enough that damage on disk, which
+#: stays, costs next to nothing.
+_AGAIN_S = 0.1
+_AGAIN_MAX_S = 30.0
+#: From this try on a record is read as a whole: what comes in many pieces may never come unhurt.
+_WHOLE_TRIES = 3
+_RECORD_BYTES_MAX = RECORD_HEADER_BYTES + RECORD_LENGTH_MAX
+#: Such a read is given up after this.
+_AGAIN_TIMEOUT_S = 10.0
+#: Damage is reported to the broker from this try on: by then the bytes came over two connections.
+_REPORT_AFTER_TRIES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One reply: the bytes ``[offset, next_offset)`` of the partition, or the matching records.
+
+    ``offsets`` is None for raw bytes; for a filtered reply it has the offset of every record in
+    ``body``, and ``next_offset`` is where reading goes on. ``at_end``: there were no bytes behind
+    these, so that the last record must be whole.
+    """
+
+    offset: int
+    next_offset: int
+    body: bytes
+    offsets: Sequence[int] | None
+    at_end: bool = False
+
+    @property
+    def size(self) -> int:
+        """What it counts for in the prefetch bound: a filter may leave many without a record."""
+        return len(self.body) + _CHUNK_OVERHEAD_BYTES
+
+
+class Rest(NamedTuple):
+    """The beginning of a record that goes on in the next chunk.
+
+    Attributes:
+        size: The bytes that are there.
+        missing: Those that it lacks, as far as can be told from them; more than 0 if ``size`` is.
+    """
+
+    size: int = 0
+    missing: int = 0
+
+
+NO_REST = Rest()
+
+
+def chunk_of(response: GetResponse | FetchResult, body: bytes) -> Chunk:
+    """Return the reply to a GET, or a result of a FETCH, as a chunk."""
+    if response.filtered:
+        return Chunk(response.offset, response.next_offset, body, list(response.offsets))
+    end = response.offset + len(body)
+    return Chunk(response.offset, end, body, None, at_end=end == response.high_watermark)
+
+
+class PartitionFetcher:
+    """Fetches from ``offset`` on until stopped; hands chunks to ``on_chunk`` in order.
+
+    ``on_new_epoch`` is called when a broker has come up anew and everything fetched before was
+    consumed: what the log holds there may be something else by now. ``start`` goes on.
+
+    Attributes:
+        position: What is asked for next.
+        high_watermark: As told with the last answer; -1 before that.
+        asked, buffered, missing, behind, anxious, validate, topic_id, tags: See
+            ``fetch_sessions.Asker``.
+    """
+
+    def __init__(
+        self,
+        fetches: Fetches,
+        where: TopicPartition,
+        offset: int,
+        *,
+        length: int,
+        prefetch_bytes: int,
+        tags: Sequence[str],
+        on_chunk: Callable[[Chunk], None],
+        on_error: Callable[[VqError | None], None],
+        on_new_epoch: Callable[[], None],
+    ) -> None:
+        self.where = where
+        self.position = offset
+        self.high_watermark = -1
+        self.asked = 0
+        self.buffered = 0
+        self.validate = True
+        self.tags = tags
+        self._rest = NO_REST  # counted in ``buffered``
+        self._fetches = fetches
+        self._cluster = fetches.cluster
+        view = self._cluster.routes.topics.get(where.topic)
+        self.topic_id = view.id if view is not None else ""  # offsets mean nothing elsewhere
+        self._loop = asyncio.get_running_loop()
+        self._length = min(length, limits.FETCH_BYTES_MAX)
+        self._prefetch_bytes = prefetch_bytes
+        self._on_chunk = on_chunk
+        self._on_error = on_error  # None: what was told before is over
+        self._on_new_epoch = on_new_epoch
+        self._epoch = 0  # of the last answer
+        self._epochs: dict[str, int] = {}  # by broker group
+        self._reign_ended = False  # a broker came up anew since the last bytes
+        self._joined = False
+        self._waiting = True  # for ``start``
+        self.anxious = False
+        self._stopped = False
+        self._backoff_s = _BACKOFF_S
+        self._timer: asyncio.TimerHandle | None = None
+        self._again: asyncio.Task[None] | None = None  # reads bytes that failed a check once more
+        self._again_at = -1
+        self._again_tries = 0
+        self._again_room: asyncio.Future[None] | None = None  # that it waits for
+
+    @property
+    def missing(self) -> int:
+        """See ``fetch_sessions.Asker``."""
+        return self._rest.missing if self._again_room is None else self._again_bytes
+
+    @property
+    def behind(self) -> bool:
+        """See ``fetch_sessions.Asker``."""
+        return self.position < self.high_watermark
+
+    def start(self) -> None:
+        """Begin to fetch, or go on after ``on_new_epoch``."""
+        if self._stopped:
+            return
+        if not self._joined:
+            self._joined = True
+            self._fetches.join(self)
+        self._waiting = False
+        self._maybe_fetch()
+
+    def stop(self) -> None:
+        """Fetch no more; an answer on its way is dropped."""
+        self._stopped = True
+        self._fetches.leave(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._again is not None:
+            self._again.cancel()
+
+    def fetch_again(self, offset: int) -> None:
+        """Forget what was fetched; read from ``offset`` on, after a pause, on a new connection.
+
+        For bytes that failed a check: they may have been damaged on the way, by this connection or
+        by what lies between, or on the broker's disk, where they may be put right.
+        """
+        if self._stopped:
+            return
+        self._again_tries = self._again_tries + 1 if offset == self._again_at else 1
+        self._again_at = self.position = offset
+        self.validate = True
+        self._fetches.withdraw(self)
+        self._rest = NO_REST
+        self._count(asked=0, buffered=0)
+        if self._again is not None:
+            self._again.cancel()
+            self._again_room = None
+        self._again = self._loop.create_task(self._fetch_again())
+
+    @property
+    def _again_bytes(self) -> int:
+        share = min(self._length, self._fetches.share_bytes)
+        return share if self._again_tries < _WHOLE_TRIES else max(share, _RECORD_BYTES_MAX)
+
+    async def _fetch_again(self) -> None:
+        pause = min(_AGAIN_S * 2 ** min(self._again_tries - 1, 16), _AGAIN_MAX_S)
+        await asyncio.sleep(pause * (0.75 + 0.5 * self._cluster.rng.random()))
+        room = self._again_room = self._loop.create_future()
+        self.go_on()
+        await room
+        self._again_room = None
+        try:
+            address, epoch = self._cluster.master_at(self.where, self.position)
+            if self._again_tries >= _REPORT_AFTER_TRIES:
+                await self._report(address, self.position)
+            request = GetRequest(
+                topic=self.where.topic,
+                partition=self.where.partition,
+                offset=self.position,
+                max_bytes=self.asked,
+                tags=self.tags,
+                validate=True,
+                epoch=epoch,
+                topic_id=self.topic_id,
+            )
+            response, body = await self._cluster.request(
+                address, Command.GET, request, timeout=_AGAIN_TIMEOUT_S, anew=True
+            )
+        except VqError as error:
+            self._again = None
+            self.failed(error)
+            return
+        self._again = None
+        try:
+            self.took(response, body)
+        except Exception as error:
+            self.failed(InternalError(f"{self.where}: an answer to GET stumbled: {shown(error)}"))
+            logger.exception("an answer to GET stumbled: partition=%s", self.where)
+
+    async def _report(self, address: Address, offset: int) -> None:
+        """Tell the broker that its bytes fail a check, so that its operators hear of it."""
+        try:
+            on_disk = await report_damage(self._cluster, address, self.where, offset)
+        except VqError as error:
+            logger.info("damage is reported later: partition=%s: %s", self.where, error)
+        else:
+            logger.debug(
+                "damage was reported: partition=%s offset=%d on_disk=%s",
+                self.where,
+                offset,
+                on_disk,
+            )
+
+    def consumed(self, size: int, rest: Rest = NO_REST) -> None:
+        """The consumer is done with ``size`` bytes of chunks, but for ``rest``."""
+        if not self._stopped:
+            # Not below 0: these may be of what was fetched before ``fetch_again``.
+            queued = max(0, self._queued - size)
+            self._rest = rest
+            self._count(buffered=queued + rest.size)
+            self._maybe_fetch()
+
+    @property
+    def _queued(self) -> int:
+        """What the consumer will be done with without any further bytes."""
+        return self.buffered - self._rest.size
+
+    def go_on(self) -> None:
+        """See ``fetch_sessions.Asker``."""
+        room = self._again_room
+        if room is None:
+            self._maybe_fetch()
+        elif not room.done() and self._has_room(self._again_bytes):
+            self._count(asked=self._again_bytes)
+            room.set_result(None)
+
+    def _has_room(self, size: int) -> bool:
+        """Whether ``size`` bytes may be asked for now; if not, ``go_on`` is called later."""
+        return self._fetches.allowance(self) >= size or self._fetches.may_exceed(self)
+
+    def _maybe_fetch(self) -> None:
+        if (
+            self._stopped
+            or self._waiting
+            or self.asked
+            or self._timer is not None
+            or self._again is not None
+            or self._queued >= self._prefetch_bytes
+        ):
+            return
+        if self._reign_ended:
+            # What was fetched before is handled first: then it is known where to look.
+            if not self._queued:
+                self._reign_ended, self._waiting = False, True
+                self._on_new_epoch()
+            return
+        size = min(self._length, self._fetches.allowance(self))
+        if self._queued:
+            if size < min(self._length, self._fetches.share_bytes) // 2:
+                return  # asked again when some of it is consumed
+        elif size < self._rest.missing:  # nothing will be consumed before that is there
+            size = self._rest.missing
+            if not self._has_room(size):
+                return
+        self._count(asked=size)
+        self._fetches.ask(self)
+
+    def _count(self, *, asked: int | None = None, buffered: int | None = None) -> None:
+        if asked is not None:
+            self.asked = asked
+        if buffered is not None:
+            self.buffered = buffered
+        self._fetches.count(self)
+
+    def took(self, result: GetResponse | FetchResult, body: bytes) -> None:
+        """See ``fetch_sessions.Asker``: hand the bytes on, and ask for what follows."""
+        if result.offset != self.position:
+            self._fetches.withdraw(self)
+            self.failed(
+                ProtocolError(
+                    f"{self.where}: asked for offset {self.position}, the answer is for "
+                    f"{result.offset}"
+                )
+            )
+            return
+        if result.epoch != self._epoch and self._is_new_reign(result.epoch):
+            self._reign_ended = True
+            self._count(asked=0)
+            self._maybe_fetch()
+            return
+        if self.anxious and self._told(None):
+            self.anxious = False
+        self._backoff_s = _BACKOFF_S
+        self.validate = False
+        self.high_watermark = result.high_watermark
+        chunk = chunk_of(result, body)
+        if chunk.next_offset > self.position:
+            self._on_chunk(chunk)  # first: what stumbles here is asked for again
+            self.position = chunk.next_offset
+            self._count(asked=0, buffered=self.buffered + chunk.size)
+        else:
+            self._count(asked=0)
+        self._maybe_fetch()
+
+    def _is_new_reign(self, epoch: int) -> bool:
+        """Note the epoch of an answer; whether the broker group was led by another one before.
+
+        Then a broker has come up again, and what it has there may be something else by now.
+        """
+        self._epoch = epoch
+        view = self._cluster.routes.topics.get(self.where.topic)
+        if view is None or self.where.partition >= len(view.partitions):
+            return False
+        span = view.partitions[self.where.partition].span_at(self.position)
+        if span is None:
+            return False
+        before = self._epochs.get(span.group, epoch)
+        self._epochs[span.group] = epoch
+        return before != epoch
+
+    def failed(self, error: VqError) -> None:
+        """See ``fetch_sessions.Asker``: tell of the error if it stays; ask again after a pause."""
+        if self._stopped:
+            return
+        self._count(asked=0)
+        if error.refresh_routes:
+            self._cluster.refresh(self.where.topic)
+        stays = not passes(error)
+        if stays:
+            self.anxious = True
+            self._backoff_s = _BACKOFF_MAX_S
+        if self._timer is None:
+            pause = self._backoff_s * (0.5 + self._cluster.rng.random())
+            self._backoff_s = min(self._backoff_s * 2, _BACKOFF_MAX_S)
+            self._timer = self._loop.call_later(pause, self._retry)
+        if stays:
+            self._told(error)
+
+    def _told(self, error: VqError | None) -> bool:
+        """Tell what keeps this from going on; False if that stumbled, as logging may."""
+        try:
+            self._on_error(error)
+        except Exception:
+            with contextlib.suppress(Exception):
+                logger.exception("telling of an error stumbled: partition=%s", self.where)
+            return False
+        return True
+
+    def _retry(self) -> None:
+        self._timer = None
+        self._maybe_fetch()

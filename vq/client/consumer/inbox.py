@@ -1,0 +1,408 @@
+"""Messages for ``async for``: the coroutine twin of threads that call listeners.
+
+Loop-bound. A message counts as consumed when the next one is asked for, or when the consumer is
+closed. That an iteration ends, by ``break``, by an error or by a cancellation, counts nothing: from
+in here they look alike. In whose hands a message is, the task that asked for it decides.
+"""
+
+import asyncio
+import contextlib
+import logging
+import sys
+import weakref
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, Self, TypeVar
+
+from vq.client.consumer.decode import Decoder
+from vq.client.consumer.delivery import DeliveryHooks, Progress, id_at
+from vq.client.consumer.fetcher import Chunk
+from vq.client.consumer.permit import RECHECK_S, Permit
+from vq.client.raised import forget_locals, shown
+from vq.errors import InternalError, InvalidState, VqError
+from vq.model import Message, TopicPartition
+
+T = TypeVar("T")
+if sys.version_info >= (3, 12):
+    _task_of = asyncio.current_task
+else:  # there it is not in C: a tenth of what a message costs
+    _task_of = asyncio.tasks._current_tasks.get  # type: ignore[attr-defined]
+logger = logging.getLogger(__name__)
+_LEFT = "its loop was left before the next one was asked for"
+
+
+class Inbox:
+    """What has arrived for one consumer, from all its partitions, partition by partition."""
+
+    def __init__(self, permit: Permit) -> None:
+        self._permit = permit
+        self._ready: deque[InboxDelivery] = deque()
+        self._arrived = asyncio.Event()
+        self._current: tuple[InboxDelivery, Message] | None = None
+        self._reader: weakref.ref[Messages] | None = None  # what asked last for a message,
+        self._task: asyncio.Task[Any] | None = None  # and in which task
+        self._is_waiting = False  # that task waits for a message
+        self._closed = False
+
+    def put(self, delivery: "InboxDelivery") -> None:
+        """A partition has something to deliver."""
+        self._ready.append(delivery)
+        self._arrived.set()
+
+    def close(self, *, consumed: bool = True) -> None:
+        """End the iteration; the message in hand counts as ``consumed`` or comes again.
+
+        A message that another task took stays in its hands: it counts when that task asks for the
+        next one. That of a task that failed comes again.
+        """
+        failure = self._failure()
+        if failure:
+            self._give_back(failure)
+        elif not consumed:
+            self._let_go(consumed=False)
+        elif not self._is_of_another(asyncio.current_task()):
+            self._let_go(consumed=True)
+        self._closed = True
+        self._arrived.set()
+
+    def enter(self, reader: "Messages", task: asyncio.Task[Any] | None) -> None:
+        """``reader`` is what asks from now on, in ``task``; ``next`` follows at once.
+
+        A message that is in the hands of a task that failed comes again. That of a loop that was
+        left is consumed by the first who asks for the next.
+
+        Raises:
+            InvalidState: Another task is inside its loop: its message would count as consumed when
+                this one asks for the next.
+        """
+        other = self._present_reader()
+        if other is not None and self._is_of_another(task):
+            raise InvalidState(
+                f"another task iterates over this consumer: {_name(self._task)} has a message or "
+                f"waits for one, and {_name(task)} asks for the next; hand the messages of one "
+                "iteration to several tasks, or make several consumers (to bound a wait, use "
+                "asyncio.timeout: before Python 3.12 asyncio.wait_for makes a task of its own)"
+            )
+        failure = self._failure()
+        if failure:
+            self._give_back(failure)
+        if other is not reader:
+            if other is not None:
+                other.task = None
+            loop = asyncio.get_running_loop()
+            self._reader = weakref.ref(reader, lambda ref: _soon(loop, self.left, ref))
+        self._task = reader.task = task
+
+    def left(self, reader: "weakref.ref[Messages]") -> None:
+        """An iteration is over. Whoever waits for its message need wait no longer."""
+        waited_for = self._current is not None and self._current[0].is_stopping
+        if waited_for and reader == self._reader:
+            self._give_back(self._failure() or _LEFT)
+
+    def keeps(self, delivery: "InboxDelivery") -> bool:
+        """Whether the user is at a message of ``delivery``, which is to stop.
+
+        A message that nobody is at any more is let go, not consumed.
+        """
+        if self._current is None or self._current[0] is not delivery:
+            return False
+        failure = self._failure()
+        if not failure and self._reader is not None and self._present_reader() is None:
+            failure = _LEFT
+        if failure:
+            self._give_back(failure)
+        return not failure
+
+    def _present_reader(self) -> "Messages | None":
+        reader = None if self._reader is None else self._reader()
+        return None if reader is None or reader.ended else reader
+
+    def _failure(self) -> str:
+        """Return how the task that has the message failed; "" when it did not."""
+        task = self._task
+        if self._current is None or task is None or not task.done():
+            return ""
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        return "" if error is None else f"its task failed: {shown(error)}"
+
+    def _is_of_another(self, task: asyncio.Task[Any] | None) -> bool:
+        """Whether a living task other than ``task`` has the message in hand, or waits for one.
+
+        Inside its loop or not: code that has left a loop, or that called ``anext`` once, may be at
+        the message all the same.
+        """
+        owner = self._task
+        if owner is None or owner is task or owner.done():
+            return False
+        return self._is_waiting or self._current is not None
+
+    def _give_back(self, why: str) -> None:
+        if self._current is not None:
+            delivery, message = self._current
+            logger.warning(
+                "a message comes again: partition=%s offset=%d why=%s",
+                delivery.where,
+                message.offset,
+                why,
+            )
+            self._let_go(consumed=False)
+
+    def _let_go(self, *, consumed: bool) -> None:
+        if self._current is not None:
+            delivery, message = self._current
+            self._current = None
+            if consumed:
+                delivery.finished(message)
+            else:
+                delivery.put_back(message)
+
+    def next_at_hand(self) -> Message | None:
+        """Return the next message if it lies behind the one in hand, which is consumed then."""
+        current = self._current
+        if current is None or self._closed:
+            return None
+        delivery, message = current
+        messages = delivery.messages
+        permit = self._permit
+        if not messages or delivery.error is not None or permit.now() >= permit.until:
+            return None
+        delivery.position = message.next_offset
+        delivery.delivered += 1
+        message = messages.popleft()
+        self._current = delivery, message
+        return message
+
+    async def next(self) -> Message | None:
+        """Return the next message, waiting for one; None once closed.
+
+        A cancellation takes no message: it can only come while there is none.
+        """
+        current = self._current
+        if current is not None:
+            self._current = None
+            current[0].finished(current[1])
+        self._is_waiting = True
+        try:
+            return await self._arrival()
+        finally:
+            self._is_waiting = False
+
+    async def _arrival(self) -> Message | None:
+        while not self._closed:
+            self._arrived.clear()  # before the look: what comes while it waits below wakes it
+            while self._ready and not self._closed:
+                if not self._permit.holds:  # what is here may be another's by now
+                    await asyncio.sleep(RECHECK_S)
+                    continue
+                delivery = self._ready[0]
+                message = delivery.take()
+                if message is not None:
+                    self._current = delivery, message
+                    return message
+                self._ready.popleft()
+                if delivery.has_more:  # the others come first
+                    self._ready.append(delivery)
+            await self._arrived.wait()
+        return None
+
+
+class Messages:
+    """One iteration over an inbox; ``begin`` is awaited before the first message.
+
+    Attributes:
+        ended: Nobody asks any more.
+        task: The one in which it may take what the inbox has; None: it is not in charge.
+    """
+
+    __slots__ = ("__weakref__", "_begin", "_inbox", "_loop", "ended", "task")
+
+    def __init__(self, inbox: Inbox, begin: Callable[[], Awaitable[object]]) -> None:
+        self.ended = False
+        self.task: asyncio.Task[Any] | None = None
+        self._inbox = inbox
+        self._begin = begin
+        self._loop = asyncio.get_running_loop()  # given to current_task, which is faster then
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        task = _task_of(self._loop)
+        if task is self.task:
+            message = self._inbox.next_at_hand()
+            if message is not None:
+                return message
+        elif not self.ended:
+            await self._begin()
+            if not self.ended:  # aclose() was called meanwhile otherwise
+                self._inbox.enter(self, task)
+        message = None if self.ended else await self._inbox.next()
+        if message is None:
+            self._end()
+            raise StopAsyncIteration
+        return message
+
+    async def aclose(self) -> None:
+        """End this iteration, as ``contextlib.aclosing`` does; its message stays in hand."""
+        self._end()
+        self._inbox.left(weakref.ref(self))
+
+    def _end(self) -> None:
+        self.ended = True
+        self.task = None
+
+
+def _name(task: asyncio.Task[Any] | None) -> str:
+    return "code outside a task" if task is None else f"task {task.get_name()!r}"
+
+
+def _soon(loop: asyncio.AbstractEventLoop, callback: Callable[[T], object], argument: T) -> None:
+    """Call back on the loop, from any thread: the garbage collector runs on whichever it likes."""
+    with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+        loop.call_soon_threadsafe(callback, argument)
+
+
+class InboxDelivery:
+    """One held partition's line into the inbox; see ``delivery.Delivery``."""
+
+    def __init__(
+        self,
+        where: TopicPartition,
+        position: int,
+        inbox: Inbox,
+        hooks: DeliveryHooks,
+    ) -> None:
+        self.where = where
+        self.position = position
+        self.delivered = 0
+        self.error: VqError | None = None
+        self._stuck_at = position  # where ``error`` came up
+        self._inbox = inbox
+        self._hooks = hooks
+        self._expected: int | None = None  # after damage: only the chunk that begins here counts
+        self._chunks: deque[Chunk] = deque()
+        self.messages: deque[Message] = deque()  # of the chunk at hand, not yet given to the user
+        self._open: Chunk | None = None  # the chunk that _messages came from
+        self._decoded: list[Message] = []  # all messages of that chunk
+        self._id_before: int | None = None  # the last one of the chunks before
+        self._decoder = Decoder(where)
+        self._in_line = False
+        self._stopped = False
+        self._on_stopped: Callable[[], None] | None = None
+
+    def add(self, chunk: Chunk) -> None:
+        """See ``Delivery.add``."""
+        if self._stopped or self._expected not in {None, chunk.offset}:
+            return
+        self._expected = None
+        self._chunks.append(chunk)
+        if not self._in_line:
+            self._in_line = True
+            self._inbox.put(self)
+
+    def progress(self) -> Progress:
+        """See ``Delivery.progress``."""
+        return Progress(self.position, id_at(self.position, self._decoded, self._id_before))
+
+    def stop(self, on_stopped: Callable[[], None]) -> None:
+        """See ``Delivery.stop``."""
+        self._stopped = True
+        self._chunks.clear()
+        self.messages.clear()
+        if self._inbox.keeps(self):
+            self._on_stopped = on_stopped
+        else:
+            on_stopped()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether somebody waits until the user is at no message any more."""
+        return self._on_stopped is not None
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is a chunk to take messages from; it stays in the line then."""
+        self._in_line = bool(self._chunks)
+        return self._in_line
+
+    def take(self) -> Message | None:
+        """Return the next message of the chunk at hand (or of the next one, if there is none).
+
+        None: that chunk is done.
+        """
+        if not self.messages:
+            try:
+                self._decode()
+            except Exception as error:
+                self._begin_anew(InternalError(f"{self.where}: delivery stumbled: {shown(error)}"))
+                logger.exception("a delivery stumbled; it begins anew: partition=%s", self.where)
+                return None
+        if self.messages:
+            return self.messages.popleft()
+        self._close_chunk()
+        return None
+
+    def _decode(self) -> None:
+        """Take the next messages from the chunk at hand, or from the next one."""
+        if self._open is None and self._chunks:
+            self._open = self._chunks.popleft()
+            self._decoded = self._decoder.decode(self._open)
+        elif self._decoder.has_more and not self._stopped:
+            self._id_before = self.progress().message_id
+            self._decoded = []  # not beside those that follow
+            self._decoded = self._decoder.more()
+        else:
+            return
+        self.messages.extend(self._decoded)
+
+    def _close_chunk(self) -> None:
+        chunk = self._open
+        if chunk is None:
+            return
+        if self._decoder.error is not None and not self._stopped:
+            self._begin_anew(self._decoder.error)
+            return
+        if chunk.offsets is not None and not self._stopped:
+            self.position = chunk.next_offset
+        self._forget_chunk()
+        self._hooks.consumed(chunk.size, self._decoder.rest)
+        self._maybe_went_on()
+
+    def _forget_chunk(self) -> None:
+        self._id_before, self._decoded = self.progress().message_id, []
+        self._open = None
+        self._decoder.end_chunk()
+
+    def _begin_anew(self, error: VqError) -> None:
+        """Bytes failed a check: forget what was fetched, and have it fetched again."""
+        self._forget_chunk()
+        self._chunks.clear()
+        self._decoder = Decoder(self.where)
+        self._expected = self._stuck_at = self.position
+        forget_locals(error)  # it is kept for as long as the partition stands still, or longer
+        self.error = error
+        self._hooks.stuck(error)
+        self._hooks.fetch_again(self.position)
+
+    def _maybe_went_on(self) -> None:
+        if self.error is not None and self.position > self._stuck_at:
+            self.error = None
+            self._hooks.went_on()
+
+    def finished(self, message: Message) -> None:
+        """The user holds no message any more and is done with ``message``."""
+        self.position = message.next_offset
+        self.delivered += 1
+        self._maybe_went_on()
+        self._let_go()
+
+    def put_back(self, message: Message) -> None:
+        """The user holds no message any more; ``message``, taken last, is the next one again."""
+        if not self._stopped:
+            self.messages.appendleft(message)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._on_stopped is not None:
+            on_stopped, self._on_stopped = self._on_stopped, None
+            on_stopped()

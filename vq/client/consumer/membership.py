@@ -1,0 +1,634 @@
+"""A member's share of its group: joins, computes who should have what, claims and gives up.
+
+Every member computes the same sharing from what it reads (``coordination.rebalance``) and acts on
+its own part only: first it gives up what should be another's, then it claims what should be its own
+and is free. Only partitions that move stop; a partition that is still owned is waited for.
+
+One task does all of it. Watches, sessions and timers only wake it; the truth is read each time. It
+may be interrupted anywhere: a claim whose answer did not come, and a release that did not get
+through, are *owed*, and released in the next round or at the end.
+
+    SUSPENDED  nothing is given up; past the session time-out delivery pauses, since somebody else
+               may own the partitions by then
+    LOST       deliveries are drained; with the new session the member joins and claims anew
+
+A process that stood still for longer than half its session delivers nothing before it has asked:
+its ``Permit`` has lapsed by then, and delivery pauses until ownership is proved.
+"""
+
+import asyncio
+import logging
+import math
+import os
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from vq.client.cluster import ClusterClient
+from vq.client.config import ConsumerConfig
+from vq.client.consumer.delivery import Progress
+from vq.client.consumer.permit import Permit, PermitKeeper
+from vq.coordination import claims, commits, groups
+from vq.coordination.coordinator import EventKind, NodeExists, SessionState, WatchEvent
+from vq.coordination.group_view import Assigned, GroupView
+from vq.coordination.paths import CommittedOffset, ConsumerGroup, Member, Owner
+from vq.coordination.rebalance import assign
+from vq.errors import (
+    CoordinationError,
+    GenerationStale,
+    InvalidArgument,
+    UnknownTopic,
+    VqError,
+)
+from vq.model import PartitionTrouble, TopicPartition
+
+logger = logging.getLogger(__name__)
+_BACKOFF_S = 0.1
+_BACKOFF_MAX_S = 5.0
+#: Members that join together are seen together: one round instead of several.
+_DEBOUNCE_S = 0.02
+#: At the end: how long ZooKeeper may take for what is left to release once everything is drained.
+_LEAVE_S = 5.0
+#: At the end: how often a partition whose last commit did not get through is given up anew.
+_LEAVE_TRIES = 3
+#: How long a start waits for the session of an earlier member of its name, in session time-outs and
+#: seconds: a server ends sessions up to one of its ticks late.
+_NAME_SESSIONS = 2.0
+_NAME_S = 5.0
+#: Claims, releases and looks that are under way at once.
+_AT_ONCE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class _Proof:
+    """What is read after ``since`` says what this session owns."""
+
+    suspension: "asyncio.Task[None]"
+    session: int
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class MembershipHooks:
+    """What a consumer does when its share changes.
+
+    Attributes:
+        claimed: A partition is owned now; ``committed`` in the claim says where to go on.
+        revoke: Drain a partition, commit it if asked to, forget it. It is asked again when it
+            raises a ``CoordinationError``: the partition is not released before.
+        suspend: Deliver nothing until ``resume`` (or until everything was revoked).
+        resume: Ownership is proved again: go on.
+    """
+
+    claimed: Callable[[claims.Claim], Awaitable[None]]
+    revoke: Callable[[TopicPartition, bool], Awaitable[None]]
+    suspend: Callable[[], Awaitable[None]]
+    resume: Callable[[], None]
+
+
+class Membership:
+    """One member of one group. Loop-bound."""
+
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        config: ConsumerConfig,
+        *,
+        member: str,
+        filters: Mapping[str, str],
+        hooks: MembershipHooks,
+        permit: Permit,
+    ) -> None:
+        self.target_count = 0  # partitions that it is to hold, as last computed
+        self.contract = ConsumerGroup()
+        self._cluster = cluster
+        self._coordinator = cluster.coordinator
+        self._config = config
+        self._group = config.group
+        self._member = member
+        self._filters = dict(filters)
+        self._hooks = hooks
+        self._permit = PermitKeeper(permit, cluster.coordinator, self._permit_lapsed)
+        self._claims: dict[TopicPartition, claims.Claim] = {}
+        self._view = GroupView(self._coordinator, self._group, on_members=self.wake)
+        self._waiting: dict[str, TopicPartition] = {}  # by the path of the owner, which is watched
+        self._doubtful = True  # compare all that is held with the tree in the next round
+        self._audit_at = -math.inf
+        self._owed: dict[TopicPartition, claims.Claim] = {}  # perhaps ours in the tree, not held
+        self._nonce = f"{cluster.rng.getrandbits(64):016x}"
+        self._leaving: set[TopicPartition] = set()  # of the claims: began to be given up
+        self._wake = asyncio.Event()
+        self._session = 0  # the session that the member node belongs to, 0: never joined
+        self._suspending: asyncio.Task[None] | None = None  # until delivery goes on
+        self._suspend_timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._removers: list[Callable[[], None]] = []
+
+    # Life ---------------------------------------------------------------------------------------
+    async def start(self) -> None:
+        """Join the group; partitions follow through ``hooks.claimed``.
+
+        A member of the same name that was killed a moment ago is waited for: its session has to
+        end first.
+
+        Raises:
+            InvalidArgument: The group's contract is another one.
+            NodeExists: A member of this name is there, and its session did not end in time.
+            CoordinationError: ZooKeeper does not take it.
+        """
+        wanted = ConsumerGroup(start=self._config.start_position.value, topics=self._filters)
+        self.contract = await groups.ensure_group(self._coordinator, self._group, wanted)
+        try:
+            await self._join_when_free()
+        except BaseException:
+            await self._undo_join()
+            raise
+        self._removers = [
+            self._coordinator.add_listener(self._on_session),
+            self._cluster.on_change(self.wake),
+        ]
+        self._on_session(self._coordinator.state)
+        self._permit.start()
+        self._task = asyncio.create_task(self._run())
+
+    async def close(self, timeout_s: float) -> None:
+        """Give everything up in order and leave the group.
+
+        What is not drained and committed within ``timeout_s`` and a few tries is given up all the
+        same: whoever has it next gets once more what was not committed.
+        """
+        for remove in self._removers:
+            remove()
+        self._removers = []
+        self._cancel_timer()
+        self._permit.stop()
+        tasks = [task for task in (self._task, self._suspending) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._give_up_for_good()
+        except TimeoutError:
+            logger.warning(
+                "group %s, member %s: listeners did not return within %g s; leaving without "
+                "a clean hand-over",
+                self._group,
+                self._member,
+                timeout_s,
+            )
+        except VqError as error:
+            logger.warning("group %s, member %s: %s", self._group, self._member, error)
+        await self._leave()
+
+    async def _give_up_for_good(self) -> None:
+        for number in range(1, _LEAVE_TRIES + 1):
+            try:
+                await self._give_up(self._claims)
+                return
+            except CoordinationError:
+                # Without a connection it has waited for longer than the session lives.
+                away = self._coordinator.state is not SessionState.CONNECTED
+                if away or number == _LEAVE_TRIES:
+                    raise
+            await asyncio.sleep(_BACKOFF_S * number * (0.5 + self._cluster.rng.random()))
+
+    async def _leave(self) -> None:
+        """Delete what is this member's in the tree; it goes with the session otherwise."""
+        self._owed.update(self._claims)
+        self._claims.clear()
+        if self._session == 0 or self._coordinator.state is not SessionState.CONNECTED:
+            return
+        try:
+            async with asyncio.timeout(_LEAVE_S):
+                await self._release_owed()
+                await groups.leave_group(self._coordinator, self._group, self._member)
+        except (TimeoutError, VqError) as error:
+            logger.warning("group %s: leaving failed: %r", self._group, error)
+
+    def wake(self) -> None:
+        """Look at the group again soon."""
+        self._wake.set()
+
+    def _on_owner(self, event: WatchEvent) -> None:
+        """The owner of a partition that this member waits for released it, or died."""
+        if event.kind is EventKind.DISCONNECTED:
+            self._waiting.clear()
+        self._waiting.pop(event.path, None)
+        self._wake.set()
+
+    def _on_session(self, state: SessionState) -> None:
+        self._doubt()
+        self._wake.set()
+        self._cancel_timer()
+        if state is SessionState.SUSPENDED:
+            self._suspend_when_due()
+        elif state is not SessionState.CONNECTED:
+            self._permit.revoke()
+
+    def _cancel_timer(self) -> None:
+        if self._suspend_timer is not None:
+            self._suspend_timer.cancel()
+            self._suspend_timer = None
+
+    def _permit_lapsed(self) -> None:
+        self._pause("this process stood still, or had no answer from ZooKeeper, for too long")
+
+    def _pause(self, why: str) -> None:
+        """Deliver nothing until the tree says that what is held is still ours."""
+        logger.warning(
+            "delivery pauses until ownership is proved: group=%s member=%s why=%s",
+            self._group,
+            self._member,
+            why,
+        )
+        self._permit.revoke()
+        self._suspending = asyncio.get_running_loop().create_task(self._suspend())
+        self._wake.set()
+
+    def _suspend_when_due(self) -> None:
+        """Deliver on while the session surely lives. A timer of its own, not a step of the task:
+        that one may be waiting for ZooKeeper."""
+        left = (
+            self._coordinator.last_reply_monotonic
+            + self._coordinator.session_timeout_s
+            - self._cluster.clock.monotonic()
+        )
+        if left > 0:
+            loop = asyncio.get_running_loop()
+            self._suspend_timer = loop.call_later(left, self._suspend_when_due)
+        elif self._suspending is None:
+            self._pause("ZooKeeper is away for longer than the session time-out")
+
+    async def _suspend(self) -> None:
+        await self._hooks.suspend()
+
+    async def _join(self) -> None:
+        value = Member(
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            topics=tuple(sorted(self._filters)),
+            since_ms=self._cluster.clock.wall_ms(),
+            nonce=self._nonce,
+        )
+        now = self._cluster.clock.monotonic()
+        await groups.join_group(self._coordinator, self._group, self._member, value)
+        self._session = self._coordinator.session_id
+        if self._suspending is None:
+            if self._claims:  # were they all kept? The next round asks.
+                self._pause("its member node was gone")
+            else:
+                self._permit.grant(now)
+
+    async def _join_when_free(self) -> None:
+        """Join once the session of an earlier member of this name has ended, if it does in time."""
+        try:
+            await self._join()
+            return
+        except NodeExists as error:
+            bound_s = _NAME_SESSIONS * self._coordinator.session_timeout_s + _NAME_S
+            logger.warning(
+                "a member of this name is there already; its session has to end first: group=%s "
+                "member=%s at_most_s=%g",
+                self._group,
+                self._member,
+                bound_s,
+            )
+            if not await groups.name_came_free(
+                self._coordinator, self._group, self._member, bound_s
+            ):
+                raise NodeExists(
+                    error.path,
+                    f"member {self._member!r} of group {self._group!r} is there, and its session "
+                    "goes on; give each member a name of its own, or leave the name empty",
+                ) from None
+        await self._join()
+
+    async def _undo_join(self) -> None:
+        """Delete the member node if it came about: others would wait for this member's share."""
+        try:
+            async with asyncio.timeout(_LEAVE_S):
+                present = await groups.members(self._coordinator, self._group)
+                if self._member in present and present[self._member].value.nonce == self._nonce:
+                    await groups.leave_group(self._coordinator, self._group, self._member)
+        except (TimeoutError, VqError) as error:
+            logger.warning("group %s: leaving failed: %r", self._group, error)
+
+    # The one task ---------------------------------------------------------------------------------
+    async def _run(self) -> None:
+        backoff_s = _BACKOFF_S
+        pause_s = self._config.audit_interval_s
+        while True:
+            try:
+                async with asyncio.timeout(pause_s):
+                    await self._wake.wait()
+                await asyncio.sleep(_DEBOUNCE_S)
+            except TimeoutError:
+                pass
+            self._wake.clear()
+            try:
+                pause_s = await self._round()
+                backoff_s = _BACKOFF_S
+            except VqError as error:
+                logger.info("group %s, member %s: %s", self._group, self._member, error)
+                pause_s = backoff_s * (0.5 + self._cluster.rng.random())
+                backoff_s = min(_BACKOFF_MAX_S, backoff_s * 2)
+            except Exception:
+                logger.exception("group %s, member %s", self._group, self._member)
+                pause_s = _BACKOFF_MAX_S
+
+    async def _round(self) -> float:
+        """Bring what is held nearer to what should be; return when to look again, in seconds."""
+        state = self._coordinator.state
+        if state is SessionState.LOST or (
+            self._claims and self._session != self._coordinator.session_id
+        ):
+            await self._drop_everything()
+        if state is not SessionState.CONNECTED:
+            return self._config.audit_interval_s  # the session's next state wakes us
+        self._maybe_audit()
+        if self._session != self._coordinator.session_id:
+            await self._join()  # what is owed stays: a late claim may be in the new session
+        proof = await self._prove()
+        present = await self._view.members()
+        if self._member not in present:
+            await self._join()
+            self._wake.set()
+            return self._config.audit_interval_s
+        topics = {name: view.value.topics for name, view in present.items()}
+        assigned = await self._view.assigned({topic for each in topics.values() for topic in each})
+        await self._release_owed()
+        await self._drop_lost(assigned)
+        if not self._resume(proof):
+            return self._config.audit_interval_s
+        target = await self._target(topics, assigned)
+        self.target_count = len(target)
+        failed: VqError | None = None
+        try:
+            # Even where it is wanted again by now: what began to be drained stands still.
+            await self._give_up((set(self._claims) - target) | self._leaving)
+        except VqError as error:
+            failed = error  # it does not keep what is to be claimed waiting
+            if self._leaving:
+                logger.warning(
+                    "group %s, member %s: %s cannot be handed over before the last commit: %s",
+                    self._group,
+                    self._member,
+                    ", ".join(map(str, sorted(self._leaving))),
+                    error,
+                )
+        await self._claim_all(target - set(self._claims))
+        if failed is not None:
+            raise failed
+        return max(_DEBOUNCE_S, self._audit_at - self._cluster.clock.monotonic())
+
+    async def _prove(self) -> "_Proof | None":
+        """While delivery pauses: wait for its listeners, and make what is read now the truth."""
+        suspension = self._suspending
+        if suspension is None:
+            return None
+        await asyncio.wait([suspension])
+        since = self._cluster.clock.monotonic()
+        await self._coordinator.sync()
+        self._doubt()
+        return _Proof(suspension, self._coordinator.session_id, since)
+
+    def _resume(self, proof: "_Proof | None") -> bool:
+        """Go on after a pause, now that ownership is proved; False if it no longer is."""
+        if self._suspending is None:
+            return True
+        if (
+            proof is None
+            or proof.suspension is not self._suspending
+            or proof.session != self._coordinator.session_id
+            or self._coordinator.state is not SessionState.CONNECTED
+        ):
+            self._wake.set()
+            return False
+        self._suspending = None
+        self._permit.grant(proof.since)
+        self._hooks.resume()
+        return True
+
+    def _maybe_audit(self) -> None:
+        now = self._cluster.clock.monotonic()
+        if now >= self._audit_at:
+            self._audit_at = now + self._config.audit_interval_s
+            self._view.audit()
+            self._waiting.clear()
+            self._doubtful = True
+
+    def _doubt(self) -> None:
+        """What was known may have changed without a hint."""
+        self._view.doubt()
+        self._waiting.clear()
+        self._doubtful = True
+
+    async def _target(
+        self, topics: Mapping[str, tuple[str, ...]], assigned: Mapping[TopicPartition, Assigned]
+    ) -> set[TopicPartition]:
+        """Return the partitions that should be this member's."""
+        subscribed = sorted({topic for each in topics.values() for topic in each})
+        partitions: list[TopicPartition] = []
+        for topic in subscribed:
+            try:
+                routes = await self._cluster.track(topic)
+            except (UnknownTopic, InvalidArgument):
+                continue
+            partitions += [
+                TopicPartition(topic, each.partition) for each in routes.partitions(topic)
+            ]
+        current = {where: each.member for where, each in assigned.items()}
+        members = {name: frozenset(each) for name, each in topics.items()}
+        shares = assign(members, partitions, current)
+        return {where for where, member in shares.items() if member == self._member}
+
+    async def _claim_all(self, wanted: set[TopicPartition]) -> None:
+        """Claim what can be had; what others still own is tried again when they release it.
+
+        Raises:
+            VqError: Of one that failed, after all were tried.
+        """
+        for path, where in list(self._waiting.items()):
+            if where not in wanted:
+                del self._waiting[path]
+        await _each(wanted - set(self._waiting.values()), self._claim)
+
+    async def _claim(self, where: TopicPartition) -> None:
+        """Make it ours, or wait for its owner."""
+        self._owed[where] = claims.Claim(self._group, self._member, where, generation=0)
+        owner = Owner.path(self._group, where.topic, where.partition)
+        self._waiting[owner] = where  # before the watch, which may fire before the claim returns
+        try:
+            claim = await claims.claim(
+                self._coordinator, self._group, self._member, where, watch=self._on_owner
+            )
+        except claims.StillOwned:
+            del self._owed[where]
+            return
+        except BaseException:
+            self._waiting.pop(owner, None)
+            raise
+        self._waiting.pop(owner, None)
+        self._claims[where] = claim
+        del self._owed[where]
+        logger.info("group %s, member %s: has %s now", self._group, self._member, where)
+        try:
+            await self._hooks.claimed(claim)
+        except Exception:
+            await self._give_up([where])
+            raise
+
+    async def _give_up(self, partitions: Iterable[TopicPartition]) -> None:
+        """Drain, commit and release, in this order; each as soon as its listener lets it.
+
+        Raises:
+            CoordinationError: A last commit did not get through; that partition is still owned, or
+                the next owner would begin before what was handled here.
+        """
+
+        async def give_up(where: TopicPartition) -> None:
+            self._leaving.add(where)
+            await self._hooks.revoke(where, True)
+            logger.info("group %s, member %s: gives up %s", self._group, self._member, where)
+            await self._release_claim(where)
+
+        await _each(partitions, give_up)
+
+    async def _release_claim(self, where: TopicPartition) -> None:
+        """A drained partition is not had any more; its owner node goes, now or in a later round.
+
+        Also when only the generation was lost, as to a reset: nobody else deletes the owner node
+        while this session lives, and every other member would wait for it.
+        """
+        self._owed[where] = self._claims.pop(where)
+        self._leaving.discard(where)
+        if self._coordinator.state is SessionState.CONNECTED:
+            await self._release(where)
+
+    async def _release_owed(self) -> None:
+        await _each(self._owed, self._release)
+
+    async def _release(self, where: TopicPartition) -> None:
+        await claims.release(self._coordinator, self._owed[where])
+        self._owed.pop(where, None)
+
+    async def _drop_lost(self, assigned: Mapping[TopicPartition, Assigned]) -> None:
+        """Compare what is held with what the tree says is owned.
+
+        All of it after a lost connection and at each audit, otherwise what was claimed since.
+        """
+        suspects = {
+            where
+            for where, claim in self._claims.items()
+            if self._doubtful or where not in assigned or assigned[where].version > claim.generation
+        }
+
+        async def look(where: TopicPartition) -> None:
+            if not await claims.still_ours(self._coordinator, self._claims[where]):
+                logger.warning("group %s, member %s: lost %s", self._group, self._member, where)
+                await self._hooks.revoke(where, False)
+                await self._release_claim(where)
+
+        doubtful, self._doubtful = self._doubtful, False
+        try:
+            await _each(suspects, look)
+        except BaseException:
+            self._doubtful = doubtful
+            raise
+
+    async def _drop_everything(self) -> None:
+        """The session ended, and with it every owner node."""
+        await _each(self._claims, self._drop)
+        self._suspending = None
+
+    async def _drop(self, where: TopicPartition) -> None:
+        await self._hooks.revoke(where, False)
+        self._claims.pop(where, None)
+        self._leaving.discard(where)
+
+    async def tell(self, where: TopicPartition, trouble: PartitionTrouble | None) -> None:
+        """Say in the tree what keeps a partition from going on; None: nothing does.
+
+        Raises:
+            CoordinationError: It may not have been written.
+        """
+        claim = self._claims.get(where)
+        if claim is None:
+            return  # with its owner node, all that was told of it is gone
+        if trouble is None:
+            await claims.tell(self._coordinator, claim)
+        else:
+            shown = f"{type(trouble.error).__name__}: {trouble.error}"
+            await claims.tell(
+                self._coordinator,
+                claim,
+                stopped=shown,
+                stopped_at=trouble.offset,
+                stopped_since_ms=trouble.since_ms,
+            )
+
+    # Offsets --------------------------------------------------------------------------------------
+    async def commit(
+        self,
+        progress: Mapping[TopicPartition, Progress],
+        *,
+        stopped: Mapping[TopicPartition, str] | None = None,
+    ) -> dict[TopicPartition, VqError | None]:
+        """Commit the progress of held partitions; None for each that was written.
+
+        ``stopped`` says of some why the group does not go on there, now and with its next owner.
+
+        Raises:
+            CoordinationError: Whether they were written is not known; commit them again.
+        """
+        now = self._cluster.clock.wall_ms()
+        wanted = [
+            (
+                self._claims[where],
+                CommittedOffset(
+                    offset=done.position,
+                    message_id=done.message_id,
+                    time_ms=now,
+                    member=self._member,
+                    topic_id=view.id if view is not None else "",
+                    stopped=(stopped or {}).get(where, ""),
+                ),
+            )
+            for where, done in progress.items()
+            for view in [self._cluster.routes.topics.get(where.topic)]
+            if where in self._claims
+        ]
+        result = await commits.commit(self._coordinator, wanted)
+        for where, claim in result.done.items():
+            if where in self._claims:
+                self._claims[where] = claim
+        outcome: dict[TopicPartition, VqError | None] = dict.fromkeys(result.done)
+        for where in result.stale:
+            outcome[where] = GenerationStale(f"{where} belongs to another member now")
+        return outcome
+
+
+async def _each(
+    partitions: Iterable[TopicPartition], work: Callable[[TopicPartition], Awaitable[None]]
+) -> None:
+    """Do ``work`` for each partition, some at once; all are tried before the first error is raised.
+
+    In order of their numbers, so that members do alike.
+    """
+    errors: list[BaseException] = []
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def do(where: TopicPartition) -> None:
+        async with gate:
+            try:
+                await work(where)
+            except Exception as error:  # noqa: BLE001 - raised below, when all were tried
+                errors.append(error)
+
+    await asyncio.gather(*(do(where) for where in sorted(partitions)))
+    for error in errors:
+        if not isinstance(error, VqError):
+            raise error
+    if errors:
+        raise errors[0]

@@ -1,0 +1,1 @@
+"""The producer: messages in, batches out, outcomes back."""

@@ -1,0 +1,56 @@
+"""A batch as a PUT request, and what an answer to it means for its queue."""
+
+from vq.client.producer.batch import Batch
+from vq.client.producer.partition_queue import PartitionQueue
+from vq.errors import OutcomeUnknown, ProtocolError, SequenceStale, VqError
+from vq.remoting import messages
+from vq.remoting.frames import Frame
+from vq.remoting.wire_pb2 import PutRequest, PutResponse
+
+
+def put_header(queue: PartitionQueue, batch: Batch) -> bytes:
+    """Return the header of the PUT that carries ``batch``; its body is ``batch.body``."""
+    stamp, where = batch.stamp, queue.where
+    return PutRequest(
+        topic=where.topic,
+        partition=where.partition,
+        record_count=len(batch.items),
+        crc=batch.crc,
+        producer_id=stamp.producer_id,
+        producer_epoch=stamp.producer_epoch,
+        sequence=stamp.sequence,
+        topic_id=queue.topic_id,
+        epoch=queue.epoch,
+        resend=batch.unknown,
+    ).SerializeToString()
+
+
+def settle(
+    queue: PartitionQueue, batch: Batch, answer: Frame | VqError | None, now: float
+) -> VqError | None:
+    """Tell the queue what an answer means; return its error, None when it is stored.
+
+    ``answer`` is a reply, the reason why nothing was sent, or None: there was no answer.
+    """
+    if answer is None:
+        queue.on_unanswered([batch], now)
+        return None
+    error = answer if isinstance(answer, VqError) else _take(queue, batch, answer)
+    if isinstance(error, SequenceStale):
+        queue.on_untellable(batch, error)
+    elif isinstance(error, OutcomeUnknown | ProtocolError):
+        queue.on_unanswered([batch], now)
+    elif error is not None:
+        queue.on_refused(batch, error, now)
+    return error
+
+
+def _take(queue: PartitionQueue, batch: Batch, frame: Frame) -> VqError | None:
+    """Take a reply; return the error in it."""
+    try:
+        response = messages.decode_reply(frame)
+    except VqError as error:
+        return error
+    assert isinstance(response, PutResponse)
+    queue.on_stored(batch, response.offset)
+    return None

@@ -1,0 +1,1 @@
+"""For development and demonstrations: ZooKeeper and brokers as child processes."""

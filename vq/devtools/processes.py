@@ -1,0 +1,208 @@
+"""Broker processes as children of this one, for ``vq standalone`` and the tests.
+
+A child is the real ``vq broker`` command with its own log file. It ends when its parent ends, even
+when that is killed: the kernel sends it SIGTERM (Linux).
+"""
+
+import asyncio
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from vq.devtools.errors import ChildFailed
+from vq.errors import CoordinationError, VqError
+from vq.model import Address
+from vq.remoting.broker_connection import connect
+from vq.remoting.format import Command
+from vq.remoting.transport import TcpNetwork
+from vq.remoting.wire_pb2 import StatusRequest, StatusResponse
+from vq.store.disk import FILE_MODE, RealDisk
+
+STOP_TIMEOUT_S = 15.0
+_POLL_S = 0.05
+_LOG_LINES = 15
+_PR_SET_PDEATHSIG = 1
+
+
+class ChildSilent(ChildFailed):
+    """A process that was started does not serve in time."""
+
+
+class ChildEnded(ChildFailed):
+    """A child process ended although it should run; shows the end of its log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSpec:
+    """What one broker child is told; ``data`` also names its log, ``<data>.log``."""
+
+    data: Path
+    group: str
+    node: str
+    address: Address
+    zookeeper: str
+    cluster: str
+    more: Sequence[str] = ()
+
+    @property
+    def log(self) -> Path:
+        """Where the child's output goes."""
+        return self.data.with_name(self.data.name + ".log")
+
+    def command(self) -> list[str]:
+        """Return the child's command line."""
+        values = {
+            "data": self.data,
+            "group": self.group,
+            "node": self.node,
+            "host": self.address.host,
+            "port": self.address.port,
+            "zookeeper": self.zookeeper,
+            "cluster": self.cluster,
+            "die-with": os.getpid(),
+        }
+        flags = [part for name, value in values.items() for part in (f"--{name}", str(value))]
+        return [sys.executable, "-m", "vq.cli.main", "broker", *flags, *self.more]
+
+
+class BrokerChild:
+    """One broker process. Start it from the main thread: the kernel watches the starting thread."""
+
+    def __init__(self, spec: BrokerSpec) -> None:
+        self.spec = spec
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is there."""
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """The process id, 0 before ``start``."""
+        return self.process.pid if self.process is not None else 0
+
+    def start(self) -> None:
+        """Start the process; ``wait_ready`` tells when it serves."""
+        RealDisk().mkdir(self.spec.data.parent)
+        with open_log(self.spec.log) as log:
+            self.process = subprocess.Popen(
+                self.spec.command(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # ctrl-C reaches the parent only, which stops us in order
+            )
+
+    def wait_ready(self, timeout_s: float = 30.0) -> StatusResponse:
+        """Wait until the broker leads its group and answers; return its status.
+
+        Raises:
+            ChildEnded: It ended instead.
+            ChildSilent: It did not in time.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            status = asyncio.run(ask_status(self.spec.address, cluster=self.spec.cluster))
+            if status is not None and status.group == self.spec.group and status.master:
+                return status
+            if not self.running:
+                raise ChildEnded(
+                    f"broker {self.spec.group}/{self.spec.node} ended with code "
+                    f"{self.process.returncode if self.process else None}; the end of "
+                    f"{self.spec.log}:\n{self.log_tail()}"
+                )
+            if time.monotonic() >= deadline:
+                raise ChildSilent(
+                    f"broker {self.spec.group}/{self.spec.node} does not serve at "
+                    f"{self.spec.address} after {timeout_s:g} s; the end of {self.spec.log}:\n"
+                    f"{self.log_tail()}"
+                )
+            time.sleep(_POLL_S)
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int | None:
+        """Ask the process to end, kill it when it does not, return its exit code."""
+        self.signal(signal.SIGTERM)
+        return self.wait(timeout_s)
+
+    def kill(self) -> None:
+        """End the process at once, as a crash would."""
+        self.signal(signal.SIGKILL)
+        self.wait(STOP_TIMEOUT_S)
+
+    def signal(self, number: int) -> None:
+        """Send a signal, if the process is there."""
+        if self.process is not None and self.running:
+            self.process.send_signal(number)
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Wait for the end; past ``timeout_s`` kill. Returns the exit code."""
+        if self.process is None:
+            return None
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+
+    def log_tail(self) -> str:
+        """Return the last lines of the log."""
+        try:
+            lines = self.spec.log.read_text(errors="replace").splitlines()
+        except OSError as error:
+            return f"(cannot be read: {error})"
+        return "\n".join(f"  | {line}" for line in lines[-_LOG_LINES:]) or "  | (empty)"
+
+
+def open_log(path: Path) -> BinaryIO:
+    """Open a child's log to append to; a new one gets the mode of the data beside it."""
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+    if os.fstat(fd).st_size == 0:
+        os.fchmod(fd, FILE_MODE)
+    return os.fdopen(fd, "ab")
+
+
+async def ask_status(
+    address: Address, *, cluster: str = "", timeout_s: float = 2.0
+) -> StatusResponse | None:
+    """Ask whoever listens at ``address`` for its status; None when no broker answers."""
+    try:
+        connection = await connect(
+            TcpNetwork(),
+            address,
+            client_id="vq-cli",
+            cluster=cluster,
+            timeout=timeout_s,
+            on_close=lambda _: None,
+        )
+    except VqError:
+        return None
+    try:
+        response, _ = await connection.request(Command.STATUS, StatusRequest(), timeout=timeout_s)
+    except VqError:
+        return None
+    finally:
+        connection.close()
+    assert isinstance(response, StatusResponse)
+    return response
+
+
+def die_with(parent: int) -> None:
+    """Have this process get SIGTERM when process ``parent``, which started it, ends.
+
+    Raises:
+        CoordinationError: The parent has ended already.
+    """
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    except (OSError, AttributeError):
+        pass  # not Linux: the parent's own tidying up has to do
+    if os.getppid() != parent:
+        raise CoordinationError(f"the process {parent} that started this broker has ended")
