@@ -16,7 +16,7 @@ from bench import room
 from bench.cluster import Cluster, cluster
 from bench.figures import Figure, Target
 from vq.cli.worker import on_schedule
-from vq.client.producer import intake
+from vq.client.producer import accumulator
 
 GB: Final = 1_000_000_000
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -81,7 +81,9 @@ def small_messages(context: Context) -> Rounds:
     With the client's loops as they are installed, then in Python.
     """
     count = context.pick(1_000_000, 100_000)
-    kinds = ((True, ""), (False, ", loops in Python")) if intake.LOOPS_COMPILED else ((True, ""),)
+    kinds = (
+        ((True, ""), (False, ", loops in Python")) if accumulator.LOOPS_COMPILED else ((True, ""),)
+    )
     with context.cluster() as cluster:
         _warm_up(cluster, 128)
         for _ in range(context.rounds):

@@ -16,7 +16,11 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCES = (Path("vq", "store", "_codec.c"), Path("vq", "client", "producer", "_intake.c"))
+SOURCES = (
+    Path("vq", "_message.c"),
+    Path("vq", "client", "producer", "_accumulator.c"),
+    Path("vq", "store", "_codec.c"),
+)
 
 
 class NotCompiled(Exception):

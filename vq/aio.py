@@ -93,11 +93,11 @@ class MessageProducer:
         ``KeyboardInterrupt`` are then raised by the loop, as from any of its callbacks, once every
         message of the batch has its outcome.
         """
-        future = self._core.take(message, callback, timeout)
+        future = self._core.append(message, callback, timeout)
         if future is not None:
             return future
         try:
-            return self._core.enqueue(message, callback, timeout, block=False)
+            return self._core.append_any(message, callback, timeout, block=False)
         except (NotPublished, BufferFull):
             return await self._send_after_waiting(message, callback, timeout)
 
@@ -114,8 +114,8 @@ class MessageProducer:
                 await core.publish(message.topic)
         except TimeoutError:
             raise NotSent(f"where {message.topic} lives could not be read in time") from None
-        await core.wait_for_room(deadline - loop.time())
-        return core.enqueue(message, callback, deadline - loop.time(), block=False)
+        await core.wait_for_space(deadline - loop.time())
+        return core.append_any(message, callback, deadline - loop.time(), block=False)
 
     async def flush(self) -> None:
         """Wait until every message taken so far has its outcome."""

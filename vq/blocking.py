@@ -48,7 +48,7 @@ class MessageProducer:
 
     def __init__(self, core: ProducerCore, runtime: LoopThread) -> None:
         self._core = core
-        self._take = core.take
+        self._append = core.append
         self._runtime = runtime
         self._forget = runtime.on_fork(core.forsake)
 
@@ -81,10 +81,10 @@ class MessageProducer:
         """
         self._runtime.check()
         try:
-            future = self._core.enqueue(message, None, timeout, direct=True)
+            future = self._core.send_blocking(message, timeout)
         except NotPublished:
             left = self._publish_within(message.topic, check_timeout(timeout))
-            future = self._core.enqueue(message, None, left, direct=True)
+            future = self._core.send_blocking(message, left)
         return future.result(0)
 
     def send_async(
@@ -105,15 +105,15 @@ class MessageProducer:
             BufferFull: The buffer stayed full until the deadline.
             InvalidArgument, MessageTooLarge, InvalidState, UnknownTopic: Nothing was taken.
         """
-        future = self._take(message, callback, timeout)
+        future = self._append(message, callback, timeout)
         if future is not None:
             return future
         try:
-            return self._core.enqueue(message, callback, timeout)
+            return self._core.append_any(message, callback, timeout)
         except NotPublished:
             bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
             left = self._publish_within(message.topic, bound)
-            return self._core.enqueue(message, callback, left)
+            return self._core.append_any(message, callback, left)
 
     def _publish_within(self, topic: str, timeout: float) -> float:
         """Publish as part of a send with this time-out; return what is left of it."""

@@ -12,6 +12,11 @@ from typing import Any, NamedTuple
 from vq import limits
 from vq.errors import InvalidArgument, VqError
 
+try:
+    from vq._message import construct
+except ImportError:  # nothing compiled it
+    construct = None  # type: ignore[assignment]
+
 
 class TopicPartition(NamedTuple):
     """One partition of one topic; ``partition`` counts from 0 over the whole topic."""
@@ -185,6 +190,10 @@ class Message(NamedTuple):
     offset: int = -1
     next_offset: int = -1
     id: int = 0
+
+
+if construct is not None:
+    construct(Message)  # a named tuple's own constructor is a Python function
 
 
 class SendResult(NamedTuple):

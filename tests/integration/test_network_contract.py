@@ -5,6 +5,7 @@ The twin also runs with a seeded generator that cuts writes at odd places and de
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -279,3 +280,91 @@ async def test_many_connections_at_once(network: Network) -> None:
         await client.until(lambda c=client: c.lost)  # type: ignore[misc]
     listener.close()
     await listener.wait_closed()
+
+
+# Streams for threads ----------------------------------------------------------------------------
+@asynccontextmanager
+async def listening(network: Network) -> AsyncIterator[tuple[Address, list[End]]]:
+    """An address that takes connections, and the ends it has made; all is closed afterwards."""
+    ends: list[End] = []
+
+    def make() -> End:
+        ends.append(End())
+        return ends[-1]
+
+    listener = await network.listen(HERE, make)
+    try:
+        yield listener.address, ends
+    finally:
+        listener.close()
+        await listener.wait_closed()
+        for end in ends:
+            end.transport.abort()
+            await end.until(lambda end=end: end.lost)
+
+
+def soon(seconds: float = DEADLINE_S) -> float:
+    return time.monotonic() + seconds
+
+
+async def test_a_thread_sends_and_receives(network: Network) -> None:
+    async with listening(network) as (address, ends):
+        stream = await asyncio.to_thread(network.open_stream, address, soon())
+        await asyncio.to_thread(stream.send, b"question", soon())
+        await ends[0].until(lambda: bytes(ends[0].received) == b"question")
+        ends[0].transport.write(b"answer")
+        received = b""
+        while len(received) < 6:
+            received += await asyncio.to_thread(stream.receive, soon(1e300))
+        assert received == b"answer"
+        stream.close()
+        await ends[0].until(lambda: ends[0].lost)
+
+
+async def test_a_stream_to_nobody_is_unreachable(network: Network) -> None:
+    for address in (Address("127.0.0.1", 1), Address("no host", 1)):
+        with pytest.raises(Unreachable, match=str(address)):
+            await asyncio.to_thread(network.open_stream, address, soon())
+
+
+async def test_a_stream_ends_with_its_peer(network: Network) -> None:
+    async with listening(network) as (address, ends):
+        stream = await asyncio.to_thread(network.open_stream, address, soon())
+        await asyncio.to_thread(stream.send, b"x", soon())
+        await ends[0].until(lambda: bool(ends[0].received))
+        ends[0].transport.write(b"last")
+        ends[0].transport.close()
+        received = [await asyncio.to_thread(stream.receive, soon())]
+        while received[-1]:
+            received.append(await asyncio.to_thread(stream.receive, soon()))
+        assert b"".join(received) == b"last"
+        assert await asyncio.to_thread(stream.receive, soon()) == b""
+        with pytest.raises(OSError):  # noqa: PT012 - a socket may take the first bytes
+            while True:
+                await asyncio.to_thread(stream.send, b"x", soon())
+        stream.close()
+
+
+async def test_a_stream_waits_no_longer_than_its_deadline(network: Network) -> None:
+    async with listening(network) as (address, _):
+        stream = await asyncio.to_thread(network.open_stream, address, soon())
+        begin = time.monotonic()
+        with pytest.raises(TimeoutError):
+            await asyncio.to_thread(stream.receive, soon(0.05))
+        assert 0.04 < time.monotonic() - begin < DEADLINE_S
+        for call in (lambda: stream.receive(soon(-1)), lambda: stream.send(b"x", soon(-1))):
+            with pytest.raises(TimeoutError):
+                await asyncio.to_thread(call)
+        with pytest.raises((Unreachable, TimeoutError)):
+            await asyncio.to_thread(network.open_stream, address, soon(-1))
+        stream.close()
+
+
+async def test_another_thread_may_interrupt_a_stream(network: Network) -> None:
+    async with listening(network) as (address, _):
+        stream = await asyncio.to_thread(network.open_stream, address, soon())
+        waiting = asyncio.create_task(asyncio.to_thread(stream.receive, soon()))
+        await asyncio.sleep(0)
+        stream.interrupt()
+        assert await waiting == b""
+        stream.close()

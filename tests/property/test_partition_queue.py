@@ -13,11 +13,11 @@ import pytest
 
 from vq import errors
 from vq.client.config import ProducerConfig
-from vq.client.future import SendFuture
+from vq.client.future import BlockingSendFuture, SendFuture
 from vq.client.producer import partition_queue
 from vq.client.producer.batch import Batch
 from vq.client.producer.partition_queue import PartitionQueue
-from vq.client.producer.puts import settle
+from vq.client.producer.puts import apply_answer
 from vq.model import ProducerStamp, TopicPartition
 from vq.store.record import decode_records
 
@@ -113,11 +113,14 @@ class Run:
         self.queue.pending.append(future)
 
     def send_blocking(self) -> None:
-        """A blocking sender holds the free line, and is answered, refused or cut off."""
-        if not self.queue.hold():
+        """A blocking sender claims its message, and is answered, refused or cut off."""
+        if self.queue.pending or self.queue.in_flight:
             return
-        future = SendFuture(b"%d" % len(self.futures), None, None, self.now + 1.0)
+        future = BlockingSendFuture(b"%d" % len(self.futures), None, None, self.now + 1.0)
         self.futures.append(future)
+        self.queue.pending.append(future)
+        assert self.queue.claim(future)
+        assert self.queue.take() == [future]
         # Another connection: what is left on the usual one is settled, and may come later.
         self.delayed += [(stamp, contents_of(body)) for _, _, stamp, body, _ in self.wire]
         self.wire.clear()
@@ -127,7 +130,7 @@ class Run:
             self.cut()
         else:
             self.serve()
-        self.queue.held = False
+        self.queue.leave()
 
     def pump(self) -> None:
         def take_ids(count: int) -> list[int]:
@@ -155,7 +158,7 @@ class Run:
         if refusal is None:
             self.queue.on_stored(batch, offset)
         else:
-            settle(self.queue, batch, refusal, self.now)
+            apply_answer(self.queue, batch, refusal, self.now)
 
     def cut(self) -> None:
         """The connection ends; the broker may still get some of what was on the wire, later."""

@@ -22,8 +22,8 @@ class Core:
         self.config = ProducerConfig(send_timeout_s=30.0)
         self.given: list[float | None] = []
 
-    def take(self, *_: object) -> None:
-        """Take nothing: the topic has no line."""
+    def append(self, *_: object) -> None:
+        """Append nothing: the topic is not published."""
 
     def forsake(self, _: str) -> None:
         """Nothing was taken."""
@@ -35,9 +35,10 @@ class Core:
     async def close(self) -> None:
         """Nothing was taken."""
 
-    def enqueue(
-        self, _message: Message, _callback: object, timeout: float | None, **_: object
-    ) -> SendFuture:
+    def append_any(self, message: Message, _callback: object, timeout: float | None) -> SendFuture:
+        return self.send_blocking(message, timeout)
+
+    def send_blocking(self, _message: Message, timeout: float | None) -> SendFuture:
         self.given.append(timeout)
         if len(self.given) == 1:
             raise NotPublished("t")

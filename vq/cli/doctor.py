@@ -24,7 +24,7 @@ from vq.cli.settings import build, is_given
 from vq.cli.verify import damage_text
 from vq.client.cluster import ClusterClient
 from vq.client.config import MessageFactoryConfig
-from vq.client.producer import intake
+from vq.client.producer import accumulator
 from vq.coordination import registry
 from vq.coordination.reading import gather_all
 from vq.devtools.processes import ask_status
@@ -103,7 +103,7 @@ def check_machine(config: BrokerConfig) -> list[Finding]:
     return [
         _part("java", lambda: str(find_java())),
         _part("zookeeper jars", lambda: str(find_jars()[0].parent)),
-        checks.client_loops(compiled=intake.LOOPS_COMPILED),
+        checks.client_loops(compiled=accumulator.LOOPS_COMPILED),
         checks.open_files(soft, hard),
         *_disk(config),
         _port(Address(config.host, config.port)),

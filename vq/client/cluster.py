@@ -60,7 +60,7 @@ class ClusterClient:
         self.clock = clock
         self.rng = rng
         self.fetch_numbers = itertools.count(1)  # of the fetch sessions of its consumers
-        self._network = network
+        self.network = network
         self._watcher = RouteWatcher(coordinator)
         self._slot = SlotLease(
             coordinator,
@@ -319,7 +319,7 @@ class ClusterClient:
         self, address: Address, on_close: Callable[[BrokerConnection], None]
     ) -> BrokerConnection:
         return await connections.connect(
-            self._network,
+            self.network,
             address,
             client_id=self.config.client_id,
             cluster=self.config.cluster,

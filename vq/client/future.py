@@ -34,6 +34,9 @@ def after_fork() -> None:
     _first_waiter = threading.Lock()
 
 
+#: Of a message without a key: it goes to the partition whose turn it is when batches are made.
+ANY_PARTITION = -1
+
 SendCallback = Callable[[SendResult | None, VqError | None], Any]
 """Called once per message with ``(result, None)`` or ``(None, error)``."""
 
@@ -70,9 +73,19 @@ class SendFuture:
         outcome: The result or the error, None while pending; set once.
         waiters: What to call when there is one.
         size: Bytes of the payload and the head.
+        partition: Where it shall go, or ``ANY_PARTITION``.
     """
 
-    __slots__ = ("callback", "content", "deadline", "head", "outcome", "size", "waiters")
+    __slots__ = (
+        "callback",
+        "content",
+        "deadline",
+        "head",
+        "outcome",
+        "partition",
+        "size",
+        "waiters",
+    )
 
     def __init__(
         self,
@@ -80,6 +93,7 @@ class SendFuture:
         head: tuple[int, bytes] | None,
         callback: SendCallback | None,
         deadline: float,
+        partition: int = ANY_PARTITION,
     ) -> None:
         self.content = content
         self.head = head
@@ -88,6 +102,7 @@ class SendFuture:
         self.outcome: SendResult | VqError | None = None
         self.waiters: list[Callable[[], Any]] | None = None
         self.size = len(content) if head is None else len(content) + len(head[1])
+        self.partition = partition
 
     def done(self) -> bool:
         """Whether the outcome is known (or known to stay unknown)."""
@@ -189,6 +204,38 @@ class SendFuture:
                 report("a send callback", raised)
         if self.waiters is not None:
             self.wake()
+
+
+class BlockingSendFuture(SendFuture):
+    """The outcome of a blocking send. Its thread sleeps until there is one, or it shall lead.
+
+    Attributes:
+        leads: Its thread may be given the lead: it sends what waits for the partition.
+    """
+
+    __slots__ = ("_turn", "leads")
+
+    def __init__(
+        self,
+        content: bytes,
+        head: tuple[int, bytes] | None,
+        callback: SendCallback | None,
+        deadline: float,
+    ) -> None:
+        super().__init__(content, head, callback, deadline)
+        self.leads = True
+        self._turn = threading.Lock()
+        self._turn.acquire()
+        self.waiters = [self.rouse]
+
+    def rouse(self) -> None:
+        """Wake its thread, or keep it from falling asleep once."""
+        with contextlib.suppress(RuntimeError):  # it is awake already
+            self._turn.release()
+
+    def sleep(self, seconds: float) -> bool:
+        """Sleep until it is roused, at most so long; return whether it was. For its thread only."""
+        return self._turn.acquire(timeout=min(max(0.0, seconds), threading.TIMEOUT_MAX))
 
 
 class LoopSendFuture(SendFuture):

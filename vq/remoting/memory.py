@@ -5,22 +5,26 @@ running loop; on a loop with virtual time, and with a seeded generator, a run re
 real networks do to programs can be asked for: latency, chunks cut at odd places, cuts that hold
 bytes back until they heal (as TCP's resending does), and hosts that die.
 
-Everything happens on one event loop; nothing here is thread-safe. Each end calls its protocol in
+Everything happens on one event loop; nothing here is thread-safe but ``open_stream`` and what it
+returns, for threads beside the loop. Each end calls its protocol in
 the context in which the end was made (of ``connect``, or of ``listen``), as with sockets; what is
 under way belongs to the network's own context. So a simulation can stop one process and not its
 peers.
 """
 
 import asyncio
+import contextlib
 import contextvars
+import queue
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from vq import limits
 from vq.errors import AddressUnavailable, Unreachable
 from vq.model import Address, is_host
+from vq.remoting.transport import seconds_left
 
 P = TypeVar("P", bound=asyncio.Protocol)
 
@@ -112,6 +116,29 @@ class MemoryNetwork:
         protocol = protocol_factory()
         client.start(protocol)
         return client, protocol
+
+    def open_stream(self, address: Address, deadline: float) -> "MemoryStream":
+        """See ``Network.open_stream``; comes from ``local_host``."""
+        return self.open_stream_from(self._local_host, address, deadline)
+
+    def open_stream_from(self, host: str, address: Address, deadline: float) -> "MemoryStream":
+        """Open a stream as ``host``.
+
+        Raises:
+            Unreachable: Nobody listens at ``address``, or the time is up.
+        """
+        listener = self._listeners.get(address)
+        if listener is None:
+            raise Unreachable(f"cannot connect to {address}: nobody listens there")
+        connecting = asyncio.run_coroutine_threadsafe(
+            self.connect_from(host, address, lambda: MemoryStream(listener.loop)), listener.loop
+        )
+        try:
+            _, stream = connecting.result(seconds_left(deadline))
+        except TimeoutError:
+            connecting.cancel()
+            raise Unreachable(f"cannot connect to {address}: no answer in time") from None
+        return stream
 
     def at(self, host: str) -> "MemoryHost":
         """Return the ``Network`` as ``host`` sees it."""
@@ -238,6 +265,60 @@ class MemoryHost:
         """See ``Network.connect``."""
         return await self._network.connect_from(self._host, address, protocol_factory)
 
+    def open_stream(self, address: Address, deadline: float) -> "MemoryStream":
+        """See ``Network.open_stream``."""
+        return self._network.open_stream_from(self._host, address, deadline)
+
+
+class MemoryStream(asyncio.Protocol):
+    """A connection for a thread that waits; made by ``MemoryNetwork.open_stream``."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._received: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._transport: asyncio.Transport | None = None
+        self._ended = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the transport, on the loop."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Called by the transport, on the loop."""
+        self._received.put(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the transport, on the loop."""
+        self.interrupt()
+
+    def send(self, data: bytes, deadline: float) -> None:
+        """See ``BlockingStream.send``."""
+        seconds_left(deadline)
+        if self._ended:
+            raise BrokenPipeError("the connection has ended")
+        assert self._transport is not None
+        self._loop.call_soon_threadsafe(self._transport.write, data)
+
+    def receive(self, deadline: float) -> bytes:
+        """See ``BlockingStream.receive``."""
+        if self._ended and self._received.empty():
+            return b""
+        try:
+            return self._received.get(timeout=seconds_left(deadline))
+        except queue.Empty:
+            raise TimeoutError("no answer in time") from None
+
+    def interrupt(self) -> None:
+        """See ``BlockingStream.interrupt``."""
+        self._ended = True
+        self._received.put(b"")
+
+    def close(self) -> None:
+        """See ``BlockingStream.close``."""
+        assert self._transport is not None
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._transport.abort)
+
 
 class MemoryListener:
     """An address that takes connections; made by ``MemoryNetwork.listen``."""
@@ -255,6 +336,7 @@ class MemoryListener:
         self._room = asyncio.Event()
         self.protocol_factory = protocol_factory
         self.context = contextvars.copy_context()
+        self.loop = asyncio.get_running_loop()
         self.closed = False
         self.full = False
 

@@ -12,6 +12,7 @@ import resource
 import socket
 import ssl
 import sys
+import time
 from collections.abc import Callable
 from typing import Final, Protocol, TypeVar, cast
 
@@ -29,6 +30,7 @@ ACCEPTS_PER_TURN: Final = 16
 ACCEPT_PAUSE_S: Final = 0.5
 #: Descriptors that connections leave to files: an eighth of the limit, at most so many.
 DESCRIPTORS_KEPT_MAX: Final = 512
+_RECEIVE_BYTES: Final = 64 * limits.KIB
 #: Writes queue up to this many bytes before the protocol is told to pause.
 WRITE_BUFFER_HIGH_BYTES: Final = limits.MIB
 
@@ -55,8 +57,36 @@ class Listener(Protocol):
         ...
 
 
+class BlockingStream(Protocol):
+    """A connection for threads that wait; used by one at a time. Deadlines: ``time.monotonic``."""
+
+    def send(self, data: bytes, deadline: float) -> None:
+        """Hand all of ``data`` to the network.
+
+        Raises:
+            OSError: The connection ended, or the time (``TimeoutError``); part of it may be sent.
+        """
+        ...
+
+    def receive(self, deadline: float) -> bytes:
+        """Wait for the next bytes and return them; none: the peer has ended the connection.
+
+        Raises:
+            OSError: The connection ended, or the time (``TimeoutError``).
+        """
+        ...
+
+    def interrupt(self) -> None:
+        """Have another thread's ``send`` or ``receive`` end soon; any thread."""
+        ...
+
+    def close(self) -> None:
+        """End the connection; only when no other thread uses it."""
+        ...
+
+
 class Network(Protocol):
-    """Makes connections. Call it on the running loop.
+    """Makes connections. Call it on the running loop, except ``open_stream``.
 
     Between ``close`` and ``connection_lost`` a transport drops what is written; after
     ``connection_lost`` nothing may be written (uvloop and the twin raise ``RuntimeError``).
@@ -93,6 +123,18 @@ class Network(Protocol):
 
         Raises:
             Unreachable: Nobody listens there or the way is cut; nothing was sent.
+        """
+        ...
+
+    def open_stream(self, address: Address, deadline: float) -> BlockingStream:
+        """Return a connection for a thread that waits; any thread but the loop's.
+
+        Args:
+            address: Where to.
+            deadline: ``time.monotonic`` by which it is there.
+
+        Raises:
+            Unreachable: Nobody listens there, the way is cut, or the time is up; nothing was sent.
         """
         ...
 
@@ -149,6 +191,67 @@ class TcpNetwork:
             reason = error.strerror or error
             raise Unreachable(f"cannot connect to {address}: {reason}") from error
         return transport, protocol
+
+    def open_stream(self, address: Address, deadline: float) -> "TcpStream":
+        """See ``Network.open_stream``."""
+        if not is_host(address.host):
+            raise Unreachable(f"cannot connect to {address}: no host has such a name")
+        try:
+            sock = socket.create_connection(address, seconds_left(deadline))
+            try:
+                _tune_socket(sock)
+                if self._client_ssl is not None:
+                    sock.settimeout(seconds_left(deadline))
+                    sock = self._client_ssl.wrap_socket(sock, server_hostname=address.host)
+            except BaseException:
+                sock.close()
+                raise
+        except OSError as error:
+            reason = error.strerror or error
+            raise Unreachable(f"cannot connect to {address}: {reason}") from error
+        return TcpStream(sock)
+
+
+class TcpStream:
+    """A socket for a thread that waits; made by ``TcpNetwork.open_stream``."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+
+    def send(self, data: bytes, deadline: float) -> None:
+        """See ``BlockingStream.send``."""
+        self._socket.settimeout(seconds_left(deadline))
+        self._socket.sendall(data)
+
+    def receive(self, deadline: float) -> bytes:
+        """See ``BlockingStream.receive``."""
+        self._socket.settimeout(seconds_left(deadline))
+        return self._socket.recv(_RECEIVE_BYTES)
+
+    def interrupt(self) -> None:
+        """See ``BlockingStream.interrupt``.
+
+        Closing the socket here would free the number of a descriptor that a thread still reads
+        from.
+        """
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """See ``BlockingStream.close``."""
+        self._socket.close()
+
+
+def seconds_left(deadline: float) -> float:
+    """Return the seconds until ``deadline`` as a socket's time-out.
+
+    Raises:
+        TimeoutError: None are left.
+    """
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("no answer in time")
+    return min(left, limits.TIMEOUT_S_MAX)
 
 
 class TcpListener:
@@ -323,8 +426,11 @@ def tune(transport: asyncio.BaseTransport) -> None:
     # A cast, not isinstance: uvloop's transports do not inherit from asyncio's.
     cast("asyncio.WriteTransport", transport).set_write_buffer_limits(high=WRITE_BUFFER_HIGH_BYTES)
     sock = transport.get_extra_info("socket")
-    if sock is None:
-        return
+    if sock is not None:
+        _tune_socket(sock)
+
+
+def _tune_socket(sock: socket.socket) -> None:
     with contextlib.suppress(OSError):  # a socket that just ended, or not TCP
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -1,6 +1,7 @@
 """One batch of a producer: its records as bytes, and the futures that wait for it."""
 
 import math
+from collections.abc import Sequence
 from operator import attrgetter
 
 import google_crc32c
@@ -144,6 +145,6 @@ def fail_all(items: list[SendFuture], error: VqError) -> None:
         raise
 
 
-def bytes_of(items: list[SendFuture]) -> int:
+def bytes_of(items: Sequence[SendFuture]) -> int:
     """Return the bytes of messages: payloads, and tags, keys and headers as they are encoded."""
     return sum(map(_size, items))

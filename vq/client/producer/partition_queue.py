@@ -19,17 +19,19 @@ The line, oldest first:      [stored, its elders are not] [sent] [sent] [to be s
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
+from typing import Literal, TypeVar
 
 from vq import errors
 from vq.client.config import ProducerConfig
-from vq.client.future import SendFuture
+from vq.client.future import BlockingSendFuture, SendFuture
 from vq.client.producer.batch import Batch, bytes_of, fail_all
 from vq.limits import PRODUCER_EPOCH_MAX
 from vq.model import ProducerStamp, TopicPartition
 from vq.store.format import RECORD_HEADER_BYTES
 
+F = TypeVar("F", bound=SendFuture)
 #: More pending messages than this are looked through for late ones only once a second.
 _SCAN_ALWAYS = 2_000
 _SCAN_S = 1.0
@@ -42,16 +44,18 @@ _RENEW_EPOCH = PRODUCER_EPOCH_MAX // 2
 class PartitionQueue:
     """The state of one producer in one partition.
 
-    Used by the loop, except ``pending`` (appended to by callers), and while it is ``held`` by its
-    holder; the loop then only takes out of ``pending`` what is late.
+    Used by its owner. ``owner`` and ``closed`` change under the accumulator's lock, and ``pending``
+    is appended to under it; while another thread owns the queue, the sender only takes out of
+    ``pending`` what is late.
 
     Attributes:
-        busy: The loop is at it; under the producer's lock.
-        held: A blocking sender is at it, the loop leaves it alone; under the producer's lock.
-        pending: Messages not yet in a batch, oldest first; appended to under the producer's lock.
+        owner: Who is at it: the sender, or a thread that sends a message of its own.
+        claimed: What that thread sends.
+        shared: The last such batch carried messages of several threads.
+        pending: Messages not yet in a batch, oldest first.
         in_flight: Unresolved batches, oldest first; at most ``config.window``.
         retry_at: Nothing is sent before this monotonic time.
-        closed: Why nothing is sent any more; under the producer's lock.
+        closed: Why nothing is sent any more.
         topic_id: Which topic of that name it belongs to.
         epoch: Of the master that was last looked up for it, 0: none was.
     """
@@ -67,8 +71,9 @@ class PartitionQueue:
         self.pending: list[SendFuture] = []
         self.in_flight: deque[Batch] = deque()
         self.retry_at = 0.0
-        self.busy = False
-        self.held = False
+        self.owner: BlockingSendFuture | Literal["sender"] | None = None
+        self.claimed: list[BlockingSendFuture] = []
+        self.shared = False
         self.closed: errors.VqError | None = None
         self.topic_id = ""
         self.epoch = 0
@@ -83,6 +88,71 @@ class PartitionQueue:
         self._refusal: errors.VqError | None = None  # why the broker takes nothing for now
         self._scan_at = 0.0
         self._full = config.batch_records  # so many messages filled a batch lately
+
+    # Who is at it: all under the accumulator's lock -------------------------------------------
+    def enter(self) -> bool:
+        """Make the sender the owner; False when a thread is, or was given the lead just now."""
+        if self.owner is None and not self._pass_lead():
+            self.owner = "sender"
+        return self.owner == "sender"
+
+    def claim(self, future: BlockingSendFuture) -> bool:
+        """Make the thread of ``future`` the owner: it leads, ``take`` comes next.
+
+        It may if it was given the lead, or if nothing but blocking sends comes before its message.
+        """
+        free = self.owner is None and self.closed is None and not self.in_flight
+        if free and future.leads and future in self._waited():
+            self.owner = future
+        return self.owner is future
+
+    def take(self) -> list[BlockingSendFuture]:
+        """Return what the thread that leads shall send: as many as fit into one batch."""
+        self.claimed = self.fitting(self._waited())
+        del self.pending[: len(self.claimed)]
+        self.shared = len(self.claimed) > 1
+        return self.claimed
+
+    def _waited(self) -> list[BlockingSendFuture]:
+        """Return what stands first and is waited for by threads."""
+        found: list[BlockingSendFuture] = []
+        for each in self.pending:
+            if not isinstance(each, BlockingSendFuture):
+                break
+            found.append(each)
+        return found
+
+    def leave(self) -> bool:
+        """Have no owner; return whether the sender has something to do here.
+
+        What was claimed and never sent stands first again, and is left to the sender. Otherwise the
+        lead goes on to the thread whose message stands first.
+        """
+        if not self.in_flight:
+            back = [each for each in self.claimed if each.outcome is None]
+            for each in back:
+                each.leads = False
+            self.pending[:0] = back
+        self.claimed = []
+        self.owner = None
+        if self._pass_lead():
+            return False
+        return bool(self.pending or self.in_flight or self.closed)
+
+    def _pass_lead(self) -> bool:
+        first = self.pending[0] if self.pending else None
+        if not isinstance(first, BlockingSendFuture) or not first.leads:
+            return False
+        if self.in_flight or self.closed is not None:
+            return False
+        self.owner = first
+        first.rouse()
+        return True
+
+    def without_outcome(self) -> list[SendFuture]:
+        """Return every message that may have no outcome yet, whoever is at it."""
+        in_flight = [item for batch in tuple(self.in_flight) for item in batch.items]
+        return [*in_flight, *self.claimed, *self.pending]
 
     # What to send -----------------------------------------------------------------------------
     def next_to_send(self, now: float, take_ids: Callable[[int], list[int]]) -> Batch | None:
@@ -120,20 +190,9 @@ class PartitionQueue:
             return False  # let it become empty, for a new producer id
         return under_way < _EAGER_IN_FLIGHT or len(self.pending) * 2 >= self._full
 
-    def is_free(self) -> bool:
-        """Whether a blocking sender may hold it: its line is empty and nobody is at it."""
-        return not (self.busy or self.held or self.pending or self.in_flight or self.closed)
-
-    def hold(self) -> bool:
-        """Hold it for a blocking sender if it is free; the producer's lock is held."""
-        if not self.is_free():
-            return False
-        self.held = True
-        return True
-
-    def batch_of(self, items: list[SendFuture], ids: list[int]) -> Batch:
-        """Return ``items`` as a batch that counts as sent; the queue must be held."""
-        batch = self._make(items, ids)
+    def batch_of(self, items: Sequence[SendFuture], ids: list[int]) -> Batch:
+        """Return ``items`` as a batch that counts as sent; nothing else may be in flight."""
+        batch = self._make(list(items), ids)
         batch.sent = True
         batch.attempts = 1
         return batch
@@ -151,7 +210,7 @@ class PartitionQueue:
         self._full = len(fitting) if cut else max(self._full, len(fitting))
         return fitting
 
-    def fitting(self, items: list[SendFuture]) -> list[SendFuture]:
+    def fitting(self, items: list[F]) -> list[F]:
         """Return as many of ``items`` as fit into one batch, at least the first."""
         items = items[: self._config.batch_records]
         size = bytes_of(items) + len(items) * RECORD_HEADER_BYTES
@@ -229,7 +288,7 @@ class PartitionQueue:
         self._settle()
 
     def drop_late(self, now: float) -> None:
-        """Report what waits past its deadline; also while the queue is held."""
+        """Report what waits past its deadline; also while another thread owns the queue."""
         if len(self.pending) > _SCAN_ALWAYS and now < self._scan_at:
             return
         self._scan_at = now + _SCAN_S

@@ -25,10 +25,10 @@ def put_header(queue: PartitionQueue, batch: Batch) -> bytes:
     ).SerializeToString()
 
 
-def settle(
+def apply_answer(
     queue: PartitionQueue, batch: Batch, answer: Frame | VqError | None, now: float
 ) -> VqError | None:
-    """Tell the queue what an answer means; return its error, None when it is stored.
+    """Turn an answer into outcomes; return its error, None when the batch is stored.
 
     ``answer`` is a reply, the reason why nothing was sent, or None: there was no answer.
     """

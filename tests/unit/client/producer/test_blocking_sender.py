@@ -1,24 +1,25 @@
-"""The blocking way to a broker: whoever leads, and whatever happens to it, nobody is left waiting.
+"""The blocking sender: whatever happens to a thread that sends, nobody waits for ever.
 
-The connection is a script; the loop's side is a list of what was given back to it.
+The connection is a script; the sender on the loop is whoever reads the queues afterwards.
 """
 
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from functools import partial
 from typing import Any
 
 import pytest
 from support.threads import in_thread, spawn
 
 from vq.client.config import ProducerConfig
-from vq.client.future import SendFuture
+from vq.client.future import BlockingSendFuture
+from vq.client.producer import accumulator
+from vq.client.producer.accumulator import Accumulator
 from vq.client.producer.batch import Batch
-from vq.client.producer.blocking_sender import BlockingConnection, LaneHooks, SyncLane
+from vq.client.producer.blocking_sender import BlockingConnections, BlockingSender
 from vq.client.producer.partition_queue import PartitionQueue
-from vq.client.producer.puts import settle
+from vq.client.producer.puts import apply_answer
+from vq.client.producer.topic_queues import TopicQueues
 from vq.clock import ManualClock
 from vq.errors import (
     Busy,
@@ -31,32 +32,32 @@ from vq.errors import (
     Unreachable,
     VqError,
 )
-from vq.model import Address, SendResult, TopicPartition
+from vq.model import Address, Message, SendResult, TopicSettings
 from vq.remoting.format import Command
 from vq.remoting.frames import Frame
 from vq.remoting.messages import encode_error
 from vq.remoting.wire_pb2 import PutRequest, PutResponse
 
+BROKER, OTHER = Address("b1", 1), Address("b2", 1)
+PARTITIONS = 3
+
 
 class ScriptedConnection:
     """Answers every batch with the offset 88, unless ``act`` says otherwise."""
 
-    def __init__(self) -> None:
-        self.exchanges: list[list[PutRequest]] = []
+    def __init__(self, act: Callable[[PutRequest], Frame | None]) -> None:
+        self.act = act
+        self.requests: list[PutRequest] = []
         self.timeouts: list[float] = []
-        self.act: Callable[[list[PutRequest]], list[Frame] | None] = lambda _: None
         self.closed = 0
         self.interrupted = 0
 
-    def exchange(
-        self, command: int, requests: list[tuple[bytes, bytes]], timeout: float
-    ) -> list[Frame]:
+    def exchange(self, command: int, header: bytes, body: bytes, timeout: float) -> Frame:
         assert command == Command.PUT
-        headers = [PutRequest.FromString(header) for header, _ in requests]
-        self.exchanges.append(headers)
+        request = PutRequest.FromString(header)
+        self.requests.append(request)
         self.timeouts.append(timeout)
-        answers = self.act(headers)
-        return [stored(88) for _ in headers] if answers is None else answers
+        return self.act(request) or stored(88)
 
     def close(self) -> None:
         self.closed += 1
@@ -74,452 +75,417 @@ def refused(error: VqError) -> Frame:
     return Frame(Command.PUT, status, 1, 0, header, b"")
 
 
-class Producer:
-    """What a lane needs of a producer, and what it did to it."""
+def as_usual(_: PutRequest) -> None:
+    return None
 
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.clock = ManualClock(monotonic=100.0)
-        self.ids = 0
-        self.given_back: list[tuple[PartitionQueue, list[SendFuture]]] = []
-        self.ended: list[int] = []
-        self.connection = ScriptedConnection()
-        self.queues = [self.queue(number) for number in range(3)]
-        hooks = LaneHooks(
-            lock=self.lock,
-            now=self.clock.monotonic,
-            take_ids=self.take_ids,
-            settle=self.settle,
-            give_back=self.give_back,
-            give_up=self.give_up,
-        )
-        connection: Any = self.connection
-        self.lane = SyncLane(connection, hooks)
 
-    def queue(self, number: int) -> PartitionQueue:
-        config = ProducerConfig()
-        where = TopicPartition("t", number)
-        return PartitionQueue(where, lambda: 7, config, lambda count, _: self.ended.append(count))
+def raising(error: BaseException) -> Callable[[PutRequest], None]:
+    def act(_: PutRequest) -> None:
+        raise error
 
-    def take_ids(self, count: int) -> list[int]:
-        self.ids += count
-        return list(range(self.ids - count + 1, self.ids + 1))
-
-    def settle(self, queue: PartitionQueue, batch: Batch, answer: Frame | VqError | None) -> None:
-        settle(queue, batch, answer, self.clock.monotonic())
-
-    def give_back(self, queue: PartitionQueue, futures: list[SendFuture]) -> None:
-        with self.lock:
-            queue.pending += futures
-            self.given_back.append((queue, futures))
-
-    def give_up(self, queue: PartitionQueue, future: SendFuture) -> None:
-        future.fail(NotSent("too late"))
-        self.ended.append(1)
-
-    def resolve_given_back(self) -> None:
-        """Play the loop: refuse whatever was given back."""
-        for queue in self.queues:
-            queue.close(Busy("the loop could not either"))
-
-    def send(self, number: int = 0, *, within: float = 30.0) -> SendFuture:
-        """What ``send_blocking`` does once it has chosen the lane."""
-        future = SendFuture(b"x", None, None, self.clock.monotonic() + within)
-        with self.lock:
-            entry = self.lane.join(self.queues[number], future)
-        self.lane.run(entry)
-        return future
-
-    def until_waiting(self, count: int) -> None:
-        """Return once ``count`` messages wait for their turn."""
-        deadline = threading.Event()
-        for _ in range(2_000):
-            with self.lock:
-                if len(self.lane._waiting) == count:
-                    return
-            deadline.wait(0.001)
-        raise AssertionError(f"{len(self.lane._waiting)} wait, not {count}")
-
-    @property
-    def idle(self) -> bool:
-        with self.lock:
-            return not (
-                self.lane.futures or self.lane._leader or any(queue.held for queue in self.queues)
-            )
+    return act
 
 
 class Gate:
     """Holds an exchange up until ``open``."""
 
-    def __init__(self, then: Callable[[list[PutRequest]], list[Frame] | None]) -> None:
+    def __init__(self, then: Callable[[PutRequest], Frame | None] = as_usual) -> None:
         self.reached = threading.Event()
         self._go_on = threading.Event()
         self._then = then
 
-    def __call__(self, headers: list[PutRequest]) -> list[Frame] | None:
+    def __call__(self, request: PutRequest) -> Frame | None:
         self.reached.set()
         assert self._go_on.wait(20)
-        return self._then(headers)
+        return self._then(request)
 
     def open(self) -> None:
         self._go_on.set()
 
 
-def as_usual(_: list[PutRequest]) -> None:
-    return None
+class Producer:
+    """A blocking sender with all that it needs of a producer."""
 
+    def __init__(self) -> None:
+        self.clock = ManualClock(monotonic=100.0)
+        self.act: Callable[[PutRequest], Frame | None] = as_usual
+        self.made: list[ScriptedConnection] = []
+        self.master: Address | None = BROKER
+        self.woken = 0
+        self.message = Message("t", b"x")
+        self.appending = threading.Lock()
+        self.accumulator = Accumulator(ProducerConfig(), self.clock.monotonic, self.wake)
+        queues = TopicQueues("t", "id", self.queue, partitioner=None, first_turn=0)
+        queues.update(TopicSettings(), PARTITIONS, list(range(PARTITIONS)))
+        self.accumulator.open(queues)
+        self.queues = queues.queues
+        self.connections = BlockingConnections(self.connect)
+        self.ids = 0
+        self.sender = BlockingSender(
+            self.accumulator,
+            self.connections,
+            now=self.clock.monotonic,
+            master_of=lambda _: self.master,
+            take_ids=self.take_ids,
+            apply_answer=self.apply_answer,
+        )
 
-def once(then: Callable[[list[PutRequest]], list[Frame] | None]) -> Any:
-    """Act so for the first exchange, as usual afterwards."""
-    acts = iter([then])
-    return lambda headers: next(acts, as_usual)(headers)
+    def wake(self) -> None:
+        self.woken += 1
 
+    def queue(self, where: Any) -> PartitionQueue:
+        return PartitionQueue(where, lambda: 7, ProducerConfig(), self.accumulator.give_back)
 
-def raising(error: BaseException) -> Callable[[list[PutRequest]], None]:
-    def act(_: list[PutRequest]) -> None:
-        raise error
+    def connect(self, _: Address) -> Any:
+        self.made.append(ScriptedConnection(lambda request: self.act(request)))
+        return self.made[-1]
 
-    return act
+    def take_ids(self, count: int) -> list[int]:
+        with self.appending:
+            self.ids += count
+            return list(range(self.ids - count + 1, self.ids + 1))
+
+    def apply_answer(
+        self, queue: PartitionQueue, batch: Batch, answer: Frame | VqError | None
+    ) -> None:
+        apply_answer(queue, batch, answer, self.clock.monotonic())
+
+    def append(self, within: float = 30.0, partition: int = 0) -> BlockingSendFuture:
+        with self.appending:
+            _, future = self.accumulator.append_waited(self.message, within)
+            future.partition = partition
+        return future
+
+    def send(self, within: float = 30.0, partition: int = 0) -> BlockingSendFuture:
+        future = self.append(within, partition)
+        self.sender.send(self.queues[partition], future)
+        return future
+
+    def until_waiting(self, count: int, partition: int = 0) -> None:
+        """Return once so many messages wait in a queue for the thread that leads."""
+        deadline = time.monotonic() + 20
+        while len(self.queues[partition].pending) < count:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+
+    def until_left_to_the_loop(self, partition: int = 0) -> PartitionQueue:
+        """Return a queue that no thread has any more, once the sender was told."""
+        deadline = time.monotonic() + 20
+        queue = self.queues[partition]
+        while not self.woken or queue.owner is not None:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        return queue
+
+    def space_left(self) -> int:
+        return self.accumulator._config.buffer_bytes - self.accumulator._appender.space
 
 
 @pytest.fixture
 def producer() -> Iterator[Producer]:
     producer = Producer()
     yield producer
-    assert producer.idle, "the lane must be free for the next one"
+    assert all(queue.owner is None for queue in producer.queues), "nobody may keep a queue"
+    for queue in producer.queues:
+        queue.close(Busy("the test is over"))
+    assert producer.space_left() == 0
 
 
-def test_one_sender_leads_and_returns_with_its_result(producer: Producer) -> None:
-    assert producer.send().outcome == SendResult(0, 88, 1)
-    assert producer.send().outcome == SendResult(0, 88, 2)
-    assert [[(h.partition, h.sequence) for h in each] for each in producer.connection.exchanges] \
-        == [[(0, 0)], [(0, 1)]]  # fmt: skip
-    assert producer.ended == [1, 1]
+def test_a_message_is_sent_by_its_own_thread(producer: Producer) -> None:
+    for number in (1, 2):
+        assert producer.send().outcome == SendResult(0, 88, number)
+    (connection,) = producer.made
+    assert [(h.partition, h.sequence, h.record_count) for h in connection.requests] == [
+        (0, 0, 1),
+        (0, 1, 1),
+    ]
+    assert connection.timeouts == [10, 10], "no longer than the patience of a blocking sender"
+    assert producer.woken == 0, "the loop has nothing to do"
 
 
-def test_what_comes_meanwhile_goes_out_together_one_batch_a_partition(producer: Producer) -> None:
-    gate = Gate(as_usual)
-    producer.connection.act = once(gate)
-    with in_thread(producer.send) as first:
-        assert gate.reached.wait(5)
-        later = [spawn(lambda number=n % 2: producer.send(number)) for n in range(6)]
-        producer.until_waiting(6)
-        gate.open()
-        results = [each.result(5).result(0) for each in later]
-    assert first.result(5).done()
-    assert len({result.id for result in results}) == 6
-    second = producer.connection.exchanges[1]
-    assert sorted((h.partition, h.record_count) for h in second) == [(0, 3), (1, 3)]
-    assert len(producer.connection.exchanges) == 2
-
-
-def test_the_lead_is_handed_over_to_one_that_waits(producer: Producer) -> None:
-    """The first one does not serve the others for ever: it returns with its own result."""
-    gates = [Gate(as_usual), Gate(as_usual)]
+def test_what_comes_meanwhile_goes_out_together(producer: Producer) -> None:
+    """By one of the threads that waited: the first one returns with its own result."""
+    gates = [Gate(), Gate()]
     acts = iter(gates)
-    producer.connection.act = lambda headers: next(acts, as_usual)(headers)
+    producer.act = lambda request: next(acts, as_usual)(request)
     with in_thread(producer.send) as first:
         assert gates[0].reached.wait(5)
-        with in_thread(lambda: producer.send(1)) as second:
-            producer.until_waiting(1)
-            gates[0].open()
-            assert first.result(5).done()
-            assert gates[1].reached.wait(5), "the second one leads now"
-            gates[1].open()
-            assert second.result(5).done()
+        later = [spawn(producer.send) for _ in range(6)]
+        producer.until_waiting(6)
+        gates[0].open()
+        assert first.result(5).done()
+        assert gates[1].reached.wait(5), "another one leads now"
+        gates[1].open()
+        ids = {each.result(5).result(0).id for each in later}
+    assert len(ids) == 6
+    (connection,) = producer.made
+    assert [header.record_count for header in connection.requests] == [1, 6]
+    assert producer.woken == 0
+
+
+def test_what_does_not_fit_into_one_batch_is_the_next_ones(producer: Producer) -> None:
+    """Threads that send large messages at the same time: no batch is too large for a broker."""
+    content = bytes(200 << 10)
+    producer.message = Message("t", content)
+    gate = Gate()
+    acts = iter([gate])
+    producer.act = lambda request: next(acts, as_usual)(request)
+    with in_thread(producer.send) as first:
+        assert gate.reached.wait(5)
+        later = [spawn(producer.send) for _ in range(3)]
+        producer.until_waiting(3)
+        gate.open()
+        assert all(each.result(5).done() for each in [first, *later])
+    (connection,) = producer.made
+    assert [header.record_count for header in connection.requests] == [1, 2, 1]
+
+
+def test_threads_of_other_partitions_have_connections_of_their_own(producer: Producer) -> None:
+    gates = [Gate() for _ in range(PARTITIONS)]
+    producer.act = lambda request: gates[request.partition](request)
+    threads = [spawn(lambda n=n: producer.send(partition=n)) for n in range(PARTITIONS)]
+    for gate in gates:
+        assert gate.reached.wait(5)
+    for gate in gates:
+        gate.open()
+    assert all(thread.result(5).done() for thread in threads)
+    assert len(producer.made) == PARTITIONS
+    producer.send()
+    assert len(producer.made) == PARTITIONS, "they are used again"
 
 
 @pytest.mark.parametrize("error", [ConnectionResetError("cut"), TimeoutError(), ProtocolError()])
 def test_without_an_answer_the_loop_goes_on_with_the_same_batch(
     producer: Producer, error: Exception
 ) -> None:
-    producer.connection.act = raising(error)
+    producer.act = raising(error)
     with in_thread(producer.send) as sending:
-        while not producer.given_back:
-            threading.Event().wait(0.001)
-        (batch,) = producer.queues[0].in_flight
+        queue = producer.until_left_to_the_loop()
+        (batch,) = queue.in_flight
         assert (batch.sent, batch.unknown, batch.stamp.sequence) == (False, True, 0)
-        producer.resolve_given_back()
+        queue.close(Busy("gone"))
         assert sending.result(5).done()
 
 
-def test_a_broker_that_stops_after_the_lane_has_sent_leaves_the_outcome_open(
+def test_a_broker_that_stops_after_it_was_asked_leaves_the_outcome_open(
     producer: Producer,
 ) -> None:
     """It closes the connection with a refusal, but of the connection: the batch may be stored."""
-    producer.connection.act = raising(ShuttingDown("broker b1/n1 is stopping"))
+    producer.act = raising(ShuttingDown("broker b1/n1 is stopping"))
     with in_thread(producer.send) as sending:
-        while not producer.given_back:
-            threading.Event().wait(0.001)
-        (batch,) = producer.queues[0].in_flight
+        queue = producer.until_left_to_the_loop()
+        (batch,) = queue.in_flight
         assert (batch.sent, batch.unknown) == (False, True)
-        producer.resolve_given_back()
+        queue.close(Busy("gone"))
         assert isinstance(sending.result(5).outcome, OutcomeUnknown)
 
 
 def test_a_broker_that_cannot_be_reached_leaves_no_doubt(producer: Producer) -> None:
     """Nothing was sent, so the message cannot be stored."""
-    producer.connection.act = raising(Unreachable("nobody listens"))
+    producer.act = raising(Unreachable("nobody listens"))
     with in_thread(producer.send) as sending:
-        while not producer.given_back:
-            threading.Event().wait(0.001)
-        (batch,) = producer.queues[0].in_flight
+        queue = producer.until_left_to_the_loop()
+        (batch,) = queue.in_flight
         assert (batch.sent, batch.unknown) == (False, False)
-        producer.resolve_given_back()
+        queue.close(Busy("gone"))
         assert isinstance(sending.result(5).outcome, Unreachable)
 
 
-def test_what_does_not_fit_into_one_batch_goes_back_to_the_loop(producer: Producer) -> None:
-    """Threads that send large messages at the same time: no batch is too large for a broker."""
-    queue = producer.queues[0]
-    with producer.lock:
-        entries = [
-            producer.lane.join(queue, SendFuture(bytes(200 << 10), None, None, 1e9))
-            for _ in range(4)
-        ]
-    with ExitStack() as threads:
-        for entry in entries[1:]:
-            threads.enter_context(in_thread(partial(producer.lane.run, entry)))
-        producer.lane.run(entries[0])
-        ((header,),) = producer.connection.exchanges
-        assert header.record_count == 2
-        assert [entry.future.done() for entry in entries] == [True, True, False, False]
-        assert queue.pending == [entry.future for entry in entries[2:]]
-        assert not queue.held
-        producer.resolve_given_back()
-
-
 def test_a_final_refusal_comes_back_at_once(producer: Producer) -> None:
-    producer.connection.act = lambda headers: [refused(MessageTooLarge("no")) for _ in headers]
+    producer.act = lambda _: refused(MessageTooLarge("no"))
     assert isinstance(producer.send().outcome, MessageTooLarge)
-    assert not producer.given_back
+    assert producer.woken == 0
 
 
 def test_a_reply_that_cannot_be_read_is_no_answer(producer: Producer) -> None:
-    producer.connection.act = once(lambda headers: [Frame(Command.PUT, 0, 1, 0, b"\xff\xff", b"")])
+    producer.act = lambda _: Frame(Command.PUT, 0, 1, 0, b"\xff\xff", b"")
     with in_thread(producer.send) as sending:
-        while not producer.given_back:
-            threading.Event().wait(0.001)
-        assert producer.queues[0].in_flight[0].unknown
-        producer.resolve_given_back()
+        queue = producer.until_left_to_the_loop()
+        assert queue.in_flight[0].unknown
+        queue.close(Busy("gone"))
         assert sending.result(5).done()
 
 
-def test_a_queue_the_loop_is_at_goes_back_to_it(producer: Producer) -> None:
-    producer.queues[0].busy = True
-    with in_thread(producer.send) as sending:
-        while not producer.given_back:
-            threading.Event().wait(0.001)
-        assert len(producer.queues[0].pending) == 1
-        assert not producer.connection.exchanges
-        producer.resolve_given_back()
-        assert isinstance(sending.result(5).outcome, Busy)
+@pytest.mark.parametrize("why", ["no master", "no ids", "no time", "connections in use"])
+def test_what_cannot_be_sent_here_stands_first_for_the_loop(producer: Producer, why: str) -> None:
+    if why == "no master":
+        producer.master = None
+    elif why == "no ids":
+
+        def no_ids(_: int) -> list[int]:
+            raise InvalidArgument("the clock is wrong")
+
+        producer.sender._take_ids = no_ids
+    elif why == "connections in use":
+        assert all(producer.connections.borrow(BROKER) for _ in range(4))
+        assert producer.connections.borrow(BROKER) is None
+        assert producer.connections.borrow(OTHER) is not None
+    future = producer.append(within=1.0)
+    if why == "no time":
+        producer.clock.advance(1.0)
+    with in_thread(lambda: producer.sender.send(producer.queues[0], future)) as sending:
+        queue = producer.until_left_to_the_loop()
+        assert queue.pending == [future]
+        assert producer.accumulator.enter(queue), "the lead is not given back to the thread"
+        queue.owner = None
+        assert not any(connection.requests for connection in producer.made)
+        queue.close(Busy("gone"))
+        assert sending.exception(5) is None
 
 
-def test_ids_that_cannot_be_made_leave_the_message_to_the_loop(producer: Producer) -> None:
-    def no_ids(count: int) -> list[int]:
-        raise InvalidArgument("the clock is wrong")
+def test_one_that_waits_past_its_deadline_wakes_whoever_gives_it_up(producer: Producer) -> None:
+    """Whatever the deadline is of the thread that leads."""
+    gate = Gate()
+    producer.act = gate
+    with in_thread(producer.send) as first:
+        assert gate.reached.wait(5)
+        with in_thread(lambda: producer.send(within=0.02)) as late:
+            deadline = time.monotonic() + 20
+            while not producer.woken:
+                assert time.monotonic() < deadline
+                time.sleep(0.001)
+            producer.queues[0].drop_late(producer.clock.monotonic() + 1)
+            assert isinstance(late.result(5).outcome, NotSent)
+        gate.open()
+        assert first.result(5).done()
 
-    object.__setattr__(producer.lane._hooks, "take_ids", no_ids)
-    with in_thread(producer.send) as sending:
-        while not producer.given_back:
-            threading.Event().wait(0.001)
-        assert not producer.queues[0].held
-        producer.resolve_given_back()
-        assert isinstance(sending.result(5).outcome, Busy)
+
+def test_one_that_is_late_just_when_it_gets_the_lead_passes_it_on(producer: Producer) -> None:
+    gate = Gate()
+    acts = iter([gate])
+    producer.act = lambda request: next(acts, as_usual)(request)
+    with in_thread(producer.send) as first:
+        assert gate.reached.wait(5)
+        futures = [producer.append() for _ in range(2)]
+        for queue in producer.queues:
+            producer.accumulator.claim(queue, futures[0])  # so that all is drained
+        gate.open()
+        assert first.result(5).done()
+        queue = producer.queues[0]
+        assert queue.owner is futures[0], "its thread sleeps still"
+        queue.pending.remove(futures[0])
+        futures[0].fail(NotSent("late"))
+        producer.accumulator.give_back(1, futures[0].size)
+        with in_thread(lambda: producer.sender.send(queue, futures[1])) as second:
+            producer.sender.send(queue, futures[0])
+            assert second.exception(5) is None
+    assert isinstance(futures[1].outcome, SendResult)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError(), RuntimeError("a bug")])
-def test_a_leader_that_fails_strands_nobody(producer: Producer, error: BaseException) -> None:
-    """Ctrl-C in the thread that leads: what it had in hand is given back, another one leads."""
+def test_a_thread_that_fails_strands_nobody(producer: Producer, error: BaseException) -> None:
+    """Ctrl-C while it waits for the answer: its batch is the loop's, so are those behind it."""
     gate = Gate(raising(error))
-    producer.connection.act = once(gate)
+    acts = iter([gate])
+    producer.act = lambda request: next(acts, as_usual)(request)
     with in_thread(producer.send) as leader:
         assert gate.reached.wait(5)
-        with in_thread(lambda: producer.send(1)) as other, in_thread(producer.send) as same:
-            producer.until_waiting(2)
+        with (
+            in_thread(producer.send) as same,
+            in_thread(lambda: producer.send(partition=1)) as other,
+        ):
+            producer.until_waiting(1)
+            assert other.result(5).outcome == SendResult(1, 88, 2)
             gate.open()
             assert type(leader.exception(5)) is type(error)
-            assert other.result(5).outcome == SendResult(1, 88, 2)
-            (batch,) = producer.queues[0].in_flight
+            queue = producer.until_left_to_the_loop()
+            (batch,) = queue.in_flight
             assert (batch.sent, batch.unknown) == (False, True), "it is the loop's to send again"
-            producer.resolve_given_back()
+            assert len(queue.pending) == 1
+            queue.close(Busy("gone"))
             assert same.result(5).done()
     assert batch.items[0].done()
 
 
-def test_a_leader_that_fails_with_several_in_hand_gives_all_back(producer: Producer) -> None:
-    gate = Gate(as_usual)
-    acts = iter([gate, raising(KeyboardInterrupt())])
-    producer.connection.act = lambda headers: next(acts, as_usual)(headers)
-    with in_thread(producer.send):
-        assert gate.reached.wait(5)
-        later = [spawn(lambda number=n: producer.send(number)) for n in range(3)]
-        producer.until_waiting(3)
-        gate.open()
-        while len(producer.given_back) < 3:
-            threading.Event().wait(0.001)
-    producer.resolve_given_back()
-    ends = [type(each.exception(5)).__name__ for each in later]
-    assert sorted(ends) == ["KeyboardInterrupt", "NoneType", "NoneType"]
-
-
-def test_a_sender_that_waits_and_goes_away_does_not_take_the_lead_with_it(
+def test_a_sleeper_that_is_interrupted_leaves_its_message_to_the_loop(
     producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C in a thread that waits for its turn: the lead passes it by."""
-    gate = Gate(as_usual)
-    producer.connection.act = once(gate)
+    """Ctrl-C in a thread that waits for another one: the lead passes it by."""
+    gate = Gate()
+    acts = iter([gate])
+    producer.act = lambda request: next(acts, as_usual)(request)
 
-    class Interrupted:
-        """A lock whose wait is interrupted by a signal handler."""
+    class Interrupted(BlockingSendFuture):
+        """A signal handler raises while its thread sleeps."""
 
-        def __init__(self) -> None:
-            self.lock = threading.Lock()
-            self.lock.acquire()
-
-        def acquire(self, timeout: float = -1) -> bool:
-            gone.wait(5)
+        def sleep(self, seconds: float) -> bool:
             raise KeyboardInterrupt
 
-        def release(self) -> None:
-            self.lock.release()
-
-    gone = threading.Event()
-
-    def interrupted() -> SendFuture:
-        future = SendFuture(b"x", None, None, producer.clock.monotonic() + 30)
-        with producer.lock:
-            entry = producer.lane.join(producer.queues[0], future)
-            turn: Any = Interrupted()
-            entry.turn, future.waiters = turn, [turn.release]
-        producer.lane.run(entry)
-        return future
+    monkeypatch.setattr(accumulator, "BlockingSendFuture", Interrupted)
 
     with in_thread(producer.send) as leader:
         assert gate.reached.wait(5)
-        with in_thread(interrupted) as leaving:
-            producer.until_waiting(1)
-            with in_thread(lambda: producer.send(1)) as behind:
-                producer.until_waiting(2)
-                gone.set()
-                assert isinstance(leaving.exception(5), KeyboardInterrupt)
-                gate.open()
-                assert leader.result(5).done()
-                assert behind.result(5).outcome == SendResult(1, 88, 2)
-    assert producer.given_back[0][1], "its message is the loop's now"
-    producer.resolve_given_back()
-
-
-def test_a_sender_given_the_lead_as_it_goes_away_passes_it_on(producer: Producer) -> None:
-    future = SendFuture(b"x", None, None, producer.clock.monotonic() + 30)
-    with producer.lock:
-        first = producer.lane.join(producer.queues[0], future)
-    with in_thread(lambda: producer.send(1)) as behind:
-        producer.until_waiting(2)
-        producer.lane._drop_out(first)
-        assert behind.result(5).outcome == SendResult(1, 88, 1)
-    producer.resolve_given_back()
-    assert future.done()
-
-
-def test_one_that_waits_past_its_deadline_is_told_it_was_not_sent(producer: Producer) -> None:
-    """Whatever the leader's own deadline is."""
-    gate = Gate(as_usual)
-    producer.connection.act = once(gate)
-    with in_thread(producer.send) as leader:
-        assert gate.reached.wait(5)
-        assert isinstance(producer.send(1, within=0.02).outcome, NotSent)
+        with in_thread(producer.send) as leaving:
+            assert isinstance(leaving.exception(5), KeyboardInterrupt)
         gate.open()
         assert leader.result(5).done()
-    assert len(producer.connection.exchanges) == 1
+    queue = producer.until_left_to_the_loop()
+    assert len(queue.pending) == 1
+    assert producer.accumulator.enter(queue)
+    queue.owner = None
 
 
-def test_a_late_message_in_hand_does_not_spoil_the_exchange_of_the_others(
-    producer: Producer,
-) -> None:
-    """It is left out; the others get their full time."""
-    gate = Gate(as_usual)
-    producer.connection.act = once(gate)
-    with in_thread(producer.send):
-        assert gate.reached.wait(5)
-        with in_thread(lambda: producer.send(0, within=4)) as late:
-            producer.until_waiting(1)
-            with in_thread(lambda: producer.send(1, within=9)) as other:
-                producer.until_waiting(2)
-                producer.clock.advance(5)
-                gate.open()
-                assert isinstance(late.result(5).outcome, NotSent)
-                assert other.result(5).outcome == SendResult(1, 88, 2)
-    assert producer.connection.timeouts == [10, 4], "and none longer than the patience of a lane"
-
-
-def test_closing_interrupts_the_thread_that_leads(producer: Producer) -> None:
-    """Its socket is closed by itself; a closed descriptor's number may be somebody else's."""
+# Connections ------------------------------------------------------------------------------------
+def test_closing_interrupts_the_thread_that_sends(producer: Producer) -> None:
+    """Its connection is closed by itself; a closed descriptor's number may be somebody else's."""
     gate = Gate(raising(ConnectionResetError("interrupted")))
-    producer.connection.act = once(gate)
-    with in_thread(producer.send) as leader:
+    producer.act = gate
+    with in_thread(producer.send) as sending:
         assert gate.reached.wait(5)
-        producer.lane.close()
-        assert (producer.connection.interrupted, producer.connection.closed) == (1, 0)
+        producer.connections.close()
+        (connection,) = producer.made
+        assert (connection.interrupted, connection.closed) == (1, 0)
         gate.open()
-        while not producer.given_back:
-            threading.Event().wait(0.001)
-        producer.resolve_given_back()
-        assert leader.result(5).done()
-    assert producer.connection.closed == 1
+        producer.until_left_to_the_loop().close(Busy("gone"))
+        assert sending.result(5).done()
+    assert connection.closed == 1
+    assert producer.connections.borrow(BROKER) is None, "the loop tells whoever comes now"
 
 
-def test_closing_an_idle_lane_closes_its_connection(producer: Producer) -> None:
+def test_closing_closes_idle_connections(producer: Producer) -> None:
     producer.send()
-    producer.lane.close()
-    assert (producer.connection.interrupted, producer.connection.closed) == (0, 1)
-    with producer.lock:
-        assert producer.lane.close_idle()
+    producer.connections.close()
+    (connection,) = producer.made
+    assert (connection.interrupted, connection.closed) == (0, 1)
+
+
+def test_only_connections_to_masters_are_kept(producer: Producer) -> None:
+    producer.send()
+    producer.master = OTHER
+    producer.send()
+    producer.connections.keep_only({OTHER})
+    assert [connection.closed for connection in producer.made] == [1, 0]
+    producer.send()
+    assert len(producer.made) == 2
+    in_use = producer.connections.borrow(OTHER)
+    assert in_use is not None
+    producer.connections.keep_only(set())
+    assert producer.made[1].closed == 0, "a thread is at it"
 
 
 @pytest.mark.parametrize("threads", [2, 8])
 def test_many_threads_each_get_their_own_result(producer: Producer, threads: int) -> None:
     """Every message is sent once, in order per partition, whoever led."""
-    offsets = {0: 0, 1: 0, 2: 0}
+    offsets = dict.fromkeys(range(PARTITIONS), 0)
+    requests: list[PutRequest] = []
+    lock = threading.Lock()
 
-    def act(headers: list[PutRequest]) -> list[Frame]:
-        answers = []
-        for header in headers:
-            answers.append(stored(offsets[header.partition]))
-            offsets[header.partition] += header.record_count * 21
-        return answers
-
-    producer.connection.act = act
+    def act(request: PutRequest) -> Frame:
+        with lock:
+            requests.append(request)
+            offset = offsets[request.partition]
+            offsets[request.partition] += request.record_count * 21
+        return stored(offset)
 
     def work(number: int) -> list[SendResult]:
-        return [producer.send((number + n) % 3).result(0) for n in range(100)]
+        return [producer.send(partition=(number + n) % PARTITIONS).result(20) for n in range(100)]
 
-    with in_thread(lambda: work(0)) as mine:
-        others = [spawn(lambda number=n: work(number)) for n in range(1, threads)]
-        results = [each for other in (mine, *others) for each in other.result(20)]
+    producer.act = act
+    workers = [spawn(lambda number=n: work(number)) for n in range(threads)]
+    results = [each for worker in workers for each in worker.result(30)]
     assert len({(each.partition, each.offset) for each in results}) == threads * 100
     assert len({each.id for each in results}) == threads * 100
-    stamps = [(h.partition, h.sequence) for each in producer.connection.exchanges for h in each]
-    for partition in range(3):
-        sequences = [sequence for number, sequence in stamps if number == partition]
+    for partition in range(PARTITIONS):
+        sequences = [each.sequence for each in requests if each.partition == partition]
         assert sequences == list(range(len(sequences)))
-    assert not producer.given_back
-
-
-@pytest.mark.parametrize(("connect_s", "exchange_s"), [(1e3, 1e6), (1e6, 1e3)])
-def test_connecting_has_a_bound_of_its_own_and_that_of_the_message(
-    monkeypatch: pytest.MonkeyPatch, connect_s: float, exchange_s: float
-) -> None:
-    connection = BlockingConnection(Address("b", 1), client_id="c", cluster="c", timeout=connect_s)
-    deadlines: list[float] = []
-
-    def connect(deadline: float) -> Any:
-        deadlines.append(deadline)
-        raise Unreachable("b")
-
-    monkeypatch.setattr(connection, "_connect", connect)
-    begin = time.monotonic()
-    with pytest.raises(Unreachable):
-        connection.exchange(Command.PUT, [(b"", b"")], exchange_s)
-    assert begin + 1e3 <= deadlines[0] <= time.monotonic() + 1e3
+    assert producer.woken == 0

@@ -17,12 +17,11 @@ from support.timers import NotedTimers
 
 from vq import aio
 from vq.client.config import MESSAGE_OVERHEAD_BYTES, ProducerConfig
-from vq.client.future import SendFuture
-from vq.client.producer import core as producers
+from vq.client.future import BlockingSendFuture, SendFuture
+from vq.client.producer import accumulator, sender
+from vq.client.producer.blocking_sender import BlockingConnections
 from vq.client.producer.core import ProducerCore
-from vq.client.producer.intake import TAKEN_IN_BYTES_MAX, PythonIntake, make_intake
 from vq.client.producer.partitioner import key_partition
-from vq.client.producer.topic_queues import TopicQueues
 from vq.coordination import topics
 from vq.coordination.memory import MemoryCoordinator
 from vq.errors import (
@@ -102,17 +101,17 @@ async def stored_in(factory: aio.MessageFactory, partition: int, topic: str = "t
 
 
 def send(core: ProducerCore, message: Message, *args: Any, **options: Any) -> SendFuture:
-    """Send as the producers that users see do: plain messages first go to the intake."""
+    """Send as the producers that users see do: plain messages first go to ``append``."""
     if not options:
         callback, timeout = (*args, None, None)[:2]
-        future = core.take(message, callback, timeout)
+        future = core.append(message, callback, timeout)
         if future is not None:
             return future
-    return core.enqueue(message, *args, **options)
+    return core.append_any(message, *args, **options)
 
 
 def line_of(core: ProducerCore, partition: int = 0) -> Any:
-    return core._topics["t"].queues[partition]
+    return core._accumulator.topics["t"].queues[partition]
 
 
 async def delete_topic(cluster: MemoryCluster, name: str = "t") -> None:
@@ -120,13 +119,9 @@ async def delete_topic(cluster: MemoryCluster, name: str = "t") -> None:
         await topics.delete_topic(coordinator, name)
 
 
-async def overtaken(cluster: MemoryCluster, core: ProducerCore) -> TopicQueues:
-    """Delete the topic as it looks to a caller who looked it up just before; return its queues."""
-    queues = core._taking["t"]
-    await delete_topic(cluster)
-    await until(lambda: "t" not in core._topics)
-    core._taking["t"] = queues
-    return queues
+def space(core: ProducerCore) -> int:
+    """Bytes that are left in the buffer."""
+    return core._accumulator._appender.space
 
 
 # Outcomes ---------------------------------------------------------------------------------------
@@ -158,7 +153,7 @@ class Failed(BaseException):
 
 
 @pytest.mark.parametrize("raised", [asyncio.CancelledError(), Failed(), GeneratorExit()], ids=repr)
-@pytest.mark.parametrize("make", [make_intake, PythonIntake])
+@pytest.mark.parametrize("make", [accumulator.make_appender, accumulator.PythonAppender])
 @pytest.mark.parametrize("stored", [True, False])
 async def test_whatever_a_callback_raises_its_neighbours_get_their_outcome(
     factory: aio.MessageFactory,
@@ -168,7 +163,7 @@ async def test_whatever_a_callback_raises_its_neighbours_get_their_outcome(
     stored: bool,
 ) -> None:
     """Once; the connection stays, and the buffer gets its space back."""
-    monkeypatch.setattr(producers, "make_intake", make)
+    monkeypatch.setattr(accumulator, "make_appender", make)
     core = await published(factory)
     await ended(send(core, Message("t", b"first")))
     (connection,) = core._cluster._connections.values()
@@ -190,7 +185,7 @@ async def test_whatever_a_callback_raises_its_neighbours_get_their_outcome(
     assert sorted(told) == [b"%d" % n for n in range(6)]
     assert not connection.closed
     assert list(core._cluster._connections.values()) == [connection]
-    assert core._room == core.config.buffer_bytes
+    assert space(core) == core.config.buffer_bytes
     core._cluster.ids_ready = True
     assert (await ended(send(core, Message("t", b"last")))).id > 0
     await core.close()
@@ -231,7 +226,7 @@ async def test_what_cannot_be_sent_is_refused_before_anything_is_taken(
     producer = await producer_of(factory)
     with pytest.raises(error):
         await producer.send(message)
-    assert producer._core._room == producer.config.buffer_bytes
+    assert space(producer._core) == producer.config.buffer_bytes
     await producer.close()
 
 
@@ -243,7 +238,7 @@ async def test_a_send_carries_the_epoch_of_the_master_it_was_made_for(
     await producer.send(Message("t", b"x"))
     master = factory._cluster.routes.master("b1")  # type: ignore[union-attr]
     assert master is not None
-    assert {queue.epoch for queue in producer._core._topics["t"].queues} == {master[1]}
+    assert {queue.epoch for queue in producer._core._accumulator.topics["t"].queues} == {master[1]}
     assert master[1] > 0
     await producer.close()
 
@@ -337,7 +332,7 @@ async def test_a_bug_in_one_queue_stops_neither_the_others_nor_the_deadlines(
     second = send(core, Message("t", b"x", key=sound))
     assert isinstance(await ended(first), NotSent)
     assert (await ended(second)).partition == 1
-    assert "sending stumbled" in caplog.text
+    assert "sending from a queue failed" in caplog.text
     await core.close()
 
 
@@ -355,9 +350,9 @@ async def test_an_endless_time_out_is_as_good_as_a_long_one(
     assert future.deadline < math.inf
     core = producer._core
     async with asyncio.timeout(5):
-        await core.wait_for_room(timeout)
-    lane = await asyncio.to_thread(core.enqueue, Message("t", b"3"), None, timeout, direct=True)
-    assert lane.result(0).id > 0
+        await core.wait_for_space(timeout)
+    blocking = await asyncio.to_thread(core.send_blocking, Message("t", b"3"), timeout)
+    assert blocking.result(0).id > 0
     consumer = await factory.create_consumer()
     assert len(await consumer.get("t", 0, 0, 1 << 20, timeout)) > 0
 
@@ -374,14 +369,14 @@ async def test_a_time_out_that_is_no_number_is_refused(
             producer.send(Message("t", b"x"), timeout),
             producer.send_async(Message("t", b"x"), timeout=timeout),
             producer.send_async(Message("t", b"x", key="k"), timeout=timeout),
-            producer._core.wait_for_room(timeout),
+            producer._core.wait_for_space(timeout),
             consumer.get("t", 0, 0, 1 << 20, timeout),
         ):
             with pytest.raises(InvalidArgument, match="timeout"):
                 await call
         if not published_before:
             await producer.publish("t")
-    assert producer._core._room == producer.config.buffer_bytes
+    assert space(producer._core) == producer.config.buffer_bytes
 
 
 async def test_a_time_out_below_zero_has_gone_by(factory: aio.MessageFactory) -> None:
@@ -389,7 +384,7 @@ async def test_a_time_out_below_zero_has_gone_by(factory: aio.MessageFactory) ->
     core._cluster.ids_ready = False
     for timeout in (-1, -math.inf, -(10**400), 0):
         assert isinstance(await ended(send(core, Message("t", b"x"), None, timeout)), NotSent)
-    assert core._room == core.config.buffer_bytes
+    assert space(core) == core.config.buffer_bytes
 
 
 async def test_waiting_for_an_outcome_on_the_loop_is_refused(factory: aio.MessageFactory) -> None:
@@ -441,7 +436,7 @@ async def test_an_answer_to_an_earlier_attempt_settles_nothing(
     """Three batches on their way; the first is refused as of an unknown producer, all are sent
     again under the next epoch, and then come the answers to the first attempts of the others."""
     core = await published(factory, batch_records=1, retry_backoff_s=0.001)
-    futures = [core.enqueue(Message("t", b"%d" % n, key="k")) for n in range(3)]
+    futures = [core.append_any(Message("t", b"%d" % n, key="k")) for n in range(3)]
     await until(lambda: len(wire.sent) == 3)
     assert wire.stamps() == [(0, 0), (0, 1), (0, 2)]
     wire.refused(0, UnknownProducer("forgotten"))
@@ -459,7 +454,7 @@ async def test_an_answer_to_an_earlier_attempt_settles_nothing(
     for number in range(3):
         wire.stored(3 + number, 88 + number)
     assert [future.result(0).offset for future in futures] == [88, 89, 90]
-    assert core._room == core.config.buffer_bytes
+    assert space(core) == core.config.buffer_bytes
     await core.close()
 
 
@@ -470,24 +465,24 @@ async def test_a_given_up_send_gives_its_buffer_space_back(
     core = await published(factory)
     core._cluster.ids_ready = fate != "never sent"
     message = Message("t", b"x" * 1_000, key="k", headers={"h": "y" * 500})
-    futures = [core.enqueue(message, None, 0.05) for _ in range(3)]
+    futures = [core.append_any(message, None, 0.05) for _ in range(3)]
     if fate == "one left":  # of the same batch
-        futures.append(core.enqueue(message, None, 60.0))
-    assert core._room < core.config.buffer_bytes - 3 * 1_500
+        futures.append(core.append_any(message, None, 60.0))
+    assert space(core) < core.config.buffer_bytes - 3 * 1_500
     if fate != "never sent":
         await until(lambda: wire.sent)
     if fate == "refused again and again":
         wire.refused(0, Busy("later"))
     await until(lambda: all(future.done() for future in futures[:3]))
     kept = futures[3].size + MESSAGE_OVERHEAD_BYTES if fate == "one left" else 0
-    assert core._room == core.config.buffer_bytes - kept
+    assert space(core) == core.config.buffer_bytes - kept
     if wire.sent:  # an answer that comes after all gives nothing twice
         if fate != "refused again and again":
             wire.stored(0, 88)
-        assert core._room == core.config.buffer_bytes
-    for queue in core._topics["t"].queues:
+        assert space(core) == core.config.buffer_bytes
+    for queue in core._accumulator.topics["t"].queues:
         queue.close(NotSent())
-    assert core._room == core.config.buffer_bytes
+    assert space(core) == core.config.buffer_bytes
     await core.close()
 
 
@@ -496,12 +491,10 @@ async def test_a_blocking_send_that_is_given_up_gives_its_buffer_space_back(
 ) -> None:
     core = await published(factory)
     core._cluster.ids_ready = False
-    future = core.enqueue(Message("t", b"x" * 1_000, key="k", headers={"h": "y" * 500}))
-    queue = next(queue for queue in core._topics["t"].queues if queue.pending)
-    queue.pending.clear()  # as if it had waited in a lane
-    core._give_up(queue, future)
+    message = Message("t", b"x" * 1_000, key="k", headers={"h": "y" * 500})
+    future = await asyncio.to_thread(core.send_blocking, message, 0.05)
     assert isinstance(future.outcome, NotSent)
-    assert core._room == core.config.buffer_bytes
+    assert space(core) == core.config.buffer_bytes
     await core.close()
 
 
@@ -520,49 +513,40 @@ async def test_a_deleted_topic_gives_up_what_waits_for_it(
 async def test_a_caller_overtaken_by_the_deletion_is_told(
     cluster: MemoryCluster, factory: aio.MessageFactory
 ) -> None:
-    """It had looked the topic up before; its message must not go where nobody looks again."""
-    core = await published(factory)
-    await overtaken(cluster, core)
-    for message in (Message("t", b"x"), Message("t", b"x", key="k")):
-        with pytest.raises(UnknownTopic, match="deleted"):
-            send(core, message)
-    assert core._room == core.config.buffer_bytes
+    """It waited for space meanwhile; its message must not go where nobody looks again."""
+    core = await published(factory, buffer_bytes=SMALLEST_BUFFER)
+    core._cluster.ids_ready = False
+    send(core, Message("t", b"x" * MESSAGE_BYTES_MAX), None, 30.0)
+    with in_thread(lambda: send(core, Message("t", b"y"), None, 30.0)) as waiting:
+        await until(lambda: core._accumulator._waiting)
+        await delete_topic(cluster)
+        assert isinstance(await asyncio.to_thread(waiting.exception, 5), NotPublished)
+    assert space(core) == core.config.buffer_bytes
     await core.flush()
-
-
-async def test_what_was_appended_too_late_stays_for_its_caller(
-    cluster: MemoryCluster, factory: aio.MessageFactory
-) -> None:
-    """Another caller, who is refused meanwhile, does not carry it into a line nobody empties."""
-    core = await published(factory)
-    queues = await overtaken(cluster, core)
-    late = SendFuture(b"late", None, None, 1e9)
-    queues.taken_in.append(late)  # by a caller who takes it back in a moment
-    with pytest.raises(UnknownTopic, match="deleted"):
-        core.enqueue(Message("t", b"x", key="k"))
-    assert queues.taken_in == [late]
-    assert not any(queue.pending for queue in queues.queues)
-    assert core._room == core.config.buffer_bytes
 
 
 async def test_plain_messages_are_taken_at_once(
     cluster: MemoryCluster, factory: aio.MessageFactory
 ) -> None:
-    """While their topic is published and their tag is known; ``enqueue`` takes any."""
+    """While their topic is published and their tag is known; ``append_any`` takes any."""
     core = await published(factory)
     plain, tagged = Message("t", b"1"), Message("t", b"2", "tag")
-    assert core.take(tagged, None, None) is None, "a tag is checked once"
-    futures = [core.enqueue(tagged), core.take(plain, None, None), core.take(tagged, None, None)]
+    assert core.append(tagged, None, None) is None, "a tag is checked once"
+    futures = [
+        core.append_any(tagged),
+        core.append(plain, None, None),
+        core.append(tagged, None, None),
+    ]
     for future in futures:
         assert future is not None
         assert (await ended(future)).offset >= 0
     assert sorted(await stored(factory)) == [b"1", b"2", b"2"]
     await delete_topic(cluster)
-    await until(lambda: "t" not in core._topics)
-    assert core.take(plain, None, None) is None
+    await until(lambda: "t" not in core._accumulator.topics)
+    assert core.append(plain, None, None) is None
 
 
-async def test_a_smaller_bound_of_a_topic_reaches_the_intake(
+async def test_a_smaller_bound_of_a_topic_reaches_append(
     cluster: MemoryCluster, factory: aio.MessageFactory
 ) -> None:
     core = await published(factory)
@@ -570,9 +554,9 @@ async def test_a_smaller_bound_of_a_topic_reaches_the_intake(
         view = await topics.describe_topic(coordinator, "t")
         smaller = replace(view.settings, max_message_bytes=100)
         await topics.change_settings(coordinator, "t", smaller)
-    await until(lambda: core._taking["t"].message_bytes_max == 100)
-    assert core.take(Message("t", b"x" * 101), None, None) is None
-    future = core.take(Message("t", b"x" * 100), None, None)
+    await until(lambda: core._accumulator.topics["t"].content_bytes_max == 100)
+    assert core.append(Message("t", b"x" * 101), None, None) is None
+    future = core.append(Message("t", b"x" * 100), None, None)
     assert future is not None
     assert (await ended(future)).offset >= 0
 
@@ -590,10 +574,12 @@ async def test_a_topic_made_again_is_another_topic(
     monkeypatch.setattr(
         watcher, "_publish_topic", lambda name, view: publish(name, view) if view else None
     )
-    old = core._topics["t"].topic_id
+    old = core._accumulator.topics["t"].topic_id
     await delete_topic(cluster)
     await cluster.create_topic("t", partitions=1)
-    await until(lambda: "t" not in core._topics or core._topics["t"].topic_id != old)
+    await until(
+        lambda: "t" not in core._accumulator.topics or core._accumulator.topics["t"].topic_id != old
+    )
     consumer = await factory.create_consumer()
 
     async def has_heard() -> bool:
@@ -607,23 +593,19 @@ async def test_a_topic_made_again_is_another_topic(
     await producer.close()
 
 
-async def test_a_topic_that_goes_while_a_blocking_sender_holds_it_waits_for_that_one(
+async def test_a_topic_that_goes_while_a_blocking_sender_has_it_waits_for_that_one(
     cluster: MemoryCluster, factory: aio.MessageFactory
 ) -> None:
     core = await published(factory)
-    queue = line_of(core)
-    with core._lock:
-        assert queue.hold()
+    queue, future = core._accumulator.append_waited(Message("t", b"x"), None)
+    assert core._accumulator.claim(queue, future)
     await delete_topic(cluster)
-    await until(lambda: "t" not in core._topics)
-    assert core._leaving == [queue]
-    future = SendFuture(b"x", None, None, 1e9)
-    with core._lock:
-        queue.held = False
-        core._room -= 1 + MESSAGE_OVERHEAD_BYTES
-    core._give_back(queue, [future])
+    await until(lambda: "t" not in core._accumulator.topics)
+    assert queue in core._sender._leaving
+    assert not future.done()
+    core._accumulator.leave(queue, future)
     assert isinstance(await ended(future), UnknownTopic)
-    await until(lambda: not core._leaving)
+    await until(lambda: not core._sender._leaving)
     await core.close()
 
 
@@ -646,12 +628,12 @@ async def test_a_partitioner_of_ones_own_is_asked(
     assert (await producer.send(Message("t", b"x", key=key))).partition == 1
 
 
-async def test_nothing_is_taken_in_past_a_partitioner_of_ones_own(
+async def test_nothing_is_appended_past_a_partitioner_of_ones_own(
     factory: aio.MessageFactory,
 ) -> None:
     producer = await factory.create_producer(partitioner=Chooses(1))
     await producer.publish("t")
-    assert producer._core.take(Message("t", b"x"), None, None) is None
+    assert producer._core.append(Message("t", b"x"), None, None) is None
 
 
 @pytest.mark.parametrize("key", [None, "k"])
@@ -659,14 +641,14 @@ async def test_nothing_is_taken_in_past_a_partitioner_of_ones_own(
     ("choice", "error"),
     [(2, InvalidArgument), (-1, InvalidArgument), (ZeroDivisionError(), ZeroDivisionError)],
 )
-async def test_a_partitioner_that_fails_takes_no_room(
+async def test_a_partitioner_that_fails_takes_no_space(
     factory: aio.MessageFactory, choice: Any, error: type[Exception], key: str | None
 ) -> None:
     """``close`` waits for what was taken: it must not wait for this one."""
     producer = await factory.create_producer(partitioner=Chooses(choice))
     with pytest.raises(error):
         await producer.send(Message("t", b"x", key=key))
-    assert producer._core._room == producer.config.buffer_bytes
+    assert space(producer._core) == producer.config.buffer_bytes
     async with asyncio.timeout(2):
         await producer.close()
 
@@ -682,44 +664,53 @@ async def test_a_full_buffer_makes_senders_wait_and_then_goes_on(
     await producer.send_async(Message("t", b"x" * MESSAGE_BYTES_MAX))
     waiting = [asyncio.create_task(producer.send(Message("t", b"%d" % n))) for n in range(3)]
     with pytest.raises(BufferFull):
-        await core.wait_for_room(0.02)
+        await core.wait_for_space(0.02)
     assert not any(task.done() for task in waiting)
     core._cluster.ids_ready = True
-    core._pump()
+    core._sender.send_waiting()
     await asyncio.gather(*waiting)
     await producer.close()
-    assert core._room == core.config.buffer_bytes
+    assert space(core) == core.config.buffer_bytes
 
 
-async def test_small_messages_fill_the_buffer_no_further_than_once_more(
-    factory: aio.MessageFactory,
+@pytest.mark.parametrize("topics", [1, 8])
+async def test_small_messages_fill_the_buffer_by_one_message_too_far_at_most(
+    cluster: MemoryCluster, factory: aio.MessageFactory, topics: int
 ) -> None:
-    """They are taken in before they are counted; the loop has no turn in between here."""
+    """However many topics they go to; the sender has no turn in between here."""
     core = await published(factory, buffer_bytes=SMALLEST_BUFFER)
+    names = ["t", *(f"t{number}" for number in range(1, topics))]
+    for name in names[1:]:
+        await cluster.create_topic(name)
+        await core.publish(name)
     core._cluster.ids_ready = False
     taken = 0
     with contextlib.suppress(BufferFull):
         while taken < SMALLEST_BUFFER:
-            send(core, Message("t", b"x" * 100))
+            send(core, Message(names[taken % topics], b"x" * 100))
             taken += 1
-    most = SMALLEST_BUFFER // (100 + MESSAGE_OVERHEAD_BYTES)
-    assert most <= taken <= 2 * most
+    assert taken == SMALLEST_BUFFER // (100 + MESSAGE_OVERHEAD_BYTES) + 1
     core._cluster.ids_ready = True
-    core._pump()
+    core._sender.send_waiting()
     await core.close()
-    assert len(await stored(factory)) == taken
+    assert (
+        sum([len(await stored(factory, name, 1)) for name in names[1:]])
+        + len(await stored(factory))
+        == taken
+    )
 
 
 async def test_order_is_kept_whatever_way_messages_are_taken(factory: aio.MessageFactory) -> None:
-    """Small ones are taken in without a lock, large and keyed ones under it."""
+    """Plain ones are appended without a lock, the others under it."""
     producer = await producer_of(factory)
     await producer.publish("t")
     core = producer._core
     key = next(key for key in "abcdefgh" if key_partition(key, 2) == 0)
-    sizes = [10, TAKEN_IN_BYTES_MAX, TAKEN_IN_BYTES_MAX + 1, 20, 50_000, 30]
+    sizes = [10, 4_000, 8_000, 20, 50_000, 30]
     for number in range(60):
         content = b"%04d" % number + bytes(sizes[number % 6])
-        send(core, Message("t", content, key=key if number % 7 == 0 else None))
+        kind: Any = bytearray if number % 5 == 0 else bytes
+        send(core, Message("t", kind(content), key=key if number % 7 == 0 else None))
     await producer.flush()
     for partition in range(2):
         found = [content[:4] for content in await stored_in(factory, partition)]
@@ -739,22 +730,22 @@ async def test_a_callback_that_meets_a_full_buffer_is_told_at_once(
         send(core, Message("t", b"y"))
     assert asyncio.get_running_loop().time() - begin < 5.0
     core._cluster.ids_ready = True
-    core._pump()
+    core._sender.send_waiting()
     await core.close()
 
 
-async def test_a_thread_that_waits_for_room_is_woken_by_the_end(
+async def test_a_thread_that_waits_for_space_is_woken_by_the_end(
     factory: aio.MessageFactory,
 ) -> None:
     core = await published(factory, buffer_bytes=SMALLEST_BUFFER)
     core._cluster.ids_ready = False
     send(core, Message("t", b"x" * MESSAGE_BYTES_MAX), None, 30.0)
     with in_thread(lambda: send(core, Message("t", b"y"), None, 30.0)) as waiting:
-        await until(lambda: core._waiting_for_room)
+        await until(lambda: core._accumulator._waiting)
         closing = asyncio.create_task(core.close())
-        await until(lambda: not core._waiting_for_room)
+        await until(lambda: not core._accumulator._waiting)
         core._cluster.ids_ready = True
-        core._pump()
+        core._sender.send_waiting()
         await closing
         assert isinstance(await asyncio.to_thread(waiting.exception, 5), InvalidState)
 
@@ -771,16 +762,17 @@ async def test_every_thread_that_waits_for_room_goes_on_when_there_is_enough(
         return send(core, Message("t", b"y"), None, 30.0)
 
     with in_thread(send_small) as one, in_thread(send_small) as two:
-        await until(lambda: core._waiting_for_room == 2)
+        await until(lambda: core._accumulator._waiting == 2)
+        core._accumulator.drain()
         large.deadline = 0.0  # the only outcome while both wait
-        core._tick()
+        core._sender._tick()
         assert large.done()
         async with asyncio.timeout(10):
             futures = [await asyncio.wrap_future(each) for each in (one, two)]
     core._cluster.ids_ready = True
-    core._pump()
+    core._sender.send_waiting()
     assert [type(await ended(future)) for future in futures] == [SendResult] * 2
-    assert core._room == core.config.buffer_bytes
+    assert space(core) == core.config.buffer_bytes
 
 
 async def test_a_send_has_one_deadline_for_routes_room_and_outcome(
@@ -788,7 +780,7 @@ async def test_a_send_has_one_deadline_for_routes_room_and_outcome(
 ) -> None:
     producer = await producer_of(factory)
     core = producer._core
-    publish, wait_for_room, enqueue = core.publish, core.wait_for_room, core.enqueue
+    publish, wait_for_space, append_any = core.publish, core.wait_for_space, core.append_any
     left: list[float] = []
 
     async def slow(topic: str) -> None:
@@ -799,15 +791,15 @@ async def test_a_send_has_one_deadline_for_routes_room_and_outcome(
         assert timeout is not None
         left.append(timeout)
         await asyncio.sleep(0.001)
-        await wait_for_room(timeout)
+        await wait_for_space(timeout)
 
     def noted(message: Message, callback: Any, timeout: float, **options: Any) -> SendFuture:
         left.append(timeout)
-        return enqueue(message, callback, timeout, **options)
+        return append_any(message, callback, timeout, **options)
 
     monkeypatch.setattr(core, "publish", slow)
-    monkeypatch.setattr(core, "wait_for_room", noted_wait)
-    monkeypatch.setattr(core, "enqueue", noted)
+    monkeypatch.setattr(core, "wait_for_space", noted_wait)
+    monkeypatch.setattr(core, "append_any", noted)
     assert (await producer.send(Message("t", b"x"), timeout=30.0)).id > 0
     first, room, outcome = left
     assert first == 30.0 > room > outcome > 0.0
@@ -833,7 +825,7 @@ async def test_flush_waits_for_what_was_taken_and_for_nothing_later(
     assert all(future.done() for future in futures)
     sending = False
     await core.close()
-    assert core._room == core.config.buffer_bytes
+    assert space(core) == core.config.buffer_bytes
 
 
 HEADERS = {"h": "x" * 3_000}
@@ -842,10 +834,10 @@ HEADERS = {"h": "x" * 3_000}
 async def test_headers_count_towards_a_batch(factory: aio.MessageFactory) -> None:
     """2 000 messages with 3 KB of headers each: no batch of them is too large."""
     core = await published(factory)
-    futures = [core.enqueue(Message("t", b"x", key="k", headers=HEADERS)) for _ in range(2_000)]
+    futures = [core.append_any(Message("t", b"x", key="k", headers=HEADERS)) for _ in range(2_000)]
     await core.flush()
     assert {type(future.outcome) for future in futures} == {SendResult}
-    assert core._room == core.config.buffer_bytes
+    assert space(core) == core.config.buffer_bytes
     await core.close()
 
 
@@ -869,7 +861,7 @@ async def test_the_buffer_bounds_the_memory_of_what_waits(
 ) -> None:
     """Two and a half times its size at most, whatever the messages are made of."""
     core = await published(factory, buffer_bytes=2 * SMALLEST_BUFFER)
-    await ended(core.enqueue(message))  # what is made once is there
+    await ended(core.append_any(message))  # what is made once is there
     if under_way:  # batches are made, and never answered
         monkeypatch.setattr(BrokerConnection, "send", lambda *_: 1)
     else:
@@ -889,23 +881,10 @@ async def test_the_buffer_bounds_the_memory_of_what_waits(
         tracemalloc.stop()
     assert taken > 100
     assert memory < 2.5 * core.config.buffer_bytes
-    for queue in core._topics["t"].queues:
+    core._accumulator.drain()
+    for queue in core._accumulator.topics["t"].queues:
         queue.close(NotSent())
-    await until(lambda: core._room == core.config.buffer_bytes)
-    await core.close()
-
-
-async def test_what_many_topics_take_in_at_once_is_bounded_as_a_whole(
-    cluster: MemoryCluster, factory: aio.MessageFactory
-) -> None:
-    """Before the loop counts it: 8 topics together take in no more than one would."""
-    core = await published(factory)
-    alone = core._intake.most
-    for number in range(7):
-        await cluster.create_topic(f"t{number}")
-        await core.publish(f"t{number}")
-    await ended(send(core, Message("t", b"x")))
-    assert core._intake.most == alone // 8
+    await until(lambda: space(core) == core.config.buffer_bytes)
     await core.close()
 
 
@@ -915,75 +894,85 @@ async def test_flush_of_nothing_returns_at_once(factory: aio.MessageFactory) -> 
         await core.flush()
 
 
+def claimed(core: ProducerCore, future: BlockingSendFuture) -> None:
+    """Have a thread send a message just now."""
+    queue = line_of(core)
+    queue.pending.append(future)
+    assert core._accumulator.claim(queue, future)
+    assert core._accumulator.take(queue) == [future]
+
+
 async def test_flush_sleeps_while_a_blocking_sender_is_at_it(
     factory: aio.MessageFactory,
 ) -> None:
     """Waiting for another thread's message must not take a whole core."""
     core = await published(factory)
-
-    future = SendFuture(b"x", None, None, 1e9)
-    lane: Any = SimpleNamespace(futures=[future], close=lambda: None)
-    core._lanes[Address("nowhere", 1)] = lane
+    future = BlockingSendFuture(b"x", None, None, 1e9)
+    claimed(core, future)
     turns = 0
     flushing = asyncio.create_task(core.flush())
     for _ in range(20):
         await asyncio.sleep(0)
-        turns += len(core._waiters)
+        turns += len(core._sender._waiters)
     assert not flushing.done()
     assert turns <= 20
     future.fail(NotSent())
-    core._ended(0, 0)
+    core._sender.on_ended(0, 0)
     async with asyncio.timeout(1):
         await flushing
 
 
-async def test_lanes_end_with_the_mastership_of_their_broker(factory: aio.MessageFactory) -> None:
-    """Except one that a thread is at: it is looked at again with the next change."""
+async def test_blocking_connections_end_with_the_mastership_of_their_broker(
+    factory: aio.MessageFactory,
+) -> None:
+    """Except one that a thread is at."""
     core = await published(factory)
     (master,) = (each.address for each in core._cluster.routes.masters.values())
-    closed: list[str] = []
-
-    def lane(name: str, *, idle: bool) -> Any:
-        return SimpleNamespace(
-            futures=[], close=lambda: None, close_idle=lambda: closed.append(name) or idle
-        )
-
     former, busy = Address("former", 1), Address("busy", 1)
-    core._lanes[master] = lane("present", idle=True)
-    core._lanes[former] = lane("former", idle=True)
-    core._lanes[busy] = lane("busy", idle=False)
+    closed: list[Address] = []
+
+    class Connection:
+        def __init__(self, address: Address) -> None:
+            self.address = address
+
+        def interrupt(self) -> None: ...
+
+        def close(self) -> None:
+            closed.append(self.address)
+
+    connect: Any = Connection
+
+    connections = core._connections = BlockingConnections(connect)
+    for address in (master, former):
+        made = connections.borrow(address)
+        assert made is not None
+        connections.give_back(made)
+    assert connections.borrow(busy) is not None
     core._cluster._changed()
-    assert closed == ["former", "busy"]
-    assert set(core._lanes) == {master, busy}
+    assert closed == [former]
 
 
 async def test_an_outcome_between_the_look_and_the_wait_wakes_flush(
     factory: aio.MessageFactory,
 ) -> None:
-    """A blocking sender settles a message in its own thread, just after ``flush`` looked at it."""
+    """A blocking sender's own thread gives the outcome, just after ``flush`` looked at it."""
     core = await published(factory)
 
-    class Overtaken(SendFuture):
+    class Overtaken(BlockingSendFuture):
         def done(self) -> bool:
             seen = super().done()
             if not seen:
                 self.fail(NotSent())
-                core._ended(0, 0)
+                core._sender.on_ended(0, 0)
             return seen
 
-    lane: Any = SimpleNamespace(
-        futures=[Overtaken(b"x", None, None, 1e9) for _ in range(3)], close=lambda: None
-    )
-    core._lanes[Address("nowhere", 1)] = lane
-    try:
-        async with asyncio.timeout(2):
-            await core.flush()
-    finally:
-        core._lanes.clear()
-    assert core._waiters == {}
+    claimed(core, Overtaken(b"x", None, None, 1e9))
+    async with asyncio.timeout(2):
+        await core.flush()
+    assert core._sender._waiters == {}
 
 
-async def test_room_between_the_look_and_the_wait_wakes_a_sender(
+async def test_space_between_the_look_and_the_wait_wakes_a_sender(
     factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     core = await published(factory)
@@ -993,13 +982,13 @@ async def test_room_between_the_look_and_the_wait_wakes_a_sender(
         nonlocal looks
         looks += 1
         if looks == 1:
-            core._ended(0, 0)  # another thread made room when this one had looked
-        return looks == 1
+            core._sender.on_ended(0, 0)  # another thread made space when this one had looked
+        return looks > 1
 
-    monkeypatch.setattr(core, "_is_full", overtaken)
+    monkeypatch.setattr(core._accumulator, "has_space", overtaken)
     async with asyncio.timeout(2):
-        await core.wait_for_room(60.0)
-    assert core._waiters == {}
+        await core.wait_for_space(60.0)
+    assert core._sender._waiters == {}
 
 
 async def test_a_sender_interrupted_while_it_wakes_the_loop_does_not_put_it_to_sleep(
@@ -1008,16 +997,16 @@ async def test_a_sender_interrupted_while_it_wakes_the_loop_does_not_put_it_to_s
     """Ctrl-C in the main thread: the next message wakes the loop, and both are sent."""
     core = await published(factory)
     await ended(send(core, Message("t", b"first")))
-    await until(lambda: not core._intake.awake)
+    await until(lambda: not core._accumulator.awake)
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as signal:
         loop = SimpleNamespace(call_soon_threadsafe=interrupted)
-        signal.setattr(core, "_loop", loop)
+        signal.setattr(core._sender, "_loop", loop)
         with pytest.raises(KeyboardInterrupt):
-            core.take(Message("t", b"second"), None, None)
+            core.append(Message("t", b"second"), None, None)
     await ended(send(core, Message("t", b"third")))
     assert sorted(await stored(factory)) == [b"first", b"second", b"third"]
     await core.close()
@@ -1041,16 +1030,14 @@ async def test_close_waits_for_every_message_and_refuses_new_ones(
     assert len(await stored(factory)) == 100
 
 
-async def test_a_caller_overtaken_by_close_is_told(factory: aio.MessageFactory) -> None:
-    """It had looked the topic up before; ``send_sync`` would wait for ever for its message."""
+async def test_nothing_is_taken_after_close(factory: aio.MessageFactory) -> None:
+    """``send_sync`` would wait for ever for its message."""
     core = await published(factory)
-    queues = core._taking["t"]
     await core.close()
-    core._taking = {"t": queues}
     with pytest.raises(InvalidState, match="closed"):
         send(core, Message("t", b"x"))
     with pytest.raises(InvalidState, match="closed"):
-        send(core, Message("t", b"x", key="k"), direct=True)
+        core.send_blocking(Message("t", b"x", key="k"))
 
 
 async def test_close_leaves_neither_timers_nor_listeners(factory: aio.MessageFactory) -> None:
@@ -1059,7 +1046,8 @@ async def test_close_leaves_neither_timers_nor_listeners(factory: aio.MessageFac
     await ended(send(core, Message("t", b"x")))
     await core.close()
     assert len(core._cluster._listeners) == before
-    assert core._tick_timer is None or core._tick_timer.cancelled()
+    timer = core._sender._tick_timer
+    assert timer is None or timer.cancelled()
 
 
 async def test_a_producer_that_is_closed_while_it_publishes_takes_nothing(
@@ -1079,19 +1067,19 @@ async def test_a_producer_that_is_closed_while_it_publishes_takes_nothing(
         await producer.publish("t")
     with pytest.raises(InvalidState, match="closed"):
         send(core, Message("t", b"x"))
-    assert core._topics == {}
+    assert core._accumulator.topics == {}
 
 
 async def test_in_a_forked_child_nobody_waits_for_an_answer(factory: aio.MessageFactory) -> None:
     core = await published(factory)
     core._cluster.ids_ready = False
     future = send(core, Message("t", b"x"))
-    core._lock.acquire()  # by a thread that is not there in the child
+    core._accumulator.lock.acquire()  # by a thread that is not there in the child
     core.forsake("forked")
     with pytest.raises(InvalidState, match="forked"):
         future.result(0)
-    core._lock.release()
-    core._topics.clear()
+    core._accumulator.lock.release()
+    core._accumulator.topics.clear()
 
 
 # Brokers that fall silent -------------------------------------------------------------------------
@@ -1099,7 +1087,7 @@ async def test_a_broker_that_falls_silent_is_asked_on_a_new_connection(
     cluster: MemoryCluster, factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its host is cut off without a word; what it stored before is not stored twice."""
-    monkeypatch.setattr(producers, "_SILENCE_S", 0.05)
+    monkeypatch.setattr(sender, "_SILENCE_S", 0.05)
     core = await published(factory)
     await ended(send(core, Message("t", b"0", key="k")))
     cluster.network.cut_one_way("b1", HOST)  # it still gets what is sent, its answers are lost
@@ -1116,10 +1104,10 @@ async def test_a_broker_that_falls_silent_is_asked_on_a_new_connection(
 async def test_an_answer_ends_the_watch_for_a_silent_broker(factory: aio.MessageFactory) -> None:
     """It would cut a connection that works, ten seconds after each batch."""
     core = await published(factory)
-    timers: Any = NotedTimers(core._loop)
-    core._loop = timers
+    timers: Any = NotedTimers(core._sender._loop)
+    core._sender._loop = timers
     await ended(send(core, Message("t", b"x")))
-    assert (timers.started(core._no_answer), timers.left(core._no_answer)) == (1, 0)
+    assert (timers.started(core._sender._no_answer), timers.left(core._sender._no_answer)) == (1, 0)
 
 
 async def test_deadlines_hold_while_the_broker_is_silent(
@@ -1156,7 +1144,7 @@ async def test_turns_follow_new_partitions(
     core = await published(factory)
     async with cluster.admin() as coordinator:
         await topics.add_partitions(coordinator, "t", 1)
-    await until(lambda: len(core._topics["t"].queues) == 3)
+    await until(lambda: len(core._accumulator.topics["t"].queues) == 3)
     used = {(await ended(send(core, Message("t", b"x")))).partition for _ in range(6)}
     assert used == {0, 1, 2}
 
@@ -1166,7 +1154,7 @@ async def test_the_master_of_a_partition_that_is_not_there_is_nobody(
 ) -> None:
     core = await published(factory)
     for where in (TopicPartition("t", 9), TopicPartition("gone", 0)):
-        assert core._master_of(core._make_queue(where)) is None
+        assert core._sender.master_of(core._make_queue(where)) is None
 
 
 async def test_settings_of_the_topic_are_followed(

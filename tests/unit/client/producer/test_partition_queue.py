@@ -8,12 +8,12 @@ import pytest
 
 from vq import errors
 from vq.client.config import ProducerConfig
-from vq.client.future import SendFuture
+from vq.client.future import BlockingSendFuture, SendFuture
 from vq.client.producer import partition_queue
 from vq.client.producer.batch import Batch
 from vq.client.producer.head import encode_head
 from vq.client.producer.partition_queue import PartitionQueue
-from vq.client.producer.puts import settle
+from vq.client.producer.puts import apply_answer
 from vq.model import SendResult, TopicPartition
 from vq.store.record import Properties, decode_records, encode_properties
 
@@ -47,11 +47,15 @@ class Line:
 
         return list(iter(lambda: self.queue.next_to_send(self.now, take_ids), None))
 
+    @property
+    def idle(self) -> bool:
+        return not (self.queue.pending or self.queue.in_flight or self.queue.owner)
+
     def refuse(self, batch: Batch, error: errors.VqError) -> None:
         self.queue.on_refused(batch, error, self.now)
 
     def answer(self, batch: Batch, error: errors.VqError) -> None:
-        settle(self.queue, batch, error, self.now)
+        apply_answer(self.queue, batch, error, self.now)
 
     def cut(self, *batches: Batch) -> None:
         self.queue.on_unanswered(batches, self.now)
@@ -197,7 +201,7 @@ def test_a_stored_batch_tells_each_message_its_place() -> None:
     line.queue.on_stored(batch, 88)
     assert [each.outcome for each in sent] == [SendResult(3, 88, 1), SendResult(3, 88 + 21, 2)]
     assert line.ended == [(2, 3)]
-    assert line.queue.is_free()
+    assert line.idle
 
 
 def test_answers_out_of_order_are_told_at_once() -> None:
@@ -206,9 +210,9 @@ def test_answers_out_of_order_are_told_at_once() -> None:
     first, second = line.send()
     line.queue.on_stored(second, 200)
     assert outcomes(sent) == ["pending", "SendResult"]
-    assert not line.queue.is_free()
+    assert line.queue.in_flight
     line.queue.on_stored(first, 100)
-    assert line.queue.is_free()
+    assert line.idle
 
 
 # Numbers that run out ---------------------------------------------------------------------------
@@ -231,7 +235,7 @@ def test_a_refused_batch_with_nothing_behind_it_costs_no_epoch() -> None:
     (batch,) = line.send()
     assert numbers([batch]) == [(0, 1)]
     line.refuse(batch, errors.PermissionRefused("no"))
-    assert line.queue.is_free()
+    assert line.idle
 
 
 def test_a_refused_batch_that_may_be_stored_all_the_same_costs_an_epoch() -> None:
@@ -451,7 +455,7 @@ def test_what_was_never_sent_is_refused_at_its_deadline() -> None:
     line.later(0.1)
     assert outcomes(sent) == ["NotSent", "NotSent"]
     assert line.ended[-1] == (2, 3)
-    assert line.queue.is_free()
+    assert line.idle
 
 
 def test_what_waits_behind_a_refusal_is_told_why() -> None:
@@ -599,32 +603,105 @@ def test_answers_after_the_end_change_nothing(answer: Callable[[Line, Batch], No
 
 
 # Blocking senders -------------------------------------------------------------------------------
-def test_only_an_empty_line_can_be_held() -> None:
+def waited(line: Line, content: bytes = b"x") -> BlockingSendFuture:
+    future = BlockingSendFuture(content, None, None, line.now + 30)
+    line.queue.pending.append(future)
+    return future
+
+
+def test_a_thread_leads_only_where_nothing_else_comes_before_its_message() -> None:
     line = Line()
-    assert line.queue.is_free()
     line.submit(b"1")
-    assert not line.queue.hold()
+    future = waited(line)
+    assert not line.queue.claim(future), "a message that is not its thread's stands before it"
     (batch,) = line.send()
-    assert not line.queue.hold()
+    later = waited(line)
+    assert not line.queue.claim(later), "a batch is in flight"
     line.queue.on_stored(batch, 88)
-    line.queue.busy = True
-    assert not line.queue.hold()
-    line.queue.busy = False
-    assert line.queue.hold()
-    assert not line.queue.hold()
-    line.queue.held = False
+    line.queue.owner = "sender"
+    assert not line.queue.claim(later), "the sender is at it"
+    line.queue.owner = None
     line.queue.closed = errors.UnknownTopic("deleted")
-    assert not line.queue.hold()
+    assert not line.queue.claim(later), "nothing is sent any more"
+    line.queue.closed = None
+    assert line.queue.claim(later)
+    assert line.queue.claim(later), "again: it leads already"
+    assert not line.queue.enter(), "the sender leaves it alone"
+    assert not line.queue.claim(waited(line)), "one leads at a time"
+
+
+def test_the_thread_that_leads_takes_what_blocking_senders_wait_for() -> None:
+    """Messages with callbacks end the batch: their outcome is told on the loop."""
+    line = Line()
+    first, second = waited(line), waited(line)
+    line.submit(b"not waited for")
+    third = waited(line)
+    assert line.queue.claim(second), "those before it are waited for, too"
+    assert line.queue.take() == [first, second]
+    assert line.queue.shared
+    assert line.queue.without_outcome() == [first, second, *line.queue.pending]
+    assert line.queue.pending[-1] is third
+    line.queue.on_stored(line.queue.batch_of([first, second], [1, 2]), 88)
+    assert line.queue.leave(), "the sender has something to do"
+    assert line.queue.owner is None
+
+
+def test_the_lead_goes_on_to_the_thread_that_stands_first() -> None:
+    line = Line()
+    first, second, third = (waited(line) for _ in range(3))
+    assert line.queue.claim(first)
+    line.queue.pending = [first]
+    assert line.queue.take() == [first]
+    assert not line.queue.shared
+    line.queue.pending += [second, third]
+    line.queue.on_stored(line.queue.batch_of([first], [1]), 88)
+    assert not line.queue.leave(), "the sender has nothing to do"
+    assert line.queue.owner is second
+    assert second.sleep(0), "it was roused"
+    assert not third.sleep(0)
+    assert line.queue.claim(second)
+    assert line.queue.take() == [second, third]
+
+
+def test_the_sender_gives_the_lead_back_where_only_threads_wait() -> None:
+    line = Line()
+    (waits,) = [waited(line)]
+    assert not line.queue.enter()
+    assert line.queue.owner is waits
+    line.queue.owner = None
+    waits.leads = False  # its thread went away, or could not send it
+    assert line.queue.enter()
+
+
+def test_what_was_claimed_and_not_sent_stands_first_and_is_the_senders() -> None:
+    line = Line()
+    first = waited(line)
+    assert line.queue.claim(first)
+    assert line.queue.take() == [first]
+    later = line.submit(b"2", b"3")
+    assert line.queue.without_outcome() == [first, *later]
+    assert line.queue.leave()
+    assert line.queue.pending == [first, *later]
+    assert not line.queue.claim(first)
+    assert line.queue.enter()
+
+
+def test_a_claimed_message_that_has_its_outcome_leaves_nothing() -> None:
+    line = Line()
+    first = waited(line)
+    assert line.queue.claim(first)
+    line.queue.on_stored(line.queue.batch_of(line.queue.take(), [9]), 88)
+    assert not line.queue.leave()
+    assert line.queue.without_outcome() == []
 
 
 def test_what_a_blocking_sender_could_not_settle_the_loop_sends_again() -> None:
     line = Line()
-    assert line.queue.hold()
-    futures = [SendFuture(b"x", None, None, line.now + 30)]
-    batch = line.queue.batch_of(futures, [9])
+    assert line.queue.claim(waited(line))
+    batch = line.queue.batch_of(line.queue.take(), [9])
     assert (batch.sent, batch.attempts, numbers([batch])) == (True, 1, [(0, 0)])
     line.cut(batch)
-    line.queue.held = False
+    assert line.queue.leave()
     line.now += BACKOFF_S
     assert line.send() == [batch]
     assert (batch.attempts, numbers([batch])) == (2, [(0, 0)])

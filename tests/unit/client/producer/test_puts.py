@@ -4,7 +4,7 @@ from vq.client.config import ProducerConfig
 from vq.client.future import SendFuture
 from vq.client.producer.batch import Batch
 from vq.client.producer.partition_queue import PartitionQueue
-from vq.client.producer.puts import put_header, settle
+from vq.client.producer.puts import apply_answer, put_header
 from vq.errors import Busy
 from vq.model import ProducerStamp, TopicPartition
 from vq.remoting.wire_pb2 import PutRequest
@@ -28,9 +28,9 @@ def test_a_batch_that_may_be_stored_says_so_when_it_is_sent_again() -> None:
     queue.pending.append(SendFuture(b"x", None, None, 1e9))
     batch = queue.next_to_send(0.0, lambda _: [1])
     assert batch is not None
-    settle(queue, batch, Busy("later"), 1.0)
+    apply_answer(queue, batch, Busy("later"), 1.0)
     assert queue.next_to_send(9.0, lambda _: [1]) is batch
     assert not PutRequest.FromString(put_header(queue, batch)).resend
-    settle(queue, batch, None, 9.0)
+    apply_answer(queue, batch, None, 9.0)
     assert queue.next_to_send(99.0, lambda _: [1]) is batch
     assert PutRequest.FromString(put_header(queue, batch)).resend

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from vq.client.config import ProducerConfig
-from vq.client.future import SendFuture
+from vq.client.future import ANY_PARTITION, SendFuture
 from vq.client.producer.partition_queue import PartitionQueue
 from vq.client.producer.partitioner import key_partition
 from vq.client.producer.topic_queues import TopicQueues
-from vq.errors import InvalidArgument, InvalidState, UnknownTopic
+from vq.errors import InvalidArgument
 from vq.model import TopicPartition, TopicSettings
 
 
@@ -39,7 +39,7 @@ def update(
 
 
 def turns(queues: TopicQueues, count: int) -> list[int]:
-    return [queues.next_turn().where.partition for _ in range(count)]
+    return [queues.next_turn() for _ in range(count)]
 
 
 def test_messages_without_a_key_take_turns() -> None:
@@ -55,7 +55,8 @@ def test_turns_pass_partitions_without_a_master() -> None:
 def test_keys_go_where_their_hash_says_master_or_not() -> None:
     queues = queues_of(writable=[0])
     for key in ("a", "b", "c", ""):
-        assert queues.for_key(key).where.partition == key_partition(key, 4)
+        assert queues.partition_of(key) == key_partition(key, 4)
+    assert queues.partition_of(None) == ANY_PARTITION
 
 
 def test_partitions_are_added_and_keep_their_queues() -> None:
@@ -71,7 +72,7 @@ def test_turns_go_on_when_nothing_changed() -> None:
     assert turns(queues, 2) == [0, 1]
     update(queues, 3, max_message_bytes=10)
     assert turns(queues, 2) == [2, 0]
-    assert queues.message_bytes_max == 10
+    assert queues.content_bytes_max == 10
 
 
 class Partitioner:
@@ -87,8 +88,8 @@ class Partitioner:
 def test_a_partitioner_of_ones_own_is_told_everything() -> None:
     own = Partitioner(2)
     queues = queues_of(4, [1, 2], partitioner=own)
-    assert queues.for_key("k").where.partition == 2
-    assert turns(queues, 1) == [2]
+    assert queues.partition_of("k") == 2
+    assert queues.partition_of(None) == 2
     assert own.asked == [("k", 4, [1, 2]), (None, 4, [1, 2])]
 
 
@@ -96,49 +97,39 @@ def test_a_partitioner_of_ones_own_is_told_everything() -> None:
 def test_a_choice_that_is_no_partition_is_refused(number: int) -> None:
     queues = queues_of(partitioner=Partitioner(number))
     with pytest.raises(InvalidArgument, match=f"partition {number} of t"):
-        queues.for_key("k")
+        queues.partition_of("k")
     with pytest.raises(InvalidArgument):
-        queues.next_turn()
+        queues.partition_of(None)
 
 
-@pytest.mark.parametrize("partitioner", [None, Partitioner(0)])
-@pytest.mark.parametrize("error", [UnknownTopic("deleted"), InvalidState("closed")])
-def test_what_is_gone_stays_gone(partitioner: Any, error: Exception) -> None:
-    """Whoever still holds this object is told; each time with an exception of its own."""
-    queues = queues_of(partitioner=partitioner)
-    queues.refuse(error)  # type: ignore[arg-type]
-    update(queues, 5)
-    for _ in range(2):
-        with pytest.raises(type(error), match=str(error)) as first:
-            queues.next_turn()
-        with pytest.raises(type(error), match=str(error)) as second:
-            queues.for_key("k")
-        assert first.value is not second.value
-    assert len(queues.queues) == 5
+def future(number: int, partition: int = ANY_PARTITION) -> SendFuture:
+    return SendFuture(b"x" * number, None, None, math.inf, partition)
 
 
-def future(number: int) -> SendFuture:
-    return SendFuture(b"x" * number, None, None, math.inf)
-
-
+@pytest.mark.parametrize("directed", [None, 5])
 @pytest.mark.parametrize("writable", [[0, 1, 2, 3], [1, 3], [2]])
-def test_what_was_taken_in_is_spread_as_turns_would(writable: list[int]) -> None:
+def test_what_was_appended_is_drained_as_turns_would(
+    writable: list[int], directed: int | None
+) -> None:
     """In one go or one by one: the same queue for each, in the same order."""
-    by_turns, spread = queues_of(writable=writable), queues_of(writable=writable)
-    futures = [future(number) for number in range(11)]
+    by_turns, drained = queues_of(writable=writable), queues_of(writable=writable)
+    futures = [future(n, 0 if n == directed else ANY_PARTITION) for n in range(11)]
     for each in futures:
-        by_turns.next_turn().pending.append(each)
+        number = by_turns.next_turn() if each.partition == ANY_PARTITION else each.partition
+        by_turns.queues[number].pending.append(each)
     for some in (futures[:1], futures[1:4], [], futures[4:]):
-        spread.taken_in += some
-        assert spread.spread() == (len(some), sum(len(each.content) for each in some))
-        assert spread.taken_in == []
-    assert [queue.pending for queue in spread.queues] == [q.pending for q in by_turns.queues]
+        drained.appended += some
+        drained.directed = any(each.partition != ANY_PARTITION for each in some)
+        drained.drain()
+        assert drained.appended == []
+        assert not drained.directed
+    assert [queue.pending for queue in drained.queues] == [q.pending for q in by_turns.queues]
 
 
-def test_spreading_goes_on_where_turns_stopped() -> None:
+def test_draining_goes_on_where_turns_stopped() -> None:
     queues = queues_of()
     assert turns(queues, 3) == [0, 1, 2]
-    queues.taken_in += [future(1), future(2)]
-    queues.spread()
+    queues.appended += [future(1), future(2)]
+    queues.drain()
     assert [len(queue.pending) for queue in queues.queues] == [1, 0, 0, 1]
     assert turns(queues, 1) == [1]

@@ -1,4 +1,4 @@
-"""The plain socket of ``send_sync`` against peers that break every rule."""
+"""The connection of a thread that waits, against peers that break every rule."""
 
 import socket
 import threading
@@ -9,13 +9,14 @@ from contextlib import contextmanager
 import pytest
 from support.threads import in_thread
 
-from vq.client.producer.blocking_sender import BlockingConnection
 from vq.devtools.zookeeper import free_port
-from vq.errors import Busy, ProtocolError, ShuttingDown, Unreachable
+from vq.errors import ProtocolError, ShuttingDown, Unreachable
 from vq.model import Address
+from vq.remoting.blocking_connection import BlockingConnection
 from vq.remoting.connection import Opened, Request, ServerConnection, ServerIdentity
 from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply
+from vq.remoting.transport import TcpNetwork
 from vq.remoting.wire_pb2 import PingRequest, PingResponse
 
 PING = PingRequest().SerializeToString()
@@ -81,18 +82,19 @@ def peer(*scripts: Callable[[Session], None]) -> Iterator[Address]:
 
 @contextmanager
 def connection_to(address: Address, *, timeout: float = 5.0) -> Iterator[BlockingConnection]:
-    connection = BlockingConnection(address, client_id="c", cluster="test", timeout=timeout)
+    connection = BlockingConnection(
+        TcpNetwork(), address, client_id="c", cluster="test", timeout=timeout
+    )
     try:
         yield connection
     finally:
         connection.close()
 
 
-def ask(connection: BlockingConnection, count: int = 1, *, timeout: float = 5.0) -> list[bytes]:
-    frames = connection.exchange(Command.PING, [(PING, b"")] * count, timeout)
-    for frame in frames:
-        decode_reply(frame)
-    return [bytes(frame.body) for frame in frames]
+def ask(connection: BlockingConnection, *, timeout: float = 5.0) -> bytes:
+    frame = connection.exchange(Command.PING, PING, b"", timeout)
+    decode_reply(frame)
+    return bytes(frame.body)
 
 
 def usual(session: Session) -> None:
@@ -105,18 +107,7 @@ def usual(session: Session) -> None:
 
 def test_one_connection_serves_many_exchanges() -> None:
     with peer(usual) as address, connection_to(address) as connection:
-        assert [ask(connection) for _ in range(3)] == [[b"usual"]] * 3
-
-
-def test_answers_out_of_order_are_put_in_order() -> None:
-    def script(session: Session) -> None:
-        session.hello()
-        requests = session.requests(3)
-        for number in (2, 0, 1):
-            session.reply(requests[number], b"%d" % number)
-
-    with peer(script) as address, connection_to(address) as connection:
-        assert ask(connection, 3) == [b"0", b"1", b"2"]
+        assert [ask(connection) for _ in range(3)] == [b"usual"] * 3
 
 
 def test_answers_in_pieces_are_put_together() -> None:
@@ -131,7 +122,7 @@ def test_answers_in_pieces_are_put_together() -> None:
             time.sleep(0.001)
 
     with peer(script) as address, connection_to(address) as connection:
-        assert ask(connection) == [b"xy"]
+        assert ask(connection) == b"xy"
 
 
 def test_nobody_listens() -> None:
@@ -155,7 +146,7 @@ def test_a_peer_that_does_not_say_hello_leaves_no_doubt(script: Callable[[Sessio
     with peer(script, usual) as address, connection_to(address) as connection:
         with pytest.raises(Unreachable):
             ask(connection)
-        assert ask(connection) == [b"usual"]
+        assert ask(connection) == b"usual"
 
 
 def test_a_broker_of_another_cluster_says_so() -> None:
@@ -164,22 +155,22 @@ def test_a_broker_of_another_cluster_says_so() -> None:
         session.send(session.connection.data_to_send())
 
     with peer(script) as address:
-        connection = BlockingConnection(address, client_id="c", cluster="other", timeout=5.0)
+        connection = BlockingConnection(
+            TcpNetwork(), address, client_id="c", cluster="other", timeout=5.0
+        )
         with pytest.raises(Unreachable, match="belongs to cluster 'test'"):
             ask(connection)
 
 
-@pytest.mark.parametrize("answered", [0, 1])
-def test_a_peer_that_goes_away_in_between_ends_the_exchange(answered: int) -> None:
+def test_a_peer_that_goes_away_in_between_ends_the_exchange() -> None:
     def script(session: Session) -> None:
         session.hello()
-        for request in session.requests(2)[:answered]:
-            session.reply(request)
+        session.requests(1)
 
     with peer(script, usual) as address, connection_to(address) as connection:
         with pytest.raises(OSError):
-            ask(connection, 2)
-        assert ask(connection) == [b"usual"]
+            ask(connection)
+        assert ask(connection) == b"usual"
 
 
 def test_a_broker_that_stops_ends_the_exchange_with_what_it_says() -> None:
@@ -194,7 +185,7 @@ def test_a_broker_that_stops_ends_the_exchange_with_what_it_says() -> None:
     with peer(script, usual) as address, connection_to(address) as connection:
         with pytest.raises(ShuttingDown):
             ask(connection)
-        assert ask(connection) == [b"usual"]
+        assert ask(connection) == b"usual"
 
 
 def test_damage_ends_the_exchange() -> None:
@@ -206,14 +197,7 @@ def test_damage_ends_the_exchange() -> None:
     with peer(script, usual) as address, connection_to(address) as connection:
         with pytest.raises(ProtocolError):
             ask(connection)
-        assert ask(connection) == [b"usual"]
-
-
-def test_more_requests_than_the_broker_allows_are_refused_here() -> None:
-    with peer(usual, usual) as address, connection_to(address) as connection:
-        with pytest.raises(Busy, match="at most 4"):
-            ask(connection, 5)
-        assert ask(connection) == [b"usual"]
+        assert ask(connection) == b"usual"
 
 
 # Time ---------------------------------------------------------------------------------------------
@@ -249,7 +233,7 @@ def test_one_deadline_bounds_all_of_it(script: Callable[[Session], None]) -> Non
         with pytest.raises((TimeoutError, Unreachable)):
             ask(connection, timeout=0.2)
         assert 0.15 < time.monotonic() - begin < 5.0
-        assert ask(connection) == [b"usual"]
+        assert ask(connection) == b"usual"
 
 
 def test_connecting_has_a_bound_of_its_own() -> None:
@@ -269,7 +253,7 @@ def test_no_time_left_asks_nobody() -> None:
 
 def test_an_endless_time_out_is_as_good_as_a_long_one() -> None:
     with peer(usual) as address, connection_to(address, timeout=1e300) as connection:
-        assert ask(connection, timeout=1e300) == [b"usual"]
+        assert ask(connection, timeout=1e300) == b"usual"
 
 
 def test_another_thread_may_interrupt_an_exchange() -> None:

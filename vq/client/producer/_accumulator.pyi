@@ -2,27 +2,30 @@ from collections.abc import Callable
 
 from vq.client.future import SendCallback, SendFuture
 from vq.client.producer.head import Head
-from vq.client.producer.intake import Line
+from vq.client.producer.topic_queues import TopicQueues
 from vq.model import Message
 
-def quicken(type: type[Message], /) -> None: ...
-
-class Intake:
+class Appender:
     @property
-    def lines(self) -> dict[str, Line]: ...
-    most: int
+    def topics(self) -> dict[str, TopicQueues]: ...
+    @property
+    def space(self) -> int: ...
     awake: bool
+    closed: bool
     def __new__(
         cls,
         message: type[Message],
         future: type[SendFuture],
+        queues: type[TopicQueues],
         clock: Callable[[], float],
         timeout_s: float,
         wake: Callable[[], object],
         heads_of_tags: dict[str, Head],
-        bytes_max: int,
+        space: int,
+        overhead: int,
         /,
-    ) -> Intake: ...
-    def take(
+    ) -> Appender: ...
+    def append(
         self, message: Message, callback: SendCallback | None, timeout: float | None, /
     ) -> SendFuture | None: ...
+    def use(self, count: int, /) -> None: ...

@@ -1,0 +1,153 @@
+/* Making messages, compiled: a named tuple's constructor is a Python function, and a producer's
+ * caller makes one message per send. vq/model.py says which type it is for; calls of it give the
+ * same results and errors as any named tuple's.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+enum { FIELDS_MAX = 16 };
+
+/* What calls of the type need; one type in a process, held for ever. */
+static struct {
+    PyTypeObject *type; /* NULL: none yet */
+    Py_ssize_t fields;
+    PyObject *names[FIELDS_MAX];
+    PyObject *defaults[FIELDS_MAX]; /* NULL: the field must be given */
+} message;
+
+/* Whether a value can lead nowhere, so that no cycle goes through it. */
+static int is_atomic(PyObject *value)
+{
+    return value == Py_None || PyUnicode_CheckExact(value) || PyBytes_CheckExact(value) ||
+           PyLong_CheckExact(value);
+}
+
+/* Sort the arguments of a call into ``values`` (borrowed). Return 0 for what is no plain call:
+ * the type itself handles that, or says what is wrong. */
+static int sort_arguments(PyObject *const *args, Py_ssize_t count, PyObject *names,
+                          PyObject **values)
+{
+    if (count > message.fields)
+        return 0;
+    for (Py_ssize_t i = 0; i < message.fields; i++)
+        values[i] = i < count ? args[i] : NULL;
+    for (Py_ssize_t n = 0; names && n < PyTuple_GET_SIZE(names); n++) {
+        Py_ssize_t i = count;
+        while (i < message.fields && message.names[i] != PyTuple_GET_ITEM(names, n))
+            i++;
+        if (i == message.fields || values[i])
+            return 0;
+        values[i] = args[count + n];
+    }
+    for (Py_ssize_t i = 0; i < message.fields; i++) {
+        if (!values[i])
+            values[i] = message.defaults[i];
+        if (!values[i])
+            return 0;
+    }
+    return 1;
+}
+
+/* What calling any type does. */
+static PyObject *call_type(PyObject *type, PyObject *const *args, Py_ssize_t count, PyObject *names)
+{
+    PyObject *made = NULL;
+    PyObject *named = PyDict_New();
+    PyObject *positional = PyTuple_New(count);
+    if (!named || !positional)
+        goto done;
+    for (Py_ssize_t i = 0; i < count; i++)
+        PyTuple_SET_ITEM(positional, i, Py_NewRef(args[i]));
+    for (Py_ssize_t n = 0; names && n < PyTuple_GET_SIZE(names); n++)
+        if (PyDict_SetItem(named, PyTuple_GET_ITEM(names, n), args[count + n]) < 0)
+            goto done;
+    made = PyType_Type.tp_call(type, positional, named);
+done:
+    Py_XDECREF(positional);
+    Py_XDECREF(named);
+    return made;
+}
+
+static PyObject *make_message(PyObject *type, PyObject *const *args, size_t flags, PyObject *names)
+{
+    PyObject *values[FIELDS_MAX];
+    Py_ssize_t count = PyVectorcall_NARGS(flags);
+    if ((PyTypeObject *)type != message.type || !sort_arguments(args, count, names, values))
+        return call_type(type, args, count, names);
+    PyObject *made = message.type->tp_alloc(message.type, message.fields);
+    if (!made)
+        return NULL;
+    int atomic = 1;
+    for (Py_ssize_t i = 0; i < message.fields; i++) {
+        atomic &= is_atomic(values[i]);
+        PyTuple_SET_ITEM(made, i, Py_NewRef(values[i]));
+    }
+    if (atomic) /* the collector need not look at it, as with plain tuples of such values */
+        PyObject_GC_UnTrack(made);
+    return made;
+}
+
+/* Read names and defaults of a named tuple into ``message``; -1 with an exception. */
+static int learn_fields(PyObject *type)
+{
+    int learned = -1;
+    PyObject *names = PyObject_GetAttrString(type, "_fields");
+    PyObject *defaults = PyObject_GetAttrString(type, "_field_defaults");
+    if (!names || !defaults)
+        goto done;
+    if (!PyTuple_CheckExact(names) || !PyDict_CheckExact(defaults) ||
+        PyTuple_GET_SIZE(names) > FIELDS_MAX) {
+        PyErr_SetString(PyExc_TypeError, "a named tuple of few fields is needed");
+        goto done;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); i++) {
+        PyObject *name = Py_NewRef(PyTuple_GET_ITEM(names, i));
+        PyUnicode_InternInPlace(&name);
+        message.names[i] = name;
+        message.defaults[i] = Py_XNewRef(PyDict_GetItemWithError(defaults, name));
+    }
+    message.fields = PyTuple_GET_SIZE(names);
+    learned = PyErr_Occurred() ? -1 : 0;
+done:
+    Py_XDECREF(names);
+    Py_XDECREF(defaults);
+    return learned;
+}
+
+PyDoc_STRVAR(construct_doc,
+             "construct(type, /)\n--\n\n"
+             "Give a named tuple's type its constructor, where it is defined, and return the type.");
+
+static PyObject *construct(PyObject *module, PyObject *type)
+{
+    (void)module;
+    if (!PyType_Check(type) || !PyType_IsSubtype((PyTypeObject *)type, &PyTuple_Type)) {
+        PyErr_SetString(PyExc_TypeError, "a named tuple's type is needed");
+        return NULL;
+    }
+    if (!message.type) { /* a second interpreter's type stays as it is */
+        if (learn_fields(type) < 0)
+            return NULL;
+        message.type = (PyTypeObject *)Py_NewRef(type);
+        message.type->tp_vectorcall = make_message;
+    }
+    return Py_NewRef(type);
+}
+
+static PyMethodDef functions[] = {
+    {"construct", construct, METH_O, construct_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef_Slot module_slots[] = {{0, NULL}};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "vq._message",
+    .m_doc = "Making messages, compiled; see vq.model.",
+    .m_size = 0,
+    .m_methods = functions,
+    .m_slots = module_slots,
+};
+
+PyMODINIT_FUNC PyInit__message(void) { return PyModuleDef_Init(&definition); }

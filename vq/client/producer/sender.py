@@ -1,0 +1,251 @@
+"""The sender: on the loop, batches out of the accumulator to the brokers, and answers to outcomes.
+
+    accumulator ─ drain ─▶ queues decide what goes next ─▶ connection ─▶ broker
+    futures, callbacks ◀─ queues ◀─ ``apply_answer`` ◀──── replies
+
+Per message there is no task, timer, lock or loop call; batches form by themselves from what is
+appended while earlier ones are on their way.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from vq.client.cluster import ClusterClient
+from vq.client.config import ProducerConfig
+from vq.client.future import SendFuture
+from vq.client.ids import IdsUsedUp
+from vq.client.producer.accumulator import Accumulator
+from vq.client.producer.batch import Batch
+from vq.client.producer.partition_queue import PartitionQueue
+from vq.client.producer.puts import apply_answer, put_header
+from vq.client.producer.topic_queues import TopicQueues
+from vq.errors import ConnectionCut, NotSent, Unreachable, VqError
+from vq.model import Address
+from vq.remoting.broker_connection import BrokerConnection
+from vq.remoting.format import Command
+from vq.remoting.frames import Frame
+
+logger = logging.getLogger(__name__)
+_TICK_S = 0.1
+#: A broker that has not answered a batch for so long is asked again on a new connection; the stamp
+#: keeps what it stored meanwhile from being stored twice.
+_SILENCE_S = 10.0
+
+
+class Sender:
+    """Sends what one producer's accumulator holds. Loop-bound, except where a method says so.
+
+    Attributes:
+        accumulator: Where messages come from; made here, with the sender to wake.
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        config: ProducerConfig,
+        *,
+        every_plain: bool,
+        future: type[SendFuture],
+    ) -> None:
+        self._cluster = cluster
+        self._loop = asyncio.get_running_loop()
+        self._clock = cluster.clock.monotonic
+        self._leaving: list[PartitionQueue] = []  # given up, not yet closed
+        # Told when messages get their outcome, in this order.
+        self._waiters: dict[asyncio.Future[None], None] = {}
+        self._retry_timer: asyncio.TimerHandle | None = None
+        self._tick_timer: asyncio.TimerHandle | None = None
+        self.accumulator = Accumulator(
+            config, self._clock, self._wake, every_plain=every_plain, future=future
+        )
+
+    # Any thread -------------------------------------------------------------------------------
+    def _wake(self) -> None:
+        self._loop.call_soon_threadsafe(self.send_waiting)
+
+    def master_of(self, queue: PartitionQueue) -> Address | None:
+        """Return where a queue's batches go now, and note the master's epoch; its owner calls.
+
+        None: nobody leads the partition's group, or no message can be given an id now.
+        """
+        routes = self._cluster.routes
+        view = routes.topics.get(queue.where.topic)
+        if view is None or queue.where.partition >= len(view.partitions):
+            return None
+        group = view.partitions[queue.where.partition].writer_group
+        master = None if group is None else routes.master(group)
+        if master is None or not self._cluster.ids_ready:
+            return None
+        address, queue.epoch = master
+        return address
+
+    def apply_answer(
+        self, queue: PartitionQueue, batch: Batch, answer: Frame | VqError | None
+    ) -> None:
+        """Turn an answer to a batch into outcomes; the queue's owner calls. See ``puts``."""
+        error = apply_answer(queue, batch, answer, self._clock())
+        if error is not None and error.refresh_routes:
+            self._loop.call_soon_threadsafe(self._cluster.refresh, queue.where.topic)
+
+    def on_ended(self, count: int, size: int) -> None:
+        """Some messages have their outcome; called by the queues."""
+        self.accumulator.give_back(count, size)
+        if self._waiters:
+            self._loop.call_soon_threadsafe(self._wake_waiters)
+
+    # Sending ----------------------------------------------------------------------------------
+    def send_waiting(self) -> None:
+        """Send whatever can be sent now."""
+        self.accumulator.awake = False
+        self.accumulator.drain()
+        now = self._clock()
+        retry_at = 0.0
+        left = False
+        if self._leaving:
+            self._close_leaving()
+        for queue in self.accumulator.queues():
+            if queue.pending or queue.in_flight:
+                left = True
+                if self.accumulator.enter(queue):
+                    self._send_from(queue, now)
+                if queue.retry_at > now:
+                    retry_at = min(retry_at or queue.retry_at, queue.retry_at)
+        if retry_at:
+            self._send_at(retry_at)
+        if (left or self._leaving) and self._tick_timer is None:
+            self._tick_timer = self._loop.call_later(_TICK_S, self._tick)
+
+    def _send_from(self, queue: PartitionQueue, now: float) -> None:
+        """Send what can be sent of a queue that was entered, and leave it."""
+        try:
+            master = self.master_of(queue)
+            connection = None if master is None else self._cluster.live_connection(master)
+            if connection is not None:
+                while (batch := queue.next_to_send(now, self._cluster.take_ids)) is not None:
+                    self._put(queue, batch, connection)
+        except IdsUsedUp:
+            pass  # the cluster tells when there are more; each message has its deadline
+        except VqError as error:
+            queue.refuse_pending(NotSent(f"{queue.where}: {error}"))
+        except Exception:
+            logger.exception("sending from a queue failed, and goes on: partition=%s", queue.where)
+        finally:
+            queue.owner = None
+
+    def _put(self, queue: PartitionQueue, batch: Batch, connection: BrokerConnection) -> None:
+        attempt = batch.attempts
+        timer = self._loop.call_later(_SILENCE_S, self._no_answer, queue, connection)
+
+        def on_reply(frame: Frame | None) -> None:
+            timer.cancel()
+            if attempt == batch.attempts and batch.sent:
+                self._on_answer(queue, batch, frame)
+
+        try:
+            connection.send(Command.PUT, put_header(queue, batch), batch.body, on_reply)
+        except VqError as error:
+            timer.cancel()
+            if isinstance(error, ConnectionCut):
+                error = Unreachable(str(error))  # it has ended: nothing was sent
+            queue.on_refused(batch, error, self._clock())
+
+    def _no_answer(self, queue: PartitionQueue, connection: BrokerConnection) -> None:
+        logger.warning(
+            "a broker does not answer, connecting anew: broker=%s partition=%s",
+            connection.address,
+            queue.where,
+        )
+        connection.close()
+
+    def _on_answer(self, queue: PartitionQueue, batch: Batch, frame: Frame | None) -> None:
+        """Act on an answer to a batch in flight: no blocking sender claims such a queue."""
+        self.accumulator.enter(queue)
+        try:
+            self.apply_answer(queue, batch, frame)
+        finally:
+            queue.owner = None
+        if not self.accumulator.awake:
+            self.accumulator.awake = True
+            self._loop.call_soon(self.send_waiting)
+
+    # Time -------------------------------------------------------------------------------------
+    def _send_at(self, when: float) -> None:
+        if self._retry_timer is not None:
+            self._retry_timer.cancel()
+        self._retry_timer = self._loop.call_later(max(0.0, when - self._clock()), self.send_waiting)
+
+    def _tick(self) -> None:
+        """Give up what is past its deadline, and look again soon while anything is left."""
+        self._tick_timer = None
+        now = self._clock()
+        for queue in self.accumulator.queues():
+            if not (queue.in_flight or queue.pending):
+                continue
+            if not self.accumulator.enter(queue):
+                queue.drop_late(now)  # what waits behind a blocking sender
+                continue
+            try:
+                queue.on_tick(now)
+            finally:
+                queue.owner = None
+        self.send_waiting()
+
+    # Topics -----------------------------------------------------------------------------------
+    def leave(self, queues: TopicQueues, error: VqError) -> None:
+        """Give up a topic and everything that waits for it.
+
+        If it is published again its queues have other producer ids: they count from 0 again, which
+        a log that remembers these would take for resends of their first batches.
+        """
+        self._leaving += self.accumulator.remove(queues, error)
+        self._close_leaving()
+
+    def _close_leaving(self) -> None:
+        """Close the queues that were given up, except those that a blocking sender has now."""
+        left, self._leaving = self._leaving, []
+        for queue in left:
+            if not self.accumulator.enter(queue):
+                self._leaving.append(queue)  # its owner wakes the sender
+                continue
+            try:
+                assert queue.closed is not None
+                queue.close(queue.closed)
+            finally:
+                queue.owner = None
+
+    # Waiting ----------------------------------------------------------------------------------
+    def without_outcome(self) -> list[SendFuture]:
+        """Return every message that may have no outcome yet."""
+        self.accumulator.drain()
+        with self.accumulator.lock:
+            every = [*self._leaving, *self.accumulator.queues()]
+            return [future for queue in every for future in queue.without_outcome()]
+
+    async def until(self, reached: Callable[[], bool]) -> None:
+        """Return once ``reached()``; it is asked again whenever messages got their outcome.
+
+        Register first, then look: blocking senders apply answers in their own threads, and one
+        that does so between the look and the registration would wake nobody.
+        """
+        while True:
+            waiter = self._loop.create_future()
+            self._waiters[waiter] = None
+            try:
+                if reached():
+                    return
+                await waiter
+            finally:
+                self._waiters.pop(waiter, None)
+
+    def _wake_waiters(self) -> None:
+        waiters, self._waiters = self._waiters, {}
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def close(self) -> None:
+        """Stop; nothing is left to be sent."""
+        for timer in (self._retry_timer, self._tick_timer):
+            if timer is not None:
+                timer.cancel()

@@ -1,0 +1,100 @@
+"""One connection to one broker for threads that wait for their answer."""
+
+import time
+
+from vq.errors import Unreachable, VqError
+from vq.model import Address
+from vq.remoting.broker_connection import LIBRARY
+from vq.remoting.connection import ClientConnection, Closing, Opened, Reply
+from vq.remoting.frames import Buffer, Frame
+from vq.remoting.transport import BlockingStream, Network
+
+
+class BlockingConnection:
+    """A stream to one broker, used by one thread at a time; connects when first used.
+
+    Args:
+        network: Makes the stream.
+        address: Of the broker.
+        client_id: Said in HELLO.
+        cluster: Said in HELLO; a broker of another cluster refuses.
+        timeout: Bound of one attempt to connect, HELLO included, in seconds.
+    """
+
+    def __init__(
+        self, network: Network, address: Address, *, client_id: str, cluster: str, timeout: float
+    ) -> None:
+        self._network = network
+        self._address = address
+        self._client_id = client_id
+        self._cluster = cluster
+        self._timeout = timeout
+        self._stream: BlockingStream | None = None
+        self._state = ClientConnection()
+
+    def exchange(self, command: int, header: bytes, body: Buffer, timeout: float) -> Frame:
+        """Send one request and return its answer.
+
+        All of it, connecting too, takes at most ``timeout`` seconds.
+
+        Raises:
+            Unreachable: No connection could be made; nothing was sent.
+            OSError: The connection ended, or the time; it is closed now.
+            VqError: The broker sent what is no answer; likewise.
+        """
+        deadline = time.monotonic() + timeout
+        try:
+            if self._stream is None:
+                self._stream = self._connect(min(deadline, time.monotonic() + self._timeout))
+            _, out = self._state.request(command, header, body)
+            self._stream.send(b"".join(out), deadline)
+            while True:
+                for event in self._receive(self._stream, deadline):
+                    assert isinstance(event, Reply)
+                    return event.frame
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(self, deadline: float) -> BlockingStream:
+        stream: BlockingStream | None = None
+        try:
+            stream = self._network.open_stream(self._address, deadline)
+            self._state = ClientConnection()
+            hello = self._state.hello(
+                client_id=self._client_id, library=LIBRARY, cluster=self._cluster
+            )
+            stream.send(b"".join(hello), deadline)
+            while not any(isinstance(event, Opened) for event in self._receive(stream, deadline)):
+                pass
+        except BaseException as error:
+            if stream is not None:
+                stream.close()
+            if isinstance(error, OSError | VqError):
+                raise Unreachable(f"cannot connect to {self._address}: {error}") from error
+            raise
+        return stream
+
+    def _receive(self, stream: BlockingStream, deadline: float) -> list[Opened | Reply]:
+        """Wait for the next bytes and return what they mean."""
+        data = stream.receive(deadline)
+        if not data:
+            raise ConnectionResetError(f"{self._address} closed the connection")
+        events: list[Opened | Reply] = []
+        for event in self._state.receive_data(data):
+            if isinstance(event, Closing):
+                raise event.error
+            events.append(event)
+        return events
+
+    def interrupt(self) -> None:
+        """Have another thread's ``exchange`` end soon."""
+        stream = self._stream
+        if stream is not None:
+            stream.interrupt()
+
+    def close(self) -> None:
+        """End the connection; the next use makes a new one."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
