@@ -277,8 +277,8 @@ def test_deadlines_hold_while_a_broker_stands_still(
 
     with stopped(cluster, owner):
         slow = spawn(lambda: producer.send_sync(vq.Message(name, b"slow"), 3 * WAIT_S))
-        (lane,) = producer._core._lanes.values()
-        until(lambda: lane._leading)
+        (queue,) = producer._core._accumulator.topics[name].queues
+        until(lambda: queue.claimed)
         quick = [spawn(lambda: fail(b"quick")) for _ in range(4)]
         with in_thread(lambda: fail(b"behind", direct=False)) as behind:
             errors, took_s = zip(*(each.result(WAIT_S) for each in [*quick, behind]), strict=True)
@@ -296,7 +296,7 @@ def test_deadlines_hold_while_a_broker_stands_still(
 def test_ctrl_c_in_a_send_leaves_the_other_threads_their_results(
     cluster: ProcessCluster, factory: vq.MessageFactory
 ) -> None:
-    """The main thread leads the lane when the signal comes."""
+    """The main thread leads when the signal comes."""
     name = f"signal-{next(_names)}"
     create_topic(cluster, name, partitions=1)
     producer = factory.create_producer()
@@ -307,13 +307,13 @@ def test_ctrl_c_in_a_send_leaves_the_other_threads_their_results(
         others: list[Any] = []
 
         def interrupt() -> None:
-            (lane,) = producer._core._lanes.values()
-            until(lambda: lane._leading)
+            (queue,) = producer._core._accumulator.topics[name].queues
+            until(lambda: queue.claimed)
             others.extend(
                 spawn(lambda: producer.send_sync(vq.Message(name, b"other"), WAIT_S))
                 for _ in range(3)
             )
-            until(lambda: len(lane._waiting) == 3)
+            until(lambda: len(queue.pending) == 3)
             os.kill(os.getpid(), signal.SIGINT)
 
         with in_thread(interrupt), pytest.raises(KeyboardInterrupt):
