@@ -134,13 +134,14 @@ class BrokerConnection(asyncio.Protocol):
             raise ConnectionCut(f"the connection to {self.address} has ended")
         request_id, buffers = self._state.request(command, header, body, context=on_reply)
         if not self._out:
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
         self._out += buffers
         if len(body) >= _AT_ONCE_BYTES:
-            self._flush()
+            self.flush()
         return request_id
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Hand what was sent to the network now, not at the end of this turn."""
         out, self._out = self._out, []
         if out and self._transport is not None and not self.closed:
             self._transport.writelines(out)

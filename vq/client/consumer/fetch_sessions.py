@@ -486,8 +486,10 @@ class FetchSession:
         except BaseException:
             self._end(None)  # all ask anew: those behind this one would wait for ever
             raise
-        if not self._send_due:
-            self._send()
+        # At once, not at the end of the turn: the listeners that were just given messages run until
+        # this loop gets the interpreter again, and the broker need not wait for them.
+        self._send()
+        self.connection.flush()
 
     def _take_apart(self, response: FetchResponse, body: bytes) -> None:
         """Tell each partition its result; one that stumbles over it does not stop the others."""

@@ -46,6 +46,7 @@ class Connection:
         self.waiting: list[Callable[[Frame | None], None]] = []
         self.closed = False
         self.refuse: VqError | None = None
+        self.unflushed = 0
 
     def send(self, command: int, header: bytes, body: bytes, on_reply: Any) -> int:
         assert command == Command.FETCH
@@ -53,7 +54,11 @@ class Connection:
             raise self.refuse or ConnectionCut()
         self.requests.append(FetchRequest.FromString(header))
         self.waiting.append(on_reply)
+        self.unflushed += 1
         return len(self.requests)
+
+    def flush(self) -> None:
+        self.unflushed = 0
 
     @property
     def last(self) -> FetchRequest:
@@ -265,8 +270,9 @@ async def test_what_an_answer_leads_to_leaves_at_once() -> None:
     one.ask()
     await turn()
     world.here.answer(FetchResult(handle=1, size=1), body=b"x")
-    await turn()
     assert [handles(request) for request in world.here.requests] == [[1], [1]]
+    assert world.here.unflushed == 0
+    await turn()
     assert len(world.here.waiting) == 1
 
 
