@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import vq
-from vq.cli.connect import cluster_client
+from vq.admin.connect import cluster_client
 from vq.cli.worker import Worker
 from vq.coordination import topics
 from vq.devtools.processes import BrokerChild, BrokerSpec

@@ -18,7 +18,8 @@ from types import TracebackType
 from typing import Self
 
 from vq import limits
-from vq.admin.brokers import broker_status, cluster_status, partitions_of
+from vq.admin.brokers import all_statuses, broker_status
+from vq.admin.placements import partitions_of
 from vq.client.cluster import ClusterClient, open_cluster
 from vq.client.config import ConsumerConfig, MessageFactoryConfig, ProducerConfig
 from vq.client.consumer.core import ConsumerCore
@@ -335,7 +336,7 @@ class MessageFactory:
     ) -> dict[Address, StatusResult] | StatusResult:
         """Ask one broker, or every registered one, for its status."""
         if address is None:
-            return await cluster_status(self._opened())
+            return await all_statuses(self._opened())
         where = Address.parse(address) if isinstance(address, str) else address
         return await broker_status(self._opened(), where)
 

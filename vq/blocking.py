@@ -11,7 +11,8 @@ import time
 from types import TracebackType
 from typing import Self
 
-from vq.admin.brokers import broker_status, cluster_status, partitions_of
+from vq.admin.brokers import all_statuses, broker_status
+from vq.admin.placements import partitions_of
 from vq.client.cluster import ClusterClient, open_cluster
 from vq.client.config import ConsumerConfig, MessageFactoryConfig, ProducerConfig
 from vq.client.consumer.core import ConsumerCore
@@ -411,7 +412,7 @@ class MessageFactory:
         """
         runtime, cluster = self._opened()
         if address is None:
-            return runtime.run(cluster_status(cluster))
+            return runtime.run(all_statuses(cluster))
         where = Address.parse(address) if isinstance(address, str) else address
         return runtime.run(broker_status(cluster, where))
 

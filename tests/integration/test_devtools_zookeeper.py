@@ -14,7 +14,8 @@ import pytest
 from support.faults import wait_leader
 from support.zookeeper import admin
 
-from vq.devtools.zookeeper import EmbeddedZooKeeper, four_letter_word
+from vq.coordination.four_letter import four_letter_word
+from vq.devtools.zookeeper import EmbeddedZooKeeper
 from vq.errors import CoordinationError, InvalidState
 
 pytestmark = pytest.mark.slow

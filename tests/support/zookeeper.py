@@ -18,8 +18,9 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
+from vq.coordination.four_letter import four_letter_word
 from vq.coordination.zk import ZooKeeperCoordinator
-from vq.devtools.zookeeper import EmbeddedZooKeeper, MissingPart, four_letter_word
+from vq.devtools.zookeeper import EmbeddedZooKeeper, MissingPart
 
 DOCKER_IMAGE = "zookeeper:3.9"
 EXPIRE_S = 30.0

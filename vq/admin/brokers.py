@@ -1,27 +1,81 @@
-"""Questions to the cluster that need no producer and no consumer."""
+"""What brokers say of themselves, and which of them leads a group.
+
+Loop-bound functions on a ``ClusterClient``.
+"""
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
 
 from vq.client.cluster import ClusterClient
 from vq.coordination import registry
 from vq.errors import VqError
-from vq.model import Address, PartitionPlacement, StatusResult
+from vq.model import Address, NodeInfo, StatusResult
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import (
     DamagedRange,
+    PingRequest,
+    PingResponse,
     StatusRequest,
     StatusResponse,
 )
 
+#: States in which a partition takes no messages until somebody mends it.
+FAILED_STATES: Final = frozenset({"failed", "quarantined"})
+_SOUND_STATES: Final = frozenset({"rw", "ro"})
 
-async def partitions_of(cluster: ClusterClient, topic: str) -> list[PartitionPlacement]:
-    """Return where the partitions of a topic live, in rising order.
 
-    Raises:
-        UnknownTopic: There is no such topic.
+@dataclass(frozen=True, slots=True)
+class BadPartition:
+    """A partition that is neither rw nor ro at its broker, with the broker's reason."""
+
+    topic: str
+    partition: int
+    state: str
+    reason: str
+
+    @property
+    def failed(self) -> bool:
+        """Whether it takes no messages until somebody mends it; others go on by themselves."""
+        return self.state in FAILED_STATES
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Offsets ``[start, end)`` of a partition in which no batch is intact, at one broker group.
+
+    Attributes:
+        topic: The partition's topic.
+        partition: Its number.
+        group: The broker group whose master tells of it.
+        start: The first offset.
+        end: The offset behind the last one.
+        file: The block file, on the broker's machine.
+        reason: What was found there.
+        found_ms: When it was found, in milliseconds since 1970.
     """
-    return list((await cluster.track(topic)).partitions(topic))
+
+    topic: str
+    partition: int
+    group: str
+    start: int
+    end: int
+    file: str
+    reason: str
+    found_ms: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}-{self.partition} on {self.group}: offsets [{self.start}, {self.end}) "
+            f"are damaged in {self.file}: {self.reason}"
+        )
+
+
+# Asking ---------------------------------------------------------------------------------------
+async def list_brokers(cluster: ClusterClient) -> list[NodeInfo]:
+    """Return the registered brokers of all groups, sorted by group and node."""
+    return await registry.all_nodes(cluster.coordinator)
 
 
 async def broker_status(
@@ -45,9 +99,9 @@ async def broker_status(
     return _result(address, response)
 
 
-async def cluster_status(cluster: ClusterClient) -> dict[Address, StatusResult]:
+async def all_statuses(cluster: ClusterClient) -> dict[Address, StatusResult]:
     """Ask every registered broker; those that do not answer are left out."""
-    nodes = await registry.all_nodes(cluster.coordinator)
+    nodes = await list_brokers(cluster)
     answers = await asyncio.gather(
         *(broker_status(cluster, node.address) for node in nodes), return_exceptions=True
     )
@@ -60,10 +114,67 @@ async def cluster_status(cluster: ClusterClient) -> dict[Address, StatusResult]:
     return found
 
 
-def _ranges(damage: Iterable[DamagedRange]) -> list[dict[str, int | str]]:
+async def ping(cluster: ClusterClient, address: Address) -> tuple[float, float]:
+    """Return ``(round trip in seconds, the broker's clock minus ours in seconds)``.
+
+    The difference is known to half a round trip.
+
+    Raises:
+        VqError: No answer.
+    """
+    clock = cluster.clock
+    await cluster.connection(address)  # the connection's own cost is not part of the round trip
+    wall_ms, started = clock.wall_ms(), clock.monotonic()
+    answer, _ = await cluster.request(address, Command.PING, PingRequest())
+    assert isinstance(answer, PingResponse)
+    trip_s = clock.monotonic() - started
+    return trip_s, (answer.wall_ms - wall_ms) / 1000 - trip_s / 2
+
+
+async def master_of(cluster: ClusterClient, group: str) -> NodeInfo | None:
+    """Return the registered master of a group, None while it has none."""
+    found = await master_and_epoch(cluster, group)
+    return None if found is None else found[0]
+
+
+async def master_and_epoch(cluster: ClusterClient, group: str) -> tuple[NodeInfo, int] | None:
+    """Return the registered master of a group with its epoch, None while it has none."""
+    state = await registry.read_state(cluster.coordinator, group)
+    if state is None:
+        return None
+    node = await registry.read_node(cluster.coordinator, group, state.master)
+    return None if node is None else (node, state.epoch)
+
+
+# Reading a status -----------------------------------------------------------------------------
+def bad_partitions(status: StatusResult) -> list[BadPartition]:
+    """Return the partitions of a broker that are neither rw nor ro."""
+    return [
+        BadPartition(each["topic"], each["partition"], each["state"], each["reason"])
+        for each in status.raw["partitions"]
+        if each["state"] not in _SOUND_STATES
+    ]
+
+
+def damage(status: StatusResult) -> list[Damage]:
+    """Return the damaged ranges a broker tells of: the first few of each partition."""
+    return [
+        Damage(topic=part["topic"], partition=part["partition"], group=status.group, **each)
+        for part in status.raw["partitions"]
+        for each in part["damage"]
+    ]
+
+
+def damaged_ranges(status: StatusResult) -> int:
+    """Return how many damaged ranges a broker knows of, told or not."""
+    return sum(part["damaged_ranges"] for part in status.raw["partitions"])
+
+
+def damage_fields(found: Iterable[DamagedRange]) -> list[dict[str, Any]]:
+    """Return what the wire says of damaged ranges, by the names of ``Damage``."""
     return [
         {field.name: getattr(each, field.name) for field in each.DESCRIPTOR.fields}
-        for each in damage
+        for each in found
     ]
 
 
@@ -77,7 +188,7 @@ def _result(address: Address, response: StatusResponse) -> StatusResult:
     raw["partitions"] = [
         {
             **{field.name: getattr(each, field.name) for field in each.DESCRIPTOR.fields},
-            "damage": _ranges(each.damage),
+            "damage": damage_fields(each.damage),
             "damaged_ranges": max(each.damaged_ranges, len(each.damage)),
         }
         for each in response.partitions

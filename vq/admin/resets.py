@@ -9,7 +9,8 @@ import enum
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from vq.admin.partitions import Inspector, PartitionEnds, master_of
+from vq.admin.brokers import master_of
+from vq.admin.offsets import Inspector, PartitionEnds
 from vq.client.cluster import ClusterClient
 from vq.coordination import commits, groups, topics
 from vq.coordination.groups import UnknownGroup

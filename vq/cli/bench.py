@@ -15,8 +15,8 @@ from typing import Any
 
 import click
 
+from vq.admin.connect import cluster_client
 from vq.cli import worker
-from vq.cli.connect import cluster_client
 from vq.cli.options import Invocation, Seconds, WholeNumber, command_options
 from vq.client.config import MessageFactoryConfig
 from vq.coordination import groups, topics

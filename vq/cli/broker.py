@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from vq.cli.connect import use_safe_lines
+from vq.cli.logs import use_safe_lines
 from vq.cli.options import Invocation, WholeNumber, command_options
 from vq.cli.settings import build
 from vq.devtools.processes import die_with

@@ -1,22 +1,15 @@
 """``vq cluster``: the brokers as ZooKeeper knows them and as they answer themselves."""
 
-import asyncio
-from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import click
 
-from vq.admin.brokers import broker_status
-from vq.cli.connect import cluster_client
+from vq.admin.cluster import BrokerReport, ClusterStatus, cluster_status
+from vq.admin.connect import cluster_client
+from vq.admin.sizes import bytes_text
 from vq.cli.errors import CommandFailed
 from vq.cli.options import Commands, Invocation, command_options
-from vq.cli.output import bytes_text
-from vq.cli.verify import damage_text
-from vq.client.cluster import ClusterClient
-from vq.coordination import registry
-from vq.coordination.reading import gather_all
-from vq.errors import VqError
-from vq.model import GroupView, NodeInfo, StatusResult
 
 
 @click.group(cls=Commands)
@@ -33,127 +26,85 @@ def status(invocation: Invocation) -> None:
     problem, or a partition is failed, quarantined or damaged.
     """
 
-    async def work() -> list[dict[str, Any]]:
+    async def work() -> ClusterStatus:
         async with cluster_client(invocation.client_config()) as client:
-            views = await registry.groups(client.coordinator)
-            found = await gather_all(_group_rows(client, view) for view in views)
-            return [row for rows in found for row in rows]
+            return await cluster_status(client)
 
-    rows = invocation.run(work())
+    found = invocation.run(work())
     columns = ("group", "node", "address", "role", "epoch", "partitions", "disk_free", "answers")
-    invocation.output.table(rows, columns=columns)  # as many as fit into 80 characters
-    if not rows:
+    output = invocation.output
+    output.table([_row(each) for each in found.brokers], columns=columns)  # fit into 80 characters
+    if not found.brokers:
         config = invocation.client_config()
-        invocation.output.remark(
+        output.remark(
             f"no broker has ever registered in cluster {config.cluster!r} at {config.zookeeper}: "
             "start one with `vq broker`, or name another --cluster or --zookeeper"
         )
-    broken = [
-        f"{each['topic']}-{each['partition']} is {each['state']}: {each['reason']}"
-        for row in rows
-        for each in row["bad_partitions"]
-        if each["state"] in {"failed", "quarantined"}
-    ]
-    for text in broken:
-        invocation.output.remark(text)
-    problems = [f"{row['group']}/{row['node']}: {each}" for row in rows for each in row["problems"]]
-    for text in problems:
-        invocation.output.remark(text)
-    damaged = [each for row in rows for each in row["damage"]]
-    for each in damaged:
-        invocation.output.remark(damage_text(each["topic"], each["partition"], each["group"], each))
-    ranges = sum(row["damaged_ranges"] for row in rows)
-    if ranges > len(damaged):
-        invocation.output.remark(
-            f"{ranges - len(damaged)} further damaged range(s) are not shown here; "
-            "`vq topic verify NAME` shows all of a topic"
+    for bad in found.failed_partitions:
+        output.remark(f"{bad.topic}-{bad.partition} is {bad.state}: {bad.reason}")
+    for problem in found.problems:
+        output.remark(problem)
+    for damage in found.damage:
+        output.remark(str(damage))
+    if found.damaged_ranges > len(found.damage):
+        output.remark(
+            f"{found.damaged_ranges - len(found.damage)} further damaged range(s) are not shown "
+            "here; `vq topic verify NAME` shows all of a topic"
         )
-    bad = [row for row in rows if row["answers"] != "yes"]
-    if bad:
-        raise CommandFailed(f"{len(bad)} of {len(rows)} broker(s) are not well, see 'answers'")
-    if broken:
-        raise CommandFailed(f"{len(broken)} partition(s) take no messages, see above")
-    if ranges:
+    _fail_unless_well(found)
+
+
+def _fail_unless_well(found: ClusterStatus) -> None:
+    """End with the first kind of trouble there is.
+
+    Raises:
+        CommandFailed: There is one.
+    """
+    if found.silent:
         raise CommandFailed(
-            f"{ranges} range(s) of offsets are damaged, see above; docs/operations.md "
-            "(Damage in a partition) says what to do"
+            f"{len(found.silent)} of {len(found.brokers)} broker(s) are not well, see 'answers'"
         )
-    if problems:
-        raise CommandFailed(f"brokers tell of {len(problems)} problem(s), see above")
+    if found.failed_partitions:
+        raise CommandFailed(
+            f"{len(found.failed_partitions)} partition(s) take no messages, see above"
+        )
+    if found.damaged_ranges:
+        raise CommandFailed(
+            f"{found.damaged_ranges} range(s) of offsets are damaged, see above; "
+            "docs/operations.md (Damage in a partition) says what to do"
+        )
+    if found.problems:
+        raise CommandFailed(f"brokers tell of {len(found.problems)} problem(s), see above")
 
 
-async def _group_rows(client: ClusterClient, view: GroupView) -> list[dict[str, Any]]:
-    nodes, state = await asyncio.gather(
-        registry.nodes(client.coordinator, view.group),
-        registry.read_state(client.coordinator, view.group),
-    )
-    epoch = None if state is None else state.epoch
-    if not nodes:
-        return [_row(view, None, None, "no broker is registered", epoch)]
-    answers = await asyncio.gather(*(_ask(client, node) for node in nodes))
-    return [
-        _row(view, node, answer if isinstance(answer, StatusResult) else None, _said(answer), epoch)
-        for node, answer in zip(nodes, answers, strict=True)
-    ]
-
-
-async def _ask(client: ClusterClient, node: NodeInfo) -> StatusResult | VqError:
-    try:
-        return await broker_status(client, node.address)
-    except VqError as error:
-        return error
-
-
-def _said(answer: StatusResult | VqError) -> str:
-    return "yes" if isinstance(answer, StatusResult) else f"{type(answer).__name__}: {answer}"
-
-
-def _row(
-    view: GroupView,
-    node: NodeInfo | None,
-    answer: StatusResult | None,
-    said: str,
-    epoch: int | None,
-) -> dict[str, Any]:
+def _row(report: BrokerReport) -> dict[str, Any]:
+    node, answer = report.node, report.status
     raw = {} if answer is None else answer.raw
     free = raw.get("disk_bytes_free")
     role = None if answer is None else ("master" if raw.get("master") else "slave")
     return {
-        "group": view.group,
+        "group": report.group.group,
         "node": None if node is None else node.node,
         "address": None if node is None else str(node.address),
         "role": role,
-        "epoch": epoch,
-        "partitions": view.partitions,
+        "epoch": report.epoch,
+        "partitions": report.group.partitions,
         "connections": raw.get("connections"),
         "messages_in": raw.get("messages_in"),
         "disk_free": bytes_text(free),
         "uptime_s": None if answer is None else round(answer.uptime_s),
-        "answers": said,
-        "pool": view.pool,
-        "labels": dict(view.labels),
-        "draining": view.draining,
+        "answers": report.error or "yes",
+        "pool": report.group.pool,
+        "labels": dict(report.group.labels),
+        "draining": report.group.draining,
         "version": None if answer is None else answer.version,
         "bytes_in": raw.get("bytes_in"),
         "bytes_out": raw.get("bytes_out"),
         "flushes": raw.get("flushes"),
         "disk_bytes_free": free,
         "disk_bytes_total": raw.get("disk_bytes_total"),
-        "problems": list(raw.get("problems", ())),
-        "bad_partitions": _not_rw(raw.get("partitions", ())),
-        "damaged_ranges": sum(part["damaged_ranges"] for part in raw.get("partitions", ())),
-        "damage": [
-            {"topic": part["topic"], "partition": part["partition"], "group": view.group, **each}
-            for part in raw.get("partitions", ())
-            for each in part["damage"]
-        ],
+        "problems": report.problems,
+        "bad_partitions": [asdict(each) for each in report.bad_partitions],
+        "damaged_ranges": report.damaged_ranges,
+        "damage": [asdict(each) for each in report.damage],
     }
-
-
-def _not_rw(partitions: Sequence[Any]) -> list[dict[str, Any]]:
-    """Return the partitions that do not take appends, with the reason the broker gives."""
-    return [
-        {key: each[key] for key in ("topic", "partition", "state", "reason")}
-        for each in partitions
-        if each["state"] not in {"rw", "ro"}
-    ]

@@ -11,7 +11,7 @@ import click
 
 from vq.blocking import MessageFactory
 from vq.cli import text
-from vq.cli.connect import log_to_stderr
+from vq.cli.logs import log_to_stderr
 from vq.cli.options import Invocation, Seconds, WholeNumber, command_options
 from vq.client.config import StartPosition
 from vq.errors import InvalidArgument

@@ -1,4 +1,4 @@
-"""``vq group reset``: where a consumer group goes on. The plan is made in ``client.resets``."""
+"""``vq group reset``: where a consumer group goes on. The plan is made in ``admin.resets``."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from vq.admin import resets
+from vq.admin.connect import cluster_client
 from vq.admin.resets import Goal, Reset, Target
-from vq.cli.connect import cluster_client
 from vq.cli.errors import CommandFailed
 from vq.cli.options import Invocation, WholeNumber, command_options, yes_option
 from vq.client.cluster import ClusterClient

@@ -166,15 +166,3 @@ def _pretty(value: Value) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}".replace(",", " ")
     return f"{value:.3f}" if isinstance(value, float) else _plain(value)
-
-
-def bytes_text(count: int | None) -> str | None:
-    """Return a size for people, such as ``12.5 MiB``; None stays None."""
-    if count is None:
-        return None
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"

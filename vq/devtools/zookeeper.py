@@ -27,6 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from vq.coordination.four_letter import four_letter_word
 from vq.errors import CoordinationError, InvalidArgument, InvalidState, VqError
 
 logger = logging.getLogger(__name__)
@@ -122,19 +123,6 @@ def free_port(host: str = "127.0.0.1") -> int:
         probe.bind((host, 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def four_letter_word(host: str, port: int, word: str, *, timeout_s: float = 1.0) -> str:
-    """Send a ZooKeeper command such as ``srvr`` and return the answer, "" without one."""
-    try:
-        with socket.create_connection((host, port), timeout=timeout_s) as connection:
-            connection.sendall(word.encode())
-            chunks = []
-            while chunk := connection.recv(8192):
-                chunks.append(chunk)
-            return b"".join(chunks).decode(errors="replace")
-    except (OSError, UnicodeError):  # no host has such a name
-        return ""
 
 
 class EmbeddedZooKeeper:

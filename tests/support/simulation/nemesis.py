@@ -21,7 +21,7 @@ from support.simulation.world import (
     World,
 )
 
-from vq.admin import partitions as admin
+from vq.admin import placements as admin
 from vq.client.cluster import ClusterClient
 from vq.coordination import topics
 from vq.coordination.coordinator import SessionState

@@ -6,7 +6,7 @@ import json
 import click
 import pytest
 
-from vq.cli.output import Output, bytes_text
+from vq.cli.output import Output
 
 
 class Terminal(io.StringIO):
@@ -142,11 +142,3 @@ def test_progress_shows_on_a_terminal_and_never_on_standard_output() -> None:
         advance(3)
     assert "sending" in stderr.getvalue()
     assert stdout.getvalue() == ""
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [(None, None), (0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 << 40, "5.0 TiB")],
-)
-def test_sizes_are_shown_in_binary_units(count: int | None, text: str | None) -> None:
-    assert bytes_text(count) == text

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from support.coordination import client_of
 
-from vq.admin import partitions as admin
+from vq.admin import topics as admin
+from vq.admin.topics import Deletion
 from vq.cli import errors, topic
 from vq.client.config import MessageFactoryConfig
 from vq.coordination import topics
 from vq.coordination.coordinator import ConnectionLost, NotConnected, SessionExpired
 from vq.coordination.memory import MemoryEnsemble
-from vq.model import PartitionPlacement, Span
 
 CUTS = [ConnectionLost("no reply"), NotConnected("away for 6 s"), SessionExpired("it ended")]
 
@@ -30,11 +30,11 @@ def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         async with client_of(MemoryEnsemble()) as coordinator:
             yield SimpleNamespace(coordinator=coordinator)
 
-    async def plan(*_: object) -> None:
-        pass
+    async def plan(_: object, name: str) -> Deletion:
+        return Deletion(name, 1, 0, exact=True)
 
     monkeypatch.setattr(topic, "cluster_client", cluster_client)
-    monkeypatch.setattr(topic, "_plan_delete", plan)
+    monkeypatch.setattr(admin, "plan_delete", plan)
 
 
 def said(*arguments: str) -> dict[str, Any]:
@@ -68,12 +68,3 @@ def test_a_change_that_was_cut_is_perhaps_done(
     assert error["outcome"] == "unknown"
     assert "orders may or may not" in error["message"]
     assert "vq topic describe" in error["hint"]
-
-
-async def test_a_move_that_was_cut_is_perhaps_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin, "carry_out", raising(ConnectionLost("no reply")))
-    planned: Any = SimpleNamespace(
-        placement=PartitionPlacement("orders", 3, (Span("b1", 0),)),
-    )
-    with pytest.raises(topic.ChangeUnknown, match="moving orders-3 may or may not"):
-        await topic._carry_out(SimpleNamespace(), [planned])  # type: ignore[arg-type]

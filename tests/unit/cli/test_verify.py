@@ -5,12 +5,12 @@ import json
 
 import pytest
 
+from vq.admin.verification import HeldPart, Verified
 from vq.cli.errors import CommandFailed
 from vq.cli.output import Output
-from vq.cli.verify import Target, _show, _targets
-from vq.coordination.reading import TopicView
-from vq.errors import Busy, InvalidArgument
-from vq.model import Address, PartitionPlacement, Span, TopicSettings
+from vq.cli.verify import _show
+from vq.errors import Busy
+from vq.model import Address
 from vq.remoting.wire_pb2 import DamagedRange, VerifyResponse
 
 
@@ -35,30 +35,30 @@ class Cluster:
         return answer, b""
 
 
-async def asked(*answers: VerifyResponse | Exception) -> Target:
-    """Return a target that was asked as often as there are answers."""
-    target = Target("t", "id", 0, "g1", Address("b", 1))
+async def asked(*answers: VerifyResponse | Exception) -> Verified:
+    """Return what is known of a part that was asked as often as there are answers."""
+    part = HeldPart("t", "id", 0, "g1", Address("b", 1))
     cluster = Cluster(*answers)
     for number in range(len(answers)):
-        await target.ask(cluster, begin=number == 0)  # type: ignore[arg-type]
-    return target
+        await part.ask(cluster, begin=number == 0)  # type: ignore[arg-type]
+    return part.result()
 
 
-def cells(target: Target) -> dict[str, str]:
+def cells(verified: Verified) -> dict[str, str]:
     invocation = Invocation()
     try:
-        _show(invocation, [target])  # type: ignore[arg-type]
+        _show(invocation, [verified])  # type: ignore[arg-type]
     except CommandFailed:
         pass
     names, values = invocation.stdout.getvalue().splitlines()
     return dict(zip(names.split("\t"), values.split("\t"), strict=True))
 
 
-def document(target: Target) -> dict[str, object]:
-    """Show a target that was not verified, in JSON; the command must fail."""
+def document(verified: Verified) -> dict[str, object]:
+    """Show a part that was not verified, in JSON; the command must fail."""
     invocation = Invocation(as_json=True)
     with pytest.raises(CommandFailed):
-        _show(invocation, [target])  # type: ignore[arg-type]
+        _show(invocation, [verified])  # type: ignore[arg-type]
     return json.loads(invocation.stdout.getvalue())[0]  # type: ignore[no-any-return]
 
 
@@ -88,11 +88,3 @@ async def test_a_broker_that_restarts_meanwhile_has_verified_nothing() -> None:
     """A new process does not know of the pass."""
     row = document(await asked(VerifyResponse(running=True, begun_ms=5), VerifyResponse()))
     assert "restarted" in str(row["error"])
-
-
-async def test_a_partition_that_is_not_there_is_refused() -> None:
-    """Verifying nothing would end well."""
-    placement = PartitionPlacement("t", 0, (Span("g1", 0),))
-    view = TopicView("t", "id", TopicSettings(), 0, (placement,), (0,))
-    with pytest.raises(InvalidArgument, match="partitions 0 to 0, not 1"):
-        await _targets(Cluster(), [view], [0, 1])  # type: ignore[arg-type]

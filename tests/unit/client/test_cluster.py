@@ -5,10 +5,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from support.broker import MemoryCluster, memory_cluster, until, until_true
+from support.broker import MemoryCluster, memory_cluster, until
 from support.client import HOST, cluster_client, started
 
-from vq.admin.brokers import broker_status, cluster_status, partitions_of
 from vq.client.cluster import ClusterClient
 from vq.client.ids import EPOCH_MS, IdsUsedUp, time_ms_of
 from vq.clock import ManualClock
@@ -29,11 +28,7 @@ from vq.model import Address, TopicPartition
 from vq.remoting import broker_connection as connections
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import (
-    DamagedRange,
-    PartitionStatus,
     PingRequest,
-    StatusRequest,
-    StatusResponse,
 )
 
 
@@ -372,66 +367,3 @@ async def test_whoever_waits_at_the_end_is_told_that_it_is_the_end(
     for each in waiting:
         with pytest.raises(InvalidState, match="shut down"):
             await each
-
-
-# Queries ----------------------------------------------------------------------------------------
-async def test_status_of_one_and_of_all(cluster: MemoryCluster, client: ClusterClient) -> None:
-    address = await master(client)
-
-    async def has_heard() -> bool:
-        return (await broker_status(client, address)).partitions == 2
-
-    await until_true(has_heard)  # the broker, of the topic
-    one = await broker_status(client, address)
-    assert (one.address, one.group, one.node, one.partitions) == (address, "b1", "n1", 2)
-    assert len(one.raw["partitions"]) == 2
-    await cluster.start("b2")
-    assert {each.group for each in (await cluster_status(client)).values()} == {"b1", "b2"}
-    with pytest.raises(Unreachable):
-        await broker_status(client, Address("nowhere", 1))
-
-
-async def test_a_status_in_several_answers_is_put_together(
-    client: ClusterClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A broker of many partitions; a broker of before tells no number of damaged ranges."""
-    answers = {
-        ("", 0): StatusResponse(
-            node="n1",
-            more=True,
-            partitions=[
-                PartitionStatus(topic="a", partition=7, damage=[DamagedRange()], damaged_ranges=64)
-            ],
-        ),
-        ("a", 7): StatusResponse(
-            more=True, partitions=[PartitionStatus(topic="b", damage=[DamagedRange()])]
-        ),
-        ("b", 0): StatusResponse(),
-    }
-
-    async def answer(
-        _: Address, __: object, request: StatusRequest
-    ) -> tuple[StatusResponse, bytes]:
-        return answers[request.after_topic, request.after_partition], b""
-
-    monkeypatch.setattr(client, "request", answer)
-    found = await broker_status(client, Address("b1", 1))
-    assert found.node == "n1"
-    told = [
-        (each["topic"], each["partition"], each["damaged_ranges"])
-        for each in found.raw["partitions"]
-    ]
-    assert told == [("a", 7, 64), ("b", 0, 1)]
-
-
-async def test_brokers_that_do_not_answer_are_left_out(
-    cluster: MemoryCluster, client: ClusterClient
-) -> None:
-    await cluster.start("b2")
-    cluster.network.kill("b2")
-    assert [each.group for each in (await cluster_status(client)).values()] == ["b1"]
-
-
-async def test_partitions_of_a_topic(client: ClusterClient) -> None:
-    found = await partitions_of(client, "t")
-    assert [(each.partition, each.writer_group) for each in found] == [(0, "b1"), (1, "b1")]

@@ -1,9 +1,7 @@
-"""What operators ask of a cluster through the wire: ends of partitions, backlogs, moves.
+"""Where partitions live, and moving them to another broker group.
 
-Loop-bound functions on a ``ClusterClient``. Changes that concern ZooKeeper alone are in
-``vq.coordination.topics``. What a broker that is away would have to tell is None, never 0.
-
-A move copies nothing: the old group ends its span, the new one starts at that offset::
+Loop-bound functions on a ``ClusterClient``. A move copies nothing: the old group ends its span, the
+new one starts at that offset::
 
     SEAL at the old master     appends are refused from now on; returns the end and the producers
     ADOPT at the new master    makes an empty log that starts there and knows the producers
@@ -14,156 +12,32 @@ old master takes back after its ``seal_timeout_s``.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from vq.admin.brokers import master_of
+from vq.admin.changes import unknown_when_cut
 from vq.client.cluster import ClusterClient
 from vq.coordination import registry, topics
 from vq.coordination.allocation import pool_text
 from vq.coordination.placement import move
 from vq.coordination.reading import TopicView
-from vq.errors import (
-    CoordinationError,
-    InvalidArgument,
-    NotMaster,
-    TimedOut,
-    UnknownPartition,
-    VqError,
-)
-from vq.model import Address, NodeInfo, PartitionPlacement, Span
+from vq.errors import CoordinationError, InvalidArgument, NotMaster, TimedOut, UnknownPartition
+from vq.model import NodeInfo, PartitionPlacement
 from vq.remoting.format import Command
-from vq.remoting.wire_pb2 import (
-    AdoptRequest,
-    OffsetsRequest,
-    OffsetsResponse,
-    PingRequest,
-    PingResponse,
-    SealRequest,
-    SealResponse,
-)
+from vq.remoting.wire_pb2 import AdoptRequest, SealRequest, SealResponse
 
 #: Bound of one move from SEAL to the change in ZooKeeper. Well below the brokers' seal time-out.
 MOVE_TIMEOUT_S = 10.0
 
 
-# Masters and ends -----------------------------------------------------------------------------
-async def master_of(cluster: ClusterClient, group: str) -> NodeInfo | None:
-    """Return the registered master of a group, None while it has none."""
-    found = await _master_and_epoch(cluster, group)
-    return None if found is None else found[0]
-
-
-async def _master_and_epoch(cluster: ClusterClient, group: str) -> tuple[NodeInfo, int] | None:
-    state = await registry.read_state(cluster.coordinator, group)
-    if state is None:
-        return None
-    node = await registry.read_node(cluster.coordinator, group, state.master)
-    return None if node is None else (node, state.epoch)
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionEnds:
-    """The offsets a partition holds, ``[earliest, latest)``; ``log_end`` may be ahead of it."""
-
-    earliest: int
-    latest: int
-    log_end: int
-
-
-class Inspector:
-    """Asks brokers about partitions; remembers masters, so use one per question."""
-
-    def __init__(self, cluster: ClusterClient) -> None:
-        self._cluster = cluster
-        self._masters: dict[str, asyncio.Task[tuple[NodeInfo, int] | None]] = {}
-
-    async def ends(self, placement: PartitionPlacement) -> PartitionEnds | None:
-        """Return the ends of a partition, None when a broker that knows one does not answer."""
-        if not placement.spans:
-            return None
-        newest = await self._offsets(placement, placement.spans[-1])
-        oldest = newest
-        if len(placement.spans) > 1:
-            oldest = await self._offsets(placement, placement.spans[0])
-        if newest is None or oldest is None:
-            return None
-        return PartitionEnds(oldest.earliest, newest.latest, newest.log_end_offset)
-
-    async def offset_at_time(self, placement: PartitionPlacement, time_ms: int) -> int | None:
-        """Return the first batch stored at or after ``time_ms``, the end when none is that young.
-
-        None when a broker that must be asked does not answer.
-        """
-        for span in placement.spans:
-            answer = await self._ask(placement, span, OffsetsRequest(by_time=True, time_ms=time_ms))
-            if answer is None:
-                return None
-            if span.end is None or answer.offset < span.end:
-                return answer.offset
-        return None
-
-    async def count(self, placement: PartitionPlacement, start: int, end: int) -> int | None:
-        """Return how many messages lie in ``[start, end)``, None when a broker cannot tell.
-
-        Nor can one that answers with an estimate: damage or a failing medium hides what is there.
-        """
-        total = 0
-        for span in placement.spans:
-            low, high = max(start, span.start), end if span.end is None else min(end, span.end)
-            if low >= high:
-                continue
-            answer = await self._offsets(placement, span, low, high)
-            if answer is None or not answer.count_exact:
-                return None
-            total += answer.count
-        return total
-
-    async def _offsets(
-        self, placement: PartitionPlacement, span: Span, low: int = 0, high: int = 0
-    ) -> OffsetsResponse | None:
-        request = OffsetsRequest()
-        if low < high:
-            request.count, request.from_offset, request.to_offset = True, low, high
-        return await self._ask(placement, span, request)
-
-    async def _ask(
-        self, placement: PartitionPlacement, span: Span, request: OffsetsRequest
-    ) -> OffsetsResponse | None:
-        found = await self._master(span.group)
-        if found is None:
-            return None
-        master, request.epoch = found
-        request.topic, request.partition = placement.topic, placement.partition
-        try:
-            answer, _ = await self._cluster.request(master.address, Command.OFFSETS, request)
-        except VqError:
-            return None
-        assert isinstance(answer, OffsetsResponse)
-        return answer
-
-    async def _master(self, group: str) -> tuple[NodeInfo, int] | None:
-        task = self._masters.get(group)
-        if task is None:
-            task = asyncio.create_task(_master_and_epoch(self._cluster, group))
-            self._masters[group] = task
-        return await task
-
-
-async def ping(cluster: ClusterClient, address: Address) -> tuple[float, float]:
-    """Return ``(round trip in seconds, the broker's clock minus ours in seconds)``.
-
-    The difference is known to half a round trip.
+async def partitions_of(cluster: ClusterClient, topic: str) -> list[PartitionPlacement]:
+    """Return where the partitions of a topic live, in rising order.
 
     Raises:
-        VqError: No answer.
+        UnknownTopic: There is no such topic.
     """
-    clock = cluster.clock
-    await cluster.connection(address)  # the connection's own cost is not part of the round trip
-    wall_ms, started = clock.wall_ms(), clock.monotonic()
-    answer, _ = await cluster.request(address, Command.PING, PingRequest())
-    assert isinstance(answer, PingResponse)
-    trip_s = clock.monotonic() - started
-    return trip_s, (answer.wall_ms - wall_ms) / 1000 - trip_s / 2
+    return list((await cluster.track(topic)).partitions(topic))
 
 
 # Moves ----------------------------------------------------------------------------------------
@@ -180,6 +54,17 @@ class Move:
     def version(self) -> int:
         """Version of the partition's znode that all steps of this move rest on."""
         return self.view.partition_versions[self.placement.partition]
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """One partition that was moved; ``offset`` is where the new group goes on."""
+
+    topic: str
+    partition: int
+    source: str
+    target: str
+    offset: int
 
 
 async def plan_moves(
@@ -231,6 +116,22 @@ async def _need_master(cluster: ClusterClient, group: str, which: str) -> NodeIn
     if master is None:
         raise NotMaster(f"{which} group {group!r} has no running master; start its broker first")
     return master
+
+
+async def move_all(cluster: ClusterClient, planned: Sequence[Move]) -> list[Moved]:
+    """Move one partition after the other: an error leaves the rest where it was.
+
+    Raises:
+        ChangeUnknown: ZooKeeper went away; that partition is moved or not.
+        VqError: As ``carry_out``.
+    """
+    done = []
+    for each in planned:
+        name, number = each.placement.topic, each.placement.partition
+        with unknown_when_cut(f"moving {name}-{number}"):
+            offset = await carry_out(cluster, each)
+        done.append(Moved(name, number, each.source.group, each.target.group, offset))
+    return done
 
 
 async def carry_out(cluster: ClusterClient, planned: Move) -> int:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from vq.cli import checks
-from vq.cli.checks import BrokerAnswer, Finding, Level
+from vq.admin import checks
+from vq.admin.checks import BrokerAnswer, Finding, Level
 
 GIB = 1 << 30
 

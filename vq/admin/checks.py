@@ -1,4 +1,4 @@
-"""What ``vq doctor`` concludes from what it measured. Plain values in, findings out; no I/O.
+"""What is concluded from what was measured. Plain values in, findings out; no I/O.
 
 A check that fails means that something vq needs does not work now; a warning, that it works but
 not as one would want it in production, or only a part (such as ``vq standalone``) would not.
@@ -8,7 +8,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from vq.cli.output import bytes_text
+from vq.admin.sizes import bytes_text
 
 NOFILE_WARN = 4_096
 NOFILE_FAIL = 1_024

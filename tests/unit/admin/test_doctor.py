@@ -1,0 +1,77 @@
+"""Looks at ZooKeeper's servers, this machine and the brokers; the conclusions: ``test_checks``."""
+
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+from support.broker import memory_cluster
+from support.client import started
+
+from vq.admin import doctor
+from vq.admin.checks import Level
+from vq.broker.config import BrokerConfig
+from vq.devtools.zookeeper import free_port
+from vq.model import Address
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+HOSTS = ["127.0.0.1", pytest.param("::1", marks=pytest.mark.skipif(not _has_ipv6(), reason="v4"))]
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_zookeeper_that_is_silent_and_one_that_is_away(host: str) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family) as server:
+        address = Address(host, server.getsockname()[1])
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(16)
+                connection.sendall(b"Zookeeper version: 3.9.2-abc, built on some day\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        assert doctor.server_version(str(address)) == "3.9.2"
+    assert doctor.server_version(str(Address(host, free_port()))) is None
+
+
+def test_a_host_that_none_can_be_is_away_and_not_an_error() -> None:
+    assert doctor.server_version("a..b:2181") is None
+    assert doctor.server_version("a..b") is None
+
+
+def test_a_data_directory_that_is_not_there_yet_is_looked_at_where_it_will_be(
+    tmp_path: Path,
+) -> None:
+    config = BrokerConfig(data=tmp_path / "not" / "yet", group="g", node="n")
+    findings = {each.check: each for each in doctor.check_machine(config)}
+    assert list(findings) == [
+        "client loops",
+        "open files",
+        "data directory",
+        "disk space",
+        "fdatasync",
+    ]
+    assert str(tmp_path) in findings["data directory"].detail
+
+
+async def test_every_broker_and_its_clock_is_a_finding() -> None:
+    async with memory_cluster() as cluster:
+        await cluster.start("b1")
+        await cluster.start("b2")
+        async with started(cluster) as client:
+            findings = {each.check: each for each in await doctor.check_brokers(client)}
+            assert [*findings] == ["broker b1/n1", "broker b2/n1", "clocks"]
+            cluster.network.kill("b2")
+            findings = {each.check: each for each in await doctor.check_brokers(client)}
+            assert findings["broker b1/n1"].level is Level.OK
+            assert findings["broker b2/n1"].level is Level.FAIL

@@ -1,0 +1,148 @@
+"""Topics: what brokers say of them, and what deleting one takes away."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.broker import MemoryCluster, memory_cluster, until_true
+from support.client import factory_of, started
+
+from vq.admin import topics
+from vq.admin.brokers import Damage
+from vq.client.cluster import ClusterClient
+from vq.errors import Busy, InvalidArgument, UnknownTopic
+from vq.model import Address, Message, StatusResult, TopicSettings
+
+SIZE = 88 + 20 + 1  # of a batch with one message of one byte
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[MemoryCluster]:
+    """Two brokers, and topic ``t`` with partition 0 on b1 and 1 on b2."""
+    async with memory_cluster() as cluster:
+        await cluster.start("b1")
+        await cluster.start("b2")
+        await cluster.create_topic("t", partitions=2)
+        yield cluster
+
+
+@pytest.fixture
+async def client(cluster: MemoryCluster) -> AsyncIterator[ClusterClient]:
+    async with started(cluster, host="operator") as client:
+        yield client
+
+
+async def served(client: ClusterClient) -> None:
+    """Wait until the brokers have heard of the topic."""
+
+    async def done() -> bool:
+        found = await topics.describe_topic(client, "t")
+        return [each.state for each in found.partitions] == ["rw", "rw"]
+
+    await until_true(done)
+
+
+async def test_a_topic_is_described_by_the_brokers_that_hold_it(
+    cluster: MemoryCluster, client: ClusterClient
+) -> None:
+    async with factory_of(cluster) as factory, await factory.create_producer() as producer:
+        for number in range(4):
+            await producer.send(Message("t", b"%d" % number))
+    await served(client)
+    found = await topics.describe_topic(client, "t")
+    assert (found.topic.name, found.topic.settings.partitions) == ("t", 2)
+    assert found.refusing == ()
+    for each, group in zip(found.partitions, ("b1", "b2"), strict=True):
+        assert each.placement.writer_group == group
+        assert (each.damaged, each.damage, each.reasons) == (0, (), ())
+        assert each.ends is not None
+        assert each.ends.earliest == 0
+    assert sum(each.ends.latest for each in found.partitions if each.ends) == 4 * SIZE
+    assert await topics.plan_delete(client, "t") == topics.Deletion("t", 2, 4 * SIZE, exact=True)
+
+
+async def test_what_a_silent_broker_would_tell_is_unknown(
+    cluster: MemoryCluster, client: ClusterClient
+) -> None:
+    await served(client)
+    await cluster.nodes["b2"].stop()
+    found = await topics.describe_topic(client, "t")
+    one, two = found.partitions
+    assert (one.state, one.damaged, one.reasons) == ("rw", 0, ())
+    assert (two.state, two.ends, two.damaged) == (None, None, None)
+    assert two.reasons == ("group b2 has no running master",)
+    assert found.refusing == ()
+    assert not (await topics.plan_delete(client, "t")).exact
+
+
+def status(*partitions: dict[str, Any]) -> StatusResult:
+    """Return a status that tells of these partitions of ``t``."""
+    sound = {"topic": "t", "state": "rw", "reason": "", "damage": [], "damaged_ranges": 0}
+    raw = {"partitions": [{**sound, **each} for each in partitions]}
+    return StatusResult(Address("b1", 1), "b1", "n1", "", 0.0, len(partitions), raw=raw)
+
+
+async def described(
+    client: ClusterClient, monkeypatch: pytest.MonkeyPatch, *partitions: dict[str, Any]
+) -> topics.TopicDescription:
+    """Return what is said of ``t`` where every broker tells of these partitions."""
+
+    async def answer(*_: object) -> StatusResult:
+        return status(*partitions)
+
+    monkeypatch.setattr(topics, "broker_status", answer)
+    return await topics.describe_topic(client, "t")
+
+
+async def test_damage_and_the_reason_of_a_failed_partition_are_told(
+    client: ClusterClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await served(client)
+    damage = {"start": 1, "end": 2, "file": "f", "reason": "r", "found_ms": 3}
+    found = await described(
+        client,
+        monkeypatch,
+        {"partition": 0, "state": "failed", "reason": "EIO"},
+        {"partition": 1, "damage": [damage], "damaged_ranges": 5},
+    )
+    one, two = found.partitions
+    assert (one.state, one.reasons, one.damaged) == ("failed", ("EIO",), None)
+    assert (two.state, two.reasons, two.damaged) == ("rw", (), 5)
+    assert two.damage == (Damage("t", 1, "b1", 1, 2, "f", "r", 3),)
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+async def test_a_broker_that_does_not_name_a_partition_is_asked_why(
+    client: ClusterClient, monkeypatch: pytest.MonkeyPatch, refuses: bool
+) -> None:
+    """One that refuses says so; one that has not heard of the topic yet does not."""
+    await served(client)
+    if refuses:
+        request = client.request
+
+        async def refuse(address: Address, command: Any, message: Any) -> Any:
+            if message.DESCRIPTOR.name == "VerifyRequest":
+                raise Busy("the directory is damaged")
+            return await request(address, command, message)
+
+        monkeypatch.setattr(client, "request", refuse)
+    found = await described(client, monkeypatch)
+    assert found.refusing == (("b1", "b2") if refuses else ())
+    reasons = [each.reasons for each in found.partitions]
+    told = "group {} refuses t: Busy: the directory is damaged"
+    assert reasons == ([(told.format("b1"),), (told.format("b2"),)] if refuses else [(), ()])
+
+
+async def test_a_topic_is_made_listed_changed_and_deleted(client: ClusterClient) -> None:
+    made = await topics.create_topic(client, "u", TopicSettings(partitions=1))
+    assert [each.name for each in await topics.list_topics(client)] == ["t", "u"]
+    grown = await topics.add_partitions(client, "u", 2)
+    assert (grown.id, len(grown.partitions)) == (made.id, 3)
+    settings = replace(grown.settings, retention_hours=None)
+    assert (await topics.change_settings(client, "u", settings)).settings == settings
+    with pytest.raises(InvalidArgument):
+        await topics.change_settings(client, "u", replace(settings, partitions=4))
+    await topics.delete_topic(client, "u")
+    with pytest.raises(UnknownTopic):
+        await topics.describe_topic(client, "u")

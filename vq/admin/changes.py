@@ -1,0 +1,28 @@
+"""What became of a change that ZooKeeper did not answer."""
+
+import contextlib
+from collections.abc import Iterator
+
+from vq.coordination.coordinator import ConnectionLost, SessionExpired
+from vq.errors import OutcomeUnknown
+
+
+class ChangeUnknown(OutcomeUnknown):
+    """ZooKeeper went away in the middle of a change of several steps."""
+
+    hint = "`vq topic describe NAME` says how things stand; then run the command again if need be"
+
+
+@contextlib.contextmanager
+def unknown_when_cut(what: str) -> Iterator[None]:
+    """Say of a change that ZooKeeper's silence ended: perhaps done.
+
+    Also where that silence says that nothing was sent: this holds for the last step alone.
+
+    Raises:
+        ChangeUnknown: It did.
+    """
+    try:
+        yield
+    except (ConnectionLost, SessionExpired) as cut:
+        raise ChangeUnknown(f"{what} may or may not have been done: {cut}") from cut

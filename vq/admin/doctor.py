@@ -1,0 +1,182 @@
+"""Looks at this machine, at ZooKeeper and at every broker; ``checks`` concludes. Changes nothing.
+
+The looks at the machine block for a moment; those at the cluster run on a loop.
+"""
+
+import asyncio
+import os
+import resource
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from vq.admin import brokers, checks
+from vq.admin.brokers import broker_status, ping
+from vq.admin.checks import BrokerAnswer, Finding, Level
+from vq.admin.connect import cluster_client
+from vq.broker.config import BrokerConfig
+from vq.client.cluster import ClusterClient
+from vq.client.config import MessageFactoryConfig
+from vq.client.producer import accumulator
+from vq.coordination import registry
+from vq.coordination.four_letter import four_letter_word
+from vq.coordination.reading import gather_all
+from vq.errors import InvalidArgument, VqError
+from vq.model import Address, NodeInfo, is_host
+
+_SAMPLES: Final = 7
+_ZOOKEEPER_PORT: Final = 2181
+
+
+# This machine ---------------------------------------------------------------------------------
+def check_machine(config: BrokerConfig) -> list[Finding]:
+    """Look at this machine as a place for a broker with ``config``, and for clients."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return [
+        checks.client_loops(compiled=accumulator.LOOPS_COMPILED),
+        checks.open_files(soft, hard),
+        *_disk(config),
+    ]
+
+
+def _disk(config: BrokerConfig) -> list[Finding]:
+    place = _existing(config.data.absolute())
+    try:
+        seconds = _sync_times(place)
+    except OSError as error:
+        return [checks.data_directory(str(place), error.strerror or str(error))]
+    usage = shutil.disk_usage(place)
+    return [
+        checks.data_directory(str(place), None),
+        checks.disk_space(
+            str(place),
+            usage.free,
+            usage.total,
+            warn_at=config.disk_warn,
+            refuse_at=config.disk_refuse,
+        ),
+        checks.disk_sync(str(place), seconds),
+    ]
+
+
+def _existing(path: Path) -> Path:
+    """Return ``path`` or the nearest directory above it that is there."""
+    while not path.exists():
+        path = path.parent
+    return path
+
+
+def _sync_times(place: Path) -> list[float]:
+    """Return how long fdatasync took after each of some small writes."""
+    times = []
+    with tempfile.TemporaryFile(dir=place, buffering=0) as file:
+        for _ in range(_SAMPLES):
+            file.write(b"\0" * 4096)
+            started = time.perf_counter()
+            os.fdatasync(file.fileno())
+            times.append(time.perf_counter() - started)
+    return times
+
+
+def port_error(address: Address) -> str | None:
+    """Return why no server can listen at ``address`` now; None when one can."""
+    try:
+        _bind_once(address)
+    except OSError as refused:
+        return refused.strerror or str(refused)
+    return None
+
+
+def _bind_once(address: Address) -> None:
+    """Take the address and give it back, in each family that its host has.
+
+    Raises:
+        OSError: It cannot be had.
+    """
+    found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    for family, kind, protocol, _, where in found:
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            probe.bind(where)
+
+
+# The cluster ----------------------------------------------------------------------------------
+async def check_cluster(config: MessageFactoryConfig) -> list[Finding]:
+    """Look at ZooKeeper and every registered broker."""
+    servers = [part.strip() for part in config.zookeeper.split(",")]
+    versions = await asyncio.gather(
+        *(asyncio.to_thread(server_version, server) for server in servers)
+    )
+    found = checks.zookeeper_servers(dict(zip(servers, versions, strict=True)))
+    if found.level is Level.FAIL:
+        return [found]
+    try:
+        async with cluster_client(config) as cluster:
+            session = checks.zookeeper_session(await _latencies(cluster), None)
+            return [found, session, *await check_brokers(cluster)]
+    except VqError as error:
+        return [found, checks.zookeeper_session((), str(error))]
+
+
+def server_version(server: str) -> str | None:
+    """Return the version of a ZooKeeper server; "unknown": it hides it, None: no answer."""
+    try:
+        host, number = Address.parse(server)
+    except InvalidArgument:
+        host, number = server.strip("[]"), _ZOOKEEPER_PORT
+    if not is_host(host):
+        return None
+    for line in four_letter_word(host, number, "srvr").splitlines():
+        if line.startswith("Zookeeper version: "):
+            return line.removeprefix("Zookeeper version: ").split(",")[0].split("-")[0]
+    try:
+        with socket.create_connection((host, number), timeout=1.0):
+            return "unknown"
+    except OSError:
+        return None
+
+
+async def _latencies(cluster: ClusterClient) -> list[float]:
+    times = []
+    for _ in range(_SAMPLES):
+        started = time.perf_counter()
+        await cluster.coordinator.sync()
+        times.append(time.perf_counter() - started)
+    return times
+
+
+async def check_brokers(cluster: ClusterClient) -> Sequence[Finding]:
+    """Look at every registered broker, and at the groups without a master."""
+    views = await registry.groups(cluster.coordinator)
+    nodes = await gather_all(registry.nodes(cluster.coordinator, view.group) for view in views)
+    answers = await gather_all(_ask(cluster, node) for some in nodes for node in some)
+    return checks.brokers({view.group: view.alive for view in views}, answers)
+
+
+async def _ask(cluster: ClusterClient, node: NodeInfo) -> BrokerAnswer:
+    name, address = f"{node.group}/{node.node}", str(node.address)
+    try:
+        trip_s, skew_s = await ping(cluster, node.address)
+        status = await broker_status(cluster, node.address)
+    except VqError as error:
+        return BrokerAnswer(name, address, error=f"{type(error).__name__}: {error}")
+    return BrokerAnswer(
+        name,
+        address,
+        trip_s=trip_s,
+        skew_s=skew_s,
+        bad_partitions=[
+            f"{each.topic}-{each.partition} is {each.state} ({each.reason})"
+            for each in brokers.bad_partitions(status)
+            if each.failed
+        ],
+        damage=[str(each) for each in brokers.damage(status)],
+        damaged_ranges=brokers.damaged_ranges(status),
+        problems=status.raw["problems"],
+    )

@@ -1,0 +1,278 @@
+"""Consumer groups: their members, and how far behind they are.
+
+Loop-bound functions on a ``ClusterClient``. What a broker that is away would have to tell is None,
+never 0. Setting where a group goes on is in ``resets``.
+"""
+
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass
+
+from vq.admin.offsets import Inspector
+from vq.client.cluster import ClusterClient
+from vq.coordination import claims, commits, groups, topics
+from vq.coordination.coordinator import Coordinator
+from vq.coordination.groups import MemberView, UnknownGroup
+from vq.coordination.paths import CommittedOffset, ConsumerGroup, Owner
+from vq.coordination.reading import TopicView, gather_all
+from vq.errors import UnknownTopic
+from vq.model import PartitionPlacement, TopicPartition
+
+
+# list -----------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class GroupSummary:
+    """A consumer group in a list.
+
+    Attributes:
+        group: Its name.
+        topics: What it reads, sorted.
+        members: How many consumers are alive.
+        model: ``clustering``: each message goes to one member.
+        start: ``earliest`` or ``latest``: where a partition without a committed offset begins.
+    """
+
+    group: str
+    topics: tuple[str, ...]
+    members: int
+    model: str
+    start: str
+
+
+async def list_groups(cluster: ClusterClient) -> list[GroupSummary]:
+    """Return all consumer groups, sorted by name."""
+    names = await groups.list_groups(cluster.coordinator)
+    return await gather_all(_group_summary(cluster.coordinator, name) for name in names)
+
+
+async def _group_summary(coordinator: Coordinator, name: str) -> GroupSummary:
+    contract = await groups.read_group(coordinator, name) or ConsumerGroup()
+    members = await groups.members(coordinator, name)
+    topics_read = tuple(sorted(contract.topics))
+    return GroupSummary(name, topics_read, len(members), contract.model, contract.start)
+
+
+# describe -------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A live consumer of a group; ``partitions`` is how many it owns."""
+
+    member: str
+    host: str
+    pid: int
+    partitions: int
+    topics: tuple[str, ...]
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupProgress:
+    """How far a group is in one partition, and what keeps it from going on.
+
+    Attributes:
+        topic: The partition's topic.
+        partition: Its number.
+        owner: The member that consumes it now; None: no member does.
+        committed: Everything before this offset is done; None: nothing was committed.
+        end: Where the partition ends; None: its broker does not answer.
+        lag_bytes: What lies between the group's place and the end; None: unknown.
+        lag_messages: The same in messages; None: unknown, or not counted.
+        committed_ms: When it was committed, in milliseconds since 1970.
+        committed_by: The member that committed it.
+        stopped: What keeps the group, or the owner, from going on; None: nothing does.
+        stopped_at: The offset at which the owner stands.
+        stopped_since_ms: Since when the owner stands there.
+        needs_reset: The group goes on only after a reset.
+    """
+
+    topic: str
+    partition: int
+    owner: str | None = None
+    committed: int | None = None
+    end: int | None = None
+    lag_bytes: int | None = None
+    lag_messages: int | None = None
+    committed_ms: int | None = None
+    committed_by: str | None = None
+    stopped: str | None = None
+    stopped_at: int | None = None
+    stopped_since_ms: int | None = None
+    needs_reset: bool = False
+
+    @property
+    def beyond_end(self) -> bool:
+        """Whether the committed offset lies beyond the end: messages were lost there."""
+        return self.committed is not None and self.end is not None and self.committed > self.end
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A consumer group, its members, and its progress in every partition.
+
+    Attributes:
+        group: Its name.
+        model: ``clustering``: each message goes to one member.
+        start: ``earliest`` or ``latest``: where a partition without a committed offset begins.
+        topics: Each topic it reads, with its filter; "": all messages.
+        deleted_topics: Topics of the group that are not there any more.
+        members: The live consumers, sorted by name.
+        partitions: The group's progress, by topic and partition.
+    """
+
+    group: str
+    model: str
+    start: str
+    topics: Mapping[str, str]
+    deleted_topics: tuple[str, ...]
+    members: tuple[GroupMember, ...]
+    partitions: tuple[GroupProgress, ...]
+
+    @property
+    def lag_bytes(self) -> int | None:
+        """The lag over all partitions; one unknown part makes it unknown."""
+        return _total(each.lag_bytes for each in self.partitions)
+
+    @property
+    def lag_messages(self) -> int | None:
+        """The same in messages."""
+        return _total(each.lag_messages for each in self.partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupNodes:
+    """What the tree says of a group; a topic that is gone is missing from ``topics``.
+
+    ``younger`` has the partitions without a committed offset that were made after the group began.
+    """
+
+    contract: ConsumerGroup
+    members: Mapping[str, MemberView]
+    owners: Mapping[TopicPartition, Owner]
+    offsets: Mapping[TopicPartition, CommittedOffset]
+    topics: Mapping[str, TopicView]
+    younger: Set[TopicPartition] = frozenset()
+
+
+async def describe_group(
+    cluster: ClusterClient, name: str, *, count: bool = True
+) -> GroupDescription:
+    """Return a group with its members and its lag in every partition.
+
+    ``count``: also in messages, which brokers have to count.
+
+    Raises:
+        UnknownGroup: There is none of this name.
+    """
+    nodes = await _read(cluster, name)
+    inspector = Inspector(cluster)
+    partitions = await gather_all(
+        progress(inspector, nodes, placement, count=count)
+        for view in nodes.topics.values()
+        for placement in view.partitions
+    )
+    return description(name, nodes, partitions)
+
+
+def description(
+    name: str, nodes: GroupNodes, partitions: Iterable[GroupProgress]
+) -> GroupDescription:
+    """Return a group from what the tree says of it, and its progress."""
+    contract, told = nodes.contract, tuple(partitions)
+    return GroupDescription(
+        group=name,
+        model=contract.model,
+        start=contract.start,
+        topics={topic: contract.topics[topic] for topic in nodes.topics},
+        deleted_topics=tuple(sorted(set(contract.topics) - set(nodes.topics))),
+        members=tuple(_member(view, told) for view in nodes.members.values()),
+        partitions=told,
+    )
+
+
+async def _read(cluster: ClusterClient, name: str) -> GroupNodes:
+    coordinator = cluster.coordinator
+    contract = await groups.read_group(coordinator, name)
+    if contract is None:
+        raise UnknownGroup(f"there is no consumer group {name!r}")
+    names = sorted(contract.topics)
+    views = await gather_all(_view_or_none(coordinator, each) for each in names)
+    present = {view.name: view for view in views if view is not None}
+    offsets = await commits.read_offsets(coordinator, name, names)
+    fresh = [
+        where
+        for view in present.values()
+        for number in range(len(view.partitions))
+        if (where := TopicPartition(view.name, number)) not in offsets
+    ]
+    younger = await gather_all(claims.is_younger(coordinator, name, where) for where in fresh)
+    return GroupNodes(
+        contract,
+        await groups.members(coordinator, name),
+        await claims.read_partitions(coordinator, Owner, name, names),
+        offsets,
+        present,
+        {where for where, is_younger in zip(fresh, younger, strict=True) if is_younger},
+    )
+
+
+async def _view_or_none(coordinator: Coordinator, topic: str) -> TopicView | None:
+    try:
+        return await topics.describe_topic(coordinator, topic)
+    except UnknownTopic:
+        return None
+
+
+async def progress(
+    inspector: Inspector, nodes: GroupNodes, placement: PartitionPlacement, *, count: bool
+) -> GroupProgress:
+    """Return how far a group is in one partition."""
+    where = TopicPartition(placement.topic, placement.partition)
+    committed = nodes.offsets.get(where)
+    owner = nodes.owners.get(where)
+    stopped = committed.stopped if committed is not None else ""
+    ends = await inspector.ends(placement)
+    begin = end = None
+    if ends is not None:
+        end = ends.latest
+        begin = max(committed.offset, ends.earliest) if committed is not None else ends.earliest
+        if committed is None and nodes.contract.start == "latest" and where not in nodes.younger:
+            begin = end
+    messages = None
+    beyond = begin is not None and end is not None and begin > end  # messages were lost
+    if count and begin is not None and end is not None and not beyond:
+        messages = await inspector.count(placement, begin, end) if begin < end else 0
+    return GroupProgress(
+        topic=placement.topic,
+        partition=placement.partition,
+        owner=None if owner is None else owner.member,
+        committed=None if committed is None else committed.offset,
+        end=end,
+        lag_bytes=None if begin is None or end is None or beyond else end - begin,
+        lag_messages=messages,
+        committed_ms=None if committed is None else committed.time_ms,
+        committed_by=None if committed is None else committed.member,
+        stopped=stopped or (owner.stopped if owner is not None else "") or None,
+        stopped_at=None if owner is None else owner.stopped_at,
+        stopped_since_ms=None if owner is None else owner.stopped_since_ms or None,
+        needs_reset=bool(stopped),
+    )
+
+
+def _member(view: MemberView, partitions: Iterable[GroupProgress]) -> GroupMember:
+    return GroupMember(
+        member=view.member,
+        host=view.value.host,
+        pid=view.value.pid,
+        partitions=sum(each.owner == view.member for each in partitions),
+        topics=view.value.topics,
+        since_ms=view.value.since_ms,
+    )
+
+
+def _total(values: Iterable[int | None]) -> int | None:
+    """Return a sum; one unknown part makes it unknown."""
+    known: list[int] = []
+    for value in values:
+        if value is None:
+            return None
+        known.append(value)
+    return sum(known)

@@ -1,0 +1,133 @@
+"""The offsets that partitions hold: their ends, the one of a time, and the messages between two.
+
+Loop-bound functions on a ``ClusterClient``. What a broker that is away would have to tell is None,
+never 0.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from vq.admin.brokers import master_and_epoch
+from vq.client.cluster import ClusterClient
+from vq.coordination import topics
+from vq.coordination.reading import gather_all
+from vq.errors import VqError
+from vq.model import NodeInfo, PartitionPlacement, Span
+from vq.remoting.format import Command
+from vq.remoting.wire_pb2 import OffsetsRequest, OffsetsResponse
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionEnds:
+    """The offsets a partition holds, ``[earliest, latest)``; ``log_end`` may be ahead of it."""
+
+    earliest: int
+    latest: int
+    log_end: int
+
+
+async def offset_bounds(cluster: ClusterClient, topic: str) -> dict[int, PartitionEnds | None]:
+    """Return the ends of every partition of a topic; None where a broker does not answer.
+
+    Raises:
+        UnknownTopic: There is no such topic.
+    """
+    view = await topics.describe_topic(cluster.coordinator, topic)
+    inspector = Inspector(cluster)
+    ends = await gather_all(inspector.ends(each) for each in view.partitions)
+    return dict(enumerate(ends))
+
+
+async def offsets_at_time(
+    cluster: ClusterClient, topic: str, time_ms: int
+) -> dict[int, int | None]:
+    """Return, for every partition of a topic, the first batch stored at or after ``time_ms``.
+
+    The end of a partition where none is that young; None where a broker does not answer.
+
+    Raises:
+        UnknownTopic: There is no such topic.
+    """
+    view = await topics.describe_topic(cluster.coordinator, topic)
+    inspector = Inspector(cluster)
+    found = await gather_all(inspector.offset_at_time(each, time_ms) for each in view.partitions)
+    return dict(enumerate(found))
+
+
+class Inspector:
+    """Asks brokers about partitions; remembers masters, so use one per question."""
+
+    def __init__(self, cluster: ClusterClient) -> None:
+        self._cluster = cluster
+        self._masters: dict[str, asyncio.Task[tuple[NodeInfo, int] | None]] = {}
+
+    async def ends(self, placement: PartitionPlacement) -> PartitionEnds | None:
+        """Return the ends of a partition, None when a broker that knows one does not answer."""
+        if not placement.spans:
+            return None
+        newest = await self._offsets(placement, placement.spans[-1])
+        oldest = newest
+        if len(placement.spans) > 1:
+            oldest = await self._offsets(placement, placement.spans[0])
+        if newest is None or oldest is None:
+            return None
+        return PartitionEnds(oldest.earliest, newest.latest, newest.log_end_offset)
+
+    async def offset_at_time(self, placement: PartitionPlacement, time_ms: int) -> int | None:
+        """Return the first batch stored at or after ``time_ms``, the end when none is that young.
+
+        None when a broker that must be asked does not answer.
+        """
+        for span in placement.spans:
+            answer = await self._ask(placement, span, OffsetsRequest(by_time=True, time_ms=time_ms))
+            if answer is None:
+                return None
+            if span.end is None or answer.offset < span.end:
+                return answer.offset
+        return None
+
+    async def count(self, placement: PartitionPlacement, start: int, end: int) -> int | None:
+        """Return how many messages lie in ``[start, end)``, None when a broker cannot tell.
+
+        Nor can one that answers with an estimate: damage or a failing medium hides what is there.
+        """
+        total = 0
+        for span in placement.spans:
+            low, high = max(start, span.start), end if span.end is None else min(end, span.end)
+            if low >= high:
+                continue
+            answer = await self._offsets(placement, span, low, high)
+            if answer is None or not answer.count_exact:
+                return None
+            total += answer.count
+        return total
+
+    async def _offsets(
+        self, placement: PartitionPlacement, span: Span, low: int = 0, high: int = 0
+    ) -> OffsetsResponse | None:
+        request = OffsetsRequest()
+        if low < high:
+            request.count, request.from_offset, request.to_offset = True, low, high
+        return await self._ask(placement, span, request)
+
+    async def _ask(
+        self, placement: PartitionPlacement, span: Span, request: OffsetsRequest
+    ) -> OffsetsResponse | None:
+        found = await self._master(span.group)
+        if found is None:
+            return None
+        master, request.epoch = found
+        request.topic, request.partition = placement.topic, placement.partition
+        try:
+            answer, _ = await self._cluster.request(master.address, Command.OFFSETS, request)
+        except VqError:
+            return None
+        assert isinstance(answer, OffsetsResponse)
+        return answer
+
+    async def _master(self, group: str) -> tuple[NodeInfo, int] | None:
+        task = self._masters.get(group)
+        if task is None:
+            task = asyncio.create_task(master_and_epoch(self._cluster, group))
+            self._masters[group] = task
+        return await task

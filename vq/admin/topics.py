@@ -1,0 +1,264 @@
+"""Topics: making, listing, describing, changing and deleting them.
+
+Loop-bound functions on a ``ClusterClient``. What a broker that is away would have to tell is None,
+never 0. Moving a topic's partitions is in ``placements``.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from vq.admin import brokers
+from vq.admin.brokers import FAILED_STATES, Damage, broker_status, master_of
+from vq.admin.changes import unknown_when_cut
+from vq.admin.offsets import Inspector, PartitionEnds
+from vq.client.cluster import ClusterClient
+from vq.coordination import topics
+from vq.coordination.reading import TopicView, gather_all
+from vq.errors import VqError
+from vq.model import Address, PartitionPlacement, PartitionState, TopicSettings
+from vq.remoting.format import Command
+from vq.remoting.wire_pb2 import VerifyRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as ZooKeeper knows it; ``id`` tells it from a namesake that was deleted."""
+
+    name: str
+    id: str
+    settings: TopicSettings
+    partitions: tuple[PartitionPlacement, ...]
+
+
+def _topic(view: TopicView) -> Topic:
+    return Topic(view.name, view.id, view.settings, view.partitions)
+
+
+# Changing -------------------------------------------------------------------------------------
+async def create_topic(
+    cluster: ClusterClient, name: str, settings: TopicSettings | None = None
+) -> Topic:
+    """Make a topic and place its partitions evenly on the live broker groups.
+
+    Raises:
+        TopicExists: There is one of this name.
+        CoordinationError: No broker group can take partitions.
+        ChangeUnknown: ZooKeeper went away; it is made, made in part, or not made.
+    """
+    with unknown_when_cut(f"creating {name}"):
+        return _topic(await topics.create_topic(cluster.coordinator, name, settings))
+
+
+async def change_settings(cluster: ClusterClient, name: str, settings: TopicSettings) -> Topic:
+    """Replace a topic's settings; the number of partitions must stay the same.
+
+    Raises:
+        UnknownTopic: There is none of this name.
+        InvalidArgument: The number of partitions differs.
+        ChangeUnknown: ZooKeeper went away; they are replaced or not.
+    """
+    with unknown_when_cut(f"changing {name}"):
+        return _topic(await topics.change_settings(cluster.coordinator, name, settings))
+
+
+async def add_partitions(cluster: ClusterClient, name: str, count: int) -> Topic:
+    """Give a topic ``count`` more partitions, at the end.
+
+    A key goes to another partition afterwards: messages of one key keep their order only among
+    those sent before, and among those sent after.
+
+    Raises:
+        UnknownTopic: There is none of this name.
+        InvalidArgument: It would have too many, or ``count`` is more than one step allows.
+        ChangeUnknown: ZooKeeper went away; they are added or not.
+    """
+    with unknown_when_cut(f"adding partitions to {name}"):
+        return _topic(await topics.add_partitions(cluster.coordinator, name, count))
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """What deleting a topic takes away.
+
+    Attributes:
+        topic: Its name.
+        partitions: How many it has.
+        bytes: What brokers keep of it, as far as they answer.
+        exact: Every broker answered.
+    """
+
+    topic: str
+    partitions: int
+    bytes: int
+    exact: bool
+
+
+async def plan_delete(cluster: ClusterClient, name: str) -> Deletion:
+    """Return what deleting a topic would take away; changes nothing.
+
+    Raises:
+        UnknownTopic: There is none of this name.
+    """
+    view = await topics.describe_topic(cluster.coordinator, name)
+    inspector = Inspector(cluster)
+    ends = await gather_all(inspector.ends(each) for each in view.partitions)
+    known = [each.latest - each.earliest for each in ends if each is not None]
+    return Deletion(name, len(view.partitions), sum(known), len(known) == len(ends))
+
+
+async def delete_topic(cluster: ClusterClient, name: str) -> None:
+    """Delete a topic with every group's progress on it; brokers remove its data afterwards.
+
+    Raises:
+        UnknownTopic: There is none of this name.
+        ChangeUnknown: ZooKeeper went away; it is deleted, deleted in part, or not. May be repeated.
+    """
+    with unknown_when_cut(f"deleting {name}"):
+        await topics.delete_topic(cluster.coordinator, name)
+
+
+# Looking --------------------------------------------------------------------------------------
+async def list_topics(cluster: ClusterClient) -> list[Topic]:
+    """Return all topics, sorted by name."""
+    names = await topics.list_topics(cluster.coordinator)
+    views = await gather_all(topics.describe_topic(cluster.coordinator, name) for name in names)
+    return [_topic(view) for view in views]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    """One partition: its place, and what the brokers that hold it say.
+
+    Attributes:
+        placement: Where it lives.
+        state: What the broker says that takes its messages: ``rw``, ``ro``, ``sealed``, ``failed``,
+            ``quarantined``; where it takes none, what ZooKeeper says. None: no broker says.
+        ends: The offsets it holds; None: a broker that knows one does not answer.
+        damaged: How many damaged ranges brokers know of; None: unknown.
+        damage: The first few of them.
+        reasons: Why brokers say nothing of it, or why it takes no messages.
+    """
+
+    placement: PartitionPlacement
+    state: str | None
+    ends: PartitionEnds | None
+    damaged: int | None
+    damage: tuple[Damage, ...]
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic with what brokers say of its partitions.
+
+    Attributes:
+        topic: As ZooKeeper knows it.
+        partitions: In rising order.
+        refusing: The broker groups that answer, and refuse to serve a partition of it, sorted.
+    """
+
+    topic: Topic
+    partitions: tuple[PartitionDescription, ...]
+    refusing: tuple[str, ...]
+
+
+async def describe_topic(cluster: ClusterClient, name: str) -> TopicDescription:
+    """Return a topic with the state, the offsets and the damage of every partition.
+
+    Raises:
+        UnknownTopic: There is none of this name.
+    """
+    view = await topics.describe_topic(cluster.coordinator, name)
+    inspector = Inspector(cluster)
+    groups = sorted({span.group for each in view.partitions for span in each.spans})
+    asked = await gather_all(_ask_group(cluster, view, group) for group in groups)
+    answers = dict(zip(groups, asked, strict=True))
+    ends = await gather_all(inspector.ends(placement) for placement in view.partitions)
+    return TopicDescription(
+        _topic(view),
+        tuple(
+            _partition(placement, found, answers)
+            for placement, found in zip(view.partitions, ends, strict=True)
+        ),
+        tuple(group for group in groups if answers[group].refuses),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What the master of a broker group says of a topic.
+
+    Attributes:
+        states: State and reason of its partitions, by number.
+        ranges: How many damaged ranges it knows of in each.
+        damage: The ranges that it tells of in each.
+        silent: Why it says nothing of a partition; "": it says something of each.
+        refuses: It answers, and refuses to serve one.
+    """
+
+    states: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    ranges: Mapping[int, int] = field(default_factory=dict)
+    damage: Sequence[Damage] = ()
+    silent: str = ""
+    refuses: bool = False
+
+
+async def _ask_group(cluster: ClusterClient, view: TopicView, group: str) -> _Answer:
+    master = await master_of(cluster, group)
+    if master is None:
+        return _Answer(silent=f"group {group} has no running master")
+    try:
+        status = await broker_status(cluster, master.address)
+    except VqError as error:
+        return _Answer(silent=f"group {group}: {type(error).__name__}: {error}")
+    own = [each for each in status.raw["partitions"] if each["topic"] == view.name]
+    states = {each["partition"]: (each["state"], each["reason"]) for each in own}
+    why = await _why_silent(cluster, view, group, master.address, states)
+    return _Answer(
+        states=states,
+        ranges={each["partition"]: each["damaged_ranges"] for each in own},
+        damage=[each for each in brokers.damage(status) if each.topic == view.name],
+        silent=f"group {group} refuses {view.name}: {why}" if why else "",
+        refuses=bool(why),
+    )
+
+
+async def _why_silent(
+    cluster: ClusterClient,
+    view: TopicView,
+    group: str,
+    address: Address,
+    told: Mapping[int, object],
+) -> str:
+    """Return why a broker refuses what it holds and does not name, "" if it refuses nothing."""
+    for placement in view.partitions:
+        held = any(span.group == group for span in placement.spans)
+        if held and placement.partition not in told:  # one stands for all
+            request = VerifyRequest(topic=view.name, partition=placement.partition, whole=True)
+            try:
+                await cluster.request(address, Command.VERIFY, request)
+            except VqError as error:
+                return f"{type(error).__name__}: {error}"
+            return ""
+    return ""
+
+
+def _partition(
+    placement: PartitionPlacement, ends: PartitionEnds | None, answers: Mapping[str, _Answer]
+) -> PartitionDescription:
+    number = placement.partition
+    holders = [answers[group] for group in dict.fromkeys(span.group for span in placement.spans)]
+    writer = answers.get(placement.writer_group or "", _Answer())
+    state, reason = writer.states.get(number, (None, ""))
+    reasons = [each.silent for each in holders if each.silent]
+    if state in FAILED_STATES:
+        reasons.append(reason)
+    ranges = sum(each.ranges.get(number, 0) for each in holders)
+    return PartitionDescription(
+        placement=placement,
+        state=state if placement.state is PartitionState.RW else str(placement.state),
+        ends=ends,
+        damaged=None if not ranges and reasons else ranges,
+        damage=tuple(d for each in holders for d in each.damage if d.partition == number),
+        reasons=tuple(reasons),
+    )

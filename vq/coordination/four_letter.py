@@ -1,0 +1,16 @@
+"""ZooKeeper's four-letter words: what a server says of itself without a session. Blocking."""
+
+import socket
+
+
+def four_letter_word(host: str, port: int, word: str, *, timeout_s: float = 1.0) -> str:
+    """Send a ZooKeeper command such as ``srvr`` and return the answer, "" without one."""
+    try:
+        with socket.create_connection((host, port), timeout=timeout_s) as connection:
+            connection.sendall(word.encode())
+            chunks = []
+            while chunk := connection.recv(8192):
+                chunks.append(chunk)
+            return b"".join(chunks).decode(errors="replace")
+    except (OSError, UnicodeError):  # no host has such a name
+        return ""
