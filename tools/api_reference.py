@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import vq
-from vq import aio
+from vq import admin, aio
 from vq import errors as vq_errors
 from vq.errors import InvalidArgument, InvalidState, OutcomeUnknown, Refused, VqError
 
@@ -30,8 +30,8 @@ public: it changes only as [CHANGELOG.md](../../CHANGELOG.md) promises. Everythi
 package may change at any time.
 
 `vq` is for blocking code, from any number of threads. `vq.aio` has the same as coroutines, for one
-event loop. Settings, messages, results and errors are the same objects in both. Errors are on
-[a page of their own](errors.md).
+event loop. Settings, messages, results and errors are the same objects in both. `vq.admin` has what
+`factory.admin` of both takes and returns. Errors are on [a page of their own](errors.md).
 
 A factory that is open must not be carried across a fork: its methods raise `InvalidState` in the
 child. Open a factory in each process.
@@ -63,6 +63,8 @@ read again before the next try.
 
 The classes that have no name in `vq` itself are in `vq.errors`.
 """
+
+PUBLIC = (("vq", vq), ("vq.aio", aio), ("vq.admin", admin))
 
 _MODULES = re.compile(r"\b(?:vq(?:\.[a-z_]+)+|collections\.abc|typing|types)\.(?=[A-Z])")
 _ENUM = re.compile(r"<(\w+\.\w+): [^>]*>")
@@ -185,7 +187,7 @@ def names_of(module: ModuleType) -> list[str]:
 def api() -> str:
     """Return docs/reference/api.md."""
     parts = [API_PREFACE]
-    for title, module in (("vq", vq), ("vq.aio", aio)):
+    for title, module in PUBLIC:
         parts.append(f"## {title}\n")
         parts += [section_of(title, name, getattr(module, name)) for name in names_of(module)]
     return "\n".join(parts)

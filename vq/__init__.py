@@ -1,7 +1,8 @@
 """vq: a durable, partitioned message queue coordinated through ZooKeeper.
 
-The names below are the public API for blocking code; ``vq.aio`` has the same as coroutines. They
-are loaded on first use, so that ``import vq`` costs nothing to programs that need one of them.
+The names below are the public API for blocking code; ``vq.aio`` has the same as coroutines, and
+``vq.admin`` the values of operators. They are loaded on first use, so that ``import vq`` costs
+nothing to programs that need one of them.
 """
 
 from importlib import import_module
@@ -10,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from vq.version import __version__
 
 if TYPE_CHECKING:
+    from vq import admin as admin
     from vq import aio as aio
+    from vq.admin.blocking import Admin
     from vq.blocking import MessageConsumer, MessageFactory, MessageProducer
     from vq.client.config import (
         ConsumerConfig,
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 
 
 _HOMES = {
+    "vq.admin.blocking": ("Admin",),
     "vq.blocking": ("MessageConsumer", "MessageFactory", "MessageProducer"),
     "vq.client.config": (
         "ConsumerConfig",
@@ -59,6 +63,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Address",
+    "Admin",
     "ConsumerConfig",
     "InvalidArgument",
     "InvalidState",
@@ -85,8 +90,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "aio":  # as an attribute of the package, without an import of its own
-        return import_module("vq.aio")
+    if name in {"admin", "aio"}:  # as attributes of the package, without imports of their own
+        return import_module(f"vq.{name}")
     home = _HOME_OF.get(name)
     if home is None:
         raise AttributeError(f"module 'vq' has no attribute {name!r}")

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from vq import limits
+from vq.admin.aio import Admin
 from vq.admin.brokers import all_statuses, broker_status
 from vq.admin.placements import partitions_of
 from vq.client.cluster import ClusterClient, open_cluster
@@ -42,7 +43,7 @@ from vq.model import (
     check_timeout,
 )
 
-__all__ = ["MessageConsumer", "MessageFactory", "MessageProducer"]
+__all__ = ["Admin", "MessageConsumer", "MessageFactory", "MessageProducer"]
 
 
 class MessageProducer:
@@ -326,6 +327,11 @@ class MessageFactory:
         consumer = MessageConsumer(core, inbox)
         self._consumers = [*(each for each in self._consumers if not each.closed), consumer]
         return consumer
+
+    @property
+    def admin(self) -> Admin:
+        """What an operator asks and changes: topics, placements, groups, offsets, brokers."""
+        return Admin(self._opened())
 
     async def get_partitions_for_topic(self, topic: str) -> list[PartitionPlacement]:
         """Return where the partitions of a topic live, in rising order."""

@@ -11,6 +11,7 @@ import time
 from types import TracebackType
 from typing import Self
 
+from vq.admin.blocking import Admin
 from vq.admin.brokers import all_statuses, broker_status
 from vq.admin.placements import partitions_of
 from vq.client.cluster import ClusterClient, open_cluster
@@ -392,6 +393,12 @@ class MessageFactory:
             self._consumers = [each for each in self._consumers if not each.closed]
             self._consumers.append(consumer)
         return consumer
+
+    @property
+    def admin(self) -> Admin:
+        """What an operator asks and changes: topics, placements, groups, offsets, brokers."""
+        runtime, cluster = self._opened()
+        return Admin(cluster, runtime)
 
     def get_partitions_for_topic(self, topic: str) -> list[PartitionPlacement]:
         """Return where the partitions of a topic live, in rising order.

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
 
@@ -25,8 +26,15 @@ def test_the_coroutine_api_needs_no_import_of_its_own() -> None:
     assert "vq.aio" in imported_by("import vq; vq.aio.MessageFactory")
 
 
-def test_every_public_name_is_there_and_others_are_not() -> None:
-    for name in vq.__all__:
-        assert getattr(vq, name) is not None
+def test_the_values_of_operators_need_no_import_of_their_own() -> None:
+    assert "vq.admin.resets" in imported_by("import vq; vq.admin.Goal")
+    assert "vq.client" not in imported_by("import vq; vq.admin")
+
+
+@pytest.mark.parametrize("module", [vq, vq.admin], ids=lambda module: module.__name__)
+def test_every_public_name_is_there_and_others_are_not(module: ModuleType) -> None:
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+    assert set(dir(module)) == set(module.__all__)
     with pytest.raises(AttributeError, match="no_such_name"):
-        vq.no_such_name  # noqa: B018 - the access is what is tested
+        module.no_such_name  # noqa: B018 - the access is what is tested

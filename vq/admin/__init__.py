@@ -1,1 +1,85 @@
-"""What an operator asks and changes, as plain values and functions."""
+"""What an operator asks and changes, as plain values and functions.
+
+``factory.admin`` of ``vq.MessageFactory`` and ``vq.aio.MessageFactory`` asks and changes; the names
+below are what it takes and returns. They are loaded on first use, as those of ``vq``. The command
+line is a face over the same functions.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vq.admin.brokers import BadPartition, Damage
+    from vq.admin.changes import ChangeUnknown, ResetUnknown
+    from vq.admin.cluster import BrokerReport, ClusterStatus
+    from vq.admin.groups import GroupDescription, GroupMember, GroupProgress, GroupSummary
+    from vq.admin.offsets import PartitionEnds
+    from vq.admin.placements import Move, Moved
+    from vq.admin.resets import Goal, Reset, Target
+    from vq.admin.topics import Deletion, PartitionDescription, Topic, TopicDescription
+    from vq.admin.verification import Verified, VerifyProgress
+    from vq.coordination.groups import UnknownGroup
+    from vq.coordination.paths import CommittedOffset
+    from vq.coordination.topics import TopicExists
+    from vq.model import GroupView, NodeInfo
+
+
+_HOMES = {
+    "vq.admin.brokers": ("BadPartition", "Damage"),
+    "vq.admin.changes": ("ChangeUnknown", "ResetUnknown"),
+    "vq.admin.cluster": ("BrokerReport", "ClusterStatus"),
+    "vq.admin.groups": ("GroupDescription", "GroupMember", "GroupProgress", "GroupSummary"),
+    "vq.admin.offsets": ("PartitionEnds",),
+    "vq.admin.placements": ("Move", "Moved"),
+    "vq.admin.resets": ("Goal", "Reset", "Target"),
+    "vq.admin.topics": ("Deletion", "PartitionDescription", "Topic", "TopicDescription"),
+    "vq.admin.verification": ("Verified", "VerifyProgress"),
+    "vq.coordination.groups": ("UnknownGroup",),
+    "vq.coordination.paths": ("CommittedOffset",),
+    "vq.coordination.topics": ("TopicExists",),
+    "vq.model": ("GroupView", "NodeInfo"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "BadPartition",
+    "BrokerReport",
+    "ChangeUnknown",
+    "ClusterStatus",
+    "CommittedOffset",
+    "Damage",
+    "Deletion",
+    "Goal",
+    "GroupDescription",
+    "GroupMember",
+    "GroupProgress",
+    "GroupSummary",
+    "GroupView",
+    "Move",
+    "Moved",
+    "NodeInfo",
+    "PartitionDescription",
+    "PartitionEnds",
+    "Reset",
+    "ResetUnknown",
+    "Target",
+    "Topic",
+    "TopicDescription",
+    "TopicExists",
+    "UnknownGroup",
+    "Verified",
+    "VerifyProgress",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'vq.admin' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -13,16 +13,22 @@ class ChangeUnknown(OutcomeUnknown):
     hint = "`vq topic describe NAME` says how things stand; then run the command again if need be"
 
 
+class ResetUnknown(ChangeUnknown):
+    """ZooKeeper went away while a group's progress was set; partitions before that one are set."""
+
+    hint = "`vq group describe GROUP` shows where the group is; the reset may be repeated"
+
+
 @contextlib.contextmanager
-def unknown_when_cut(what: str) -> Iterator[None]:
+def unknown_when_cut(what: str, error: type[ChangeUnknown] = ChangeUnknown) -> Iterator[None]:
     """Say of a change that ZooKeeper's silence ended: perhaps done.
 
     Also where that silence says that nothing was sent: this holds for the last step alone.
 
     Raises:
-        ChangeUnknown: It did.
+        ChangeUnknown: It did; of the class ``error``.
     """
     try:
         yield
     except (ConnectionLost, SessionExpired) as cut:
-        raise ChangeUnknown(f"{what} may or may not have been done: {cut}") from cut
+        raise error(f"{what} may or may not have been done: {cut}") from cut

@@ -14,7 +14,7 @@ import pytest
 from support.tool import load_tool
 
 import vq
-from vq import aio
+from vq import admin, aio
 from vq import errors as vq_errors
 from vq.broker.config import BrokerConfig, ConnectionLimits
 from vq.errors import VqError
@@ -34,14 +34,14 @@ def test_the_references_are_fresh(tool: ModuleType) -> None:
 
 def test_every_public_name_has_its_section(tool: ModuleType) -> None:
     page = tool.api()
-    for title, module in (("vq", vq), ("vq.aio", aio)):
+    for title, module in (("vq", vq), ("vq.aio", aio), ("vq.admin", admin)):
         for name in module.__all__:
             assert f"### `{title}.{name}`\n" in page
 
 
 def test_every_public_method_says_what_it_does() -> None:
     """An empty text on the page would be of no help."""
-    for module in (vq, aio):
+    for module in (vq, aio, admin):
         for name in module.__all__:
             subject = getattr(module, name)
             members = vars(subject).items() if inspect.isclass(subject) else ()

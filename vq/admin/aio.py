@@ -1,0 +1,145 @@
+"""``factory.admin`` of ``vq.aio``: what an operator asks and changes, as coroutines."""
+
+from collections.abc import Collection, Iterable, Sequence
+
+from vq.admin import (
+    brokers,
+    cluster,
+    groups,
+    offsets,
+    placements,
+    resets,
+    topics,
+    verification,
+)
+from vq.admin.changes import ResetUnknown, unknown_when_cut
+from vq.admin.cluster import ClusterStatus
+from vq.admin.groups import GroupDescription, GroupSummary
+from vq.admin.offsets import PartitionEnds
+from vq.admin.placements import Move, Moved
+from vq.admin.resets import Reset, Target
+from vq.admin.topics import Deletion, Topic, TopicDescription
+from vq.admin.verification import ProgressListener, Verified
+from vq.client.cluster import ClusterClient
+from vq.model import Address, NodeInfo, PartitionPlacement, StatusResult, TopicSettings
+
+
+class Admin:
+    """What an operator asks and changes, on one loop. ``MessageFactory.admin`` has it.
+
+    Results and errors are those of ``vq.Admin``; so is what each method promises.
+    """
+
+    def __init__(self, client: ClusterClient) -> None:
+        self._client = client
+
+    # Topics
+    async def create_topic(self, topic: str, settings: TopicSettings | None = None) -> Topic:
+        """Make a topic; see ``vq.Admin.create_topic``."""
+        return await topics.create_topic(self._client, topic, settings)
+
+    async def list_topics(self) -> list[Topic]:
+        """Return all topics, sorted by name."""
+        return await topics.list_topics(self._client)
+
+    async def describe_topic(self, topic: str) -> TopicDescription:
+        """Return a topic with what brokers say of it; see ``vq.Admin.describe_topic``."""
+        return await topics.describe_topic(self._client, topic)
+
+    async def change_settings(self, topic: str, settings: TopicSettings) -> Topic:
+        """Replace a topic's settings; see ``vq.Admin.change_settings``."""
+        return await topics.change_settings(self._client, topic, settings)
+
+    async def add_partitions(self, topic: str, count: int) -> Topic:
+        """Give a topic more partitions; see ``vq.Admin.add_partitions``."""
+        return await topics.add_partitions(self._client, topic, count)
+
+    async def plan_delete(self, topic: str) -> Deletion:
+        """Return what deleting a topic would take away; see ``vq.Admin.plan_delete``."""
+        return await topics.plan_delete(self._client, topic)
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic with its messages; see ``vq.Admin.delete_topic``."""
+        await topics.delete_topic(self._client, topic)
+
+    # Placements
+    async def placements(self, topic: str) -> list[PartitionPlacement]:
+        """Return where the partitions of a topic live; see ``vq.Admin.placements``."""
+        return await placements.partitions_of(self._client, topic)
+
+    async def plan_moves(self, topic: str, partitions: Iterable[int], group: str) -> list[Move]:
+        """Return the moves that bring partitions to a group; see ``vq.Admin.plan_moves``."""
+        return await placements.plan_moves(self._client, topic, partitions, group)
+
+    async def move(self, planned: Sequence[Move]) -> list[Moved]:
+        """Carry out planned moves; see ``vq.Admin.move``."""
+        return await placements.move_all(self._client, planned)
+
+    # Consumer groups
+    async def list_groups(self) -> list[GroupSummary]:
+        """Return all consumer groups, sorted by name."""
+        return await groups.list_groups(self._client)
+
+    async def describe_group(self, group: str, *, count: bool = True) -> GroupDescription:
+        """Return a consumer group with its lag; see ``vq.Admin.describe_group``."""
+        return await groups.describe_group(self._client, group, count=count)
+
+    async def plan_reset(
+        self,
+        group: str,
+        target: Target,
+        *,
+        only_topics: Collection[str] = (),
+        only_partitions: Collection[int] = (),
+        only_stopped: bool = False,
+    ) -> list[Reset]:
+        """Return what a reset would do; see ``vq.Admin.plan_reset``."""
+        return await resets.plan_reset(
+            self._client,
+            group,
+            target,
+            only_topics=only_topics,
+            only_partitions=only_partitions,
+            only_stopped=only_stopped,
+        )
+
+    async def reset(self, group: str, planned: Sequence[Reset], *, fence: bool = False) -> None:
+        """Set where a consumer group goes on, as planned; see ``vq.Admin.reset``."""
+        with unknown_when_cut(f"resetting {group}", ResetUnknown):
+            await resets.carry_out(self._client, group, planned, fence=fence)
+
+    # Offsets
+    async def bounds(self, topic: str) -> dict[int, PartitionEnds | None]:
+        """Return the offsets that partitions hold, by number; see ``vq.Admin.bounds``."""
+        return await offsets.offset_bounds(self._client, topic)
+
+    async def offsets_at_time(self, topic: str, time_ms: int) -> dict[int, int | None]:
+        """Return the offsets of a time, by number; see ``vq.Admin.offsets_at_time``."""
+        return await offsets.offsets_at_time(self._client, topic, time_ms)
+
+    # Brokers and the cluster
+    async def list_brokers(self) -> list[NodeInfo]:
+        """Return the registered brokers of all groups, sorted by group and node."""
+        return await brokers.list_brokers(self._client)
+
+    async def broker_status(self, address: Address | str) -> StatusResult:
+        """Ask one broker for its status; see ``vq.Admin.broker_status``."""
+        where = Address.parse(address) if isinstance(address, str) else address
+        return await brokers.broker_status(self._client, where)
+
+    async def cluster_status(self) -> ClusterStatus:
+        """Ask every registered broker for its status; see ``vq.Admin.cluster_status``."""
+        return await cluster.cluster_status(self._client)
+
+    async def verify(
+        self,
+        topics: Sequence[str] | None = None,
+        *,
+        partitions: Sequence[int] = (),
+        again: bool = False,
+        on_progress: ProgressListener | None = None,
+    ) -> list[Verified]:
+        """Have brokers read what they store and look for damage; see ``vq.Admin.verify``."""
+        return await verification.verify(
+            self._client, topics, partitions=partitions, again=again, on_progress=on_progress
+        )

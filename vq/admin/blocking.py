@@ -1,0 +1,251 @@
+"""``factory.admin`` of ``vq``: what an operator asks and changes, for any thread."""
+
+from collections.abc import Collection, Iterable, Sequence
+
+from vq.admin import aio
+from vq.admin.cluster import ClusterStatus
+from vq.admin.groups import GroupDescription, GroupSummary
+from vq.admin.offsets import PartitionEnds
+from vq.admin.placements import Move, Moved
+from vq.admin.resets import Reset, Target
+from vq.admin.topics import Deletion, Topic, TopicDescription
+from vq.admin.verification import ProgressListener, Verified
+from vq.client.cluster import ClusterClient
+from vq.client.runtime import LoopThread
+from vq.model import Address, NodeInfo, PartitionPlacement, StatusResult, TopicSettings
+
+
+class Admin:
+    """What an operator asks and changes. ``MessageFactory.admin`` has it; usable from many threads.
+
+    Results are values of ``vq.admin``; numbers that a silent broker would have to tell are None.
+    What takes something away, or moves something, is planned first: look at the plan, then give it
+    back to be carried out. Every method raises ``CoordinationError`` when ZooKeeper does not
+    answer, and one that changes something raises ``OutcomeUnknown`` when ZooKeeper went away
+    meanwhile.
+    """
+
+    def __init__(self, client: ClusterClient, runtime: LoopThread) -> None:
+        self._admin = aio.Admin(client)
+        self._run = runtime.run
+
+    # Topics
+    def create_topic(self, topic: str, settings: TopicSettings | None = None) -> Topic:
+        """Make a topic and place its partitions evenly on the live broker groups.
+
+        Raises:
+            TopicExists: There is one of this name; nothing was changed.
+            CoordinationError: No broker group can take partitions.
+        """
+        return self._run(self._admin.create_topic(topic, settings))
+
+    def list_topics(self) -> list[Topic]:
+        """Return all topics, sorted by name."""
+        return self._run(self._admin.list_topics())
+
+    def describe_topic(self, topic: str) -> TopicDescription:
+        """Return a topic with the state, the offsets and the damage of every partition.
+
+        Raises:
+            UnknownTopic: There is none of this name.
+        """
+        return self._run(self._admin.describe_topic(topic))
+
+    def change_settings(self, topic: str, settings: TopicSettings) -> Topic:
+        """Replace a topic's settings; the number of partitions must stay the same.
+
+        Begin with the present ones: ``dataclasses.replace(described.topic.settings, …)``.
+
+        Raises:
+            UnknownTopic: There is none of this name.
+            InvalidArgument: The number of partitions differs.
+        """
+        return self._run(self._admin.change_settings(topic, settings))
+
+    def add_partitions(self, topic: str, count: int) -> Topic:
+        """Give a topic ``count`` more partitions, 1 to 500 at once.
+
+        Keys go to other partitions afterwards: messages of a key that were sent before and after
+        are not in one order.
+
+        Raises:
+            UnknownTopic: There is none of this name.
+            InvalidArgument: It would have too many, or ``count`` is out of range.
+        """
+        return self._run(self._admin.add_partitions(topic, count))
+
+    def plan_delete(self, topic: str) -> Deletion:
+        """Return what deleting a topic would take away; changes nothing.
+
+        Raises:
+            UnknownTopic: There is none of this name.
+        """
+        return self._run(self._admin.plan_delete(topic))
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic, its messages and every group's progress on it; cannot be undone.
+
+        Brokers remove the data in the background.
+
+        Raises:
+            UnknownTopic: There is none of this name.
+        """
+        self._run(self._admin.delete_topic(topic))
+
+    # Placements
+    def placements(self, topic: str) -> list[PartitionPlacement]:
+        """Return where the partitions of a topic live, in rising order.
+
+        Raises:
+            UnknownTopic: There is no such topic.
+        """
+        return self._run(self._admin.placements(topic))
+
+    def plan_moves(self, topic: str, partitions: Iterable[int], group: str) -> list[Move]:
+        """Return the moves that bring partitions to a broker group; changes nothing.
+
+        Those that are there already are left out.
+
+        Raises:
+            UnknownTopic, UnknownPartition: There is none.
+            InvalidArgument: There is no such group, or its pool is not the topic's.
+            NotMaster: The old or the new group has no master.
+        """
+        return self._run(self._admin.plan_moves(topic, partitions, group))
+
+    def move(self, planned: Sequence[Move]) -> list[Moved]:
+        """Carry out planned moves, one after the other: an error leaves the rest where it was.
+
+        Copies nothing. What is there stays readable where it was written; producers and consumers
+        follow by themselves.
+
+        Raises:
+            CoordinationError: A partition was changed meanwhile; it was not moved.
+            Refused: A broker refused; that partition was not moved.
+            OutcomeUnknown: A step did not come back; ``describe_topic`` says whether it was moved.
+        """
+        return self._run(self._admin.move(planned))
+
+    # Consumer groups
+    def list_groups(self) -> list[GroupSummary]:
+        """Return all consumer groups, sorted by name."""
+        return self._run(self._admin.list_groups())
+
+    def describe_group(self, group: str, *, count: bool = True) -> GroupDescription:
+        """Return a consumer group with its members, and its lag in every partition.
+
+        ``count``: also in messages, which brokers have to count.
+
+        Raises:
+            UnknownGroup: There is none of this name.
+        """
+        return self._run(self._admin.describe_group(group, count=count))
+
+    def plan_reset(
+        self,
+        group: str,
+        target: Target,
+        *,
+        only_topics: Collection[str] = (),
+        only_partitions: Collection[int] = (),
+        only_stopped: bool = False,
+    ) -> list[Reset]:
+        """Return what setting a group's progress would do, by partition; changes nothing.
+
+        Args:
+            group: Its name.
+            target: Where it is to go on.
+            only_topics: Of the group's topics; all of them when empty.
+            only_partitions: Of these topics; all of them when empty.
+            only_stopped: Only where the group was stopped, or its offset lies beyond the end.
+
+        Raises:
+            UnknownGroup, UnknownPartition: There is none.
+            InvalidArgument: The group does not read such a topic, or the target does not fit.
+            NotMaster: A broker that must be asked does not answer.
+            OffsetOutOfRange, OffsetNotBoundary: The partition has no such offset.
+        """
+        return self._run(
+            self._admin.plan_reset(
+                group,
+                target,
+                only_topics=only_topics,
+                only_partitions=only_partitions,
+                only_stopped=only_stopped,
+            )
+        )
+
+    def reset(self, group: str, planned: Sequence[Reset], *, fence: bool = False) -> None:
+        """Set where a consumer group goes on, as planned.
+
+        ``fence``: also while members are alive. What they have not committed by then counts for
+        nothing, and they go on from the new offsets.
+
+        Raises:
+            InvalidState: The group has members, and they are not to be fenced; nothing was changed.
+        """
+        self._run(self._admin.reset(group, planned, fence=fence))
+
+    # Offsets
+    def bounds(self, topic: str) -> dict[int, PartitionEnds | None]:
+        """Return the offsets that each partition holds, by number; None: a broker is silent.
+
+        Raises:
+            UnknownTopic: There is no such topic.
+        """
+        return self._run(self._admin.bounds(topic))
+
+    def offsets_at_time(self, topic: str, time_ms: int) -> dict[int, int | None]:
+        """Return, by partition, the first batch stored at or after ``time_ms`` (since 1970, UTC).
+
+        A partition's end where none is that young; None: a broker is silent.
+
+        Raises:
+            UnknownTopic: There is no such topic.
+        """
+        return self._run(self._admin.offsets_at_time(topic, time_ms))
+
+    # Brokers and the cluster
+    def list_brokers(self) -> list[NodeInfo]:
+        """Return the registered brokers of all groups, sorted by group and node."""
+        return self._run(self._admin.list_brokers())
+
+    def broker_status(self, address: Address | str) -> StatusResult:
+        """Ask one broker for its status.
+
+        Raises:
+            Unreachable, TimedOut: It does not answer.
+        """
+        return self._run(self._admin.broker_status(address))
+
+    def cluster_status(self) -> ClusterStatus:
+        """Ask every registered broker for its status; a silent one is told with the reason."""
+        return self._run(self._admin.cluster_status())
+
+    def verify(
+        self,
+        topics: Sequence[str] | None = None,
+        *,
+        partitions: Sequence[int] = (),
+        again: bool = False,
+        on_progress: ProgressListener | None = None,
+    ) -> list[Verified]:
+        """Have brokers read what they store and look for damage; returns when all have ended.
+
+        That may take hours: brokers read slowly, beside their other work, and go on if this call is
+        interrupted.
+
+        Args:
+            topics: Their names; None: all there are.
+            partitions: Of each of these topics; all of them when empty.
+            again: Read also what was found intact within a day.
+            on_progress: Called every two seconds meanwhile, on the factory's thread; it must be
+                short.
+
+        Raises:
+            UnknownTopic: There is no topic of one of these names.
+            InvalidArgument: A topic has no such partition.
+        """
+        return self._run(
+            self._admin.verify(topics, partitions=partitions, again=again, on_progress=on_progress)
+        )
