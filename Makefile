@@ -79,6 +79,7 @@ docs:
 	$(call bootstrap,demo)
 	$(RUN) tools/cli_reference.py
 	$(RUN) tools/api_reference.py
+	$(RUN) tools/partition_states.py
 
 setup:
 	$(call bootstrap,demo test check)

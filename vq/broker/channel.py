@@ -1,7 +1,8 @@
 """One partition on its broker: checks, appends, acknowledgements, and who waits for new data.
 
-A channel decides what becomes of a PUT; what becomes of a GET is in ``reading``. All of it runs on
-the event loop. The way of a batch:
+A channel decides what becomes of a PUT; what becomes of a GET is in ``reading``. Its state, and
+what that allows, comes from the tables of ``partition_state``; only the channel writes it. All of
+it runs on the event loop. The way of a batch:
 
     put ── checks ── producer table ── log.append ── storer.mark ──▶ flush (thread)
                           │ seen before                                  │
@@ -19,17 +20,14 @@ from typing import NamedTuple, Protocol
 
 from vq.broker.batch_check import check_batch
 from vq.broker.context import Context, Timer
+from vq.broker.partition_state import RULES, Event, Rules, State, found, next_state, placed
 from vq.broker.session import Session
 from vq.errors import (
     Busy,
     InternalError,
     InvalidRequest,
-    NotMaster,
     OutcomeUnknown,
-    PartitionFailed,
-    PartitionQuarantined,
     PartitionReadOnly,
-    PermissionRefused,
     StaleEpoch,
     StorageFailed,
     VqError,
@@ -38,7 +36,6 @@ from vq.limits import PRODUCER_EPOCH_MAX
 from vq.model import (
     FlushMode,
     PartitionPlacement,
-    PartitionState,
     ProducerStamp,
     Span,
     TopicPartition,
@@ -97,30 +94,24 @@ class Channel:
         partition, topic_id, settings: Whose it is.
         placement, placement_version: As last read from ZooKeeper.
         span: The part of the placement that this group holds; the last one when there are several.
+        state: See ``partition_state``. Nobody else writes it.
+        cause: The error that ended the partition; None while its state is not one of these ends.
         log: None until something is to be read from or written to disk.
         older: Earlier ranges, in rising order, with a gap before the next one.
         start_offset: First offset of ``log``.
         high_watermark: Where readers stop. Invariant: start_offset <= it <= end of the log.
-        sealed: A move asked for the end of this span, under ``placement_version``.
-        adopted: The placement version under which it was prepared for a move to this group; takes
-            appends once the placement names this group. None: it was not.
-        failure: The I/O error that ended writing, or opening.
         flushing: The flusher works on the log at this moment; it must not be closed.
-        closing: The topic is gone or the node stops; nothing more is done here.
         acks: In rising order of targets, but for resends.
         parked: GETs that wait for data.
     """
 
     __slots__ = (
         "_flush_timer",
-        "_put_refusal",
         "_unflushed_messages",
         "_when_settled",
         "acks",
-        "adopted",
-        "closing",
+        "cause",
         "context",
-        "failure",
         "flushing",
         "high_watermark",
         "log",
@@ -129,10 +120,10 @@ class Channel:
         "partition",
         "placement",
         "placement_version",
-        "sealed",
         "settings",
         "span",
         "start_offset",
+        "state",
         "sync",
         "topic_id",
     )
@@ -157,51 +148,91 @@ class Channel:
         self.span = local_span(placement, context.group)
         self.start_offset = self.high_watermark = self.span.start if self.span else 0
         self.sync = settings.flush is FlushMode.SYNC
-        self.sealed = False
-        self.adopted: int | None = None
-        self.closing: VqError | None = None
-        self.failure: BaseException | None = None
+        self.state = State.OPENING
+        self.cause: BaseException | None = None
         self.acks: deque[Acknowledgement] = deque()
         self.parked: dict[Woken, None] = {}
         self._flush_timer: Timer | None = None
         self._unflushed_messages = 0
-        self._put_refusal: tuple[type[VqError], str] | None = None
         self._when_settled: list[Callable[[], None]] = []
         self.older: list[Channel] = []
         self.flushing = False
-        self.update_refusal()
+        self._look()
 
     def __str__(self) -> str:
         return str(self.partition)
 
+    # State --------------------------------------------------------------------------------------
     @property
-    def state(self) -> tuple[str, str]:
-        """The state as STATUS tells it, and why it is not ``rw``."""
-        refusal = self._put_refusal
-        if refusal is None:
-            return "rw", ""
-        error, reason = refusal
-        if error is PartitionFailed:
-            return "failed", reason
-        if error is PartitionQuarantined:
-            return "quarantined", reason
-        return ("sealed" if self.sealed else "ro"), reason
+    def rules(self) -> Rules:
+        """What the state allows."""
+        return RULES[self.state]
 
     @property
     def takes_puts(self) -> bool:
         """Whether a PUT may succeed now."""
-        return self._put_refusal is None
+        return RULES[self.state].refusal is None
 
     @property
-    def needs_unseal(self) -> bool:
-        """Whether the log is sealed although this group takes the appends and no move is on."""
-        return (
-            self.log is not None
-            and self.log.state is LogState.SEALED
-            and not self.sealed
-            and self.closing is None
-            and self.placement.writer_group == self.context.group
+    def told(self) -> tuple[str, str]:
+        """The state as STATUS tells it, and why it is not ``rw``."""
+        return self.rules.told, self._why()
+
+    def _why(self) -> str:
+        """Return why PUTs are refused, "" when they are taken."""
+        placement, log = self.placement, self.log
+        return self.rules.why.format(
+            partition=self.partition,
+            topic=self.partition.topic,
+            group=self.context.group,
+            writer=placement.writer_group,
+            placed=placement.state.value,
+            log=log.reason if log is not None else "",
+            cause=self.cause,
         )
+
+    def _look(self) -> None:
+        """Take what the placement says, then what is special about the log."""
+        holds_range, group = self.span is not None, self.context.group
+        self._step(placed(self.placement, self.settings, group, holds_range=holds_range))
+        if self.log is not None:
+            event = found(self.log.state, short=self.unprepared)
+            if event is not None:
+                self._step(event)
+
+    def _step(self, event: Event) -> None:
+        self.state = next_state(self.state, event)
+
+    def begin_move(self) -> None:
+        """Take no appends: a move is to count on the end of the log."""
+        self._step(Event.SEAL)
+
+    def end_move(self) -> None:
+        """The move came to nothing; take appends as soon as the log does."""
+        self._step(Event.MOVE_OVER)
+        self._look()
+
+    def prepare(self) -> None:
+        """Stay for a move to this group, under this placement; without a range, too."""
+        if self.span is None:
+            self._step(Event.ADOPT)
+
+    def seal_log(self) -> None:
+        """Have the log end here, if there is one that can."""
+        if self.log is not None:
+            self.log.seal()
+            self._look()
+
+    def unseal_log(self, log: Log) -> None:
+        """Have the sealed log take appends again."""
+        log.unseal()
+        self._step(Event.UNSEALED)
+        self._look()
+
+    def put_aside(self) -> None:
+        """Give up the log: another one takes its place."""
+        self.log = None
+        self._step(Event.PUT_ASIDE)
 
     def holds(self, offset: int) -> bool:
         """Whether ``offset`` is in a part that this group holds, whatever is on disk of it."""
@@ -215,7 +246,7 @@ class Channel:
     @property
     def held(self) -> bool:
         """Whether this group holds a part of the partition, or is prepared to take it over."""
-        return self.span is not None or self.adopted == self.placement_version
+        return self.span is not None or self.state is State.PREPARED
 
     @property
     def unprepared(self) -> bool:
@@ -235,7 +266,7 @@ class Channel:
         if placement_version != self.placement_version:
             # Completed, called off, or overtaken: whoever meant to move it from the old version
             # cannot do so any more.
-            self.sealed = False
+            self._step(Event.MOVE_OVER)
         self.settings = settings
         self.placement = placement
         self.placement_version = placement_version
@@ -245,7 +276,7 @@ class Channel:
         self.sync = settings.flush is FlushMode.SYNC
         for older in self.older:
             older.settings, older.placement = settings, placement
-        self.update_refusal()
+        self._look()
         if self.log is not None and not self.sync:
             self._move_high_watermark(self.log.end_offset)
         self.wake()
@@ -257,13 +288,19 @@ class Channel:
         self.start_offset = log.start_offset
         self.high_watermark = log.end_offset
         if log.state is LogState.FAILED:
-            self.failure = StorageFailed(log.reason)
-        self.update_refusal()
+            self._end(Event.FAIL, StorageFailed(log.reason))
+        else:
+            self._look()
         self.wake()
+
+    @property
+    def failed(self) -> bool:
+        """Whether an I/O error ended writing to the log."""
+        return self.log is not None and self.log.state is LogState.FAILED
 
     def look_at_log(self) -> bool:
         """Take over a failure that was found beside flushes; whether there was one."""
-        if self.log is None or self.log.state is not LogState.FAILED:
+        if self.log is None or not self.failed:
             return False
         self.fail(StorageFailed(self.log.reason))
         return True
@@ -319,39 +356,13 @@ class Channel:
         """The first offset of this partition that is kept here."""
         return self.older[0].start_offset if self.older else self.start_offset
 
-    def update_refusal(self) -> None:
-        """Decide anew whether PUTs are taken, after anything that matters to it changed."""
-        self._put_refusal = self._decide_refusal()
-
-    def _decide_refusal(self) -> tuple[type[VqError], str] | None:
-        log, placement, group = self.log, self.placement, self.context.group
-        if self.closing is not None:
-            return type(self.closing), str(self.closing)
-        if self.failure is not None:
-            return PartitionFailed, f"partition {self}: writing ended with {self.failure}"
-        if log is not None and log.state is LogState.QUARANTINED:
-            return PartitionQuarantined, f"partition {self}: {log.reason}"
-        if self.sealed or (log is not None and log.state is LogState.SEALED):
-            return PartitionReadOnly, f"partition {self} is being moved to another group"
-        if placement.writer_group != group:
-            if self.span is None:
-                return NotMaster, f"partition {self} lives on {placement.writer_group}, not {group}"
-            return PartitionReadOnly, f"new messages of {self} go to {placement.writer_group}"
-        if self.unprepared:
-            return PartitionReadOnly, f"the log of partition {self} is being prepared for a move"
-        if placement.state is not PartitionState.RW:
-            return PartitionReadOnly, f"partition {self} is {placement.state.value}"
-        if not self.settings.writable:
-            return PermissionRefused, f"topic {self.partition.topic} is not writable"
-        return None
-
     # PUT ----------------------------------------------------------------------------------------
     def put(self, session: Session, ticket: Ticket, header: wire.PutRequest, body: bytes) -> None:
         """Append a batch and see to it that it is acknowledged in time; open the log before."""
         context = self.context
         log = self.log
         try:
-            if self._put_refusal is not None or header.epoch > context.epoch or log is None:
+            if not self.takes_puts or header.epoch > context.epoch or log is None:
                 raise self.why_refused(header.epoch)
             count = header.record_count
             check_batch(
@@ -402,9 +413,11 @@ class Channel:
 
     def why_refused(self, epoch: int = 0) -> VqError:
         """Return the error for a PUT, of a client that knows ``epoch``, that is not taken."""
-        if self._put_refusal is not None:
-            error, reason = self._put_refusal
-            return error(reason)
+        refusal = self.rules.refusal
+        if refusal is not None:
+            if self.state is State.CLOSED and isinstance(self.cause, VqError):
+                refusal = type(self.cause)
+            return refusal(self._why())
         if epoch > self.context.epoch:
             return self.stale_epoch(epoch)
         return Busy(f"the log of partition {self} is not open yet")
@@ -446,9 +459,7 @@ class Channel:
         log = self.log
         assert log is not None
         offset = start + CONTROL_BYTES
-        if self.failure is not None:
-            self._refuse(session, ticket, self.why_refused())
-        elif self.sync and start >= log.synced_offset:
+        if self.sync and start >= log.synced_offset:
             # synced_offset lies between batches: once it is beyond the start, all of it is durable.
             self.acks.append(Acknowledgement(start + 1, session, ticket, offset, 0, True))
             self.context.storer.mark(self)
@@ -471,12 +482,12 @@ class Channel:
             self._flush_timer.cancel()
             self._flush_timer = None
         self._unflushed_messages = 0
-        if self.log is not None and self.failure is None:
+        if self.log is not None and not self.failed:
             self.context.storer.mark(self)
 
     def begin_flush(self) -> SyncTicket | None:
         """See ``storer.Flushable``."""
-        if self.log is None or self.failure is not None:
+        if self.log is None:
             return None
         if self.look_at_log():
             self._tell_settled()
@@ -491,7 +502,7 @@ class Channel:
     def end_flush(self, ticket: SyncTicket) -> None:
         """See ``storer.Flushable``."""
         self.flushing = False
-        if self.log is not None and self.failure is None:
+        if self.log is not None and not self.failed:
             self.log.finish_sync(ticket)
 
     def flush_failed(self, error: BaseException) -> None:
@@ -522,12 +533,12 @@ class Channel:
         """Whether no flush of this log runs, and everything appended is durable or given up."""
         log = self.log
         return not self.flushing and (
-            log is None or self.failure is not None or log.synced_offset >= log.end_offset
+            log is None or self.failed or log.synced_offset >= log.end_offset
         )
 
     def when_settled(self, callback: Callable[[], None]) -> None:
         """Flush once more, then call ``callback`` as soon as ``settled`` holds."""
-        if self.log is None or (self.failure is not None and not self.flushing):
+        if self.log is None or (self.failed and not self.flushing):
             callback()
         else:
             self._when_settled.append(callback)
@@ -548,13 +559,17 @@ class Channel:
 
     def fail(self, error: BaseException) -> None:
         """End writing for good: the first I/O error on a log is its last."""
-        if self.failure is None:
+        if self.state not in {State.FAILED, State.UNREADABLE}:
             logger.error("partition %s: writing ends after an error: %s", self, error)
-            self.failure = error
             if self.log is not None:
                 self.log.fail(error)
-            self.update_refusal()
+            self._end(Event.OPEN_FAILED if self.log is None else Event.FAIL, error)
         self.drop_acks(StorageFailed(f"partition {self}: {error}"))
+
+    def _end(self, event: Event, cause: BaseException) -> None:
+        if event is Event.CLOSE or self.state is not State.CLOSED:
+            self.cause = cause
+        self._step(event)
 
     def drop_acks(self, error: OutcomeUnknown) -> None:
         """Tell all who wait for a flush that the outcome is unknown."""
@@ -584,8 +599,7 @@ class Channel:
 
     def close(self, error: VqError) -> None:
         """Refuse everything from now on; whoever is parked is told ``error``."""
-        self.closing = error
-        self.update_refusal()
+        self._end(Event.CLOSE, error)
         if self._flush_timer is not None:
             self._flush_timer.cancel()
             self._flush_timer = None

@@ -25,6 +25,7 @@ from typing import Any
 
 from vq.broker.channel import Channel, check_placement_version
 from vq.broker.context import Context
+from vq.broker.partition_state import State
 from vq.broker.partitions import Partitions
 from vq.broker.session import Session
 from vq.broker.tasks import Tasks
@@ -82,9 +83,10 @@ class Mover:
         channel.check_version(version)
         if channel.placement.writer_group != self._context.group:
             raise PartitionReadOnly(f"partition {channel} takes appends elsewhere, not here")
-        if not channel.sealed:
-            channel.sealed = True
-            channel.update_refusal()
+        if not channel.rules.seal:
+            raise channel.why_refused()
+        if channel.state is not State.SEALED:
+            channel.begin_move()
             self._context.call_later(self._seal_timeout_s, partial(self._expire, channel, version))
         try:
             end_offset, producers = await self._partitions.seal_log(channel, version)
@@ -95,13 +97,12 @@ class Mover:
 
     def _expire(self, channel: Channel, version: int) -> None:
         """The time of a seal is up: if nobody changed the placement, take appends again."""
-        if channel.sealed and channel.placement_version == version:
-            channel.sealed = False
-            channel.update_refusal()
+        if channel.state is State.SEALED and channel.placement_version == version:
+            channel.end_move()
             self._unseal_if_over(channel)
 
     def _unseal_if_over(self, channel: Channel) -> None:
-        if channel.needs_unseal:
+        if channel.state is State.UNSEALING:
             self.unseal(channel)
 
     def unseal(self, channel: Channel) -> None:
@@ -154,8 +155,8 @@ class Mover:
         await self._partitions.adopt_log(
             channel, header.start_offset, header.producers, version=version
         )
-        if channel.failure is not None:
-            raise StorageFailed(f"partition {partition} cannot be prepared: {channel.failure}")
+        if channel.state in {State.FAILED, State.UNREADABLE}:
+            raise StorageFailed(f"partition {partition} cannot be prepared: {channel.cause}")
         logger.info("partition %s is prepared from offset %d on", partition, header.start_offset)
         return wire.AdoptResponse()
 

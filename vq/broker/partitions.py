@@ -18,6 +18,7 @@ from weakref import WeakValueDictionary
 from vq.broker.channel import Channel, check_placement_version
 from vq.broker.context import Context
 from vq.broker.logs import Logs
+from vq.broker.partition_state import State
 from vq.broker.runner import Lane, Runner
 from vq.broker.tasks import Tasks
 from vq.broker.topics_view import PROBLEMS_TOLD_MAX, TopicsView
@@ -33,6 +34,7 @@ from vq.errors import (
     DiskFull,
     InvalidRequest,
     NotMaster,
+    StorageFailed,
     UnknownPartition,
     UnknownTopic,
     VqError,
@@ -159,7 +161,7 @@ class Partitions:
             DiskFull: There is no space for it now; it may be tried again.
         """
         async with self.files(channel.partition):
-            if channel.log is None and channel.failure is None and channel.closing is None:
+            if channel.log is None and channel.rules.read:
                 await self._open(channel)
 
     async def _open_and_tell(self, channel: Channel) -> None:
@@ -267,16 +269,16 @@ class Partitions:
     async def _change(
         self, channel: Channel, view: TopicView, placement: PartitionPlacement, version: int
     ) -> None:
-        was = channel.state
+        was = channel.told
         channel.apply(view.settings, placement, version)
         await self._fit(channel)
-        if channel.state != was:
-            logger.info("[partition=%s] is %s now", channel, " ".join(channel.state).strip())
+        if channel.told != was:
+            logger.info("[partition=%s] is %s now", channel, " ".join(channel.told).strip())
 
     async def _fit(self, channel: Channel) -> None:
         """See that the log is the one that the placement asks for."""
         span, log = channel.span, channel.log
-        if span is None or log is None or channel.failure is not None:
+        if span is None or log is None or channel.failed:
             return
         if channel.unprepared:
             logger.warning(
@@ -296,7 +298,7 @@ class Partitions:
                 log.end_offset,
                 span.end,
             )
-        if channel.needs_unseal and self.on_sealed is not None:
+        if channel.state is State.UNSEALING and self.on_sealed is not None:
             self.on_sealed(channel)
 
     async def _add(self, view: TopicView, placement: PartitionPlacement, version: int) -> Channel:
@@ -459,6 +461,7 @@ class Partitions:
 
         Raises:
             UnknownTopic, PartitionReadOnly: The topic or the placement changed meanwhile.
+            StorageFailed: An I/O error ended it before.
         """
         async with self._membership:
             view = self.view.topics.get(partition.topic)
@@ -469,7 +472,10 @@ class Partitions:
             channel = self.channels.get(partition)
             if channel is None:
                 channel = await self._add(view, view.partitions[number], version)
-            channel.adopted = version
+            check_placement_version(partition, channel.placement_version, version)
+            if not channel.rules.adopt:
+                raise StorageFailed(f"partition {partition} cannot be prepared: {channel.told[1]}")
+            channel.prepare()
             return channel
 
     async def adopt_log(
@@ -477,7 +483,7 @@ class Partitions:
     ) -> None:
         """Give the channel a log that goes on at ``start_offset``; one that does not is put aside.
 
-        The channel's ``failure`` says if that did not work.
+        The channel's state says if that did not work.
 
         Raises:
             PartitionReadOnly: The placement is not the one of ``version`` any more: whoever asks
@@ -485,14 +491,16 @@ class Partitions:
         """
         async with self.files(channel.partition):
             self._check_current(channel, version)
-            if channel.log is None and channel.failure is None:
+            if channel.log is None and channel.rules.read:
                 await self._open(channel, start_offset, producers, lane=Lane.MOVES)
             log = channel.log
             if log is None or log.end_offset == start_offset:
                 return  # it comes back to where it left, or this is the same ADOPT again
             await self.settle(channel)
             self._check_current(channel, version)
-            channel.log = None
+            if channel.failed:
+                return
+            channel.put_aside()
             path = await self._runner.run(
                 lambda: self._logs.put_aside(channel.partition, log), Lane.MOVES
             )
@@ -515,11 +523,10 @@ class Partitions:
         await self.ensure_open(channel)
         async with self.files(channel.partition):
             self._check_current(channel, version)
-            if channel.log is not None:
-                channel.log.seal()
+            channel.seal_log()
             await self.settle(channel)
             log = channel.log
-            if log is None or channel.failure is not None or log.state is not LogState.SEALED:
+            if log is None or log.state is not LogState.SEALED or channel.unprepared:
                 raise channel.why_refused()
             try:
                 await self._runner.run(log.save_seal, Lane.MOVES)
@@ -534,14 +541,13 @@ class Partitions:
         Not while a seal is being saved: that is done by another thread.
         """
         async with self.files(channel.partition):
-            if not channel.needs_unseal or channel.log is None:
+            if channel.state is not State.UNSEALING or channel.log is None:
                 return False
-            channel.log.unseal()
-            channel.update_refusal()
+            channel.unseal_log(channel.log)
             return True
 
     def _check_current(self, channel: Channel, version: int) -> None:
-        if channel.closing is not None:
+        if channel.state is State.CLOSED:
             raise channel.why_refused()
         channel.check_version(version)
 

@@ -11,6 +11,7 @@ from vq import limits
 from vq.broker.channel import Channel
 from vq.broker.cold_reads import ColdRead
 from vq.broker.context import Timer
+from vq.broker.partition_state import State
 from vq.broker.places import check_place
 from vq.broker.session import Session
 from vq.errors import (
@@ -136,8 +137,8 @@ def check_readable(channel: Channel, epoch: int) -> None:
         PermissionRefused: The topic is not readable.
         VqError: The channel is closing.
     """
-    if channel.closing is not None:
-        raise type(channel.closing)(str(channel.closing))
+    if channel.state is State.CLOSED:
+        raise channel.why_refused()
     if epoch > channel.context.epoch:
         raise channel.stale_epoch(epoch)
     if not channel.settings.readable:
@@ -158,7 +159,7 @@ def check_range(channel: Channel, offset: int) -> None:
     log = channel.log
     if log is not None:
         log.check_readable()
-    elif channel.failure is not None:
+    elif not channel.rules.read:
         raise channel.why_refused()
     elif offset < channel.high_watermark:
         raise Busy(f"the log of {channel} is being opened")
@@ -223,7 +224,7 @@ class WaitingGet:
     def wake(self) -> None:
         """See ``channel.Woken``."""
         channel = self._channel
-        if channel.closing is not None or channel.high_watermark >= self._needed:
+        if not channel.rules.read or channel.high_watermark >= self._needed:
             self._finish()
             return
         try:

@@ -111,7 +111,7 @@ class StatusReport:
 
 
 def _partition(channel: Channel) -> wire.PartitionStatus:
-    state, reason = channel.state
+    state, reason = channel.told
     log = channel.log
     return wire.PartitionStatus(
         topic=channel.partition.topic,

@@ -413,7 +413,7 @@ class Verifier:
         """Keep nothing of logs that were closed."""
         for log in [log for log in self._known if log.state is LogState.CLOSED]:
             del self._known[log]
-        for channel in [each for each in self._passes if each.closing is not None]:
+        for channel in [each for each in self._passes if not each.rules.verify]:
             del self._passes[channel]
 
 
@@ -428,7 +428,7 @@ def _end(channel: Channel, log: Log) -> int:
 
 def _gone(channel: Channel, log: Log) -> bool:
     """Whether the log is not the channel's any more: closed, put aside, or about to be."""
-    return channel.closing is not None or log not in _logs(channel)
+    return not channel.rules.verify or log not in _logs(channel)
 
 
 def _is_there(disk: Disk, piece: Piece) -> bool:
@@ -441,7 +441,7 @@ def _is_there(disk: Disk, piece: Piece) -> bool:
 
 def _unverified(channel: Channel, found: Pass | None) -> str:
     """Return what a pass cannot tell of a partition, and why; "" when it tells everything."""
-    state, reason = channel.state
+    state, reason = channel.told
     if state in {"failed", "quarantined"}:
         return f"only what is served can be read: it is {state}: {reason}"
     for log in _logs(channel):

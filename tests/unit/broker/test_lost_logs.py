@@ -149,4 +149,4 @@ async def test_the_record_costs_a_start_nothing_and_an_upgrade_one_write(cluster
         disk.rmtree(DATA / "t" / str(number))
     node = await cluster.start()
     channels = node._partitions.channels.values()
-    assert {channel.state[0] for channel in channels} == {"quarantined"}
+    assert {channel.told[0] for channel in channels} == {"quarantined"}

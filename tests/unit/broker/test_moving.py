@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,9 +11,15 @@ from support.broker import Client, MemoryCluster, fetched, message, until
 from vq.broker import moving, topics_view
 from vq.broker.channel import Channel
 from vq.broker.moving import Mover
+from vq.broker.partition_state import State
 from vq.coordination.coordinator import BadVersion
 from vq.coordination.placement import move
-from vq.coordination.topics import change_placement, describe_topic, touch_partition
+from vq.coordination.topics import (
+    change_placement,
+    change_settings,
+    describe_topic,
+    touch_partition,
+)
 from vq.errors import (
     Busy,
     DiskFull,
@@ -227,7 +234,7 @@ async def test_seal_flushes_what_waits_and_refuses_what_comes(pair):
     waiting = pair.clients[pair.old].send_put("t", 0, [message(b"y")])
     await until(lambda: flusher.submissions >= 2)
     sealing = asyncio.ensure_future(pair.seal())
-    await until(lambda: pair.cluster.nodes[pair.old]._partitions.channels["t", 0].sealed)
+    await until(lambda: pair.channel(pair.old).state is State.SEALED)
     with pytest.raises(PartitionReadOnly):
         await pair.put(pair.old)
     assert not sealing.done()
@@ -260,7 +267,7 @@ async def test_a_seal_that_meets_an_io_error_ends_the_partition(pair, after):
     pair.cluster.disks[pair.old].fail("rename", name="checkpoint.tmp", after=after)
     with pytest.raises((PartitionFailed, StorageFailed)):
         await pair.seal()
-    assert node._partitions.channels["t", 0].state[0] == "failed"
+    assert node._partitions.channels["t", 0].state is State.FAILED
     with pytest.raises(PartitionFailed):
         await pair.put(pair.old)
 
@@ -486,9 +493,54 @@ async def test_the_timer_of_a_seal_that_is_over_does_not_end_the_next_one(pair, 
     await pair.seal()
     first, second = [then for delay_s, then in timers if delay_s == mover._seal_timeout_s]
     first()
-    assert pair.channel(pair.old).sealed
+    assert pair.channel(pair.old).state is State.SEALED
     second()
-    assert not pair.channel(pair.old).sealed
+    assert pair.channel(pair.old).state is not State.SEALED
+
+
+async def test_a_change_of_settings_does_not_end_a_seal(pair):
+    """Only the end of the move does: the mover still counts on the end of the log."""
+    await pair.put(pair.old)
+    sealed = await pair.seal()
+    channel = pair.channel(pair.old)
+    for writable in (False, True):
+        async with pair.cluster.admin() as admin:
+            view = await describe_topic(admin, "t")
+            await change_settings(admin, "t", replace(view.settings, writable=writable))
+        await until(lambda w=writable: channel.settings.writable is w)
+        assert channel.state is State.SEALED
+        with pytest.raises(PartitionReadOnly, match="being moved"):
+            await pair.put(pair.old)
+    assert (await pair.seal()).end_offset == sealed.end_offset
+
+
+async def test_a_partition_that_moved_away_names_the_group_that_takes_its_messages(pair):
+    """Its log stays sealed; the move is over all the same."""
+    await pair.put(pair.old)
+    await pair.move()
+    await pair.until_known(pair.old, pair.new)
+    assert pair.channel(pair.old).state is State.READS
+    with pytest.raises(PartitionReadOnly, match=f"go to {pair.new}"):
+        await pair.put(pair.old)
+
+
+async def test_a_partition_that_failed_is_not_prepared_for_a_move(pair):
+    """ADOPT says what ended it, and does not touch its log."""
+    await pair.put(pair.old)
+    end = await pair.move()
+    await pair.until_writable(pair.new)
+    await pair.put(pair.new)
+    pair.old, pair.new = pair.new, pair.old
+    await pair.until_known(pair.new, pair.old)
+    sealed = await pair.seal()
+    assert sealed.end_offset > end
+    channel = pair.channel(pair.new)
+    log = channel.log
+    channel.fail(OSError(errno.EIO, "the disk is broken"))
+    with pytest.raises(StorageFailed, match="the disk is broken"):
+        await pair.adopt(sealed.end_offset, sealed.producers)
+    assert channel.state is State.FAILED
+    assert channel.log is log
 
 
 async def test_nothing_is_appended_before_the_span_begins(pair):
@@ -596,7 +648,7 @@ async def test_a_version_raised_before_the_seal_is_saved_leaves_no_seal_behind(p
     version = (await pair.view()).partition_versions[0]
     async with pair.files(pair.old):
         sealing = asyncio.ensure_future(pair.seal(version))
-        await until(lambda: pair.channel(pair.old).sealed)
+        await until(lambda: pair.channel(pair.old).state is State.SEALED)
         await pair.touch()
         await until(lambda: pair.channel(pair.old).placement_version != version)
     with pytest.raises(PartitionReadOnly):

@@ -186,7 +186,7 @@ async def test_what_lies_behind_the_damage_of_a_quarantined_log_is_told_as_unver
     await _fill(served.client)
     channel = served.node._partitions.channels["t", 0]
     channel.log.state, channel.log.reason = LogState.QUARANTINED, "a block is gone"
-    channel.update_refusal()
+    channel.apply(channel.settings, channel.placement, channel.placement_version)
     response = await _pass(served)
     assert not response.damage
     assert "quarantined" in response.unverified
