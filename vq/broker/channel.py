@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from vq.broker.batch_check import check_batch
-from vq.broker.context import Context, Timer
+from vq.broker.context import Context, Role, Timer
 from vq.broker.partition_state import RULES, Event, Rules, State, found, next_state, placed
 from vq.broker.session import Session
 from vq.errors import (
@@ -92,6 +92,7 @@ class Channel:
 
     Attributes:
         partition, topic_id, settings: Whose it is.
+        role: What this node is in the group that holds it; its epoch is stamped into every batch.
         placement, placement_version: As last read from ZooKeeper.
         span: The part of the placement that this group holds; the last one when there are several.
         state: See ``partition_state``. Nobody else writes it.
@@ -120,6 +121,7 @@ class Channel:
         "partition",
         "placement",
         "placement_version",
+        "role",
         "settings",
         "span",
         "start_offset",
@@ -144,6 +146,7 @@ class Channel:
         self.placement = placement
         self.placement_version = placement_version
         self.context = context
+        self.role: Role = context.roles[context.group]
         self.log: Log | None = None
         self.span = local_span(placement, context.group)
         self.start_offset = self.high_watermark = self.span.start if self.span else 0
@@ -362,7 +365,7 @@ class Channel:
         context = self.context
         log = self.log
         try:
-            if not self.takes_puts or header.epoch > context.epoch or log is None:
+            if not self.takes_puts or header.epoch > self.role.epoch or log is None:
                 raise self.why_refused(header.epoch)
             count = header.record_count
             check_batch(
@@ -386,7 +389,7 @@ class Channel:
                 body,
                 record_count=count,
                 records_crc=header.crc,
-                epoch=context.epoch,
+                epoch=self.role.epoch,
                 stamp=stamp,
                 transaction_id=header.transaction_id,
             )
@@ -418,18 +421,18 @@ class Channel:
             if self.state is State.CLOSED and isinstance(self.cause, VqError):
                 refusal = type(self.cause)
             return refusal(self._why())
-        if epoch > self.context.epoch:
+        if epoch > self.role.epoch:
             return self.stale_epoch(epoch)
         return Busy(f"the log of partition {self} is not open yet")
 
     def stale_epoch(self, epoch: int) -> StaleEpoch:
         """Return the error for a peer that knows a newer master than this one."""
-        context = self.context
-        why = f": {context.epoch_problem}" if context.epoch_problem else ""
+        role = self.role
+        why = f": {role.problem}" if role.problem else ""
         return StaleEpoch(
-            f"the request knows epoch {epoch} of group {context.group}, this node has "
-            f"{context.epoch}{why}",
-            details={"epoch": context.epoch},
+            f"the request knows epoch {epoch} of group {role.group}, this node has "
+            f"{role.epoch}{why}",
+            details={"epoch": role.epoch},
         )
 
     def _refuse(self, session: Session, ticket: Ticket, error: VqError) -> None:
@@ -439,17 +442,17 @@ class Channel:
     def _acknowledge(
         self, session: Session, ticket: Ticket, offset: int, *, duplicate: bool
     ) -> None:
-        context = self.context
-        if context.may_acknowledge():
+        role = self.role
+        if role.holds():
             session.reply(
-                ticket, wire.PutResponse(offset=offset, duplicate=duplicate, epoch=context.epoch)
+                ticket, wire.PutResponse(offset=offset, duplicate=duplicate, epoch=role.epoch)
             )
         else:
             session.refuse(ticket, self._mastership_lost())
 
     def _mastership_lost(self) -> OutcomeUnknown:
         return InternalError(
-            f"partition {self}: the mastership of {self.context.group} was lost before the batch "
+            f"partition {self}: the mastership of {self.role.group} was lost before the batch "
             "could be acknowledged"
         )
 

@@ -1,6 +1,6 @@
-"""What all channels of a node share: the storer, timers, mastership and counters."""
+"""What all channels of a node share: the storer, timers, counters, and its role in each group."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -34,14 +34,29 @@ def _fetch_at_once(session: object, read: Any) -> None:
 
 
 @dataclass(slots=True, kw_only=True)
+class Role:
+    """What this node is in one group. Only ``mastership`` writes it.
+
+    Attributes:
+        group: Which one.
+        holds: Whether an append may still be acknowledged under ``epoch``.
+        epoch: The epoch in which this node leads, stamped into every batch; 0 while it does not.
+        problem: Why a newer epoch than ``epoch`` is not acted in, "" if there is none.
+    """
+
+    group: str
+    holds: Callable[[], bool]
+    epoch: int = 0
+    problem: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
 class Context:
     """Shared by the channels of one node.
 
     Attributes:
         group: This node's broker group.
-        epoch: Epoch of its mastership, stamped into every batch; 0 while it has none.
-        epoch_problem: Why a newer epoch than ``epoch`` is not acted in, "" if there is none.
-        may_acknowledge: Whether an append may still be acknowledged under ``epoch``.
+        roles: What this node is in each group of which it holds partitions.
         call_later: Calls back after so many seconds, on the loop.
         fetch_cold: Called with a session and a ``cold_reads.ColdRead``.
         suspect: Called with a channel and an offset at which its bytes seem to be damaged.
@@ -52,9 +67,12 @@ class Context:
     storer: Storer
     clock: Clock
     call_later: Callable[[float, Callable[[], None]], Timer]
-    may_acknowledge: Callable[[], bool]
+    roles: Mapping[str, Role]
     suspect: Callable[[Any, int], None] = lambda channel, offset: None
     fetch_cold: Callable[[Any, Any], None] = _fetch_at_once
-    epoch: int = 0
-    epoch_problem: str = ""
     counters: Counters = field(default_factory=Counters)
+
+    @property
+    def role(self) -> Role:
+        """What this node is in its own group."""
+        return self.roles[self.group]

@@ -120,7 +120,7 @@ class Dispatcher:
 
     def _refusal(self) -> VqError | None:
         """Why this node takes no PUT now, or None."""
-        if self.put_refusal is None and self._context.may_acknowledge():
+        if self.put_refusal is None and self._context.role.holds():
             return None
         return self.put_refusal or _lease_ended(self._context)
 

@@ -624,7 +624,7 @@ class FetchSession:
             next_offset=next_offset,
             high_watermark=channel.high_watermark,
             log_start_offset=channel.earliest,
-            epoch=channel.context.epoch,
+            epoch=channel.role.epoch,
             size=size,
             filtered=bool(fetched.tags),
             offsets=offsets,

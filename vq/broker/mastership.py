@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from vq.broker.context import Context
+from vq.broker.context import Role
 from vq.broker.lease import Lease
 from vq.broker.runner import Runner
 from vq.coordination.coordinator import Coordinator
@@ -27,10 +27,10 @@ RETRY_S: Final = 1.0
 
 
 class Mastership:
-    """The mastership of one node. Used on its loop.
+    """The mastership of one node in one group. Used on its loop.
 
     Args:
-        context: Its ``epoch`` is set in here.
+        role: Its ``epoch`` and ``problem`` are set in here.
         lease: Its ``alone`` and ``revoked`` are set in here.
         node: The name of this node.
         store: Makes an epoch durable that was not acted in before; blocks.
@@ -43,7 +43,7 @@ class Mastership:
 
     def __init__(
         self,
-        context: Context,
+        role: Role,
         lease: Lease,
         coordinator: Coordinator,
         runner: Runner,
@@ -52,7 +52,7 @@ class Mastership:
         store: Callable[[int], None],
         on_change: Callable[[], None],
     ) -> None:
-        self._context = context
+        self._role = role
         self._lease = lease
         self._coordinator = coordinator
         self._runner = runner
@@ -105,24 +105,24 @@ class Mastership:
         if newest is None or newest == self.acting:
             return
         await self._runner.run(lambda: self._store(newest.epoch))
-        context = self._context
-        context.epoch, context.epoch_problem = max(context.epoch, newest.epoch), ""
+        role = self._role
+        role.epoch, role.problem = max(role.epoch, newest.epoch), ""
         self.acting = newest
         self._lease.revoked = False
         self._refuse(None)
-        logger.info("[group=%s] epoch %d is stored and acted in", context.group, newest.epoch)
+        logger.info("[group=%s] epoch %d is stored and acted in", role.group, newest.epoch)
         try:
             await self.look_at_group()
         except CoordinationError as error:  # it is looked at again with every load published
-            logger.info("[group=%s] its record cannot be read now: %s", context.group, error)
+            logger.info("[group=%s] its record cannot be read now: %s", role.group, error)
 
     def _cannot_store(self, error: BaseException) -> None:
-        context, newest = self._context, self._newest
+        role, newest = self._role, self._newest
         assert newest is not None
-        problem = f"epoch {newest.epoch} of group {context.group} cannot be stored: {error}"
-        if problem != context.epoch_problem:
+        problem = f"epoch {newest.epoch} of group {role.group} cannot be stored: {error}"
+        if problem != role.problem:
             logger.error("%s; it is tried again every %g s", problem, RETRY_S)
-        context.epoch_problem = problem
+        role.problem = problem
         self._refuse((DiskFull if isinstance(error, DiskFull) else NotMaster)(problem))
 
     async def look_at_group(self) -> None:
@@ -131,19 +131,19 @@ class Mastership:
         Raises:
             CoordinationError: ZooKeeper cannot be asked.
         """
-        context, newest = self._context, self._newest
-        state = await read_state(self._coordinator, context.group)
+        role, newest = self._role, self._newest
+        state = await read_state(self._coordinator, role.group)
         if state is None:
             return  # nobody else can lead by it either
         self._lease.alone = state.insync == (self._node,)
-        claimed = max(context.epoch, newest.epoch if newest is not None else 0)
+        claimed = max(role.epoch, newest.epoch if newest is not None else 0)
         if state.master != self._node or state.epoch > claimed:
             # Another node, or another process under this node's name with other data.
             self._lease.revoked = True
             self._refuse(
                 NotMaster(
-                    f"group {context.group} is led by {state.master} in epoch {state.epoch}, "
-                    f"this process has epoch {context.epoch}"
+                    f"group {role.group} is led by {state.master} in epoch {state.epoch}, "
+                    f"this process has epoch {role.epoch}"
                 )
             )
 

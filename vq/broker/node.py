@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 from vq.broker.cold_reads import ColdReads
 from vq.broker.config import BrokerConfig
-from vq.broker.context import Context
+from vq.broker.context import Context, Role
 from vq.broker.disk_watch import DiskLevel, DiskWatch
 from vq.broker.dispatcher import Dispatcher
 from vq.broker.epoch_file import EpochFile
@@ -126,7 +126,7 @@ class BrokerNode:
     @property
     def epoch(self) -> int:
         """Epoch of its mastership, 0 while it has none."""
-        return self._context.epoch
+        return self._context.role.epoch
 
     # Start --------------------------------------------------------------------------------------
     async def start(self) -> None:
@@ -179,7 +179,7 @@ class BrokerNode:
             config.node,
             len(self._partitions.channels),
             self._listener.address,
-            self._context.epoch,
+            self._context.role.epoch,
         )
 
     def _build(self, directory: DataDirectory) -> None:
@@ -189,15 +189,16 @@ class BrokerNode:
         flusher = self._flusher or ThreadFlusher(FlushRunner(clock))
         turn = Turn(loop.call_soon)
         self._storer = Storer(flusher, turn)
+        role = Role(group=config.group, holds=self._lease.holds)
         self._context = Context(
             group=config.group,
+            roles={role.group: role},
             storer=self._storer,
             clock=clock,
             call_later=loop.call_later,
-            may_acknowledge=self._lease.holds,
         )
         self._mastership = Mastership(
-            self._context,
+            role,
             self._lease,
             self._coordinator,
             self._runner,

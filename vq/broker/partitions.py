@@ -447,7 +447,7 @@ class Partitions:
     async def _tree_was_lost(self) -> bool:
         """Whether the group's record is gone or older than what this node has acted on."""
         state = await read_state(self._coordinator, self._context.group)
-        return state is None or state.epoch < self._context.epoch
+        return state is None or state.epoch < self._context.role.epoch
 
     async def _forget(self, channel: Channel) -> None:
         """Close a channel of which this group holds nothing any more; its files stay."""

@@ -83,7 +83,7 @@ def _answer(channel: Channel, session: Session, ticket: Ticket, header: wire.Get
             next_offset=next_offset,
             high_watermark=channel.high_watermark,
             log_start_offset=channel.start_offset,
-            epoch=channel.context.epoch,
+            epoch=channel.role.epoch,
         ),
         body,
     )
@@ -139,7 +139,7 @@ def check_readable(channel: Channel, epoch: int) -> None:
     """
     if channel.state is State.CLOSED:
         raise channel.why_refused()
-    if epoch > channel.context.epoch:
+    if epoch > channel.role.epoch:
         raise channel.stale_epoch(epoch)
     if not channel.settings.readable:
         raise PermissionRefused(f"topic {channel.partition.topic} is not readable")
@@ -375,7 +375,7 @@ class FilteredGet(WaitingGet):
                 next_offset=self._position,
                 high_watermark=channel.high_watermark,
                 log_start_offset=channel.start_offset,
-                epoch=channel.context.epoch,
+                epoch=channel.role.epoch,
                 filtered=True,
                 offsets=offsets,
             ),
@@ -439,7 +439,7 @@ def _offsets(channel: Channel, header: wire.OffsetsRequest) -> wire.OffsetsRespo
         earliest=channel.earliest,
         latest=channel.high_watermark,
         log_end_offset=log.end_offset if log is not None else channel.high_watermark,
-        epoch=channel.context.epoch,
+        epoch=channel.role.epoch,
     )
     if header.by_time:
         response.offset = min(_offset_at_time(parts, header.time_ms), channel.high_watermark)

@@ -65,6 +65,7 @@ class StatusReport:
     def report(self, request: wire.StatusRequest) -> wire.StatusResponse:
         """Return the node's status, with an entry for each partition that fits if asked."""
         config, context, server = self._config, self._context, self.server
+        role = context.role
         counters = context.counters
         channels = self._partitions.channels
         response = wire.StatusResponse(
@@ -73,8 +74,8 @@ class StatusReport:
             node=config.node,
             broker_version=__version__,
             uptime_ms=int((context.clock.monotonic() - self._started) * 1000),
-            epoch=context.epoch,
-            master=context.epoch > 0 and context.may_acknowledge(),
+            epoch=role.epoch,
+            master=role.epoch > 0 and role.holds(),
             partition_count=len(channels),
             connections=len(server.sessions) if server is not None else 0,
             messages_in=counters.messages_in,

@@ -56,7 +56,9 @@ class Board:
         self.done: list[tuple[Peer, int]] = []
         self.channel = SimpleNamespace(topic_id="id", log=None, takes_puts=True, put=self.put)
         context = SimpleNamespace(
-            may_acknowledge=lambda: True, counters=SimpleNamespace(refused=0), group="b1"
+            role=SimpleNamespace(holds=lambda: True),
+            counters=SimpleNamespace(refused=0),
+            group="b1",
         )
         self.dispatcher = Dispatcher(
             self.directory,

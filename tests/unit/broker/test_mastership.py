@@ -55,7 +55,7 @@ async def test_an_epoch_that_cannot_be_stored_after_a_lost_session_is_tried_agai
     await until(lambda: served.node._reserve.held)
     refuse_epochs(served.disk, code)
     served.cluster.ensemble.expire(served.cluster.coordinators["b1"])
-    await until(lambda: served.node._context.epoch_problem)
+    await until(lambda: served.node._context.role.problem)
     with pytest.raises(refusal, match="epoch 2 of group b1 cannot be stored"):
         await served.client.put("t", 0, [message(b"x")])
     with pytest.raises(StaleEpoch, match="cannot be stored"):

@@ -258,8 +258,8 @@ async def test_a_reader_believes_no_broker_that_is_behind_what_it_knows(
         await send(factory, *texts(1))
         reader = await factory.create_consumer()
         assert len(await reader.get("t", 0, 0, 1_000)) == 1
-        context = cluster.nodes["b1"]._context
-        context.epoch -= 1  # an earlier master that has not heard of the next one
+        role = cluster.nodes["b1"]._context.role
+        role.epoch -= 1  # an earlier master that has not heard of the next one
         member = await consumer_of(factory)
         waiting = [
             asyncio.create_task(reader.get("t", 0, 0, 1_000)),
@@ -268,7 +268,7 @@ async def test_a_reader_believes_no_broker_that_is_behind_what_it_knows(
         ]
         await until(lambda: refused >= 12)
         assert not any(each.done() for each in waiting)
-        context.epoch += 1
+        role.epoch += 1
         messages, bounds, taken = await asyncio.gather(*waiting)
         assert (len(messages), bounds.latest > 0, taken) == (1, True, [b"1"])
 
