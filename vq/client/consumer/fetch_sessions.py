@@ -1,33 +1,27 @@
 """Reads many partitions with few requests: one fetch session for each broker connection.
 
 Loop-bound. A ``PartitionFetcher`` asks here for the bytes at its position, once, and gets them or
-an error. In here: which broker has them, what the session on that broker knows, and how much memory
-all partitions of the consumer may take. The session is described in docs/protocol.md, FETCH.
+an error. In here: which broker has them, and what the session on that broker knows. How much memory
+all partitions of the consumer may take is in ``buffer_space``. The session is described in
+docs/protocol.md, FETCH.
 
     fetcher ── ask ──▶ Fetches ── master of the offset ──▶ FetchSession ──▶ FETCH
        ▲                                                        │
        └───────────────────── took / failed ────────────────────┘
-
-Memory: half of ``buffer_bytes`` is divided evenly, so that each partition always has its share,
-whatever the others do. The other half goes to partitions that are known to have more data. An idle
-one is asked for with no more than its share; so what may arrive at once is bounded, too.
-
-When all of it is taken by the beginnings of records, none of them would ever become whole. So one
-partition at a time, in the order in which they came to need it, may ask for what its record lacks
-beyond the bound. It gives that permit back when the record was consumed or there is room for it.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
 from vq import limits
 from vq.client.cluster import ClusterClient
+from vq.client.consumer.asker import Asker
+from vq.client.consumer.buffer_space import BufferSpace
 from vq.client.raised import shown
 from vq.errors import ConnectionCut, InternalError, OutcomeUnknown, ProtocolError, VqError
-from vq.model import Address, TopicPartition
+from vq.model import Address
 from vq.remoting import messages
 from vq.remoting.broker_connection import BrokerConnection
 from vq.remoting.format import Command
@@ -48,48 +42,6 @@ _ITEMS_BYTES_MAX = limits.FRAME_HEADER_BYTES_MAX // 2
 #: Of all partitions in one answer: it is taken apart while it is in the processor's cache. Four
 #: times as much cost 15 % of the throughput over 64 partitions.
 _ANSWER_BYTES_MAX = 2 * limits.MIB
-#: Less than this is not worth an answer, however many partitions there are.
-_SHARE_BYTES_MIN = 1 * limits.KIB
-
-
-class Asker(Protocol):
-    """One partition that is read; in practice a ``fetcher.PartitionFetcher``.
-
-    Attributes:
-        asked: Bytes asked for that have not come yet; 0 when it waits for no answer.
-        buffered: Bytes that have come and are not consumed, the beginning of a record included.
-        missing: What it must ask for at least to go on, when it waits in line for that.
-        behind: More data are known to be there.
-        anxious: It wants an answer also when there are no data: an error was told, and whether that
-            is over cannot be seen otherwise.
-    """
-
-    where: TopicPartition
-    position: int
-    validate: bool
-    topic_id: str
-    tags: Sequence[str]
-    asked: int
-    buffered: int
-    anxious: bool
-
-    @property
-    def missing(self) -> int: ...
-
-    @property
-    def behind(self) -> bool: ...
-
-    def go_on(self) -> None:
-        """There may be room now for what is ``missing``."""
-        ...
-
-    def took(self, result: FetchResult, body: bytes) -> None:
-        """The answer: bytes at ``position``."""
-        ...
-
-    def failed(self, error: VqError) -> None:
-        """The answer: why there are none. It asks again when that may help."""
-        ...
 
 
 def passes(error: VqError) -> bool:
@@ -99,22 +51,14 @@ def passes(error: VqError) -> bool:
 
 
 class Fetches:
-    """The fetch sessions of one consumer, and its memory."""
+    """The fetch sessions of one consumer, and its buffer space."""
 
     def __init__(self, cluster: ClusterClient, *, max_wait_s: float, buffer_bytes: int) -> None:
         self.cluster = cluster
         self.max_wait_s = max_wait_s
         self.number = next(cluster.fetch_numbers)
         self._loop = asyncio.get_running_loop()
-        self._pool = buffer_bytes // 2
-        self._shared = buffer_bytes - self._pool
-        self._extra: dict[Asker, int] = {}  # of each partition: what it has beyond its share
-        self._extra_sum = 0
-        self._expected = 0  # how many partitions there will be soon
-        self._line: dict[Asker, None] = {}  # those without room for what they must ask for
-        self._grower: Asker | None = None  # has the permit to go beyond the bound,
-        self._grew_from = 0  # and had so many bytes when it got it
-        self._serve_due = False
+        self.space = BufferSpace(buffer_bytes)
         self._sessions: dict[BrokerConnection, FetchSession] = {}
         self._placed: dict[Asker, FetchSession] = {}
         self._waiting: dict[Asker, None] = {}  # for a connection
@@ -124,95 +68,36 @@ class Fetches:
         self._timer: asyncio.TimerHandle | None = None
         self._remove_listener: Callable[[], None] | None = None
 
-    # Memory ---------------------------------------------------------------------------------------
-    @property
-    def share_bytes(self) -> int:
-        """What each partition may always have, fetched and on its way."""
-        return max(_SHARE_BYTES_MIN, self._shared // max(1, self._expected, len(self._extra)))
-
+    # Partitions -----------------------------------------------------------------------------------
     def expect(self, count: int) -> None:
         """Share memory out for so many partitions from now on; some of them may join later.
 
         Those that are idle were asked for with the share they had. They are asked for anew, or all
         of them together could send more than the bound.
         """
-        if count == self._expected:
+        if not self.space.expect(count):
             return
-        self._expected = count
-        for asker in list(self._extra):
+        for asker in self.space.askers():
             is_idle = asker in self._placed and not asker.behind
-            if is_idle and asker.asked > self.share_bytes:
+            if is_idle and asker.asked > self.space.share_bytes:
                 self.withdraw(asker)
                 asker.asked = 0
                 asker.go_on()
-            self.count(asker)
+            self.space.count(asker)
 
-    def allowance(self, asker: Asker) -> int:
-        """Return how many bytes a partition may ask for now."""
-        free = max(0, self.share_bytes - asker.buffered)
-        return free + max(0, self._pool - self._extra_sum) if asker.behind else free
-
-    def count(self, asker: Asker) -> None:
-        """Note that ``asked`` or ``buffered`` of a partition changed."""
-        extra = max(0, asker.asked + asker.buffered - self.share_bytes)
-        self._extra_sum += extra - self._extra[asker]
-        self._extra[asker] = extra
-        self._room_changed()
-
-    def may_exceed(self, asker: Asker) -> bool:
-        """Give a partition the permit to ask for ``missing`` beyond the bound, at once.
-
-        False: another one has it, or is before it in line; ``go_on`` is called when there is room
-        or when its turn has come.
-        """
-        self._line.setdefault(asker)
-        if self._grower is None and next(iter(self._line)) is asker:
-            self._grower, self._grew_from = asker, asker.buffered
-        if self._grower is asker:
-            del self._line[asker]
-        return self._grower is asker
-
-    def _room_changed(self) -> None:
-        """Take the permit back when it is not needed any more; let the next in line go on."""
-        grower = self._grower
-        if grower is not None and not grower.asked:
-            is_back = grower.buffered <= self._grew_from  # nothing came, or it is consumed
-            if is_back or self._extra_sum <= self._pool:
-                self._grower = None
-        if self._line and not self._serve_due:
-            first = next(iter(self._line))
-            if self._grower is None or self.allowance(first) >= first.missing:
-                self._serve_due = True
-                self._loop.call_soon(self._serve)
-
-    def _serve(self) -> None:
-        """Let those in line go on, as far as there is room; the first may get the permit."""
-        self._serve_due = False
-        while self._line:
-            first = next(iter(self._line))
-            if self._grower is not None and self.allowance(first) < first.missing:
-                return
-            first.go_on()
-            self._line.pop(first, None)
-
-    # Partitions -----------------------------------------------------------------------------------
     def join(self, asker: Asker) -> None:
         """A partition is to be read from now on."""
-        if not self._extra:
+        if self._remove_listener is None:
             self._remove_listener = self.cluster.on_change(self._changed)
-        self._extra[asker] = 0
+        self.space.join(asker)
 
     def leave(self, asker: Asker) -> None:
         """A partition is read no more; an answer to it that is on its way is dropped."""
-        if asker not in self._extra:
+        if asker not in self.space:
             return
         self.withdraw(asker)
-        self._line.pop(asker, None)
-        if self._grower is asker:
-            self._grower = None
-        self._extra_sum -= self._extra.pop(asker)
-        self._room_changed()
-        if not self._extra and self._remove_listener is not None:
+        self.space.leave(asker)
+        if len(self.space) == 0 and self._remove_listener is not None:
             self._remove_listener()
             self._remove_listener = None
             if self._timer is not None:
@@ -269,13 +154,13 @@ class Fetches:
                 self._wait_for_connection(asker)
         if error is not None:
             for asker in askers:
-                if asker.asked and asker in self._extra:
+                if asker.asked and asker in self.space:
                     asker.failed(error)
         self._retry_later()
 
     def _wait_for_connection(self, asker: Asker) -> None:
         """Ask again once the attempt to connect has ended; but not with the permit in hand."""
-        if asker is self._grower:
+        if self.space.has_permit(asker):
             asker.failed(ConnectionCut(f"{asker.where}: there is no connection to its broker now"))
         else:
             self._waiting[asker] = None
@@ -309,7 +194,7 @@ class Fetches:
     def _place_waiting(self) -> None:
         waiting, self._waiting = self._waiting, {}
         for asker in waiting:
-            if asker in self._extra:
+            if asker in self.space:
                 self.ask(asker)
 
     def _follow_masters(self) -> None:

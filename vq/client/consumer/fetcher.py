@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from vq import limits
@@ -85,6 +85,38 @@ def chunk_of(response: GetResponse | FetchResult, body: bytes) -> Chunk:
     return Chunk(response.offset, end, body, None, at_end=end == response.high_watermark)
 
 
+@dataclass(slots=True)
+class _Reigns:
+    """Which masters the bytes came from.
+
+    Attributes:
+        epoch: Of the last answer.
+        epochs: By broker group.
+        ended: A broker came up anew since the last bytes.
+    """
+
+    epoch: int = 0
+    epochs: dict[str, int] = field(default_factory=dict)
+    ended: bool = False
+
+
+@dataclass(slots=True)
+class _Again:
+    """Bytes that failed a check, and are read once more.
+
+    Attributes:
+        task: Reads them; None when nothing is read again.
+        at: Their offset.
+        tries: How often they were read again.
+        room: The buffer space that the task waits for.
+    """
+
+    task: "asyncio.Task[None] | None" = None
+    at: int = -1
+    tries: int = 0
+    room: "asyncio.Future[None] | None" = None
+
+
 class PartitionFetcher:
     """Fetches from ``offset`` on until stopped; hands chunks to ``on_chunk`` in order.
 
@@ -95,7 +127,7 @@ class PartitionFetcher:
         position: What is asked for next.
         high_watermark: As told with the last answer; -1 before that.
         asked, buffered, missing, behind, anxious, validate, topic_id, tags: See
-            ``fetch_sessions.Asker``.
+            ``asker.Asker``.
     """
 
     def __init__(
@@ -120,6 +152,7 @@ class PartitionFetcher:
         self.tags = tags
         self._rest = NO_REST  # counted in ``buffered``
         self._fetches = fetches
+        self._space = fetches.space
         self._cluster = fetches.cluster
         view = self._cluster.routes.topics.get(where.topic)
         self.topic_id = view.id if view is not None else ""  # offsets mean nothing elsewhere
@@ -129,28 +162,23 @@ class PartitionFetcher:
         self._on_chunk = on_chunk
         self._on_error = on_error  # None: what was told before is over
         self._on_new_epoch = on_new_epoch
-        self._epoch = 0  # of the last answer
-        self._epochs: dict[str, int] = {}  # by broker group
-        self._reign_ended = False  # a broker came up anew since the last bytes
+        self._reigns = _Reigns()
         self._joined = False
         self._waiting = True  # for ``start``
         self.anxious = False
         self._stopped = False
         self._backoff_s = _BACKOFF_S
         self._timer: asyncio.TimerHandle | None = None
-        self._again: asyncio.Task[None] | None = None  # reads bytes that failed a check once more
-        self._again_at = -1
-        self._again_tries = 0
-        self._again_room: asyncio.Future[None] | None = None  # that it waits for
+        self._again = _Again()
 
     @property
     def missing(self) -> int:
-        """See ``fetch_sessions.Asker``."""
-        return self._rest.missing if self._again_room is None else self._again_bytes
+        """See ``asker.Asker``."""
+        return self._rest.missing if self._again.room is None else self._again_bytes
 
     @property
     def behind(self) -> bool:
-        """See ``fetch_sessions.Asker``."""
+        """See ``asker.Asker``."""
         return self.position < self.high_watermark
 
     def start(self) -> None:
@@ -169,8 +197,8 @@ class PartitionFetcher:
         self._fetches.leave(self)
         if self._timer is not None:
             self._timer.cancel()
-        if self._again is not None:
-            self._again.cancel()
+        if self._again.task is not None:
+            self._again.task.cancel()
 
     def fetch_again(self, offset: int) -> None:
         """Forget what was fetched; read from ``offset`` on, after a pause, on a new connection.
@@ -180,32 +208,32 @@ class PartitionFetcher:
         """
         if self._stopped:
             return
-        self._again_tries = self._again_tries + 1 if offset == self._again_at else 1
-        self._again_at = self.position = offset
+        self._again.tries = self._again.tries + 1 if offset == self._again.at else 1
+        self._again.at = self.position = offset
         self.validate = True
         self._fetches.withdraw(self)
         self._rest = NO_REST
         self._count(asked=0, buffered=0)
-        if self._again is not None:
-            self._again.cancel()
-            self._again_room = None
-        self._again = self._loop.create_task(self._fetch_again())
+        if self._again.task is not None:
+            self._again.task.cancel()
+            self._again.room = None
+        self._again.task = self._loop.create_task(self._fetch_again())
 
     @property
     def _again_bytes(self) -> int:
-        share = min(self._length, self._fetches.share_bytes)
-        return share if self._again_tries < _WHOLE_TRIES else max(share, _RECORD_BYTES_MAX)
+        share = min(self._length, self._space.share_bytes)
+        return share if self._again.tries < _WHOLE_TRIES else max(share, _RECORD_BYTES_MAX)
 
     async def _fetch_again(self) -> None:
-        pause = min(_AGAIN_S * 2 ** min(self._again_tries - 1, 16), _AGAIN_MAX_S)
+        pause = min(_AGAIN_S * 2 ** min(self._again.tries - 1, 16), _AGAIN_MAX_S)
         await asyncio.sleep(pause * (0.75 + 0.5 * self._cluster.rng.random()))
-        room = self._again_room = self._loop.create_future()
+        room = self._again.room = self._loop.create_future()
         self.go_on()
         await room
-        self._again_room = None
+        self._again.room = None
         try:
             address, epoch = self._cluster.master_at(self.where, self.position)
-            if self._again_tries >= _REPORT_AFTER_TRIES:
+            if self._again.tries >= _REPORT_AFTER_TRIES:
                 await self._report(address, self.position)
             request = GetRequest(
                 topic=self.where.topic,
@@ -221,10 +249,10 @@ class PartitionFetcher:
                 address, Command.GET, request, timeout=_AGAIN_TIMEOUT_S, anew=True
             )
         except VqError as error:
-            self._again = None
+            self._again.task = None
             self.failed(error)
             return
-        self._again = None
+        self._again.task = None
         try:
             self.took(response, body)
         except Exception as error:
@@ -260,8 +288,8 @@ class PartitionFetcher:
         return self.buffered - self._rest.size
 
     def go_on(self) -> None:
-        """See ``fetch_sessions.Asker``."""
-        room = self._again_room
+        """See ``asker.Asker``."""
+        room = self._again.room
         if room is None:
             self._maybe_fetch()
         elif not room.done() and self._has_room(self._again_bytes):
@@ -270,7 +298,7 @@ class PartitionFetcher:
 
     def _has_room(self, size: int) -> bool:
         """Whether ``size`` bytes may be asked for now; if not, ``go_on`` is called later."""
-        return self._fetches.allowance(self) >= size or self._fetches.may_exceed(self)
+        return self._space.allowance(self) >= size or self._space.may_exceed(self)
 
     def _maybe_fetch(self) -> None:
         if (
@@ -278,19 +306,19 @@ class PartitionFetcher:
             or self._waiting
             or self.asked
             or self._timer is not None
-            or self._again is not None
+            or self._again.task is not None
             or self._queued >= self._prefetch_bytes
         ):
             return
-        if self._reign_ended:
+        if self._reigns.ended:
             # What was fetched before is handled first: then it is known where to look.
             if not self._queued:
-                self._reign_ended, self._waiting = False, True
+                self._reigns.ended, self._waiting = False, True
                 self._on_new_epoch()
             return
-        size = min(self._length, self._fetches.allowance(self))
+        size = min(self._length, self._space.allowance(self))
         if self._queued:
-            if size < min(self._length, self._fetches.share_bytes) // 2:
+            if size < min(self._length, self._space.share_bytes) // 2:
                 return  # asked again when some of it is consumed
         elif size < self._rest.missing:  # nothing will be consumed before that is there
             size = self._rest.missing
@@ -304,10 +332,10 @@ class PartitionFetcher:
             self.asked = asked
         if buffered is not None:
             self.buffered = buffered
-        self._fetches.count(self)
+        self._space.count(self)
 
     def took(self, result: GetResponse | FetchResult, body: bytes) -> None:
-        """See ``fetch_sessions.Asker``: hand the bytes on, and ask for what follows."""
+        """See ``asker.Asker``: hand the bytes on, and ask for what follows."""
         if result.offset != self.position:
             self._fetches.withdraw(self)
             self.failed(
@@ -317,8 +345,8 @@ class PartitionFetcher:
                 )
             )
             return
-        if result.epoch != self._epoch and self._is_new_reign(result.epoch):
-            self._reign_ended = True
+        if result.epoch != self._reigns.epoch and self._is_new_reign(result.epoch):
+            self._reigns.ended = True
             self._count(asked=0)
             self._maybe_fetch()
             return
@@ -341,19 +369,19 @@ class PartitionFetcher:
 
         Then a broker has come up again, and what it has there may be something else by now.
         """
-        self._epoch = epoch
+        self._reigns.epoch = epoch
         view = self._cluster.routes.topics.get(self.where.topic)
         if view is None or self.where.partition >= len(view.partitions):
             return False
         span = view.partitions[self.where.partition].span_at(self.position)
         if span is None:
             return False
-        before = self._epochs.get(span.group, epoch)
-        self._epochs[span.group] = epoch
+        before = self._reigns.epochs.get(span.group, epoch)
+        self._reigns.epochs[span.group] = epoch
         return before != epoch
 
     def failed(self, error: VqError) -> None:
-        """See ``fetch_sessions.Asker``: tell of the error if it stays; ask again after a pause."""
+        """See ``asker.Asker``: tell of the error if it stays; ask again after a pause."""
         if self._stopped:
             return
         self._count(asked=0)

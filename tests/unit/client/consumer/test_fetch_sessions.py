@@ -13,6 +13,7 @@ from support.timers import NotedTimers
 
 from vq import limits
 from vq.client.consumer import fetch_sessions
+from vq.client.consumer.buffer_space import BufferSpace
 from vq.client.consumer.fetch_sessions import Fetches, passes
 from vq.errors import (
     Busy,
@@ -134,25 +135,25 @@ class Partition:
 
     def ask(self, size: int = 1_000) -> None:
         self.asked = size
-        self.world.fetches.count(self)
+        self.world.fetches.space.count(self)
         self.world.fetches.ask(self)
 
     def go_on(self) -> None:
         self.went_on += 1
-        if self.world.fetches.allowance(self) >= self.missing or (
-            self.world.fetches.may_exceed(self)
+        if self.world.fetches.space.allowance(self) >= self.missing or (
+            self.world.fetches.space.may_exceed(self)
         ):
             self.ask(self.missing)
 
     def took(self, result: FetchResult, body: bytes) -> None:
         self.asked = 0
         self.took_bodies.append(body)
-        self.world.fetches.count(self)
+        self.world.fetches.space.count(self)
 
     def failed(self, error: VqError) -> None:
         self.asked = 0
         self.errors.append(error)
-        self.world.fetches.count(self)
+        self.world.fetches.space.count(self)
 
     def leave(self) -> None:
         self.world.fetches.leave(self)
@@ -624,20 +625,22 @@ async def test_every_partition_has_its_share_whatever_the_others_do() -> None:
     """Half is divided; the other half is for those that are known to have more."""
     world = World(buffer_bytes=8 * MIB)
     partitions = world.partitions(16)
-    assert world.fetches.share_bytes == 4 * MIB // 16
-    assert [world.fetches.allowance(each) for each in partitions] == [256 * KIB] * 16
+    assert world.fetches.space.share_bytes == 4 * MIB // 16
+    assert [world.fetches.space.allowance(each) for each in partitions] == [256 * KIB] * 16
     for each in partitions[:4]:
         each.behind = True
-        each.buffered = world.fetches.allowance(each)
-        world.fetches.count(each)
+        each.buffered = world.fetches.space.allowance(each)
+        world.fetches.space.count(each)
     assert partitions[0].buffered == 4 * MIB + 256 * KIB
     assert sum(each.buffered for each in partitions) == 4 * MIB + 4 * 256 * KIB
-    assert [world.fetches.allowance(each) for each in partitions] == [0] * 4 + [256 * KIB] * 12
+    assert [world.fetches.space.allowance(each) for each in partitions] == [0] * 4 + [
+        256 * KIB
+    ] * 12
     partitions[0].buffered = 100 * KIB
-    world.fetches.count(partitions[0])
-    assert world.fetches.allowance(partitions[1]) == 4 * MIB
+    world.fetches.space.count(partitions[0])
+    assert world.fetches.space.allowance(partitions[1]) == 4 * MIB
     partitions[15].behind = True
-    assert world.fetches.allowance(partitions[15]) == 4 * MIB + 256 * KIB
+    assert world.fetches.space.allowance(partitions[15]) == 4 * MIB + 256 * KIB
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -647,7 +650,7 @@ async def test_all_partitions_together_keep_to_the_bound(seed: int) -> None:
     bound = 4 * MIB
     world = World(buffer_bytes=bound)
     partitions = world.partitions(100)
-    share = world.fetches.share_bytes
+    share = world.fetches.space.share_bytes
     for _ in range(3_000):
         each = rng.choice(partitions)
         each.behind = rng.random() < 0.7
@@ -656,15 +659,15 @@ async def test_all_partitions_together_keep_to_the_bound(seed: int) -> None:
             each.buffered += got
             each.asked = 0
         elif rng.random() < 0.5:
-            each.asked = min(MIB, world.fetches.allowance(each))
+            each.asked = min(MIB, world.fetches.space.allowance(each))
             assert each.asked or each.buffered >= share
         else:
             each.buffered = rng.choice([each.buffered, each.buffered // 2, 0])
-        world.fetches.count(each)
+        world.fetches.space.count(each)
         assert sum(each.asked + each.buffered for each in partitions) <= bound
     for each in partitions:
         each.leave()
-    assert world.fetches._extra_sum == 0
+    assert world.fetches.space._extra_sum == 0
 
 
 async def test_shares_are_of_all_partitions_that_will_be_there() -> None:
@@ -672,32 +675,32 @@ async def test_shares_are_of_all_partitions_that_will_be_there() -> None:
     world = World(buffer_bytes=8 * MIB)
     one, two = world.partitions(2)
     for each in (one, two):
-        each.go_on = lambda each=each: each.ask(world.fetches.share_bytes)  # type: ignore[method-assign]
+        each.go_on = lambda each=each: each.ask(world.fetches.space.share_bytes)  # type: ignore[method-assign]
         each.go_on()
     two.behind = True
     await turn()
     world.fetches.expect(16)
     await turn()
-    assert world.fetches.share_bytes == 4 * MIB // 16
+    assert world.fetches.space.share_bytes == 4 * MIB // 16
     assert (one.asked, two.asked) == (4 * MIB // 16, 2 * MIB)
-    assert world.fetches._extra_sum == 2 * MIB - 4 * MIB // 16
+    assert world.fetches.space._extra_sum == 2 * MIB - 4 * MIB // 16
     request = world.here.last
     assert list(request.removed) == [1]
     assert [item.max_bytes for item in request.partitions] == [4 * MIB // 16]
     world.here.answer(FetchResult(handle=1, size=3), body=b"old")
     assert one.took_bodies == []
     world.fetches.expect(2)
-    assert world.fetches.share_bytes == 2 * MIB
+    assert world.fetches.space.share_bytes == 2 * MIB
 
 
 def starved(world: World, count: int) -> list[Partition]:
     """Partitions that hold all memory, each with half of a record."""
     partitions = world.partitions(count)
     for each in partitions:
-        each.buffered = 2 * world.fetches.share_bytes + 1  # more than the bound, by a little
+        each.buffered = 2 * world.fetches.space.share_bytes + 1  # more than the bound, by a little
         each.missing = 600 * KIB
-        world.fetches.count(each)
-    assert [world.fetches.allowance(each) for each in partitions] == [0] * count
+        world.fetches.space.count(each)
+    assert [world.fetches.space.allowance(each) for each in partitions] == [0] * count
     return partitions
 
 
@@ -709,14 +712,14 @@ async def test_one_partition_at_a_time_goes_beyond_the_bound_in_the_order_of_the
         each.go_on()
     assert [each.asked for each in partitions] == [600 * KIB, 0, 0]
     first.asked, first.buffered = 0, first.buffered + 600 * KIB
-    world.fetches.count(first)
+    world.fetches.space.count(first)
     await turn()
     assert second.asked == 0, "its record is whole, and still there"
     first.buffered = first.missing = 0
-    world.fetches.count(first)
+    world.fetches.space.count(first)
     await turn()
     assert [each.asked for each in partitions] == [0, 600 * KIB, 0]
-    assert world.fetches._grower is second
+    assert world.fetches.space._grower is second
 
 
 async def test_who_stands_in_line_goes_on_as_soon_as_there_is_room() -> None:
@@ -727,10 +730,10 @@ async def test_who_stands_in_line_goes_on_as_soon_as_there_is_room() -> None:
     second.go_on()
     assert second.asked == 0
     second.buffered = 100 * KIB
-    world.fetches.count(second)
+    world.fetches.space.count(second)
     await turn()
     assert (first.asked, second.asked) == (600 * KIB, 50 * KIB)
-    assert (world.fetches._grower, world.fetches._line) == (first, {})
+    assert (world.fetches.space._grower, world.fetches.space._line) == (first, {})
 
 
 async def test_the_permit_comes_back_however_its_holder_ends() -> None:
@@ -743,12 +746,12 @@ async def test_the_permit_comes_back_however_its_holder_ends() -> None:
     world.here.answer(refusal(1, OffsetOutOfRange("no")))
     await turn()
     assert [type(each) for each in first.errors] == [OffsetOutOfRange]
-    assert world.fetches._grower is second
+    assert world.fetches.space._grower is second
     world.cluster.connections[HERE], before = None, world.here
     before.close()
     assert [type(each) for each in second.errors] == [ConnectionCut]
     await turn()
-    assert world.fetches._grower is None, "without a connection nobody keeps it"
+    assert world.fetches.space._grower is None, "without a connection nobody keeps it"
     assert [type(each) for each in fifth.errors] == [ConnectionCut]
     world.cluster.connections[HERE] = Connection()
     third.go_on()
@@ -757,15 +760,13 @@ async def test_the_permit_comes_back_however_its_holder_ends() -> None:
     fourth.leave()
     third.leave()
     await turn()
-    assert (world.fetches._grower, world.fetches._line) == (fifth, {})
+    assert (world.fetches.space._grower, world.fetches.space._line) == (fifth, {})
 
 
 def test_the_default_leaves_four_thousand_partitions_something() -> None:
     """As the documents say."""
-    fetches: Any = SimpleNamespace(
-        _shared=32 * MIB, _expected=0, _extra=dict.fromkeys(range(4_096))
-    )
-    assert Fetches.share_bytes.fget(fetches) == 8 * KIB  # type: ignore[attr-defined]
+    space: Any = SimpleNamespace(_shared=32 * MIB, _expected=0, _extra=dict.fromkeys(range(4_096)))
+    assert BufferSpace.share_bytes.fget(space) == 8 * KIB  # type: ignore[attr-defined]
 
 
 async def test_a_partition_that_leaves_while_it_asks_again_is_removed_at_the_broker() -> None:

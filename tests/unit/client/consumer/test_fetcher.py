@@ -78,6 +78,7 @@ class Fetches:
 
     def __init__(self) -> None:
         self.cluster = Cluster()
+        self.space = self
         self.share_bytes = limits.GIB
         self.allowed: int | None = None
         self.asked: list[tuple[int, int]] = []  # offset, bytes
@@ -431,8 +432,8 @@ async def test_pauses_before_reading_damage_again_grow_up_to_their_bound(
     reader.fetcher.fetch_again(130)
     reader.fetcher.stop()
     await sleep(0)
-    assert reader.fetcher._again is not None
-    assert reader.fetcher._again.cancelled()
+    assert reader.fetcher._again.task is not None
+    assert reader.fetcher._again.task.cancelled()
 
 
 @pytest.mark.parametrize("answer", [None, Busy("too many reports")])

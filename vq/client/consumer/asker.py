@@ -1,0 +1,48 @@
+"""What fetch sessions and the buffer space know of a partition that is read."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from vq.errors import VqError
+from vq.model import TopicPartition
+from vq.remoting.wire_pb2 import FetchResult
+
+
+class Asker(Protocol):
+    """One partition that is read; in practice a ``fetcher.PartitionFetcher``.
+
+    Attributes:
+        asked: Bytes asked for that have not come yet; 0 when it waits for no answer.
+        buffered: Bytes that have come and are not consumed, the beginning of a record included.
+        missing: What it must ask for at least to go on, when it waits in line for that.
+        behind: More data are known to be there.
+        anxious: It wants an answer also when there are no data: an error was told, and whether that
+            is over cannot be seen otherwise.
+    """
+
+    where: TopicPartition
+    position: int
+    validate: bool
+    topic_id: str
+    tags: Sequence[str]
+    asked: int
+    buffered: int
+    anxious: bool
+
+    @property
+    def missing(self) -> int: ...
+
+    @property
+    def behind(self) -> bool: ...
+
+    def go_on(self) -> None:
+        """There may be room now for what is ``missing``."""
+        ...
+
+    def took(self, result: FetchResult, body: bytes) -> None:
+        """The answer: bytes at ``position``."""
+        ...
+
+    def failed(self, error: VqError) -> None:
+        """The answer: why there are none. It asks again when that may help."""
+        ...
