@@ -184,7 +184,7 @@ class MessageConsumer:
         self, topic: str, partition: int, offset: int, length: int, timeout: float | None = None
     ) -> list[Message]:
         """Read messages from ``offset`` on; see ``vq.MessageConsumer.get``."""
-        return await self._core.get(topic, partition, offset, length, timeout)
+        return await self._core.reader.get(topic, partition, offset, length, timeout)
 
     def subscribe(
         self, topic: str, length: int = limits.MIB, message_filter: str | None = None
@@ -224,7 +224,7 @@ class MessageConsumer:
 
     async def get_bounds(self, topic: str, partition: int) -> OffsetBounds:
         """Return the range of offsets that can be read now; see ``vq.MessageConsumer``."""
-        return await self._core.bounds(topic, partition)
+        return await self._core.reader.bounds(topic, partition)
 
     async def commit(self) -> None:
         """Commit now what was consumed, instead of at the next interval."""

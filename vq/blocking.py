@@ -214,7 +214,7 @@ class MessageConsumer:
         """
         bound = None if timeout is None else check_timeout(timeout)
         return self._runtime.run(
-            self._core.get(topic, partition, offset, length, bound), _GET_S + (bound or 0.0)
+            self._core.reader.get(topic, partition, offset, length, bound), _GET_S + (bound or 0.0)
         )
 
     def subscribe(
@@ -257,7 +257,7 @@ class MessageConsumer:
         Raises:
             UnknownTopic, UnknownPartition: There is none.
         """
-        return self._runtime.run(self._core.bounds(topic, partition))
+        return self._runtime.run(self._core.reader.bounds(topic, partition))
 
     def commit(self) -> None:
         """Commit now what was handled, instead of at the next interval."""

@@ -175,7 +175,7 @@ async def test_large_messages_of_many_partitions_keep_to_the_memory_of_their_con
     async with asyncio.timeout(3 * WAIT_S):
         async for message in consumer:
             assert len(message.content) == size
-            fetchers = [held.fetcher for held in core._held.values()]
+            fetchers = [reading.fetcher for reading in core._holds.readings()]
             most = max(most, sum(each.asked + each.buffered for each in fetchers))
             received += 1
             if received == 2 * count:

@@ -17,8 +17,8 @@ from vq.broker.partitions import Partitions
 from vq.broker.storer import Storer
 from vq.client.consumer.fetcher import Chunk, PartitionFetcher
 from vq.client.consumer.inbox import InboxDelivery
-from vq.client.consumer.membership import Membership
 from vq.client.consumer.permit import PermitKeeper
+from vq.client.consumer.share import Share
 from vq.client.producer.partition_queue import PartitionQueue
 from vq.coordination import claims, commits
 from vq.coordination.coordinator import Check, Create, Operation, Set
@@ -181,15 +181,15 @@ def _owner_not_waited_for(patch: pytest.MonkeyPatch) -> None:
 
 
 def _released_before_drained(patch: pytest.MonkeyPatch) -> None:
-    give_up = Membership._give_up
+    give_up = Share.give_up
 
-    async def release_first(self: Membership, partitions: Any) -> None:
-        leaving = list(partitions)
-        for where in leaving:
-            await claims.release(self._coordinator, self._claims[where])
+    async def release_first(self: Share, holds: Any) -> None:
+        leaving = list(holds)
+        for hold in leaving:
+            await claims.release(self._coordinator, hold.claim)
         await give_up(self, leaving)
 
-    patch.setattr(Membership, "_give_up", release_first)
+    patch.setattr(Share, "give_up", release_first)
 
 
 def _commit_ahead(patch: pytest.MonkeyPatch) -> None:

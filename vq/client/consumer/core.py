@@ -1,9 +1,9 @@
-"""The consumer's core: reads by position, and the work of one group member.
+"""The consumer's core: the work of one group member. Loop-bound.
 
-Loop-bound. ``Membership`` decides which partitions are held; for each of them there is a fetcher
-(bytes ahead of time) and a delivery (decode, call the listener); ``commit`` moves what deliveries
-finished into ZooKeeper. A partition that is to be given up is first drained: no listener is running
-and its position is committed before anybody else may claim it.
+``Membership`` decides which partitions are held; for each of them there is a fetcher (bytes ahead
+of time) and a delivery (decode, call the listener); ``commit`` moves what deliveries finished into
+ZooKeeper. A partition that is to be given up is first drained: no listener is running and its
+position is committed before anybody else may claim it. Its states are in ``hold_states``.
 """
 
 import asyncio
@@ -11,56 +11,34 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from vq import limits
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
 from vq.client.consumer import places
-from vq.client.consumer.decode import Decoder
-from vq.client.consumer.delivery import Delivery, DeliveryHooks, DeliveryMaker, Listener, Progress
+from vq.client.consumer.delivery import DeliveryHooks, DeliveryMaker, Listener, Progress
 from vq.client.consumer.fetch_sessions import Fetches, passes
-from vq.client.consumer.fetcher import Chunk, PartitionFetcher, chunk_of
+from vq.client.consumer.fetcher import PartitionFetcher
 from vq.client.consumer.filters import tags_of
+from vq.client.consumer.hold_states import Event, State
+from vq.client.consumer.holds import Hold, Holds, Reading
 from vq.client.consumer.membership import Membership, MembershipHooks
 from vq.client.consumer.permit import Permit
+from vq.client.consumer.reader import Reader
 from vq.client.consumer.troubles import Troubles
 from vq.coordination import claims, commits
-from vq.errors import (
-    ConnectionCut,
-    CoordinationError,
-    GenerationStale,
-    InvalidArgument,
-    InvalidState,
-    OffsetOutOfRange,
-    TimedOut,
-    VqError,
-)
-from vq.model import (
-    Message,
-    OffsetBounds,
-    PartitionTrouble,
-    TopicPartition,
-    check_name,
-    check_timeout,
-)
-from vq.remoting.format import Command
-from vq.remoting.wire_pb2 import GetRequest, GetResponse, OffsetsRequest, OffsetsResponse
-from vq.store.record import bytes_needed
+from vq.errors import CoordinationError, GenerationStale, InvalidArgument, InvalidState, VqError
+from vq.model import PartitionTrouble, TopicPartition, check_name
 
 logger = logging.getLogger(__name__)
 _DRAIN_WARNING_S = 10.0
 _CLOSE_S = 30.0
-#: A partition still unknown after pauses up to this one, and fresh routes, is taken to be none.
-_LOOK_AGAIN_S = 0.1
-#: Longest pause before a broker that did not tell about a place is asked again.
+#: Pauses before a broker that did not tell about a place is asked again: the first, the longest.
+_CHECK_AGAIN_S = 0.1
 _CHECK_AGAIN_MAX_S = 5.0
-#: How often ``get`` reads bytes that fail a check before it says so.
-_READS_OF_DAMAGE = 3
-#: What an offset on the wire can be.
-_OFFSET_MAX = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,26 +49,6 @@ class Subscription:
     length: int
     listener: Listener
     tags: tuple[str, ...]
-
-
-@dataclass(slots=True)
-class _Held:
-    """A partition this member owns now."""
-
-    where: TopicPartition
-    delivery: Delivery
-    fetcher: PartitionFetcher
-    committed: int
-    message_id: int | None  # of the last message handled before the delivery began, by anybody
-    fetch_failed: bool = False  # the trouble this partition has is one of the fetcher
-    stopped: str = ""  # why the group goes on here only after a reset
-    told_stopped: bool = False  # whether that is in the tree
-    checking: "asyncio.Task[None] | None" = field(default=None)
-    drained: "asyncio.Future[None] | None" = field(default=None)
-
-    def progress(self) -> Progress:
-        position, message_id = self.delivery.progress()
-        return Progress(position, self.message_id if message_id is None else message_id)
 
 
 class ConsumerCore:
@@ -118,142 +76,12 @@ class ConsumerCore:
         self._membership: Membership | None = None
         self._starting = False
         self._closing: asyncio.Task[None] | None = None
-        self._held: dict[TopicPartition, _Held] = {}
+        self._holds = Holds(config.group, self.member)
         self._commit_task: asyncio.Task[None] | None = None
         self._publish_task: asyncio.Task[None] | None = None
         self._commit_lock = asyncio.Lock()
         self._troubles = Troubles(config.group, self.member, cluster.clock)
-
-    # Reading by position ------------------------------------------------------------------------
-    async def get(
-        self, topic: str, partition: int, offset: int, length: int, timeout: float | None = None
-    ) -> list[Message]:
-        """See ``MessageConsumer.get``."""
-        if not 1 <= length <= limits.FETCH_BYTES_MAX:
-            raise InvalidArgument(f"length {length} is outside [1, {limits.FETCH_BYTES_MAX}] bytes")
-        where = TopicPartition(topic, partition)
-        await self._cluster.track(topic)
-        # What no field of a request holds needs no asking.
-        if not 0 <= partition < limits.PARTITIONS_PER_TOPIC_MAX:
-            self._cluster.routes.placement(where)  # says which partitions there are
-        if not 0 <= offset <= _OFFSET_MAX:
-            bounds = await self.bounds(topic, partition)
-            raise OffsetOutOfRange(
-                f"offset {offset} of {where} is outside [{bounds.earliest}, {bounds.latest}]",
-                details={"earliest": bounds.earliest, "latest": bounds.latest},
-            )
-        bound = 0.0 if timeout is None else check_timeout(timeout)
-        deadline = self._cluster.clock.monotonic() + bound
-        damaged = 0
-        while True:
-            left = max(0.0, deadline - self._cluster.clock.monotonic())
-            wait_s = min(left, limits.LONG_POLL_S_MAX)
-            chunk = await self._fetch(where, offset, length, wait_s, anew=damaged > 0)
-            decoder = Decoder(where)
-            messages = decoder.decode(chunk)
-            if messages:
-                return messages
-            if decoder.error is not None:
-                damaged += 1
-                self._troubles.bad_reads += 1
-                if damaged >= _READS_OF_DAMAGE:
-                    raise decoder.error
-                await asyncio.sleep(_LOOK_AGAIN_S * self._cluster.rng.random())
-            elif chunk.body:  # a control record alone, or a record larger than ``length``
-                offset, length = _further(chunk, offset, length)
-            elif self._cluster.clock.monotonic() >= deadline:
-                return []
-
-    async def _fetch(
-        self, where: TopicPartition, offset: int, length: int, wait_s: float, *, anew: bool
-    ) -> Chunk:
-        response, body = await self._request(
-            where,
-            offset,
-            Command.GET,
-            GetRequest(
-                topic=where.topic,
-                partition=where.partition,
-                offset=offset,
-                max_bytes=length,
-                max_wait_ms=int(wait_s * 1000),
-                validate=True,
-            ),
-            wait_s,
-            anew=anew,
-        )
-        assert isinstance(response, GetResponse)
-        return chunk_of(response, body)
-
-    async def _request(
-        self,
-        where: TopicPartition,
-        offset: int,
-        command: int,
-        message: GetRequest | OffsetsRequest,
-        extra_s: float = 0.0,
-        *,
-        anew: bool = False,
-    ) -> tuple[object, bytes]:
-        """Ask whoever holds ``offset``, following it once or twice when it moved.
-
-        ``anew``: on a connection that is used for nothing else.
-        """
-        deadline = self._cluster.clock.monotonic() + self._cluster.config.request_timeout_s
-        pause = 0.02
-        while True:
-            try:
-                address, message.epoch = self._cluster.master_at(where, offset)
-                message.topic_id = self._cluster.routes.topic(where.topic).id
-                left = max(0.01, deadline - self._cluster.clock.monotonic())
-                return await self._cluster.request(
-                    address, command, message, timeout=left + extra_s, anew=anew
-                )
-            except VqError as error:
-                late = self._cluster.clock.monotonic() + pause >= deadline
-                cut = isinstance(error, ConnectionCut)  # asking twice does no harm
-                if late or not (cut or error.retriable or error.refresh_routes):
-                    raise
-                if pause > _LOOK_AGAIN_S and self._is_beyond(where):
-                    raise
-                self._cluster.refresh(where.topic)
-            await asyncio.sleep(pause)
-            pause = min(0.5, pause * 2)
-
-    def _is_beyond(self, where: TopicPartition) -> bool:
-        """Whether the topic has no such partition, as far as is known here."""
-        view = self._cluster.routes.topics.get(where.topic)
-        return view is not None and where.partition >= len(view.partitions)
-
-    async def offsets(
-        self, where: TopicPartition, *, time_ms: int | None = None
-    ) -> OffsetsResponse:
-        """Return the earliest and latest offset of a partition, and the one for a time.
-
-        Raises:
-            UnknownTopic, UnknownPartition: There is none.
-        """
-        await self._cluster.track(where.topic)
-        placement = self._cluster.routes.placement(where)
-        last = placement.spans[-1]
-        at = last.start if last.end is None else last.end - 1
-        request = OffsetsRequest(topic=where.topic, partition=where.partition)
-        if time_ms is not None:
-            request.by_time, request.time_ms = True, time_ms
-        response, _ = await self._request(where, at, Command.OFFSETS, request)
-        assert isinstance(response, OffsetsResponse)
-        if len(placement.spans) > 1:  # the oldest bytes may lie in another group
-            first, _ = await self._request(
-                where, placement.spans[0].start, Command.OFFSETS, request
-            )
-            assert isinstance(first, OffsetsResponse)
-            response.earliest = min(response.earliest, first.earliest)
-        return response
-
-    async def bounds(self, topic: str, partition: int) -> OffsetBounds:
-        """See ``MessageConsumer.get_bounds``."""
-        found = await self.offsets(TopicPartition(topic, partition))
-        return OffsetBounds(found.earliest, found.latest)
+        self.reader = Reader(cluster, self._troubles)
 
     # Subscriptions ------------------------------------------------------------------------------
     def subscribe(
@@ -287,7 +115,10 @@ class ConsumerCore:
                 self.config,
                 member=self.member,
                 filters={each.topic: "||".join(each.tags) for each in self._subscriptions.values()},
-                hooks=MembershipHooks(self._claimed, self._revoke, self._suspend, self._resume),
+                holds=self._holds,
+                hooks=MembershipHooks(
+                    self._claimed, self._drain, self._commit_last, self._suspend, self._resume
+                ),
                 permit=self._permit,
             )
             await membership.start()
@@ -300,111 +131,110 @@ class ConsumerCore:
         finally:
             self._starting = False
         self._commit_task = asyncio.create_task(self._commit_regularly())
-        self._publish_task = asyncio.create_task(self._troubles.publish(membership.tell))
+        self._publish_task = asyncio.create_task(self._troubles.publish(membership.share.tell))
 
     def held(self) -> list[TopicPartition]:
-        """Return the partitions this member owns now, sorted."""
-        return sorted(self._held)
+        """Return the partitions this member consumes now, sorted."""
+        return [reading.hold.partition for reading in self._holds.readings()]
 
     # What membership tells ----------------------------------------------------------------------
-    async def _claimed(self, claim: claims.Claim) -> None:
+    async def _claimed(self, hold: Hold) -> None:
         """A partition is ours: find where to begin, and begin."""
-        where = claim.partition
+        partition, committed = hold.partition, hold.claim.committed
         self._expect_target()
-        if claim.committed is not None:
-            begin = Progress(claim.committed.offset, claim.committed.message_id)
-            stopped = await places.why_stopped(self._cluster, where, claim.committed)
-            self._begin(
-                where,
-                begin,
-                committed=begin.position,
-                stopped=stopped,
-                told_stopped=bool(claim.committed.stopped),
-            )
+        if committed is not None:
+            hold.stopped = await places.why_stopped(self._cluster, partition, committed)
+            self._begin(hold, Progress(committed.offset, committed.message_id))
             return
         assert self._membership is not None
-        offsets = await self.offsets(where)
+        hold.stopped = ""
+        offsets = await self.reader.offsets(partition)
         latest = self._membership.contract.start == "latest" and not await claims.is_younger(
-            self._cluster.coordinator, self.config.group, where
+            self._cluster.coordinator, self.config.group, partition
         )
         begin = Progress(offsets.latest if latest else offsets.earliest)
         # Kept at once: what arrives from now on must not be skipped after a crash.
-        error = (await self._membership.commit({where: begin}))[where]
+        error = (await self._membership.share.commit({partition: begin}))[partition]
         if error is not None:
             raise error
-        self._begin(where, begin, committed=begin.position)
+        self._begin(hold, begin)
 
-    def _begin(
-        self,
-        where: TopicPartition,
-        begin: Progress,
-        *,
-        committed: int,
-        stopped: str = "",
-        told_stopped: bool = False,
-    ) -> None:
+    def _begin(self, hold: Hold, begin: Progress) -> None:
         """Deliver a partition from ``begin`` on, if it is still the same place."""
-        subscription = self._subscriptions[where.topic]
-        position = begin.position
+        partition, position = hold.partition, begin.position
+        subscription = self._subscriptions[partition.topic]
         hooks = DeliveryHooks(
             consumed=lambda size, rest: self._soon(fetcher.consumed, size, rest),
-            stuck=lambda error: self._soon(self._stuck, held, error),
-            went_on=lambda: self._soon(self._went_on, held),
-            fetch_again=lambda offset: self._soon(self._fetch_again, held, offset),
+            stuck=lambda error: self._soon(self._stuck, reading, error),
+            went_on=lambda: self._soon(self._went_on, reading),
+            fetch_again=lambda offset: self._soon(self._fetch_again, reading, offset),
         )
-        delivery = self._make_delivery(where, position, subscription.listener, hooks)
+        delivery = self._make_delivery(partition, position, subscription.listener, hooks)
         fetcher = PartitionFetcher(
             self._fetches,
-            where,
+            partition,
             position,
             length=subscription.length,
             prefetch_bytes=self.config.prefetch_bytes,
             tags=subscription.tags,
             on_chunk=delivery.add,
-            on_error=lambda error: self._fetch_told(held, error),
-            on_new_epoch=lambda: self._look_again(held),
+            on_error=lambda error: self._fetch_told(reading, error),
+            # The broker came up anew: is what was handled still there?
+            on_new_epoch=lambda: self._check(reading, reading.progress()),
         )
-        held = _Held(where, delivery, fetcher, committed, begin.message_id)
-        self._held[where] = held
-        if stopped:
-            held.told_stopped = told_stopped
-            self._stop(held, stopped)
+        reading = hold.reading = Reading(hold, delivery, fetcher, begin.message_id)
+        if hold.stopped:
+            self._stop(reading, hold.stopped)
         elif begin.message_id is None:
-            fetcher.start()  # its first GET asks whether there is such an offset
+            self._deliver(reading)  # its first read asks whether there is such an offset
         else:
-            held.checking = self._loop.create_task(self._check_place(held, begin))
+            self._check(reading, begin)
 
     # The place a group goes on from -----------------------------------------------------------
-    async def _check_place(self, held: _Held, begin: Progress) -> None:
+    def _deliver(self, reading: Reading) -> None:
+        reading.hold.on(Event.DELIVER)
+        reading.fetcher.start()
+
+    def _check(self, reading: Reading, begin: Progress) -> None:
+        reading.hold.on(Event.CHECK)
+        reading.task = self._loop.create_task(self._check_place(reading, begin))
+
+    async def _check_place(self, reading: Reading, begin: Progress) -> None:
         """Start to fetch once the broker has not said that it is another place."""
-        tags = self._subscriptions[held.where.topic].tags
-        pause_s = _LOOK_AGAIN_S
+        partition = reading.hold.partition
+        tags = self._subscriptions[partition.topic].tags
+        pause_s = _CHECK_AGAIN_S
         while True:
             try:
-                reason = await places.why_another(self._request, held.where, begin, tags)
+                reason = await places.why_another(self.reader.request, partition, begin, tags)
                 break
             except VqError as error:
                 if not passes(error):
-                    self._fetch_told(held, error)
-                await asyncio.sleep(pause_s * (0.5 + self._cluster.rng.random()))
-                pause_s = min(_CHECK_AGAIN_MAX_S, pause_s * 2)
-        self._fetch_told(held, None)
+                    self._fetch_told(reading, error)
+            if reading.hold.state is not State.CHECKING:
+                return  # the error proved that what was handled is gone
+            await asyncio.sleep(pause_s * (0.5 + self._cluster.rng.random()))
+            pause_s = min(_CHECK_AGAIN_MAX_S, pause_s * 2)
+        self._fetch_told(reading, None)
         if reason:
-            self._stop(held, reason)
+            self._stop(reading, reason)
         else:
-            held.fetcher.start()
+            self._deliver(reading)
 
-    def _stop(self, held: _Held, reason: str) -> None:
+    def _stop(self, reading: Reading, reason: str) -> None:
         """Go on only after a reset, this member and every later one."""
-        held.fetcher.stop()
-        held.stopped = reason
-        self._tell_stopped(held)
-        if not held.told_stopped:
-            held.checking = self._loop.create_task(self._keep_stop())
+        hold = reading.hold
+        hold.on(Event.STOP)
+        reading.fetcher.stop()
+        hold.stopped = reason
+        self._tell_stopped(reading)
+        if not hold.stop_is_committed:
+            reading.task = self._loop.create_task(self._keep_stop())
 
-    def _tell_stopped(self, held: _Held) -> None:
-        error = places.stopped_error(self.config.group, held.where, held.stopped)
-        self._troubles.failed(held.where, held.fetcher.position, error)
+    def _tell_stopped(self, reading: Reading) -> None:
+        hold = reading.hold
+        error = places.stopped_error(self.config.group, hold.partition, hold.stopped)
+        self._troubles.failed(hold.partition, reading.fetcher.position, error)
 
     async def _keep_stop(self) -> None:
         """Write down that the group was stopped; the next regular commit tries again."""
@@ -412,10 +242,6 @@ class ConsumerCore:
             await self.commit()
         except VqError as error:
             logger.info("group %s: a stop is committed later: %s", self.config.group, error)
-
-    def _look_again(self, held: _Held) -> None:
-        """The broker came up anew: is what was handled still there?"""
-        held.checking = self._loop.create_task(self._check_place(held, held.progress()))
 
     def _soon(self, callback: Callable[..., object], *arguments: Any) -> None:
         """Call back on the loop, from any thread; too late is no error."""
@@ -437,95 +263,108 @@ class ConsumerCore:
         """See ``MessageConsumer.troubles``."""
         return self._troubles.present()
 
-    def _stuck(self, held: _Held, error: VqError) -> None:
-        if self._held.get(held.where) is held:
-            held.fetch_failed = False
-            self._troubles.failed(held.where, held.delivery.position, error)
+    def _stuck(self, reading: Reading, error: VqError) -> None:
+        if reading.is_current:
+            reading.fetch_failed = False
+            self._troubles.failed(reading.hold.partition, reading.delivery.position, error)
 
-    def _went_on(self, held: _Held) -> None:
-        if self._held.get(held.where) is held:
-            self._troubles.over(held.where)
-            if held.stopped:
-                self._tell_stopped(held)
+    def _went_on(self, reading: Reading) -> None:
+        if reading.is_current:
+            self._troubles.over(reading.hold.partition)
+            if reading.hold.stopped:
+                self._tell_stopped(reading)
 
-    def _fetch_again(self, held: _Held, offset: int) -> None:
-        if self._held.get(held.where) is held:
+    def _fetch_again(self, reading: Reading, offset: int) -> None:
+        if reading.is_current:
             self._troubles.bad_reads += 1
-            held.fetcher.fetch_again(offset)
+            reading.fetcher.fetch_again(offset)
 
-    def _fetch_told(self, held: _Held, error: VqError | None) -> None:
+    def _fetch_told(self, reading: Reading, error: VqError | None) -> None:
         """The fetcher cannot go on, or can again."""
-        if error is not None and places.proves_a_loss(error, held.fetcher.position):
-            self._stop(held, str(error))
+        partition, position = reading.hold.partition, reading.fetcher.position
+        if error is not None and places.proves_a_loss(error, position):
+            self._stop(reading, str(error))
         elif error is not None:
-            held.fetch_failed = True
-            self._troubles.failed(held.where, held.fetcher.position, error)
-        elif held.fetch_failed:
-            held.fetch_failed = False
-            self._troubles.over(held.where)
+            reading.fetch_failed = True
+            self._troubles.failed(partition, position, error)
+        elif reading.fetch_failed:
+            reading.fetch_failed = False
+            self._troubles.over(partition)
 
-    async def _drain(self, held: _Held) -> None:
+    # Ends and pauses ----------------------------------------------------------------------------
+    async def _drain(self, hold: Hold) -> None:
+        """See ``ShareHooks.drain``."""
+        self._expect_target()
+        if hold.reading is not None:
+            await self._stand_still(hold.reading)
+        if hold.state is State.LOST:
+            self._forget(hold)
+
+    async def _stand_still(self, reading: Reading) -> None:
         """Return once no listener runs for a partition any more."""
-        held.fetcher.stop()
-        if held.checking is not None:
-            held.checking.cancel()
-        if held.drained is None:
-            drained = held.drained = self._loop.create_future()
+        reading.fetcher.stop()
+        if reading.task is not None:
+            reading.task.cancel()
+        if reading.drained is None:
+            drained = reading.drained = self._loop.create_future()
             try:
-                held.delivery.stop(lambda: self._soon(_settle, drained))
+                reading.delivery.stop(lambda: self._soon(_settle, drained))
             except BaseException:
-                held.drained = None  # nobody settles it: the next try asks again
+                reading.drained = None  # nobody settles it: the next try asks again
                 raise
-        while not held.drained.done():
-            await asyncio.wait([held.drained], timeout=_DRAIN_WARNING_S)
-            if not held.drained.done():
+        while not reading.drained.done():
+            await asyncio.wait([reading.drained], timeout=_DRAIN_WARNING_S)
+            if not reading.drained.done():
                 logger.warning(
                     "%s waits for its listener to return before it can be given up",
-                    held.where,
+                    reading.hold.partition,
                 )
 
-    async def _revoke(self, where: TopicPartition, commit: bool) -> None:
-        """A partition is to be given up: drain it, commit what was done, forget it.
+    async def _commit_last(self, hold: Hold) -> None:
+        """See ``ShareHooks.commit``.
 
         Raises:
             CoordinationError: ZooKeeper did not take the commit now; to be called again.
         """
-        held = self._held.get(where)
-        if held is None:
-            return
-        self._expect_target()
-        await self._drain(held)
-        if commit:
-            try:
-                await self._commit([held])
-            except VqError as error:
-                if isinstance(error, CoordinationError) and error.retriable:
-                    raise
-                logger.warning("%s: the last commit before release was refused: %s", where, error)
-        self._held.pop(where, None)
-        self._troubles.forget(where)
+        try:
+            await self._commit([hold])
+        except VqError as error:
+            if isinstance(error, CoordinationError) and error.retriable:
+                raise
+            logger.warning(
+                "%s: the last commit before release was refused: %s", hold.partition, error
+            )
+        self._forget(hold)
+
+    def _forget(self, hold: Hold) -> None:
+        hold.reading = None
+        self._troubles.forget(hold.partition)
+
+    async def _suspend(self) -> None:
+        """Ownership can no longer be proved: deliver nothing until it can."""
+        await asyncio.gather(*(self._pause(each) for each in self._holds.readings()))
+
+    async def _pause(self, reading: Reading) -> None:
+        hold = reading.hold
+        if hold.may(Event.PAUSE):
+            hold.on(Event.PAUSE)
+        await self._stand_still(reading)
+        if hold.state is State.PAUSING:  # and was not given up meanwhile
+            hold.on(Event.DRAINED)
+
+    def _resume(self) -> None:
+        """The same session is back and still owns what it held: go on where delivery stopped."""
+        for reading in self._holds.readings():
+            hold = reading.hold
+            if hold.may(Event.RESUME):
+                hold.on(Event.RESUME)
+                self._troubles.forget(hold.partition)
+                self._begin(hold, reading.progress())
 
     def _expect_target(self) -> None:
         """Share memory out for all partitions that are to be held, claimed already or not."""
         if self._membership is not None:
             self._fetches.expect(self._membership.target_count)
-
-    async def _suspend(self) -> None:
-        """Ownership can no longer be proved: deliver nothing until it can."""
-        await asyncio.gather(*(self._drain(held) for held in self._held.values()))
-
-    def _resume(self) -> None:
-        """The same session is back and still owns what it held: go on where delivery stopped."""
-        for held in list(self._held.values()):
-            if held.drained is not None and held.drained.done():
-                self._troubles.forget(held.where)
-                self._begin(
-                    held.where,
-                    held.progress(),
-                    committed=held.committed,
-                    stopped=held.stopped,
-                    told_stopped=held.told_stopped,
-                )
 
     # Commits --------------------------------------------------------------------------------------
     async def _commit_regularly(self) -> None:
@@ -548,31 +387,24 @@ class ConsumerCore:
         Raises:
             CoordinationError: ZooKeeper did not take it; it is tried again at the next interval.
         """
-        await self._commit(list(self._held.values()))
+        await self._commit(self._holds)
 
-    async def _commit(self, partitions: list[_Held]) -> None:
+    async def _commit(self, holds: Iterable[Hold]) -> None:
         membership = self._membership
         if membership is None:
             return
         async with self._commit_lock:
-            dirty = {
-                held.where: held.progress()
-                for held in partitions
-                if held.delivery.position != held.committed
-                or (held.stopped and not held.told_stopped)
-            }
+            dirty = {}
+            for hold in holds:
+                progress = hold.to_commit()
+                if progress is not None:
+                    dirty[hold.partition] = progress
             if not dirty:
                 return
-            stopped = {held.where: held.stopped for held in partitions if held.stopped}
-            outcome = await membership.commit(dirty, stopped=stopped)
-            for where, error in outcome.items():
-                held = self._held.get(where)
-                if error is None:
-                    if held is not None:
-                        held.committed = dirty[where].position
-                        held.told_stopped = where in stopped
-                elif isinstance(error, GenerationStale):
-                    logger.warning("%s was taken over by another member: %s", where, error)
+            outcome = await membership.share.commit(dirty)
+            for partition, error in outcome.items():
+                if isinstance(error, GenerationStale):
+                    logger.warning("%s was taken over by another member: %s", partition, error)
                     membership.wake()
 
     async def committed(self, topic: str) -> dict[TopicPartition, int]:
@@ -594,34 +426,18 @@ class ConsumerCore:
             if task is not None:
                 task.cancel()
                 await asyncio.wait([task])
+        readings = self._holds.readings()
         try:
             if self._membership is not None:
                 await self._membership.close(_CLOSE_S)
         finally:
-            for held in self._held.values():
-                held.fetcher.stop()
+            for reading in readings:
+                reading.fetcher.stop()
 
 
 def _settle(future: "asyncio.Future[None]") -> None:
     if not future.done():
         future.set_result(None)
-
-
-def _further(chunk: Chunk, offset: int, length: int) -> tuple[int, int]:
-    """Return the offset and length to read with when ``chunk`` held no whole message.
-
-    Raises:
-        TimedOut: Never in practice: the record would have to be larger than any frame.
-    """
-    position = 0
-    while len(chunk.body) - position >= 20:
-        size = bytes_needed(memoryview(chunk.body)[position:])
-        if position + size > len(chunk.body):
-            if size > limits.FETCH_BYTES_MAX:
-                raise TimedOut(f"the record at {offset + position} has {size} bytes")
-            return offset + position, max(length, size)
-        position += size
-    return offset + position, max(length, 64)
 
 
 def _member_name(cluster: ClusterClient) -> str:

@@ -1,12 +1,10 @@
-"""A member's share of its group: joins, computes who should have what, claims and gives up.
+"""One member of a group: joins and leaves, and computes in rounds who should have what.
 
 Every member computes the same sharing from what it reads (``coordination.rebalance``) and acts on
 its own part only: first it gives up what should be another's, then it claims what should be its own
-and is free. Only partitions that move stop; a partition that is still owned is waited for.
+and is free (``share``). Only partitions that move stop; one that is still owned is waited for.
 
-One task does all of it. Watches, sessions and timers only wake it; the truth is read each time. It
-may be interrupted anywhere: a claim whose answer did not come, and a release that did not get
-through, are *owed*, and released in the next round or at the end.
+One task does all of it. Watches, sessions and timers only wake it; the truth is read each time.
 
     SUSPENDED  nothing is given up; past the session time-out delivery pauses, since somebody else
                may own the partitions by then
@@ -21,26 +19,26 @@ import logging
 import math
 import os
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
-from vq.client.consumer.delivery import Progress
+from vq.client.consumer.holds import Holds
 from vq.client.consumer.permit import Permit, PermitKeeper
-from vq.coordination import claims, commits, groups
-from vq.coordination.coordinator import EventKind, NodeExists, SessionState, WatchEvent
+from vq.client.consumer.share import Share, ShareHooks
+from vq.coordination import groups
+from vq.coordination.coordinator import NodeExists, SessionState
 from vq.coordination.group_view import Assigned, GroupView
-from vq.coordination.paths import CommittedOffset, ConsumerGroup, Member, Owner
+from vq.coordination.paths import ConsumerGroup, Member
 from vq.coordination.rebalance import assign
 from vq.errors import (
     CoordinationError,
-    GenerationStale,
     InvalidArgument,
     UnknownTopic,
     VqError,
 )
-from vq.model import PartitionTrouble, TopicPartition
+from vq.model import TopicPartition
 
 logger = logging.getLogger(__name__)
 _BACKOFF_S = 0.1
@@ -55,8 +53,6 @@ _LEAVE_TRIES = 3
 #: seconds: a server ends sessions up to one of its ticks late.
 _NAME_SESSIONS = 2.0
 _NAME_S = 5.0
-#: Claims, releases and looks that are under way at once.
-_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +65,14 @@ class _Proof:
 
 
 @dataclass(frozen=True, slots=True)
-class MembershipHooks:
-    """What a consumer does when its share changes.
+class MembershipHooks(ShareHooks):
+    """What a consumer does when its share changes, or is in doubt.
 
     Attributes:
-        claimed: A partition is owned now; ``committed`` in the claim says where to go on.
-        revoke: Drain a partition, commit it if asked to, forget it. It is asked again when it
-            raises a ``CoordinationError``: the partition is not released before.
-        suspend: Deliver nothing until ``resume`` (or until everything was revoked).
+        suspend: Deliver nothing until ``resume`` (or until everything was given up).
         resume: Ownership is proved again: go on.
     """
 
-    claimed: Callable[[claims.Claim], Awaitable[None]]
-    revoke: Callable[[TopicPartition, bool], Awaitable[None]]
     suspend: Callable[[], Awaitable[None]]
     resume: Callable[[], None]
 
@@ -96,6 +87,7 @@ class Membership:
         *,
         member: str,
         filters: Mapping[str, str],
+        holds: Holds,
         hooks: MembershipHooks,
         permit: Permit,
     ) -> None:
@@ -109,14 +101,11 @@ class Membership:
         self._filters = dict(filters)
         self._hooks = hooks
         self._permit = PermitKeeper(permit, cluster.coordinator, self._permit_lapsed)
-        self._claims: dict[TopicPartition, claims.Claim] = {}
+        self._holds = holds
+        self.share = Share(cluster, config.group, member, holds=holds, hooks=hooks, wake=self.wake)
         self._view = GroupView(self._coordinator, self._group, on_members=self.wake)
-        self._waiting: dict[str, TopicPartition] = {}  # by the path of the owner, which is watched
-        self._doubtful = True  # compare all that is held with the tree in the next round
         self._audit_at = -math.inf
-        self._owed: dict[TopicPartition, claims.Claim] = {}  # perhaps ours in the tree, not held
         self._nonce = f"{cluster.rng.getrandbits(64):016x}"
-        self._leaving: set[TopicPartition] = set()  # of the claims: began to be given up
         self._wake = asyncio.Event()
         self._session = 0  # the session that the member node belongs to, 0: never joined
         self._suspending: asyncio.Task[None] | None = None  # until delivery goes on
@@ -184,7 +173,7 @@ class Membership:
     async def _give_up_for_good(self) -> None:
         for number in range(1, _LEAVE_TRIES + 1):
             try:
-                await self._give_up(self._claims)
+                await self.share.give_up(self._holds.held())
                 return
             except CoordinationError:
                 # Without a connection it has waited for longer than the session lives.
@@ -195,26 +184,18 @@ class Membership:
 
     async def _leave(self) -> None:
         """Delete what is this member's in the tree; it goes with the session otherwise."""
-        self._owed.update(self._claims)
-        self._claims.clear()
+        self.share.leave()
         if self._session == 0 or self._coordinator.state is not SessionState.CONNECTED:
             return
         try:
             async with asyncio.timeout(_LEAVE_S):
-                await self._release_owed()
+                await self.share.release_owed()
                 await groups.leave_group(self._coordinator, self._group, self._member)
         except (TimeoutError, VqError) as error:
             logger.warning("group %s: leaving failed: %r", self._group, error)
 
     def wake(self) -> None:
         """Look at the group again soon."""
-        self._wake.set()
-
-    def _on_owner(self, event: WatchEvent) -> None:
-        """The owner of a partition that this member waits for released it, or died."""
-        if event.kind is EventKind.DISCONNECTED:
-            self._waiting.clear()
-        self._waiting.pop(event.path, None)
         self._wake.set()
 
     def _on_session(self, state: SessionState) -> None:
@@ -275,7 +256,7 @@ class Membership:
         await groups.join_group(self._coordinator, self._group, self._member, value)
         self._session = self._coordinator.session_id
         if self._suspending is None:
-            if self._claims:  # were they all kept? The next round asks.
+            if self._holds.held():  # were they all kept? The next round asks.
                 self._pause("its member node was gone")
             else:
                 self._permit.grant(now)
@@ -341,9 +322,10 @@ class Membership:
         """Bring what is held nearer to what should be; return when to look again, in seconds."""
         state = self._coordinator.state
         if state is SessionState.LOST or (
-            self._claims and self._session != self._coordinator.session_id
+            self._holds.held() and self._session != self._coordinator.session_id
         ):
-            await self._drop_everything()
+            await self.share.drop_everything()
+            self._suspending = None
         if state is not SessionState.CONNECTED:
             return self._config.audit_interval_s  # the session's next state wakes us
         self._maybe_audit()
@@ -357,8 +339,8 @@ class Membership:
             return self._config.audit_interval_s
         topics = {name: view.value.topics for name, view in present.items()}
         assigned = await self._view.assigned({topic for each in topics.values() for topic in each})
-        await self._release_owed()
-        await self._drop_lost(assigned)
+        await self.share.release_owed()
+        await self.share.drop_lost(assigned)
         if not self._resume(proof):
             return self._config.audit_interval_s
         target = await self._target(topics, assigned)
@@ -366,18 +348,23 @@ class Membership:
         failed: VqError | None = None
         try:
             # Even where it is wanted again by now: what began to be drained stands still.
-            await self._give_up((set(self._claims) - target) | self._leaving)
+            await self.share.give_up(
+                hold
+                for hold in self._holds.held()
+                if hold.partition not in target or hold.is_leaving
+            )
         except VqError as error:
             failed = error  # it does not keep what is to be claimed waiting
-            if self._leaving:
+            leaving = [str(hold.partition) for hold in self._holds if hold.is_leaving]
+            if leaving:
                 logger.warning(
                     "group %s, member %s: %s cannot be handed over before the last commit: %s",
                     self._group,
                     self._member,
-                    ", ".join(map(str, sorted(self._leaving))),
+                    ", ".join(leaving),
                     error,
                 )
-        await self._claim_all(target - set(self._claims))
+        await self.share.claim_all(target)
         if failed is not None:
             raise failed
         return max(_DEBOUNCE_S, self._audit_at - self._cluster.clock.monotonic())
@@ -415,14 +402,12 @@ class Membership:
         if now >= self._audit_at:
             self._audit_at = now + self._config.audit_interval_s
             self._view.audit()
-            self._waiting.clear()
-            self._doubtful = True
+            self.share.doubt()
 
     def _doubt(self) -> None:
         """What was known may have changed without a hint."""
         self._view.doubt()
-        self._waiting.clear()
-        self._doubtful = True
+        self.share.doubt()
 
     async def _target(
         self, topics: Mapping[str, tuple[str, ...]], assigned: Mapping[TopicPartition, Assigned]
@@ -442,193 +427,3 @@ class Membership:
         members = {name: frozenset(each) for name, each in topics.items()}
         shares = assign(members, partitions, current)
         return {where for where, member in shares.items() if member == self._member}
-
-    async def _claim_all(self, wanted: set[TopicPartition]) -> None:
-        """Claim what can be had; what others still own is tried again when they release it.
-
-        Raises:
-            VqError: Of one that failed, after all were tried.
-        """
-        for path, where in list(self._waiting.items()):
-            if where not in wanted:
-                del self._waiting[path]
-        await _each(wanted - set(self._waiting.values()), self._claim)
-
-    async def _claim(self, where: TopicPartition) -> None:
-        """Make it ours, or wait for its owner."""
-        self._owed[where] = claims.Claim(self._group, self._member, where, generation=0)
-        owner = Owner.path(self._group, where.topic, where.partition)
-        self._waiting[owner] = where  # before the watch, which may fire before the claim returns
-        try:
-            claim = await claims.claim(
-                self._coordinator, self._group, self._member, where, watch=self._on_owner
-            )
-        except claims.StillOwned:
-            del self._owed[where]
-            return
-        except BaseException:
-            self._waiting.pop(owner, None)
-            raise
-        self._waiting.pop(owner, None)
-        self._claims[where] = claim
-        del self._owed[where]
-        logger.info("group %s, member %s: has %s now", self._group, self._member, where)
-        try:
-            await self._hooks.claimed(claim)
-        except Exception:
-            await self._give_up([where])
-            raise
-
-    async def _give_up(self, partitions: Iterable[TopicPartition]) -> None:
-        """Drain, commit and release, in this order; each as soon as its listener lets it.
-
-        Raises:
-            CoordinationError: A last commit did not get through; that partition is still owned, or
-                the next owner would begin before what was handled here.
-        """
-
-        async def give_up(where: TopicPartition) -> None:
-            self._leaving.add(where)
-            await self._hooks.revoke(where, True)
-            logger.info("group %s, member %s: gives up %s", self._group, self._member, where)
-            await self._release_claim(where)
-
-        await _each(partitions, give_up)
-
-    async def _release_claim(self, where: TopicPartition) -> None:
-        """A drained partition is not had any more; its owner node goes, now or in a later round.
-
-        Also when only the generation was lost, as to a reset: nobody else deletes the owner node
-        while this session lives, and every other member would wait for it.
-        """
-        self._owed[where] = self._claims.pop(where)
-        self._leaving.discard(where)
-        if self._coordinator.state is SessionState.CONNECTED:
-            await self._release(where)
-
-    async def _release_owed(self) -> None:
-        await _each(self._owed, self._release)
-
-    async def _release(self, where: TopicPartition) -> None:
-        await claims.release(self._coordinator, self._owed[where])
-        self._owed.pop(where, None)
-
-    async def _drop_lost(self, assigned: Mapping[TopicPartition, Assigned]) -> None:
-        """Compare what is held with what the tree says is owned.
-
-        All of it after a lost connection and at each audit, otherwise what was claimed since.
-        """
-        suspects = {
-            where
-            for where, claim in self._claims.items()
-            if self._doubtful or where not in assigned or assigned[where].version > claim.generation
-        }
-
-        async def look(where: TopicPartition) -> None:
-            if not await claims.still_ours(self._coordinator, self._claims[where]):
-                logger.warning("group %s, member %s: lost %s", self._group, self._member, where)
-                await self._hooks.revoke(where, False)
-                await self._release_claim(where)
-
-        doubtful, self._doubtful = self._doubtful, False
-        try:
-            await _each(suspects, look)
-        except BaseException:
-            self._doubtful = doubtful
-            raise
-
-    async def _drop_everything(self) -> None:
-        """The session ended, and with it every owner node."""
-        await _each(self._claims, self._drop)
-        self._suspending = None
-
-    async def _drop(self, where: TopicPartition) -> None:
-        await self._hooks.revoke(where, False)
-        self._claims.pop(where, None)
-        self._leaving.discard(where)
-
-    async def tell(self, where: TopicPartition, trouble: PartitionTrouble | None) -> None:
-        """Say in the tree what keeps a partition from going on; None: nothing does.
-
-        Raises:
-            CoordinationError: It may not have been written.
-        """
-        claim = self._claims.get(where)
-        if claim is None:
-            return  # with its owner node, all that was told of it is gone
-        if trouble is None:
-            await claims.tell(self._coordinator, claim)
-        else:
-            shown = f"{type(trouble.error).__name__}: {trouble.error}"
-            await claims.tell(
-                self._coordinator,
-                claim,
-                stopped=shown,
-                stopped_at=trouble.offset,
-                stopped_since_ms=trouble.since_ms,
-            )
-
-    # Offsets --------------------------------------------------------------------------------------
-    async def commit(
-        self,
-        progress: Mapping[TopicPartition, Progress],
-        *,
-        stopped: Mapping[TopicPartition, str] | None = None,
-    ) -> dict[TopicPartition, VqError | None]:
-        """Commit the progress of held partitions; None for each that was written.
-
-        ``stopped`` says of some why the group does not go on there, now and with its next owner.
-
-        Raises:
-            CoordinationError: Whether they were written is not known; commit them again.
-        """
-        now = self._cluster.clock.wall_ms()
-        wanted = [
-            (
-                self._claims[where],
-                CommittedOffset(
-                    offset=done.position,
-                    message_id=done.message_id,
-                    time_ms=now,
-                    member=self._member,
-                    topic_id=view.id if view is not None else "",
-                    stopped=(stopped or {}).get(where, ""),
-                ),
-            )
-            for where, done in progress.items()
-            for view in [self._cluster.routes.topics.get(where.topic)]
-            if where in self._claims
-        ]
-        result = await commits.commit(self._coordinator, wanted)
-        for where, claim in result.done.items():
-            if where in self._claims:
-                self._claims[where] = claim
-        outcome: dict[TopicPartition, VqError | None] = dict.fromkeys(result.done)
-        for where in result.stale:
-            outcome[where] = GenerationStale(f"{where} belongs to another member now")
-        return outcome
-
-
-async def _each(
-    partitions: Iterable[TopicPartition], work: Callable[[TopicPartition], Awaitable[None]]
-) -> None:
-    """Do ``work`` for each partition, some at once; all are tried before the first error is raised.
-
-    In order of their numbers, so that members do alike.
-    """
-    errors: list[BaseException] = []
-    gate = asyncio.Semaphore(_AT_ONCE)
-
-    async def do(where: TopicPartition) -> None:
-        async with gate:
-            try:
-                await work(where)
-            except Exception as error:  # noqa: BLE001 - raised below, when all were tried
-                errors.append(error)
-
-    await asyncio.gather(*(do(where) for where in sorted(partitions)))
-    for error in errors:
-        if not isinstance(error, VqError):
-            raise error
-    if errors:
-        raise errors[0]

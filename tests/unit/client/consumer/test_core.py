@@ -15,10 +15,11 @@ from vq import aio
 from vq.broker.channel import Channel
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, ProducerConfig, StartPosition
-from vq.client.consumer import core as consumers
 from vq.client.consumer import fetcher as fetchers
-from vq.client.consumer import membership as memberships
+from vq.client.consumer import reader as readers
+from vq.client.consumer import share as shares
 from vq.client.consumer.fetcher import Chunk, chunk_of
+from vq.client.consumer.hold_states import Event, State
 from vq.client.consumer.inbox import InboxDelivery
 from vq.coordination import claims, commits, topics
 from vq.coordination.coordinator import NodeExists, Operation, Stat
@@ -295,7 +296,7 @@ async def test_get_reads_up_to_a_damaged_record_and_then_says_so(
 ) -> None:
     results = await send(factory, *texts(1, 2))
     consumer = await factory.create_consumer()
-    left = damage_on_the_way(monkeypatch, consumers, results[1].offset + 20, 1_000)
+    left = damage_on_the_way(monkeypatch, readers, results[1].offset + 20, 1_000)
     (good,) = await consumer.get("t", 0, 0, 1_000)
     assert good.content == b"1"
     with pytest.raises(CorruptData) as refused:
@@ -311,7 +312,7 @@ async def test_get_reads_again_what_was_damaged_on_the_way(
     consumer = await factory.create_consumer()
     await consumer.get_bounds("t", 0)
     connections = cluster.network.connections
-    damage_on_the_way(monkeypatch, consumers, result.offset + 20, 2)
+    damage_on_the_way(monkeypatch, readers, result.offset + 20, 2)
     request = consumer._core._cluster.request
     anew: list[bool] = []
 
@@ -333,14 +334,14 @@ async def test_get_reports_every_flipped_bit(
     (result,) = await send(factory, Message("t", b"content", "tag", "key"))
     consumer = await factory.create_consumer()
     (message,) = await consumer.get("t", 0, 0, 1_000)
-    monkeypatch.setattr(consumers, "_LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr(readers, "_LOOK_AGAIN_S", 0.0)
     flipped = [0]
 
     def damaged(response: GetResponse, body: bytes) -> Chunk:
         number = int.from_bytes(body) ^ 1 << flipped[0]
         return chunk_of(response, number.to_bytes(len(body)))
 
-    monkeypatch.setattr(consumers, "chunk_of", damaged)
+    monkeypatch.setattr(readers, "chunk_of", damaged)
     for start in (0, result.offset):
         for flipped[0] in range((message.next_offset - start) * 8):
             with pytest.raises(CorruptData):
@@ -550,13 +551,13 @@ async def test_a_commit_that_fails_is_tried_again(
     errors: list[Exception] = [RuntimeError("a bug"), UnknownTopic("any error")]
 
     async def fail(*arguments: Any) -> Any:
-        if errors and consumer._core._held:
+        if errors and consumer.assignment():
             raise errors.pop()
         return await commit(*arguments)
 
     await consumer.start()
     await until(consumer.assignment)
-    monkeypatch.setattr(memberships.commits, "commit", fail)
+    monkeypatch.setattr(shares.commits, "commit", fail)
     await take(consumer, 2)
     await ask_for_more(consumer)
     await until_committed(consumer, results[1].offset + 21)
@@ -578,7 +579,7 @@ async def test_what_is_handled_while_a_commit_is_under_way_is_left_for_the_next(
         await go_on.wait()
         return await commit(*arguments)
 
-    monkeypatch.setattr(memberships.commits, "commit", slow)
+    monkeypatch.setattr(shares.commits, "commit", slow)
     committing = asyncio.create_task(consumer.commit())
     await under_way.wait()
     await ask_for_more(consumer)
@@ -949,13 +950,34 @@ async def test_a_partition_whose_stop_stumbles_is_given_up_at_the_next_try(
 
     monkeypatch.setattr(InboxDelivery, "stop", stumble)
     core = consumer._core
-    where = TopicPartition("t", 0)
+    hold = core._holds.get(TopicPartition("t", 0))
+    assert hold is not None
     with pytest.raises(RuntimeError, match="a bug"):
-        await core._revoke(where, False)
+        await core._drain(hold)
     async with asyncio.timeout(5):
         await consumer.close()
     assert stumbled == 2
     assert consumer.assignment() == []
+
+
+async def test_a_pause_does_not_bring_back_what_is_given_up(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """Its message is in hand while ownership comes in doubt; it is handed over all the same."""
+    consumer = await consumer_of(factory)
+    await send(factory, *texts(1))
+    assert await take(consumer, 1) == [b"1"]
+    core = consumer._core
+    (hold,) = core._holds
+    hold.on(Event.GIVE_UP)
+    draining = asyncio.create_task(core._drain(hold))
+    pausing = asyncio.create_task(core._suspend())
+    await ask_for_more(consumer)
+    async with asyncio.timeout(5):
+        await asyncio.gather(draining, pausing)
+    core._resume()
+    assert hold.state is State.DRAINING
+    hold.on(Event.DRAINED)
 
 
 async def test_what_was_handled_before_a_pause_is_committed_after_it(

@@ -15,7 +15,10 @@ from support.client import cluster_client
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
 from vq.client.consumer import membership as memberships
+from vq.client.consumer import share as shares
 from vq.client.consumer.delivery import Progress
+from vq.client.consumer.hold_states import State
+from vq.client.consumer.holds import Hold, Holds
 from vq.client.consumer.membership import Membership, MembershipHooks
 from vq.client.consumer.permit import Permit
 from vq.clock import SystemClock
@@ -39,7 +42,8 @@ class Consumer:
         self.held: set[TopicPartition] = set()
         self.events: list[str] = []
         self.on_claimed: Callable[[claims.Claim], Awaitable[None]] | None = None
-        self.on_revoke: Callable[[TopicPartition], Awaitable[None]] | None = None
+        self.on_drain: Callable[[TopicPartition], Awaitable[None]] | None = None
+        self.on_commit: Callable[[TopicPartition], Awaitable[None]] | None = None
         self.on_suspend: Callable[[], Awaitable[None]] | None = None
         self.permit = Permit(cluster.clock.monotonic)
         self.member = Membership(
@@ -47,7 +51,10 @@ class Consumer:
             ConsumerConfig(group="g", member=name),
             member=name,
             filters={"t": tags},
-            hooks=MembershipHooks(self._claimed, self._revoke, self._suspend, self._resume),
+            holds=Holds("g", name),
+            hooks=MembershipHooks(
+                self._claimed, self._drain, self._commit, self._suspend, self._resume
+            ),
             permit=self.permit,
         )
 
@@ -57,17 +64,24 @@ class Consumer:
         assert isinstance(coordinator, MemoryCoordinator)
         return coordinator
 
-    async def _claimed(self, claim: claims.Claim) -> None:
+    async def _claimed(self, hold: Hold) -> None:
         if self.on_claimed is not None:
-            await self.on_claimed(claim)
-        assert claim.partition not in self.held
-        self.held.add(claim.partition)
+            await self.on_claimed(hold.claim)
+        assert hold.partition not in self.held
+        self.held.add(hold.partition)
 
-    async def _revoke(self, where: TopicPartition, commit: bool) -> None:
-        if self.on_revoke is not None:
-            await self.on_revoke(where)
-        self.events.append(f"{'give up' if commit else 'drop'} {where}")
-        self.held.discard(where)
+    async def _drain(self, hold: Hold) -> None:
+        if self.on_drain is not None:
+            await self.on_drain(hold.partition)
+        if hold.state is State.LOST:
+            self.events.append(f"drop {hold.partition}")
+            self.held.discard(hold.partition)
+
+    async def _commit(self, hold: Hold) -> None:
+        if self.on_commit is not None:
+            await self.on_commit(hold.partition)
+        self.events.append(f"give up {hold.partition}")
+        self.held.discard(hold.partition)
 
     async def _suspend(self) -> None:
         self.events.append("suspend")
@@ -199,7 +213,7 @@ async def test_a_partition_is_waited_for_until_its_owner_has_drained_it(
             still_owned += 1
             raise
 
-    monkeypatch.setattr(memberships.claims, "claim", count)
+    monkeypatch.setattr(shares.claims, "claim", count)
     first = await group.join("a")
     await until(lambda: first.held == ALL)
     drained = asyncio.Event()
@@ -207,7 +221,7 @@ async def test_a_partition_is_waited_for_until_its_owner_has_drained_it(
     async def drain(_: TopicPartition) -> None:
         await drained.wait()
 
-    first.on_revoke = drain
+    first.on_drain = drain
     second = await group.join("b")
     await until(lambda: still_owned == 2)
     audit(second)
@@ -230,7 +244,7 @@ async def test_a_listener_that_does_not_return_holds_up_its_own_partition_alone(
             await stuck.wait()
 
     moving: list[TopicPartition] = []
-    first.on_revoke = drain
+    first.on_drain = drain
     second = await group.join("b")
     await until(lambda: len(second.held) == 1)
     stuck.set()
@@ -260,9 +274,9 @@ async def test_an_owner_released_just_before_it_was_watched_is_seen(
     async def drain(_: TopicPartition) -> None:
         await drained.wait()
 
-    first.on_revoke = drain
+    first.on_drain = drain
     second = await group.member("b")
-    monkeypatch.setattr(memberships.claims, "claim", claim_late)
+    monkeypatch.setattr(shares.claims, "claim", claim_late)
     await second.member.start()
     await asked.wait()  # it found them owned; now they are released, and only then it hears that
     drained.set()
@@ -452,7 +466,7 @@ async def test_a_release_that_did_not_get_through_is_made_up_for(
             raise GenerationStale("any error of ZooKeeper")
         await release(coordinator, claim)
 
-    monkeypatch.setattr(memberships.claims, "release", fail)
+    monkeypatch.setattr(shares.claims, "release", fail)
     second = await group.join("b")
     await share(first, second)
     assert failures == 0
@@ -473,7 +487,7 @@ async def test_a_partition_whose_last_commit_fails_is_kept_as_long_as_the_sessio
             tries += 1
             raise ConnectionLost("the last commit did not get through")
 
-    first.on_revoke = fail
+    first.on_commit = fail
     second = await group.join("b")
     await until(lambda: tries >= 6)
     assert await group.owners() == dict.fromkeys(ALL, "a")
@@ -523,7 +537,7 @@ async def test_closing_does_not_wait_for_ever_for_a_listener(group: Group) -> No
     async def drain(_: TopicPartition) -> None:
         await stuck.wait()
 
-    first.on_revoke = drain
+    first.on_drain = drain
     async with asyncio.timeout(5):
         await first.member.close(0.05)
     await until(lambda: second.held == ALL)
@@ -900,7 +914,7 @@ async def test_a_look_at_what_is_owned_that_failed_is_repeated(
             raise CoordinationError("no answer")
         return await still_ours(coordinator, claim)
 
-    monkeypatch.setattr(memberships.claims, "still_ours", fail)
+    monkeypatch.setattr(shares.claims, "still_ours", fail)
     async with group.cluster.admin() as coordinator:
         await coordinator.delete("consumers/g/owners/t/1")
     audit(consumer)
@@ -912,20 +926,47 @@ async def test_a_look_at_what_is_owned_that_failed_is_repeated(
 async def test_commits_are_written_and_fenced(group: Group) -> None:
     consumer = await group.join("a")
     await until(lambda: consumer.held == ALL)
-    assert await consumer.member.commit({P0: Progress(10, 7), P1: Progress(20)}) == {
+    assert await consumer.member.share.commit({P0: Progress(10, 7), P1: Progress(20)}) == {
         P0: None,
         P1: None,
     }
     async with group.cluster.admin() as coordinator:
         assignment = await coordinator.get("consumers/g/assignment/t/1")
         await coordinator.set("consumers/g/assignment/t/1", assignment.data)
-    outcome = await consumer.member.commit({P0: Progress(11, 8), P1: Progress(21, 9)})
+    outcome = await consumer.member.share.commit({P0: Progress(11, 8), P1: Progress(21, 9)})
     assert outcome[P0] is None
     assert isinstance(outcome[P1], GenerationStale)
     async with group.cluster.admin() as coordinator:
         found = await commits.read_offsets(coordinator, "g", ["t"])
     assert {where: each.offset for where, each in found.items()} == {P0: 11, P1: 20}
     assert {where: each.message_id for where, each in found.items()} == {P0: 8, P1: None}
+
+
+async def test_a_commit_that_returns_late_leaves_a_later_claim_alone(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The partition was lost and claimed anew meanwhile: its commits have the later generation."""
+    consumer = await group.join("a")
+    await until(lambda: consumer.held == ALL)
+    commit = commits.commit
+    written, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(*arguments: Any) -> commits.CommitResult:
+        result = await commit(*arguments)
+        written.set()
+        await go_on.wait()
+        return result
+
+    monkeypatch.setattr(shares.commits, "commit", slow)
+    committing = asyncio.create_task(consumer.member.share.commit({P1: Progress(20)}))
+    await written.wait()
+    async with group.cluster.admin() as coordinator:
+        await coordinator.delete("consumers/g/owners/t/1")
+    audit(consumer)
+    await until(lambda: consumer.events == [f"drop {P1}"] and consumer.held == ALL)
+    go_on.set()
+    assert await committing == {P1: None}
+    assert await consumer.member.share.commit({P1: Progress(30)}) == {P1: None}
 
 
 async def test_the_next_owner_goes_on_at_the_commit(group: Group) -> None:
@@ -936,7 +977,7 @@ async def test_the_next_owner_goes_on_at_the_commit(group: Group) -> None:
 
     first = await group.join("a")
     await until(lambda: first.held == ALL)
-    await first.member.commit({P2: Progress(77)})
+    await first.member.share.commit({P2: Progress(77)})
     await first.member.close(1.0)
     second = await group.member("b")
     second.on_claimed = begin

@@ -20,10 +20,11 @@ import pytest
 from support.coordination import until
 
 from vq.client.config import ConsumerConfig
+from vq.client.consumer.hold_states import State
+from vq.client.consumer.holds import Hold, Holds
 from vq.client.consumer.membership import Membership, MembershipHooks
 from vq.client.consumer.permit import Permit
 from vq.clock import SystemClock
-from vq.coordination import claims
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
 from vq.model import TopicPartition
 
@@ -59,15 +60,22 @@ class CountedMember:
             ConsumerConfig(group="g", member=name, audit_interval_s=3600.0),
             member=name,
             filters={"t": ""},
-            hooks=MembershipHooks(self._claimed, self._revoke, self._suspend, lambda: None),
+            holds=Holds("g", name),
+            hooks=MembershipHooks(
+                self._claimed, self._drain, self._commit, self._suspend, lambda: None
+            ),
             permit=Permit(cluster.clock.monotonic),
         )
 
-    async def _claimed(self, claim: claims.Claim) -> None:
-        self.held.add(claim.partition)
+    async def _claimed(self, hold: Hold) -> None:
+        self.held.add(hold.partition)
 
-    async def _revoke(self, where: TopicPartition, _: bool) -> None:
-        self.held.discard(where)
+    async def _drain(self, hold: Hold) -> None:
+        if hold.state is State.LOST:
+            self.held.discard(hold.partition)
+
+    async def _commit(self, hold: Hold) -> None:
+        self.held.discard(hold.partition)
 
     async def _suspend(self) -> None:
         pass

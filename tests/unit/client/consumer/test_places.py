@@ -18,7 +18,7 @@ from vq.client.config import ConsumerConfig, ProducerConfig, StartPosition
 from vq.client.consumer import places
 from vq.coordination import commits
 from vq.coordination.paths import CommittedOffset
-from vq.errors import CorruptData, GroupStopped, ProtocolError
+from vq.errors import CorruptData, GroupStopped, OffsetOutOfRange, ProtocolError
 from vq.model import Message, TopicPartition
 
 WHERE = TopicPartition("t", 0)
@@ -267,10 +267,27 @@ async def test_a_place_that_is_given_up_is_not_asked_for_any_longer(
     monkeypatch.setattr(places, "why_another", why_another)
     async with factory_of(cluster) as factory, await member(factory) as consumer:
         await until(consumer.assignment)
-        checking = consumer._core._held[WHERE].checking
+        (reading,) = consumer._core._holds.readings()
+        checking = reading.task
         assert checking is not None
     await asyncio.wait([checking], timeout=5.0)
     assert checking.cancelled()
+
+
+async def test_a_loss_that_the_question_itself_shows_ends_the_questions(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group is stopped; nobody asks on for ever behind its back."""
+    await consume(cluster, 1)
+
+    async def why_another(*_: object) -> str:
+        raise OffsetOutOfRange("the log ends before it", details={"latest": 0})
+
+    monkeypatch.setattr(places, "why_another", why_another)
+    async with factory_of(cluster) as factory, await member(factory) as consumer:
+        await until_stopped(cluster, consumer)
+        coroutines = [task.get_coro() for task in asyncio.all_tasks()]
+        assert not [each for each in coroutines if "_check_place" in repr(each)]
 
 
 async def test_a_stop_is_shown_on_when_the_messages_in_hand_go_on(cluster: MemoryCluster) -> None:
@@ -278,11 +295,11 @@ async def test_a_stop_is_shown_on_when_the_messages_in_hand_go_on(cluster: Memor
     async with factory_of(cluster) as factory, await member(factory) as consumer:
         assert await take(consumer, 1) == ["m0"]
         core = consumer._core
-        held = core._held[WHERE]
-        core._stop(held, "the log was cut")
-        core._stuck(held, CorruptData("m1"))
+        (reading,) = core._holds.readings()
+        core._stop(reading, "the log was cut")
+        core._stuck(reading, CorruptData("m1"))
         assert isinstance(consumer.troubles()[WHERE].error, CorruptData)
-        core._went_on(held)
+        core._went_on(reading)
         assert isinstance(consumer.troubles()[WHERE].error, GroupStopped)
 
 
@@ -290,10 +307,10 @@ async def test_bytes_that_come_again_end_no_trouble_of_the_messages(cluster: Mem
     async with factory_of(cluster) as factory, await member(factory) as consumer:
         assert await take(consumer, 1) == ["m0"]
         core = consumer._core
-        held = core._held[WHERE]
-        core._fetch_told(held, ProtocolError("no answer"))
-        core._stuck(held, CorruptData("m1"))
-        core._fetch_told(held, None)
+        (reading,) = core._holds.readings()
+        core._fetch_told(reading, ProtocolError("no answer"))
+        core._stuck(reading, CorruptData("m1"))
+        core._fetch_told(reading, None)
         assert isinstance(consumer.troubles()[WHERE].error, CorruptData)
-        core._went_on(held)
+        core._went_on(reading)
         assert consumer.troubles() == {}

@@ -1,0 +1,151 @@
+"""What a member has of one partition: its state, its claim, how far it is, and what delivers it.
+
+Loop-bound. ``Holds`` has every partition that is not free. Its states are in ``hold_states``; a
+hold alone writes its state, whoever acts on a partition tells it the event.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from vq.client.consumer.delivery import Delivery, Progress
+from vq.client.consumer.fetcher import PartitionFetcher
+from vq.client.consumer.hold_states import LEAVING, OWNED, TABLE, Event, State, after
+from vq.coordination.claims import Claim
+from vq.model import TopicPartition
+
+
+@dataclass(slots=True, eq=False)
+class Reading:
+    """The bytes of a held partition on their way to its listener; a pause ends it.
+
+    Attributes:
+        message_id: Of the last message handled before it began, by anybody.
+        fetch_failed: The trouble that the partition has is one of the fetcher.
+        task: Asks whether the place is the same, or writes down that the group is stopped.
+        drained: Done when no listener runs any more; None until that is asked for.
+    """
+
+    hold: "Hold"
+    delivery: Delivery
+    fetcher: PartitionFetcher
+    message_id: int | None
+    fetch_failed: bool = False
+    task: "asyncio.Task[None] | None" = field(default=None)
+    drained: "asyncio.Future[None] | None" = field(default=None)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether its partition is still held and read by this one."""
+        return self.hold.reading is self
+
+    def progress(self) -> Progress:
+        """Return how far the listener is."""
+        position, message_id = self.delivery.progress()
+        return Progress(position, self.message_id if message_id is None else message_id)
+
+
+class Hold:
+    """One partition that is not free.
+
+    Attributes:
+        partition: Which one.
+        claim: Its generation and what was committed; generation 0 before the first claim.
+        stopped: Why the group goes on here only after a reset; "": it goes on.
+        reading: What reads and delivers it; None before it began, and after its end.
+    """
+
+    __slots__ = ("_on_free", "_state", "claim", "partition", "reading", "stopped")
+
+    def __init__(self, claim: Claim, on_free: Callable[["Hold"], None]) -> None:
+        self.partition = claim.partition
+        self.claim = claim
+        self.stopped = ""
+        self.reading: Reading | None = None
+        self._state = State.FREE
+        self._on_free = on_free
+
+    @property
+    def state(self) -> State:
+        """Where it stands."""
+        return self._state
+
+    def on(self, event: Event) -> None:
+        """Go to the state that ``event`` leads to.
+
+        Raises:
+            ImpossibleEvent: It must not happen now.
+        """
+        self._state = after(self._state, event, self.partition)
+        if self._state is State.FREE:
+            self._on_free(self)
+
+    def may(self, event: Event) -> bool:
+        """Whether ``event`` may happen now."""
+        return event in TABLE[self._state]
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it was claimed, and is not drained and given up yet."""
+        return self.may(Event.LOSE)
+
+    @property
+    def is_owned(self) -> bool:
+        """Whether it was claimed, and is not known to be another's."""
+        return self._state in OWNED
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it began to be given up."""
+        return self._state in LEAVING
+
+    @property
+    def stop_is_committed(self) -> bool:
+        """Whether the tree says that the group was stopped here."""
+        return self.claim.committed is not None and bool(self.claim.committed.stopped)
+
+    def to_commit(self) -> Progress | None:
+        """Return the progress that the tree does not have yet; None: it has it."""
+        if self.reading is None or not self.is_owned:
+            return None
+        progress = self.reading.progress()
+        committed = self.claim.committed
+        if committed is None or progress.position != committed.offset:
+            return progress
+        return progress if self.stopped and not committed.stopped else None
+
+
+class Holds:
+    """The holds of one member, by partition."""
+
+    def __init__(self, group: str, member: str) -> None:
+        self._group = group
+        self._member = member
+        self._holds: dict[TopicPartition, Hold] = {}
+
+    def __iter__(self) -> Iterator[Hold]:
+        """Iterate in order of the partitions, over a copy: an event may end a hold."""
+        return iter([hold for _, hold in sorted(self._holds.items())])
+
+    def get(self, partition: TopicPartition) -> Hold | None:
+        """Return the hold on a partition; None: it is free."""
+        return self._holds.get(partition)
+
+    def at(self, partition: TopicPartition) -> Hold:
+        """Return the hold on a partition; of one that is free, a new one, to be claimed at once."""
+        hold = self._holds.get(partition)
+        if hold is None:
+            claim = Claim(self._group, self._member, partition, generation=0)
+            hold = self._holds[partition] = Hold(claim, self._forget)
+        return hold
+
+    def held(self) -> list[Hold]:
+        """Return those that were claimed and are not given up yet."""
+        return [hold for hold in self if hold.is_held]
+
+    def readings(self) -> list[Reading]:
+        """Return what is read and delivered now."""
+        return [hold.reading for hold in self if hold.reading is not None]
+
+    def _forget(self, hold: Hold) -> None:
+        del self._holds[hold.partition]

@@ -1,0 +1,178 @@
+"""Reads by position: messages of one partition, its bounds, and the offset for a time.
+
+Loop-bound. It asks whichever broker has the bytes and follows them when they moved. What a group
+member reads ahead goes through ``fetcher``.
+"""
+
+import asyncio
+
+from vq import limits
+from vq.client.cluster import ClusterClient
+from vq.client.consumer.decode import Decoder
+from vq.client.consumer.fetcher import Chunk, chunk_of
+from vq.client.consumer.troubles import Troubles
+from vq.errors import ConnectionCut, InvalidArgument, OffsetOutOfRange, TimedOut, VqError
+from vq.model import Message, OffsetBounds, TopicPartition, check_timeout
+from vq.remoting.format import Command
+from vq.remoting.wire_pb2 import GetRequest, GetResponse, OffsetsRequest, OffsetsResponse
+from vq.store.record import bytes_needed
+
+#: A partition still unknown after pauses up to this one, and fresh routes, is taken to be none.
+_LOOK_AGAIN_S = 0.1
+#: How often ``get`` reads bytes that fail a check before it says so.
+_READS_OF_DAMAGE = 3
+#: What an offset on the wire can be.
+_OFFSET_MAX = (1 << 64) - 1
+
+
+class Reader:
+    """What one consumer reads by position; bytes that fail a check are counted in ``troubles``."""
+
+    def __init__(self, cluster: ClusterClient, troubles: Troubles) -> None:
+        self._cluster = cluster
+        self._troubles = troubles
+
+    async def get(
+        self, topic: str, partition: int, offset: int, length: int, timeout: float | None = None
+    ) -> list[Message]:
+        """See ``MessageConsumer.get``."""
+        if not 1 <= length <= limits.FETCH_BYTES_MAX:
+            raise InvalidArgument(f"length {length} is outside [1, {limits.FETCH_BYTES_MAX}] bytes")
+        where = TopicPartition(topic, partition)
+        await self._cluster.track(topic)
+        # What no field of a request holds needs no asking.
+        if not 0 <= partition < limits.PARTITIONS_PER_TOPIC_MAX:
+            self._cluster.routes.placement(where)  # says which partitions there are
+        if not 0 <= offset <= _OFFSET_MAX:
+            bounds = await self.bounds(topic, partition)
+            raise OffsetOutOfRange(
+                f"offset {offset} of {where} is outside [{bounds.earliest}, {bounds.latest}]",
+                details={"earliest": bounds.earliest, "latest": bounds.latest},
+            )
+        bound = 0.0 if timeout is None else check_timeout(timeout)
+        deadline = self._cluster.clock.monotonic() + bound
+        damaged = 0
+        while True:
+            left = max(0.0, deadline - self._cluster.clock.monotonic())
+            wait_s = min(left, limits.LONG_POLL_S_MAX)
+            chunk = await self._fetch(where, offset, length, wait_s, anew=damaged > 0)
+            decoder = Decoder(where)
+            messages = decoder.decode(chunk)
+            if messages:
+                return messages
+            if decoder.error is not None:
+                damaged += 1
+                self._troubles.bad_reads += 1
+                if damaged >= _READS_OF_DAMAGE:
+                    raise decoder.error
+                await asyncio.sleep(_LOOK_AGAIN_S * self._cluster.rng.random())
+            elif chunk.body:  # a control record alone, or a record larger than ``length``
+                offset, length = _further(chunk, offset, length)
+            elif self._cluster.clock.monotonic() >= deadline:
+                return []
+
+    async def _fetch(
+        self, where: TopicPartition, offset: int, length: int, wait_s: float, *, anew: bool
+    ) -> Chunk:
+        response, body = await self.request(
+            where,
+            offset,
+            Command.GET,
+            GetRequest(
+                topic=where.topic,
+                partition=where.partition,
+                offset=offset,
+                max_bytes=length,
+                max_wait_ms=int(wait_s * 1000),
+                validate=True,
+            ),
+            wait_s,
+            anew=anew,
+        )
+        assert isinstance(response, GetResponse)
+        return chunk_of(response, body)
+
+    async def request(
+        self,
+        where: TopicPartition,
+        offset: int,
+        command: int,
+        message: GetRequest | OffsetsRequest,
+        extra_s: float = 0.0,
+        *,
+        anew: bool = False,
+    ) -> tuple[object, bytes]:
+        """Ask whoever holds ``offset``, following it once or twice when it moved.
+
+        ``anew``: on a connection that is used for nothing else.
+        """
+        deadline = self._cluster.clock.monotonic() + self._cluster.config.request_timeout_s
+        pause = 0.02
+        while True:
+            try:
+                address, message.epoch = self._cluster.master_at(where, offset)
+                message.topic_id = self._cluster.routes.topic(where.topic).id
+                left = max(0.01, deadline - self._cluster.clock.monotonic())
+                return await self._cluster.request(
+                    address, command, message, timeout=left + extra_s, anew=anew
+                )
+            except VqError as error:
+                late = self._cluster.clock.monotonic() + pause >= deadline
+                cut = isinstance(error, ConnectionCut)  # asking twice does no harm
+                if late or not (cut or error.retriable or error.refresh_routes):
+                    raise
+                if pause > _LOOK_AGAIN_S and self._is_beyond(where):
+                    raise
+                self._cluster.refresh(where.topic)
+            await asyncio.sleep(pause)
+            pause = min(0.5, pause * 2)
+
+    def _is_beyond(self, where: TopicPartition) -> bool:
+        """Whether the topic has no such partition, as far as is known here."""
+        view = self._cluster.routes.topics.get(where.topic)
+        return view is not None and where.partition >= len(view.partitions)
+
+    async def offsets(
+        self, where: TopicPartition, *, time_ms: int | None = None
+    ) -> OffsetsResponse:
+        """Return the earliest and latest offset of a partition, and the one for a time.
+
+        Raises:
+            UnknownTopic, UnknownPartition: There is none.
+        """
+        await self._cluster.track(where.topic)
+        placement = self._cluster.routes.placement(where)
+        last = placement.spans[-1]
+        at = last.start if last.end is None else last.end - 1
+        request = OffsetsRequest(topic=where.topic, partition=where.partition)
+        if time_ms is not None:
+            request.by_time, request.time_ms = True, time_ms
+        response, _ = await self.request(where, at, Command.OFFSETS, request)
+        assert isinstance(response, OffsetsResponse)
+        if len(placement.spans) > 1:  # the oldest bytes may lie in another group
+            first, _ = await self.request(where, placement.spans[0].start, Command.OFFSETS, request)
+            assert isinstance(first, OffsetsResponse)
+            response.earliest = min(response.earliest, first.earliest)
+        return response
+
+    async def bounds(self, topic: str, partition: int) -> OffsetBounds:
+        """See ``MessageConsumer.get_bounds``."""
+        found = await self.offsets(TopicPartition(topic, partition))
+        return OffsetBounds(found.earliest, found.latest)
+
+
+def _further(chunk: Chunk, offset: int, length: int) -> tuple[int, int]:
+    """Return the offset and length to read with when ``chunk`` held no whole message.
+
+    Raises:
+        TimedOut: Never in practice: the record would have to be larger than any frame.
+    """
+    position = 0
+    while len(chunk.body) - position >= 20:
+        size = bytes_needed(memoryview(chunk.body)[position:])
+        if position + size > len(chunk.body):
+            if size > limits.FETCH_BYTES_MAX:
+                raise TimedOut(f"the record at {offset + position} has {size} bytes")
+            return offset + position, max(length, size)
+        position += size
+    return offset + position, max(length, 64)

@@ -1,0 +1,327 @@
+"""A member's share in the tree: claims, commits, gives up, and finds out what it lost.
+
+Which partitions should be its own is computed in ``membership``, which calls one of these methods
+at a time. A partition goes its way through ``hold_states``: it is drained, then committed, then
+released. An interrupted claim or release leaves it owing a release, which the next round or the end
+makes up for.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from vq.client.cluster import ClusterClient
+from vq.client.consumer.delivery import Progress
+from vq.client.consumer.hold_states import Event
+from vq.client.consumer.holds import Hold, Holds
+from vq.coordination import claims, commits
+from vq.coordination.coordinator import EventKind, SessionState, WatchEvent
+from vq.coordination.group_view import Assigned
+from vq.coordination.paths import CommittedOffset
+from vq.errors import GenerationStale, VqError
+from vq.model import PartitionTrouble, TopicPartition
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+#: Claims, releases and looks that are under way at once.
+_AT_ONCE: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class ShareHooks:
+    """What a consumer does with a partition when its member's share changes.
+
+    Attributes:
+        claimed: It is owned now; ``hold.claim.committed`` says where to go on.
+        drain: Return once no listener runs for it any more; it is forgotten if it is lost.
+        commit: Write its last progress into the tree and forget it. Called again when it raises;
+            the partition is not released before.
+    """
+
+    claimed: Callable[[Hold], Awaitable[None]]
+    drain: Callable[[Hold], Awaitable[None]]
+    commit: Callable[[Hold], Awaitable[None]]
+
+
+class Share:
+    """The partitions of one member. Loop-bound.
+
+    Args:
+        cluster: Where the group is.
+        group: Its name.
+        member: The name of this member.
+        holds: What it has; states are changed here and by the consumer that delivers.
+        hooks: What the consumer does.
+        wake: Called when an owner that is waited for released its partition, or died.
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        group: str,
+        member: str,
+        *,
+        holds: Holds,
+        hooks: ShareHooks,
+        wake: Callable[[], None],
+    ) -> None:
+        self._cluster = cluster
+        self._coordinator = cluster.coordinator
+        self._group = group
+        self._member = member
+        self._holds = holds
+        self._hooks = hooks
+        self._wake = wake
+        self._is_doubtful = True  # all that is held is compared with the tree in the next round
+        self._owners_doubted = False  # since the last claim began
+
+    def doubt(self) -> None:
+        """What is known of owners may have changed without a hint: look at all of them again."""
+        self._is_doubtful = True
+        self._doubt_owners()
+
+    def _doubt_owners(self) -> None:
+        """Claim again what is waited for; each of many lost watches says so."""
+        if not self._owners_doubted:
+            self._owners_doubted = True
+            for hold in self._holds:
+                if hold.may(Event.OWNER_CHANGED):
+                    hold.on(Event.OWNER_CHANGED)
+
+    def _on_owner(self, event: WatchEvent) -> None:
+        """The owner of a partition that this member waits for released it, or died."""
+        if event.kind is EventKind.DISCONNECTED:
+            self._doubt_owners()
+        else:
+            hold = self._holds.get(_partition_at(event.path))
+            if hold is not None and hold.may(Event.OWNER_CHANGED):
+                hold.on(Event.OWNER_CHANGED)
+        self._wake()
+
+    # Claims ---------------------------------------------------------------------------------------
+    async def claim_all(self, wanted: set[TopicPartition]) -> None:
+        """Claim what can be had; what others still own is tried again when they release it.
+
+        Raises:
+            VqError: Of one that failed, after all were tried.
+        """
+        for hold in self._holds:
+            if hold.partition not in wanted and hold.may(Event.OWNER_CHANGED):
+                hold.on(Event.OWNER_CHANGED)  # nobody waits for its owner any more
+        free = []
+        for partition in sorted(wanted):
+            present = self._holds.get(partition)
+            if present is None or present.may(Event.CLAIM):
+                free.append(partition)
+        await _each(free, self._claim)
+
+    async def _claim(self, partition: TopicPartition) -> None:
+        """Make it ours, or wait for its owner."""
+        hold = self._holds.at(partition)
+        hold.on(Event.CLAIM)  # before the watch, which may fire before the claim returns
+        self._owners_doubted = False
+        try:
+            claim = await claims.claim(
+                self._coordinator, self._group, self._member, partition, watch=self._on_owner
+            )
+        except claims.StillOwned:
+            hold.on(Event.STILL_OWNED)
+            return
+        except BaseException:
+            hold.on(Event.CLAIM_FAILED)
+            raise
+        hold.claim = claim
+        hold.on(Event.CLAIMED)
+        logger.info(
+            "a partition was claimed: group=%s member=%s partition=%s generation=%d",
+            self._group,
+            self._member,
+            partition,
+            claim.generation,
+        )
+        try:
+            await self._hooks.claimed(hold)
+        except Exception:
+            await self.give_up([hold])
+            raise
+
+    # Ends -----------------------------------------------------------------------------------------
+    async def give_up(self, holds: Iterable[Hold]) -> None:
+        """Drain, commit and release, in this order; each as soon as its listener lets it.
+
+        Raises:
+            CoordinationError: A last commit did not get through; that partition is still owned, or
+                the next owner would begin before what was handled here.
+        """
+
+        async def give_up(hold: Hold) -> None:
+            hold.on(Event.GIVE_UP)
+            await self._end(hold)
+
+        await _each(holds, give_up)
+
+    async def _end(self, hold: Hold) -> None:
+        """Lead a hold that is given up or lost to its release, now or in a later round.
+
+        The owner node goes also when only the generation was lost, as to a reset: nobody else
+        deletes it while this session lives, and every other member would wait for it.
+        """
+        if hold.may(Event.DRAINED):
+            await self._hooks.drain(hold)
+            hold.on(Event.DRAINED)
+        if hold.may(Event.COMMITTED):
+            await self._hooks.commit(hold)
+            hold.on(Event.COMMITTED)
+            logger.info(
+                "a partition is given up: group=%s member=%s partition=%s",
+                self._group,
+                self._member,
+                hold.partition,
+            )
+        if self._coordinator.state is SessionState.CONNECTED:
+            await self._release(hold)
+
+    async def _release(self, hold: Hold) -> None:
+        await claims.release(self._coordinator, hold.claim)
+        hold.on(Event.RELEASED)
+
+    async def release_owed(self) -> None:
+        """Delete the owner nodes that may be this member's still."""
+        await _each([hold for hold in self._holds if hold.may(Event.RELEASED)], self._release)
+
+    async def drop_lost(self, assigned: Mapping[TopicPartition, Assigned]) -> None:
+        """Compare what is held with what the tree says is owned.
+
+        All of it after a lost connection and at each audit, otherwise what was claimed since.
+        """
+        suspects = [
+            hold
+            for hold in self._holds.held()
+            if self._is_doubtful
+            or hold.partition not in assigned
+            or assigned[hold.partition].version > hold.claim.generation
+        ]
+
+        async def look(hold: Hold) -> None:
+            if not await claims.still_ours(self._coordinator, hold.claim):
+                logger.warning(
+                    "a partition was lost: group=%s member=%s partition=%s",
+                    self._group,
+                    self._member,
+                    hold.partition,
+                )
+                hold.on(Event.LOSE)
+                await self._end(hold)
+
+        is_doubtful, self._is_doubtful = self._is_doubtful, False
+        try:
+            await _each(suspects, look)
+        except BaseException:
+            self._is_doubtful = is_doubtful
+            raise
+
+    async def drop_everything(self) -> None:
+        """The session ended, and with it every owner node."""
+
+        async def drop(hold: Hold) -> None:
+            hold.on(Event.LOSE)
+            await self._hooks.drain(hold)
+            hold.on(Event.DRAINED)
+            hold.on(Event.RELEASED)  # with its session
+
+        await _each(self._holds.held(), drop)
+
+    def leave(self) -> None:
+        """Give up in any state, without a clean hand-over; ``release_owed`` makes it known."""
+        for hold in self._holds:
+            if hold.may(Event.LEAVE):
+                hold.on(Event.LEAVE)
+
+    # What is told of partitions ----------------------------------------------------------------
+    async def tell(self, partition: TopicPartition, trouble: PartitionTrouble | None) -> None:
+        """Say in the tree what keeps a partition from going on; None: nothing does.
+
+        Raises:
+            CoordinationError: It may not have been written.
+        """
+        hold = self._holds.get(partition)
+        if hold is None or not hold.is_owned:
+            return  # with its owner node, all that was told of it is gone
+        if trouble is None:
+            await claims.tell(self._coordinator, hold.claim)
+        else:
+            shown = f"{type(trouble.error).__name__}: {trouble.error}"
+            await claims.tell(
+                self._coordinator,
+                hold.claim,
+                stopped=shown,
+                stopped_at=trouble.offset,
+                stopped_since_ms=trouble.since_ms,
+            )
+
+    async def commit(
+        self, progress: Mapping[TopicPartition, Progress]
+    ) -> dict[TopicPartition, VqError | None]:
+        """Commit the progress of held partitions; None for each that was written.
+
+        With it goes why the group does not go on there, now and with its next owner.
+
+        Raises:
+            CoordinationError: Whether they were written is not known; commit them again.
+        """
+        now = self._cluster.clock.wall_ms()
+        wanted = []
+        for partition, done in progress.items():
+            hold = self._holds.get(partition)
+            if hold is None or not hold.is_owned:
+                continue
+            view = self._cluster.routes.topics.get(partition.topic)
+            offset = CommittedOffset(
+                offset=done.position,
+                message_id=done.message_id,
+                time_ms=now,
+                member=self._member,
+                topic_id=view.id if view is not None else "",
+                stopped=hold.stopped,
+            )
+            wanted.append((hold.claim, offset))
+        result = await commits.commit(self._coordinator, wanted)
+        for partition, claim in result.done.items():
+            hold = self._holds.get(partition)
+            if hold is not None and hold.claim.generation == claim.generation:
+                hold.claim = claim  # not that of a later claim
+        outcome: dict[TopicPartition, VqError | None] = dict.fromkeys(result.done)
+        for partition in result.stale:
+            outcome[partition] = GenerationStale(f"{partition} belongs to another member now")
+        return outcome
+
+
+def _partition_at(path: str) -> TopicPartition:
+    """Return the partition of an owner node's path."""
+    _, topic, number = path.rsplit("/", 2)
+    return TopicPartition(topic, int(number))
+
+
+async def _each(items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:
+    """Do ``work`` for each item, some at once; all are tried before the first error is raised.
+
+    Items come in order of their partitions, so that members do alike.
+    """
+    errors: list[BaseException] = []
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def do(item: T) -> None:
+        async with gate:
+            try:
+                await work(item)
+            except Exception as error:  # noqa: BLE001 - raised below, when all were tried
+                errors.append(error)
+
+    await asyncio.gather(*(do(item) for item in items))
+    for error in errors:
+        if not isinstance(error, VqError):
+            raise error
+    if errors:
+        raise errors[0]
