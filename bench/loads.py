@@ -15,7 +15,9 @@ from typing import Any, Final
 import uvloop
 
 import vq
+from vq.admin.connect import cluster_client
 from vq.cli.workload import Audit, Outcomes, Ready, WorkFailed, content
+from vq.coordination.topics import create_topic
 from vq.errors import VqError
 from vq.model import Address
 from vq.remoting.broker_connection import BrokerConnection, connect
@@ -36,6 +38,7 @@ _READ_BYTES: Final = 1 << 20
 _DEPTH: Final = 2
 _SEND_S: Final = 60.0
 _HOLD_MS: Final = 15_000
+_SHARE_KEPT_S: Final = 1.0
 
 
 # Raw bytes ------------------------------------------------------------------------------------
@@ -381,6 +384,64 @@ def send_one_each(
     return {"messages": partitions}
 
 
+# Metadata ---------------------------------------------------------------------------------------
+def make_topics(
+    ready: Ready, *, client: dict[str, Any], first: int, count: int, partitions: int
+) -> dict[str, Any]:
+    """Make ``count`` topics one after the other; return how long each of them took."""
+
+    async def make() -> list[float]:
+        async with cluster_client(vq.MessageFactoryConfig(**client)) as cluster:
+            settings = vq.TopicSettings(partitions=partitions)
+            await asyncio.to_thread(ready)
+            times = [time.perf_counter()]
+            for number in range(first, first + count):
+                await create_topic(cluster.coordinator, f"t-{number:06}", settings)
+                times.append(time.perf_counter())
+            return [after - before for before, after in itertools.pairwise(times)]
+
+    return {"seconds": asyncio.run(make())}
+
+
+def be_member(
+    ready: Ready,
+    *,
+    client: dict[str, Any],
+    topic: str,
+    group: str,
+    partitions: int,
+    members: Sequence[int],
+) -> dict[str, Any]:
+    """Be a member of a group that has so many members, one number after the other.
+
+    Calls ``ready`` each time its share is that of the next number. Returns when it got them, on the
+    monotonic clock that all processes share.
+    """
+    times = []
+    with (
+        vq.MessageFactory(vq.MessageFactoryConfig(**client)) as factory,
+        factory.create_consumer(vq.ConsumerConfig(group=group)) as consumer,
+    ):
+        consumer.subscribe(topic, _READ_BYTES, lambda _: None)
+        ready()
+        consumer.start()
+        for count in members:
+            share = range(partitions // count, -(-partitions // count) + 1)
+            times.append(_share_held_at(consumer, share))
+            ready()
+    return {"times": times}
+
+
+def _share_held_at(consumer: vq.MessageConsumer, share: range) -> float:
+    """Wait until the consumer has held a share for a while; return since when."""
+    held, since = -1, 0.0
+    while held not in share or time.monotonic() < since + _SHARE_KEPT_S:
+        if len(consumer.assignment()) != held:
+            held, since = len(consumer.assignment()), time.monotonic()
+        time.sleep(0.01)
+    return since
+
+
 WORKS: Final = {
     work.__name__: work
     for work in (
@@ -391,5 +452,7 @@ WORKS: Final = {
         read_from,
         end_offset,
         send_one_each,
+        make_topics,
+        be_member,
     )
 }

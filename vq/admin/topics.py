@@ -13,7 +13,7 @@ from vq.admin.changes import unknown_when_cut
 from vq.admin.offsets import Inspector, PartitionEnds
 from vq.client.cluster import ClusterClient
 from vq.coordination import topics
-from vq.coordination.reading import TopicView, gather_all
+from vq.coordination.reading import TopicSummary, TopicView, gather_all
 from vq.errors import VqError
 from vq.model import Address, PartitionPlacement, PartitionState, TopicSettings
 from vq.remoting.format import Command
@@ -123,6 +123,11 @@ async def list_topics(cluster: ClusterClient) -> list[Topic]:
     names = await topics.list_topics(cluster.coordinator)
     views = await gather_all(topics.describe_topic(cluster.coordinator, name) for name in names)
     return [_topic(view) for view in views]
+
+
+async def summarize_topics(cluster: ClusterClient) -> list[TopicSummary]:
+    """Return all topics without their partitions, sorted by name: two reads for each of them."""
+    return await topics.summarize_topics(cluster.coordinator)
 
 
 @dataclass(frozen=True, slots=True)

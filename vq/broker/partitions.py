@@ -75,6 +75,7 @@ class Partitions:
         self._files: WeakValueDictionary[tuple[str, int], asyncio.Lock] = WeakValueDictionary()
         self._opening: dict[Channel, list[Callable[[], None]]] = {}
         self.channels: dict[tuple[str, int], Channel] = {}
+        self._by_topic: dict[str, dict[int, Channel]] = {}  # the same
         self.on_sealed: Callable[[Channel], None] | None = None
         self.view = TopicsView(
             coordinator,
@@ -230,19 +231,20 @@ class Partitions:
             raise problem
 
     def _channels_of(self, name: str, topic_id: str) -> list[Channel]:
-        return [
-            channel
-            for channel in self.channels.values()
-            if channel.partition.topic == name and channel.topic_id == topic_id
-        ]
+        channels = self._by_topic.get(name, {})
+        return [each for each in channels.values() if each.topic_id == topic_id]
 
     def _topic_ids(self, name: str) -> set[str]:
         """Return the ids of the topics of that name which have channels: usually one at most."""
-        return {
-            channel.topic_id
-            for channel in self.channels.values()
-            if channel.partition.topic == name
-        }
+        return {each.topic_id for each in self._by_topic.get(name, {}).values()}
+
+    def _remove(self, channel: Channel) -> None:
+        """Have no client reach the channel any more."""
+        topic, number = channel.partition
+        del self.channels[channel.partition]
+        del self._by_topic[topic][number]
+        if not self._by_topic[topic]:
+            del self._by_topic[topic]
 
     def _changed(self, view: TopicView) -> Iterable[int]:
         """Return the partitions of a topic that are not as they were applied last."""
@@ -318,6 +320,7 @@ class Partitions:
         if there:
             await self.ensure_open(channel)
         self.channels[key] = channel
+        self._by_topic.setdefault(key.topic, {})[key.partition] = channel
         await self._fit(channel)
         return channel
 
@@ -440,7 +443,7 @@ class Partitions:
             )
         error = UnknownTopic(f"topic {name!r} was deleted")
         for channel in self._channels_of(name, topic_id):
-            del self.channels[channel.partition]
+            self._remove(channel)
             await self._close(channel, error)
         await self._move_away(name, topic_id)
 
@@ -452,7 +455,7 @@ class Partitions:
     async def _forget(self, channel: Channel) -> None:
         """Close a channel of which this group holds nothing any more; its files stay."""
         logger.info("partition %s is not held here any more", channel)
-        del self.channels[channel.partition]
+        self._remove(channel)
         await self._close(channel, NotMaster(f"partition {channel} was moved away"))
 
     # Moving -------------------------------------------------------------------------------------
@@ -578,6 +581,7 @@ class Partitions:
         for channel in list(self.channels.values()):
             await self._close(channel, error)
         self.channels.clear()
+        self._by_topic.clear()
         await self.save_begun()
 
     async def save_begun(self) -> None:

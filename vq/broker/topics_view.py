@@ -5,7 +5,9 @@ In here: when to read what. Not in here: what the broker does about it (``partit
 A watch only says that something may have changed. Topics are read again when a watch fired for
 them, when the connection came back (all watches are gone then), when somebody asks for a topic that
 is not known, a while after one could not be followed, and every ``interval_s`` in any case. What is
-read of a known topic is what changed.
+read of a known topic is what changed, and a topic that comes or goes has no other one read.
+
+When everything is read, the counts of open partitions are corrected (``open_counts``).
 """
 
 import asyncio
@@ -24,8 +26,10 @@ from vq.coordination.coordinator import (
     SessionExpired,
     WatchEvent,
 )
+from vq.coordination.open_counts import OpenCount, correct_counts, read_counts
 from vq.coordination.paths import DELETING, READY, TOPICS, Topic
 from vq.coordination.reading import TopicView, children_or_none, gather_all, read_topic
+from vq.coordination.registry import group_names
 from vq.errors import Busy, CoordinationError, DiskFull, InternalError, UnknownTopic, VqError
 from vq.store.block import FULL_ERRNOS
 
@@ -65,6 +69,13 @@ class _Question(NamedTuple):
     then: Callable[[VqError | None], None]
 
 
+class _Counts(NamedTuple):
+    """The counts of open partitions of all groups, and the session that read them."""
+
+    session_id: int
+    counts: dict[str, OpenCount | None]
+
+
 class TopicsView:
     """Follows all topics of a cluster.
 
@@ -97,6 +108,7 @@ class TopicsView:
         self.problems: dict[str, VqError] = {}
         self._hints: set[str] = set()
         self._all = True
+        self._list = False  # topics came or went
         self._wake = asyncio.Event()
         self._lock = asyncio.Lock()
         self._asked: list[_Question] = []
@@ -182,19 +194,42 @@ class TopicsView:
 
     async def _refresh(self) -> None:
         everything, self._all = self._all, False
+        listing, self._list = self._list or everything, False
         hints, self._hints = self._hints, set()
         try:
-            if everything:
-                listed = await children_or_none(self._coordinator, TOPICS, watch=self._watch)
-                hints = set(listed) | self._told | set(self.problems)
+            before = await self._read_counts() if everything else None
+            if listing:
+                listed = set(await children_or_none(self._coordinator, TOPICS, watch=self._watch))
+                followed = self._told | self.problems.keys() | self._read.keys()
+                hints |= listed | followed if everything else listed ^ followed
             names = sorted(hints)
             found = await gather_all(self._read_one(name) for name in names)
             for name, each in zip(names, found, strict=True):
                 if each.view is None or each.view is not self._known.get(name):
                     await self._refresh_one(name, each)
+            if before is not None and all(each.damage is None for each in found):
+                await self._correct_counts(before)
         except BaseException:
             self.hint()
             raise
+
+    async def _read_counts(self) -> _Counts:
+        groups = await group_names(self._coordinator)
+        session_id = self._coordinator.session_id
+        return _Counts(session_id, await read_counts(self._coordinator, groups))
+
+    async def _correct_counts(self, before: _Counts) -> None:
+        """Correct the counts that were read before all topics were read."""
+        if before.session_id != self._coordinator.session_id:
+            return  # the next session may have begun at a server that was behind
+        actual = Counter(
+            each.writer_group
+            for view in self._read.values()
+            if view.phase == READY
+            for each in view.partitions
+            if each.writer_group is not None
+        )
+        await correct_counts(self._coordinator, before.counts, actual)
 
     async def run(self) -> None:
         """Refresh for ever; the first ``refresh`` is the caller's."""
@@ -285,8 +320,11 @@ class TopicsView:
             self._known[name] = view
 
     def _watch(self, event: WatchEvent) -> None:
-        if event.kind is EventKind.DISCONNECTED or event.path == TOPICS:
+        if event.kind is EventKind.DISCONNECTED:
             self.hint()
+        elif event.path == TOPICS:
+            self._list = True
+            self._wake.set()
         else:
             self.hint(event.path.split("/")[1])  # topics/<topic>, topics/<topic>/partitions
 

@@ -16,6 +16,7 @@ from vq.cli.errors import CommandFailed
 from vq.cli.options import Commands, Invocation, WholeNumber, command_options, yes_option
 from vq.cli.output import Value
 from vq.cli.verify import verify
+from vq.coordination.reading import TopicSummary
 from vq.errors import InvalidArgument
 from vq.model import FlushMode, PartitionPlacement, TopicSettings
 
@@ -113,17 +114,17 @@ def _placement_row(placement: PartitionPlacement) -> dict[str, Value]:
 def list_(invocation: Invocation) -> None:
     """List topics with their settings."""
 
-    async def work() -> list[Topic]:
+    async def work() -> list[TopicSummary]:
         async with cluster_client(invocation.client_config()) as cluster:
-            return await topics.list_topics(cluster)
+            return await topics.summarize_topics(cluster)
 
     rows: list[dict[str, Value]] = [
         {
             "topic": each.name,
-            "partitions": len(each.partitions),
+            "partitions": each.settings.partitions,
             "flush": str(each.settings.flush),
             "retention": _retention(each.settings),
-            "groups": ",".join(sorted({p.writer_group or "-" for p in each.partitions})),
+            "groups": ",".join(sorted(group or "-" for group in each.open)),
             "id": each.id,
         }
         for each in invocation.run(work())

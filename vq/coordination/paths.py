@@ -8,6 +8,7 @@ version); a higher ``v`` is refused. Nothing here does I/O.
       state                               GroupState      epoch, master, insync, incarnations
       nodes/<node>            ephemeral   BrokerNode      where the process listens
       load/<node>             ephemeral   BrokerLoad      how busy it is
+      partitions                          OpenPartitions  how many partitions are open on it
     topics/<topic>                        Topic           id, settings, phase
       partitions                          PlacementChanges  which partitions changed last
         <n>                               Partition       placement spans, state
@@ -224,6 +225,23 @@ class BrokerLoad(Value):
         return join(BROKERS, group, "load", node)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenPartitions(Value):
+    """``brokers/<group>/partitions``: how many partitions of ready topics are open on the group.
+
+    Every change of a placement writes it in the same ``multi`` (``open_counts``). Where it is
+    missing, the partitions are counted.
+    """
+
+    _what = "count of open partitions"
+    open: int
+
+    @staticmethod
+    def path(group: str) -> str:
+        """Return the path of the group's count."""
+        return join(BROKERS, group, "partitions")
+
+
 # Topics ---------------------------------------------------------------------------------------
 READY: Final = "ready"
 CREATING: Final = "creating"
@@ -295,6 +313,9 @@ class Partition(Value):
 
 #: Changes of a topic's partitions remembered; who missed more reads all partitions again.
 PLACEMENT_CHANGES_MAX: Final = 256
+#: Groups that a list counts a topic's partitions for. Of a topic on more groups it counts nothing:
+#: everybody who follows the topic reads the list with each change.
+OPEN_GROUPS_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,11 +329,15 @@ class PlacementChanges(Value):
     ``version`` is the version of the znode that this very value has; a node written by anybody
     else is told by that. Invariant: the last of ``partitions`` was changed with that version, the
     one before it with the version before.
+
+    ``open`` counts the partitions that are open on each group, "" those that are open on none, so
+    that a list of topics need not read partitions. None, and left out: not known.
     """
 
     _what = "list of changed partitions"
     version: int = 0
     partitions: tuple[int, ...] = ()
+    open: Mapping[str, int] | None = None
 
     @staticmethod
     def path(topic: str) -> str:
@@ -328,10 +353,18 @@ class PlacementChanges(Value):
             return cls(version=version)
         return value if value.version == version else cls(version=version)
 
-    def with_change(self, partition: int) -> Self:
-        """Return the list as it is to be written with a change of ``partition``."""
+    def with_change(self, partition: int, opened: Mapping[str, int] | None = None) -> Self:
+        """Return the list as it is to be written with a change of ``partition``.
+
+        ``opened`` says by how much the number of partitions open on each group changes.
+        """
         partitions = (*self.partitions, partition)[-PLACEMENT_CHANGES_MAX:]
-        return replace(self, version=self.version + 1, partitions=partitions)
+        counts = self.open
+        if counts is not None:
+            names = sorted({*counts, *(opened or {})})
+            sums = {name: counts.get(name, 0) + (opened or {}).get(name, 0) for name in names}
+            counts = {name: count for name, count in sums.items() if count}
+        return replace(self, version=self.version + 1, partitions=partitions, open=counts)
 
     def since(self, version: int) -> frozenset[int] | None:
         """Return what was changed after ``version`` of this node, None if that is not known."""
@@ -340,13 +373,22 @@ class PlacementChanges(Value):
             return None
         return frozenset(self.partitions[len(self.partitions) - missed :])
 
+    def _to_json(self) -> dict[str, Any]:
+        values: dict[str, Any] = {"version": self.version, "partitions": self.partitions}
+        if self.open is not None and len(self.open) <= OPEN_GROUPS_MAX:
+            values["open"] = dict(self.open)
+        return values
+
     @classmethod
     def _from_json(cls, document: Mapping[str, Any]) -> Self:
         version, partitions = document["version"], document["partitions"]
         numbers = isinstance(partitions, list) and all(type(each) is int for each in partitions)
         if type(version) is not int or not numbers:
             raise TypeError(f"version {version!r}, partitions {partitions!r}")
-        return cls(version=version, partitions=tuple(partitions))
+        counts = document.get("open")
+        if counts is not None and not all(type(each) is int for each in counts.values()):
+            raise TypeError(f"open {counts!r}")
+        return cls(version=version, partitions=tuple(partitions), open=counts)
 
 
 def _span(document: Mapping[str, Any]) -> Span:

@@ -54,6 +54,21 @@ class TopicView:
         return replace(self, partitions=tuple(placements), partition_versions=tuple(versions))
 
 
+@dataclass(frozen=True, slots=True)
+class TopicSummary:
+    """One topic without its partitions: how many of them are open on each group.
+
+    The sum of ``open`` is the number of partitions; "" stands for those that are open on none. Of
+    a topic that is being made or deleted, nothing is counted.
+    """
+
+    name: str
+    id: str
+    settings: TopicSettings
+    phase: str
+    open: Mapping[str, int]
+
+
 #: A placement, and the version of the node it was read from.
 PlacedVersion = tuple[PartitionPlacement, int]
 
@@ -176,6 +191,33 @@ async def read_topic(
     raise CoordinationError(
         f"topic {name!r} changed {SNAPSHOT_TRIES_MAX} times while it was read; try again"
     )
+
+
+async def read_summary(coordinator: Coordinator, name: str) -> TopicSummary | None:
+    """Read a topic and how many of its partitions are open where; None if it does not exist.
+
+    Two reads, whatever the number of partitions, unless the topic was made or changed without the
+    counts (by an older vq, or by hand): then its partitions are read.
+    """
+    path, list_path = Topic.path(name), PlacementChanges.path(name)
+    try:
+        node, listed = await gather_all([coordinator.get(path), coordinator.get(list_path)])
+        topic = Topic.decode(path, node.data)
+        if topic.phase != READY:
+            return TopicSummary(name, topic.id, topic.settings, topic.phase, {})
+        changes = PlacementChanges.of_node(list_path, listed.data, listed.stat.version)
+        # Both were made by one ``multi``: otherwise one of them is a namesake's.
+        counts = changes.open if listed.stat.czxid == node.stat.czxid else None
+        if counts is not None and sum(counts.values()) == topic.settings.partitions:
+            return TopicSummary(name, topic.id, topic.settings, topic.phase, counts)
+    except NoNode:
+        pass
+    try:
+        view = await read_topic(coordinator, name, any_phase=True)
+    except UnknownTopic:
+        return None
+    counts = Counter(each.writer_group or "" for each in view.partitions)
+    return TopicSummary(name, view.id, view.settings, view.phase, counts)
 
 
 async def _read_changes(

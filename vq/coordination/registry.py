@@ -31,7 +31,15 @@ from vq.coordination.coordinator import (
     Set,
     WatchEvent,
 )
-from vq.coordination.paths import BROKERS, BrokerGroup, BrokerLoad, BrokerNode, GroupState
+from vq.coordination.open_counts import OpenCount, read_counts
+from vq.coordination.paths import (
+    BROKERS,
+    BrokerGroup,
+    BrokerLoad,
+    BrokerNode,
+    GroupState,
+    OpenPartitions,
+)
 from vq.coordination.reading import children_or_none, count_partitions, gather_all
 from vq.coordination.session import end_task
 from vq.errors import CoordinationError, InvalidState
@@ -480,9 +488,13 @@ async def ensure_group(
         except BadVersion:
             continue
         except NoNode:
+            value = BrokerGroup(pool=pool, labels=dict(labels or {}))
             with contextlib.suppress(NodeExists):
-                value = BrokerGroup(pool=pool, labels=dict(labels or {}))
-                await coordinator.create(path, value.encode(), parents=True)
+                await coordinator.create(BROKERS)
+            with contextlib.suppress(NodeExists):
+                # No topic names a group that never was, so nothing is open on it.
+                count = Create(OpenPartitions.path(group), OpenPartitions(open=0).encode())
+                await coordinator.multi([Create(path, value.encode()), count])
     raise CoordinationError(f"the node of group {group!r} changed {TRIES_MAX} times meanwhile")
 
 
@@ -501,10 +513,33 @@ async def read_group(coordinator: Coordinator, group: str) -> BrokerGroup | None
 
 
 async def groups(coordinator: Coordinator) -> list[GroupView]:
-    """Return all broker groups, sorted by name, with the number of open partitions each holds."""
-    counts = await count_partitions(coordinator)
+    """Return all broker groups, sorted by name, with the number of open partitions each holds.
+
+    See ``counted_groups``.
+    """
+    return (await counted_groups(coordinator))[0]
+
+
+async def counted_groups(
+    coordinator: Coordinator,
+) -> tuple[list[GroupView], dict[str, OpenCount | None]]:
+    """Return all broker groups, and the counts that their numbers of partitions come from.
+
+    A few reads for each group, whatever the topics. Where a group has no count, as long as only
+    older brokers run, every partition is read.
+    """
     names = await children_or_none(coordinator, BROKERS)
-    return await gather_all(_group_view(coordinator, name, counts[name]) for name in names)
+    counts = await read_counts(coordinator, names)
+    known = {
+        name: count.open
+        for name, count in counts.items()
+        if count is not None and count.open is not None
+    }
+    opened: Mapping[str, int] = (
+        known if len(known) == len(names) else await count_partitions(coordinator)
+    )
+    views = await gather_all(_group_view(coordinator, name, opened[name]) for name in names)
+    return views, counts
 
 
 async def nodes(coordinator: Coordinator, group: str) -> list[NodeInfo]:

@@ -4,11 +4,16 @@ Every change of a partition writes the topic's list of changed partitions in the
 a watch on that list and one on the topic's node tell of everything, and whoever hears of a change
 reads what changed. Two changes of one partition at once cannot both succeed unseen. A topic too
 large for one ``multi`` is made and deleted in steps, during which its phase hides it.
+
+The number of partitions that are open on each broker group changes in the same ``multi``
+(``open_counts``), so that none of this reads other topics.
 """
 
+import asyncio
 import contextlib
 import random
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -28,6 +33,12 @@ from vq.coordination.coordinator import (
     Operation,
     Set,
 )
+from vq.coordination.open_counts import (
+    COUNTS_PER_MULTI_MAX,
+    OpenCount,
+    count_operations,
+    counted,
+)
 from vq.coordination.paths import (
     CONSUMERS,
     CREATING,
@@ -42,8 +53,15 @@ from vq.coordination.paths import (
     Topic,
 )
 from vq.coordination.placement import check_spans
-from vq.coordination.reading import TopicView, children_or_none, gather_all, read_topic
-from vq.coordination.registry import groups
+from vq.coordination.reading import (
+    TopicSummary,
+    TopicView,
+    children_or_none,
+    gather_all,
+    read_summary,
+    read_topic,
+)
+from vq.coordination.registry import counted_groups
 from vq.errors import CoordinationError, InvalidArgument, UnknownTopic
 from vq.model import PartitionPlacement, Span, TopicSettings, check_name
 
@@ -57,6 +75,7 @@ __all__ = [
     "delete_topic",
     "describe_topic",
     "list_topics",
+    "summarize_topics",
     "touch_partition",
     "was_deleted",
 ]
@@ -65,6 +84,9 @@ __all__ = [
 STEP_PARTITIONS: Final = 500
 #: Compare-and-set tries before we say that somebody else keeps changing the topic.
 CHANGE_TRIES_MAX: Final = 20
+#: Longest pause before a topic is tried to be made again, since somebody else placed partitions on
+#: the same groups; so many times longer as it was tried.
+_PAUSE_S: Final = 0.005
 
 
 class TopicExists(CoordinationError):
@@ -77,6 +99,13 @@ class TopicExists(CoordinationError):
 async def list_topics(coordinator: Coordinator) -> list[str]:
     """Return the sorted names of all topics."""
     return await children_or_none(coordinator, TOPICS)
+
+
+async def summarize_topics(coordinator: Coordinator) -> list[TopicSummary]:
+    """Return all topics that are ready, sorted by name, without their partitions."""
+    names = await list_topics(coordinator)
+    found = await gather_all(read_summary(coordinator, name) for name in names)
+    return [each for each in found if each is not None and each.phase == READY]
 
 
 async def describe_topic(coordinator: Coordinator, name: str) -> TopicView:
@@ -104,27 +133,22 @@ async def create_topic(
         CoordinationError: No broker group can take partitions, or ZooKeeper did not answer.
     """
     check_name("topic", name)
-    settings = settings or TopicSettings()
+    settings, rng = settings or TopicSettings(), rng or random.SystemRandom()
     if await coordinator.exists(Topic.path(name)) is not None:
         raise await _exists_already(coordinator, name)
-    places = allocate(settings.partitions, await groups(coordinator), pool=settings.pool)
-    topic_id = f"{(rng or random.SystemRandom()).getrandbits(64):016x}"
-    with contextlib.suppress(NodeExists):
-        await coordinator.create(TOPICS)
     whole = settings.partitions <= STEP_PARTITIONS
-    topic = Topic(id=topic_id, settings=settings, phase=READY if whole else CREATING)
-    first: list[Operation] = [
-        Create(Topic.path(name), topic.encode()),
-        Create(PlacementChanges.path(name), PlacementChanges().encode()),
-        *_creations(name, places, 0, min(settings.partitions, STEP_PARTITIONS)),
-    ]
-    try:
-        await coordinator.multi(first)
-    except NodeExists:
-        raise await _exists_already(coordinator, name) from None
-    except ConnectionLost:
-        if await _topic_id(coordinator, name) != topic_id:
-            raise
+    phase = READY if whole else CREATING
+    topic = Topic(id=f"{rng.getrandbits(64):016x}", settings=settings, phase=phase)
+    for number in range(1, CHANGE_TRIES_MAX + 1):
+        views, counts = await counted_groups(coordinator)
+        places = allocate(settings.partitions, views, pool=settings.pool)
+        try:
+            await _create_first(coordinator, name, topic, places, counts)
+            break
+        except (BadVersion, NoNode):  # of a count: others place partitions, too
+            await asyncio.sleep(rng.uniform(0, _PAUSE_S * number))
+    else:
+        raise _too_busy(name)
     if not whole:
         await _create_rest(coordinator, name, topic, places)
     return await read_topic(coordinator, name)
@@ -146,8 +170,12 @@ async def delete_topic(coordinator: Coordinator, name: str) -> None:
         view = await read_topic(coordinator, name, any_phase=True)
         topic = Topic(id=view.id, settings=view.settings, phase=DELETING)
         try:
-            remember = await _remember_deletion(coordinator, view)
-            await coordinator.multi([Set(path, topic.encode(), view.version), *remember])
+            operations = [
+                Set(path, topic.encode(), view.version),
+                *await _remember_deletion(coordinator, view),
+                *await _uncounted(coordinator, view),
+            ]
+            await coordinator.multi(operations)
             break
         except (BadVersion, NoNode, NodeExists, ConnectionLost):
             continue
@@ -173,6 +201,16 @@ async def _remember_deletion(coordinator: Coordinator, view: TopicView) -> list[
     return [Set(path, known.with_topic(view.id, view.name).encode(), node.stat.version)]
 
 
+async def _uncounted(coordinator: Coordinator, view: TopicView) -> list[Operation]:
+    """Return what takes a ready topic's partitions out of the counts of their groups."""
+    if view.phase != READY:
+        return []
+    opened = _opened(view.partitions)
+    counts = await count_operations(coordinator, {name: -opened[name] for name in opened})
+    unmoved = [Check(PlacementChanges.path(view.name), view.changes)] if view.changes >= 0 else []
+    return [*unmoved, *counts]
+
+
 async def was_deleted(coordinator: Coordinator, topic_id: str) -> bool:
     """Whether somebody deleted the topic with this id, as far as the tree remembers."""
     path = DeletedTopics.path()
@@ -194,19 +232,21 @@ async def add_partitions(coordinator: Coordinator, name: str, count: int) -> Top
         raise InvalidArgument(f"count = {count} is outside [1, {STEP_PARTITIONS}]")
     view = await describe_topic(coordinator, name)
     total = len(view.partitions) + count
-    settings = replace(view.settings, partitions=total)
-    places = [p.writer_group or "" for p in view.partitions]
-    places += allocate(count, await groups(coordinator), pool=settings.pool)
-    topic = Topic(id=view.id, settings=settings)
-    operations: list[Operation] = [
-        Set(Topic.path(name), topic.encode(), view.version),
-        *_creations(name, places, len(view.partitions), total),
-    ]
-    try:
-        await coordinator.multi(operations)
-    except ConnectionLost:
-        if (await describe_topic(coordinator, name)).settings.partitions < total:
-            raise
+    for _ in range(CHANGE_TRIES_MAX):
+        try:
+            await _add_partitions(coordinator, view, total)
+            break
+        except (BadVersion, NoNode):
+            now = await describe_topic(coordinator, name)
+            if now.version != view.version:
+                raise
+            view = now
+        except ConnectionLost:
+            if (await describe_topic(coordinator, name)).settings.partitions < total:
+                raise
+            break
+    else:
+        raise _too_busy(name)
     return await describe_topic(coordinator, name)
 
 
@@ -248,9 +288,11 @@ async def change_placement(
         UnknownTopic: The topic is gone, or another one has its name now.
     """
     number, version = placement.partition, view.partition_versions[placement.partition]
+    opened = _opened([placement])
+    opened.subtract(_opened([view.partitions[number]]))
     data = Partition(spans=check_spans(placement).spans, state=placement.state).encode()
     for _ in range(CHANGE_TRIES_MAX):
-        topic, operations = await _changes_of(coordinator, view.name, number, data, version)
+        topic, operations = await _changes_of(coordinator, view.name, number, data, version, opened)
         if topic.id != view.id:
             raise UnknownTopic(f"topic {view.name!r} was deleted and made again meanwhile")
         if operations is None:
@@ -277,7 +319,7 @@ async def touch_partition(coordinator: Coordinator, name: str, number: int, vers
     path = Partition.path(name, number)
     for _ in range(CHANGE_TRIES_MAX):
         node = await coordinator.get(path)
-        _, operations = await _changes_of(coordinator, name, number, node.data, version)
+        _, operations = await _changes_of(coordinator, name, number, node.data, version, {})
         if operations is None or node.stat.version != version:
             raise BadVersion(path)
         with contextlib.suppress(BadVersion):  # of another partition; of this one: seen above
@@ -288,9 +330,16 @@ async def touch_partition(coordinator: Coordinator, name: str, number: int, vers
 
 # Helpers --------------------------------------------------------------------------------------
 async def _changes_of(
-    coordinator: Coordinator, name: str, number: int, data: bytes, version: int
+    coordinator: Coordinator,
+    name: str,
+    number: int,
+    data: bytes,
+    version: int,
+    opened: Mapping[str, int],
 ) -> tuple[Topic, list[Operation] | None]:
     """Return the topic, and what writes a partition's node; None if it has another version.
+
+    ``opened`` says by how much the number of partitions open on each group changes.
 
     Raises:
         UnknownTopic: There is no such topic, or it is being deleted.
@@ -312,8 +361,14 @@ async def _changes_of(
     return topic, [
         Check(topic_path, topic_node.stat.version),
         Set(path, data, version),
-        Set(list_path, changes.with_change(number).encode(), listed.stat.version),
+        Set(list_path, changes.with_change(number, opened).encode(), listed.stat.version),
+        *await count_operations(coordinator, opened),
     ]
+
+
+def _opened(placements: Sequence[PartitionPlacement]) -> Counter[str]:
+    """Count the partitions by the group they are open on, "" for none."""
+    return Counter(each.writer_group or "" for each in placements)
 
 
 def _creations(name: str, places: Sequence[str], start: int, end: int) -> list[Create]:
@@ -324,10 +379,45 @@ def _creations(name: str, places: Sequence[str], start: int, end: int) -> list[C
     ]
 
 
+async def _create_first(
+    coordinator: Coordinator,
+    name: str,
+    topic: Topic,
+    places: Sequence[str],
+    counts: Mapping[str, OpenCount | None],
+) -> None:
+    """Make the topic's nodes and those of its first partitions; counted if these are all.
+
+    ``counts`` are those that the places rest on.
+
+    Raises:
+        BadVersion, NoNode: A count changed meanwhile; nothing was made.
+        TopicExists: There is one of this name.
+    """
+    if await coordinator.exists(TOPICS) is None:
+        with contextlib.suppress(NodeExists):
+            await coordinator.create(TOPICS)
+    opened = Counter(places)
+    operations: list[Operation] = [
+        Create(Topic.path(name), topic.encode()),
+        Create(PlacementChanges.path(name), PlacementChanges(open=opened).encode()),
+        *_creations(name, places, 0, min(len(places), STEP_PARTITIONS)),
+    ]
+    if topic.phase == READY:
+        operations += counted(counts, opened)
+    try:
+        await coordinator.multi(operations)
+    except NodeExists:
+        raise await _exists_already(coordinator, name) from None
+    except ConnectionLost:
+        if await _topic_id(coordinator, name) != topic.id:
+            raise
+
+
 async def _create_rest(
     coordinator: Coordinator, name: str, topic: Topic, places: Sequence[str]
 ) -> None:
-    """Make the partitions behind the first step, then show the topic."""
+    """Make the partitions behind the first step, then show the topic, and count its partitions."""
     for start in range(STEP_PARTITIONS, len(places), STEP_PARTITIONS):
         step = _creations(name, places, start, min(len(places), start + STEP_PARTITIONS))
         try:
@@ -336,11 +426,44 @@ async def _create_rest(
             if await coordinator.exists(step[-1].path) is None:
                 raise
     ready = replace(topic, phase=READY)
-    try:
-        await coordinator.set(Topic.path(name), ready.encode(), version=0)
-    except ConnectionLost:
-        if (await read_topic(coordinator, name)).id != topic.id:
-            raise
+    for _ in range(CHANGE_TRIES_MAX):
+        counts = await count_operations(coordinator, Counter(places))
+        try:
+            await coordinator.multi([Set(Topic.path(name), ready.encode(), 0), *counts])
+            return
+        except ConnectionLost:
+            if (await read_topic(coordinator, name)).id != topic.id:
+                raise
+            return
+        except (BadVersion, NoNode) as error:
+            if error.path == Topic.path(name):
+                raise
+    raise _too_busy(name)
+
+
+async def _add_partitions(coordinator: Coordinator, view: TopicView, total: int) -> None:
+    """Add partitions to a topic, if it is still as in ``view``.
+
+    Raises:
+        BadVersion, NoNode: It, or a count, changed meanwhile; nothing was written.
+    """
+    settings, before = replace(view.settings, partitions=total), len(view.partitions)
+    places = [each.writer_group or "" for each in view.partitions]
+    views, counts = await counted_groups(coordinator)
+    places += allocate(total - before, views, pool=settings.pool)
+    topic, opened = Topic(id=view.id, settings=settings), Counter(places[before:])
+    path = PlacementChanges.path(view.name)
+    operations: list[Operation] = [
+        Set(Topic.path(view.name), topic.encode(), view.version),
+        *_creations(view.name, places, before, total),
+        *counted(counts, opened),
+    ]
+    with contextlib.suppress(NoNode):  # a damaged tree
+        listed = await coordinator.get(path)
+        changes = PlacementChanges.of_node(path, listed.data, listed.stat.version)
+        data = changes.with_change(total - 1, opened).encode()
+        operations.append(Set(path, data, listed.stat.version))
+    await coordinator.multi(operations)
 
 
 async def _topic_id(coordinator: Coordinator, name: str) -> str | None:
@@ -389,4 +512,6 @@ def _too_busy(name: str) -> CoordinationError:
     return CoordinationError(f"topic {name!r} changed {CHANGE_TRIES_MAX} times meanwhile; retry")
 
 
-assert STEP_PARTITIONS + 2 <= MULTI_OPERATIONS_MAX, "one step must fit into one multi"
+assert STEP_PARTITIONS + COUNTS_PER_MULTI_MAX + 3 <= MULTI_OPERATIONS_MAX, (
+    "one step and its counts must fit into one multi"
+)

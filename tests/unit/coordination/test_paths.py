@@ -16,6 +16,7 @@ from vq.coordination.paths import (
     DeletedTopics,
     GroupState,
     Member,
+    OpenPartitions,
     Owner,
     Partition,
     PartitionOfGroup,
@@ -35,6 +36,11 @@ GOLDEN: list[tuple[Value, str]] = [
         PlacementChanges(version=9, partitions=(7, 3)),
         '{"v": 1, "version": 9, "partitions": [7, 3]}',
     ),
+    (
+        PlacementChanges(version=1, partitions=(4,), open={"b1": 3, "": 1}),
+        '{"v": 1, "version": 1, "partitions": [4], "open": {"b1": 3, "": 1}}',
+    ),
+    (OpenPartitions(open=7), '{"v": 1, "open": 7}'),
     (
         BrokerGroup(pool="p", labels={"rack": "7"}, draining=True),
         '{"v": 1, "pool": "p", "labels": {"rack": "7"}, "draining": true}',
