@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from support.chaos_proxy import UP, ChaosProxy
+from support.coordination import LeadingBroker
 from support.faults import wait_leader
 from support.zookeeper import ZooKeeperRoot, expire_session
 
@@ -24,7 +25,7 @@ from vq.clock import SystemClock
 from vq.coordination import claims, commits, topics
 from vq.coordination.coordinator import ConnectionLost, NodeExists, SessionState
 from vq.coordination.paths import CommittedOffset
-from vq.coordination.registry import BrokerRegistration, read_state
+from vq.coordination.registry import read_state
 from vq.coordination.routes import RouteWatcher
 from vq.coordination.slots import SlotLease
 from vq.coordination.zk import ZooKeeperCoordinator
@@ -50,14 +51,7 @@ class Node:
             hosts, "test", session_timeout_s=session_timeout_s, root=root
         )
         self.states: list[SessionState] = []
-        self.registration = BrokerRegistration(
-            self.coordinator,
-            SystemClock(),
-            group="b1",
-            node="n1",
-            address=Address("127.0.0.1", 1),
-            rng=random.Random(1),
-        )
+        self.registration = LeadingBroker(self.coordinator, rng=random.Random(1))
         self.slot = SlotLease(self.coordinator, SystemClock())
         self.routes = RouteWatcher(self.coordinator)
 

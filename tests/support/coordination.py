@@ -3,10 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
-from vq.coordination.coordinator import SessionState
+from vq.clock import SystemClock
+from vq.coordination.coordinator import Coordinator, SessionState
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.paths import CommittedOffset
+from vq.coordination.registry import BrokerRegistration, Leadership, Registered
+from vq.model import Address
 
 WAIT_S = 10.0
 
@@ -22,6 +26,71 @@ async def client_of(
         yield client
     finally:
         await client.close()
+
+
+class LeadingBroker:
+    """A registration and the leadership of its group, tied together as a broker does it.
+
+    Attributes:
+        registered: The registration that leads, None while there is none.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        *,
+        group: str = "b1",
+        node: str = "n1",
+        directory: str = "",
+        accept_data_loss: bool = False,
+        on_change: Callable[[Registered | None], None] = lambda registered: None,
+        **options: Any,
+    ) -> None:
+        self.registered: Registered | None = None
+        self._on_change = on_change
+        self.leadership = Leadership(
+            coordinator,
+            group=group,
+            node=node,
+            directory=directory,
+            accept_data_loss=accept_data_loss,
+            on_change=self._leads,
+        )
+        options = {"address": Address("127.0.0.1", 1)} | options
+        self.registration = BrokerRegistration(
+            coordinator,
+            SystemClock(),
+            group=group,
+            node=node,
+            directory=directory,
+            on_change=self._registration_changed,
+            **options,
+        )
+
+    async def start(self, *, timeout_s: float = WAIT_S) -> Registered:
+        """Register, then lead."""
+        await self.leadership.check(timeout_s=timeout_s)
+        await self.registration.start(timeout_s=timeout_s)
+        try:
+            return await self.leadership.start(timeout_s=timeout_s)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Stop both."""
+        await self.leadership.stop()
+        await self.registration.stop()
+        self.registered = None
+
+    def _registration_changed(self, incarnation: int | None) -> None:
+        self.leadership.registered(incarnation)
+        if incarnation is None and self.registered is not None:
+            self._leads(None)
+
+    def _leads(self, registered: Registered | None) -> None:
+        self.registered = registered
+        self._on_change(registered)
 
 
 async def until(check: Callable[[], object], *, timeout_s: float = WAIT_S) -> None:

@@ -1,8 +1,9 @@
 """Whether this node may act as master of its group, and in which epoch.
 
 In here: taking an epoch (stored first, then acted in), looking whether the group still has this
-node as its master, and the reason why PUTs are refused. Not in here: registering and claiming
-(``coordination.registry``) and for how long a reply of ZooKeeper vouches for us (``lease``).
+node as its master, and the reason why PUTs are refused. Not in here: registering the node and
+claiming the group (``coordination.registry``), and for how long a reply of ZooKeeper vouches for us
+(``lease``).
 
 An epoch that cannot be stored is not acted in, and that ends nothing: it is tried again for as long
 as it is the newest one, and whoever asks meanwhile is told why.
@@ -38,7 +39,7 @@ class Mastership:
 
     Attributes:
         refusal: Why this node takes no PUTs, None if it does.
-        acting: The registration whose epoch is acted in.
+        acting: The registration and the epoch that is acted in.
     """
 
     def __init__(
@@ -64,17 +65,13 @@ class Mastership:
         self.refusal: VqError | None = NotMaster("this node is not registered yet")
         self.acting: Registered | None = None
 
-    def registration_changed(self, registered: Registered | None) -> None:
-        """See ``registry.OnRegistration``."""
-        if registered is None:
-            # Whether to go on acting is the lease's decision, not that of a lost session.
-            logger.warning("the registration is lost; messages are taken while the lease allows")
-        else:
-            self._newest = registered
-            self._wake.set()
+    def claimed(self, registered: Registered) -> None:
+        """Take the epoch of a claim that was made."""
+        self._newest = registered
+        self._wake.set()
 
     async def take_first(self) -> None:
-        """Take the epoch of the first registration; one that a disk refuses is left to ``run``.
+        """Take the epoch of the first claim; one that a disk refuses is left to ``run``.
 
         Raises:
             CoordinationError: It does not rise above the one stored: ZooKeeper lost the record.
@@ -88,7 +85,7 @@ class Mastership:
             self._wake.set()
 
     async def run(self) -> None:
-        """Take the epochs of later registrations, for ever."""
+        """Take the epochs of later claims, for ever."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -100,7 +97,7 @@ class Mastership:
                 self._wake.set()
 
     async def _take_newest(self) -> None:
-        """Store the epoch of the newest registration, then act in it."""
+        """Store the epoch of the newest claim, then act in it."""
         newest = self._newest
         if newest is None or newest == self.acting:
             return

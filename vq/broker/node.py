@@ -41,7 +41,7 @@ from vq.broker.turn import Turn
 from vq.broker.verifying import Verifier
 from vq.clock import Clock
 from vq.coordination.coordinator import Coordinator, SessionState
-from vq.coordination.registry import BrokerRegistration
+from vq.coordination.registry import BrokerRegistration, Leadership
 from vq.errors import CoordinationError, DiskFull, InvalidState, ShuttingDown, VqError
 from vq.model import Address
 from vq.remoting.connection import ServerIdentity
@@ -105,6 +105,7 @@ class BrokerNode:
         self._disk_watch = DiskWatch(config.disk_warn, config.disk_refuse, config.disk_resume)
         self._listener: Listener | None = None
         self._registration: BrokerRegistration | None = None
+        self._leadership: Leadership | None = None
         self._directory: DataDirectory | None = None
         self._stopping = False
         self._failure: VqError | None = None
@@ -168,7 +169,7 @@ class BrokerNode:
         )
         self._storer.start()
         self._tasks.start(self._sweep())
-        await self._register()
+        await self._register_and_lead()
         self._tasks.start(self._partitions.view.run())
         self._tasks.start(self._watch_disk())
         self._tasks.start(self._publish_load())
@@ -277,8 +278,7 @@ class BrokerNode:
         try:
             async with asyncio.timeout(self.config.stop_timeout_s):
                 await self._tasks.close()
-                if self._registration is not None:
-                    await self._registration.stop()
+                await self._leave()
                 if hasattr(self, "_storer"):
                     self._storer.close()
                 await self._coordinator.close()
@@ -292,9 +292,19 @@ class BrokerNode:
             )
 
     # Mastership ---------------------------------------------------------------------------------
-    async def _register(self) -> None:
+    async def _register_and_lead(self) -> None:
         config, directory = self.config, self._directory
         assert directory is not None
+        self._leadership = Leadership(
+            self._coordinator,
+            group=config.group,
+            node=config.node,
+            directory=directory.identity.id,
+            accept_data_loss=config.accept_data_loss,
+            rng=self._rng,
+            on_change=self._mastership.claimed,
+        )
+        await self._leadership.check()  # before waiting for a node that another directory left
         self._registration = BrokerRegistration(
             self._coordinator,
             self._clock,
@@ -303,15 +313,29 @@ class BrokerNode:
             address=config.advertised or self.address,
             version=__version__,
             directory=directory.identity.id,
-            accept_data_loss=config.accept_data_loss,
             pool=config.pool,
             labels=config.labels,
             rng=self._rng,
-            on_change=self._mastership.registration_changed,
+            on_change=self._registration_changed,
         )
         await self._registration.start()
+        await self._leadership.start()
         await self._mastership.take_first()
         self._tasks.start(self._mastership.run())
+
+    def _registration_changed(self, incarnation: int | None) -> None:
+        assert self._leadership is not None
+        self._leadership.registered(incarnation)
+        if incarnation is None:
+            # Whether to go on acting is the lease's decision, not that of a lost session.
+            logger.warning("the registration is lost; messages are taken while the lease allows")
+
+    async def _leave(self) -> None:
+        """Claim the group no more and take the registration back."""
+        if self._leadership is not None:
+            await self._leadership.stop()
+        if self._registration is not None:
+            await self._registration.stop()
 
     def _store_epoch(self, epoch: int) -> None:
         self._reserve.spend(
@@ -457,8 +481,7 @@ class BrokerNode:
         assert self._directory is not None
         if self._listener is not None:
             self._listener.close()
-        if self._registration is not None:
-            await self._registration.stop()  # clients look elsewhere from here on
+        await self._leave()  # clients look elsewhere from here on
         await self._partitions.close_all(error)
         self._server.turn.run()
         await self._tasks.close()

@@ -1,9 +1,10 @@
-"""Broker processes in the tree: registration, mastership of a group, load, and the list of groups.
+"""Broker processes in the tree: registration, leadership of a group, load, and the list of groups.
 
 A ``BrokerRegistration`` owns this process's ephemeral node and keeps it through lost sessions. The
 node is only ever created, never overwritten: one left by our own dead session is deleted, anybody
-else's is waited for. Its czxid is the process's incarnation. Mastership is a compare-and-set on the
-group's ``state``; the epoch rises with every claim.
+else's is waited for. Its czxid is the process's incarnation. A node can be registered and lead
+nothing. A ``Leadership`` claims a group for a registration: a compare-and-set on the group's
+``state``; the epoch rises with every claim.
 """
 
 import asyncio
@@ -11,9 +12,9 @@ import contextlib
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from vq.clock import Clock
 from vq.coordination.coordinator import (
@@ -46,6 +47,8 @@ from vq.errors import CoordinationError, InvalidState
 from vq.model import Address, GroupView, NodeInfo, check_name
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 #: How long a start waits for a node that another session left; longer than any session time-out
 #: granted by default.
@@ -80,17 +83,16 @@ class Registered:
     epoch: int
 
 
-#: Told on the loop: ``Registered`` after every registration, None as soon as it is lost.
-OnRegistration = Callable[[Registered | None], None]
+#: Told on the loop: the incarnation after every registration, None as soon as it is lost.
+OnRegistration = Callable[[int | None], None]
 
 
 class BrokerRegistration:
     """This broker process in the tree, kept alive across sessions.
 
-    ``start`` registers, claims mastership and begins keeping both; ``stop`` takes the node away.
-    After a lost session (or when the node vanishes otherwise) ``on_change(None)`` is called, the
-    node is made anew, mastership is claimed with a new epoch, and ``on_change(Registered)``
-    follows; this is tried for ever, with back-off.
+    ``start`` registers and begins keeping the node; ``stop`` takes it away. After a lost session
+    (or when the node vanishes otherwise) ``on_change(None)`` is called, the node is made anew, and
+    ``on_change`` is called with its incarnation; this is tried for ever, with back-off.
 
     Args:
         coordinator: A started coordinator.
@@ -100,8 +102,6 @@ class BrokerRegistration:
         address: Where clients reach it.
         directory: Identity of the data directory whose lock this process holds; a node left by an
             earlier process with the same directory is certainly dead and is deleted at once.
-        accept_data_loss: Lead even if the group's record names another data directory for this
-            node, whose messages are then gone from the group.
         pool: Of the group; None leaves what the tree says.
         labels: Of the group; none leave what the tree says.
         rng: For the nonce and the back-off.
@@ -119,7 +119,6 @@ class BrokerRegistration:
         metrics_port: int = 0,
         version: str = "",
         directory: str = "",
-        accept_data_loss: bool = False,
         pool: str | None = None,
         labels: Mapping[str, str] | None = None,
         rng: random.Random | None = None,
@@ -132,7 +131,6 @@ class BrokerRegistration:
         self._path = BrokerNode.path(group, node)
         self._pool = pool
         self._labels = dict(labels or {})
-        self._accept_data_loss = accept_data_loss
         self._value = BrokerNode(
             host=address.host,
             port=address.port,
@@ -145,23 +143,21 @@ class BrokerRegistration:
         self._on_change = on_change
         self._dead_sessions: deque[int] = deque(maxlen=DEAD_SESSIONS_MAX)
         self._session = coordinator.session_id
-        self._registered: Registered | None = None
+        self._incarnation: int | None = None
         self._dirty = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._remove_listener: Callable[[], None] | None = None
 
     @property
-    def registered(self) -> Registered | None:
+    def incarnation(self) -> int | None:
         """The present registration, None while there is none."""
-        return self._registered
+        return self._incarnation
 
-    async def start(self, *, timeout_s: float = REGISTER_TIMEOUT_S) -> Registered:
-        """Register, claim mastership and keep both until ``stop``.
+    async def start(self, *, timeout_s: float = REGISTER_TIMEOUT_S) -> int:
+        """Register, and keep the node until ``stop``; return its incarnation.
 
         Raises:
             NameTaken: Another process holds the name longer than ``timeout_s``.
-            MastershipRefused: The group is led by, or only in sync on, another node, or its
-                messages lie in another data directory.
             CoordinationError: ZooKeeper did not answer.
         """
         if self._keeper is not None:
@@ -172,7 +168,7 @@ class BrokerRegistration:
         deadline = loop.time() + timeout_s
         while True:
             try:
-                registered = await self._register_and_claim(deadline - loop.time())
+                incarnation = await self._register_and_watch(deadline - loop.time())
                 break
             except CoordinationError as error:
                 if not error.retriable or loop.time() >= deadline:
@@ -184,7 +180,7 @@ class BrokerRegistration:
                 self._remove_listener()
                 raise
         self._keeper = asyncio.create_task(self._keep())
-        return registered
+        return incarnation
 
     async def stop(self) -> None:
         """Stop keeping the registration and delete the node, if ZooKeeper can be reached."""
@@ -193,7 +189,7 @@ class BrokerRegistration:
         if self._keeper is not None:
             await end_task(self._keeper)
             self._keeper = None
-        self._registered = None
+        self._incarnation = None
         await self._withdraw()
 
     async def publish_load(self, load: BrokerLoad) -> None:
@@ -292,7 +288,203 @@ class BrokerRegistration:
             version=self._value.version,
         )
 
-    # Mastership ---------------------------------------------------------------------------------
+    # Keeping ------------------------------------------------------------------------------------
+    async def _register_and_watch(self, timeout_s: float) -> int:
+        info = await self.register(timeout_s=timeout_s)
+        session = self._coordinator.session_id
+        await self._coordinator.exists(self._path, watch=self._wake)
+        if self._coordinator.session_id != session:
+            raise SessionExpired("the session ended while the broker registered")
+        self._incarnation = info.incarnation
+        logger.info("[node=%s] registered, incarnation %d", self._path, info.incarnation)
+        if self._on_change is not None:
+            self._on_change(info.incarnation)
+        return info.incarnation
+
+    def _on_session(self, state: SessionState) -> None:
+        if state is SessionState.CONNECTED:
+            self._session = self._coordinator.session_id
+        elif state is SessionState.LOST:
+            self._dead_sessions.append(self._session)
+            self._lose("the session ended")
+        elif state is SessionState.CLOSED:
+            self._lose("the coordinator was closed")
+        self._dirty.set()
+
+    def _wake(self, _: WatchEvent) -> None:
+        self._dirty.set()
+
+    def _lose(self, why: str) -> None:
+        if self._incarnation is None:
+            return
+        logger.warning("[node=%s] registration lost: %s", self._path, why)
+        self._incarnation = None
+        if self._on_change is not None:
+            self._on_change(None)
+
+    async def _keep(self) -> None:
+        """Compare the tree with what we believe, on every hint and on a slow timer."""
+        delay_s = RETRY_S_MIN
+        while True:
+            wait_s = AUDIT_INTERVAL_S if self._incarnation is not None else delay_s
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._dirty.wait()
+            self._dirty.clear()
+            if self._coordinator.state is SessionState.CLOSED:
+                return
+            try:
+                if self._incarnation is not None and not await self._is_ours():
+                    self._lose("its node is gone")
+                if self._incarnation is None:
+                    await self._register_and_watch(REGISTER_TIMEOUT_S)
+                delay_s = RETRY_S_MIN
+            except CoordinationError as error:
+                delay_s = min(RETRY_S_MAX, delay_s * 2 * self._rng.uniform(0.8, 1.2))
+                logger.warning("[node=%s] cannot register yet: %s", self._path, error)
+            except Exception:
+                delay_s = RETRY_S_MAX
+                logger.exception("[node=%s] registering stumbled, and goes on", self._path)
+
+    async def _is_ours(self) -> bool:
+        stat = await self._coordinator.exists(self._path, watch=self._wake)
+        return (
+            stat is not None
+            and stat.czxid == self._incarnation
+            and stat.ephemeral_owner == self._coordinator.session_id
+        )
+
+
+class Leadership:
+    """The leadership of one group, claimed by one node for each of its registrations.
+
+    ``registered`` says that the node is registered; only then it can lead. ``start`` claims and
+    begins keeping the claim; after a new registration the group is claimed again, with a new
+    epoch, and ``on_change`` is called; this is tried for ever, with back-off. ``stop`` ends that,
+    and leaves the group's record as it is.
+
+    Args:
+        coordinator: A started coordinator.
+        group: The broker group.
+        node: This process's name in it.
+        directory: Identity of this process's data directory.
+        accept_data_loss: Lead even if the group's record names another data directory for this
+            node, whose messages are then gone from the group.
+        rng: For the back-off.
+        on_change: Told on the loop of every claim. Must not block.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        *,
+        group: str,
+        node: str,
+        directory: str = "",
+        accept_data_loss: bool = False,
+        rng: random.Random | None = None,
+        on_change: Callable[[Registered], None] | None = None,
+    ) -> None:
+        self._coordinator = coordinator
+        self.group = check_name("group", group)
+        self.node = check_name("node", node)
+        self._path = BrokerNode.path(group, node)
+        self._directory = directory
+        self._accept_data_loss = accept_data_loss
+        self._rng = rng or random.SystemRandom()
+        self._on_change = on_change
+        self._incarnation: int | None = None
+        self._claimed_for: int | None = None
+        self._dirty = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+
+    def registered(self, incarnation: int | None) -> None:
+        """See ``OnRegistration``."""
+        self._incarnation = incarnation
+        self._dirty.set()
+
+    async def check(self, *, timeout_s: float = REGISTER_TIMEOUT_S) -> None:
+        """See that this node's data directory is the one it was in sync with.
+
+        Raises:
+            MastershipRefused: It is another one, so acknowledged messages would be missing.
+            CoordinationError: ZooKeeper did not answer.
+        """
+
+        async def read() -> GroupState | None:
+            return await read_state(self._coordinator, self.group)
+
+        state = await self._try(read, timeout_s)
+        if state is not None:
+            self._check_directory(state)
+
+    async def start(self, *, timeout_s: float = REGISTER_TIMEOUT_S) -> Registered:
+        """Claim the group for the present registration, and keep claiming it until ``stop``.
+
+        Raises:
+            MastershipRefused: The group is led by, or only in sync on, another node, or its
+                messages lie in another data directory.
+            CoordinationError: ZooKeeper did not answer.
+        """
+        if self._keeper is not None:
+            raise InvalidState("the leadership was started before")
+        registered = await self._try(self._claim, timeout_s)
+        self._keeper = asyncio.create_task(self._keep())
+        return registered
+
+    async def _try(self, call: Callable[[], Awaitable[T]], timeout_s: float) -> T:
+        """Call again after errors that are retriable, until the time is up."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while True:
+            try:
+                return await call()
+            except CoordinationError as error:
+                if not error.retriable or loop.time() >= deadline:
+                    raise
+                await asyncio.sleep(self._rng.uniform(0, RETRY_S_MIN))
+
+    async def stop(self) -> None:
+        """Claim nothing any more."""
+        if self._keeper is not None:
+            await end_task(self._keeper)
+            self._keeper = None
+
+    async def _claim(self) -> Registered:
+        incarnation = self._incarnation
+        if incarnation is None:
+            raise CoordinationError(f"node {self.node!r} of group {self.group!r} is not registered")
+        epoch = await self.claim_mastership(incarnation)
+        if self._incarnation != incarnation:
+            raise SessionExpired("the registration ended while the broker claimed its group")
+        self._claimed_for = incarnation
+        registered = Registered(incarnation, epoch)
+        logger.info("[node=%s] leads, incarnation %d, epoch %d", self._path, incarnation, epoch)
+        if self._on_change is not None:
+            self._on_change(registered)
+        return registered
+
+    async def _keep(self) -> None:
+        """Claim the group again after every new registration."""
+        delay_s = RETRY_S_MIN
+        while True:
+            is_due = self._incarnation is not None and self._incarnation != self._claimed_for
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay_s if is_due else None):
+                    await self._dirty.wait()
+            self._dirty.clear()
+            if self._incarnation is None or self._incarnation == self._claimed_for:
+                continue
+            try:
+                await self._claim()
+                delay_s = RETRY_S_MIN
+            except CoordinationError as error:
+                delay_s = min(RETRY_S_MAX, delay_s * 2 * self._rng.uniform(0.8, 1.2))
+                logger.warning("[node=%s] cannot lead yet: %s", self._path, error)
+            except Exception:
+                delay_s = RETRY_S_MAX
+                logger.exception("[node=%s] claiming the group failed, and goes on", self._path)
+
     async def claim_mastership(self, incarnation: int) -> int:
         """Become master of the group with a new epoch, which is returned.
 
@@ -351,7 +543,7 @@ class BrokerRegistration:
         Raises:
             MastershipRefused: It is another one, so acknowledged messages would be missing.
         """
-        known, mine = state.directories.get(self.node, ""), self._value.directory
+        known, mine = state.directories.get(self.node, ""), self._directory
         if known in {"", mine} or self._accept_data_loss:
             return
         raise MastershipRefused(
@@ -361,7 +553,7 @@ class BrokerRegistration:
         )
 
     def _claimed(self, state: GroupState | None, incarnation: int) -> GroupState:
-        directory = {self.node: self._value.directory} if self._value.directory else {}
+        directory = {self.node: self._directory} if self._directory else {}
         if state is None:
             return GroupState(
                 epoch=1,
@@ -384,79 +576,6 @@ class BrokerRegistration:
         except NoNode:
             return False
         return GroupState.decode(path, node.data) == wanted
-
-    # Keeping ------------------------------------------------------------------------------------
-    async def _register_and_claim(self, timeout_s: float) -> Registered:
-        state = await read_state(self._coordinator, self.group)
-        if state is not None:
-            self._check_directory(state)  # before waiting for a node that another directory left
-        info = await self.register(timeout_s=timeout_s)
-        session = self._coordinator.session_id
-        epoch = await self.claim_mastership(info.incarnation)
-        await self._coordinator.exists(self._path, watch=self._wake)
-        if self._coordinator.session_id != session:
-            raise SessionExpired("the session ended while the broker registered")
-        self._registered = Registered(info.incarnation, epoch)
-        logger.info(
-            "[node=%s] registered, incarnation %d, epoch %d", self._path, info.incarnation, epoch
-        )
-        if self._on_change is not None:
-            self._on_change(self._registered)
-        return self._registered
-
-    def _on_session(self, state: SessionState) -> None:
-        if state is SessionState.CONNECTED:
-            self._session = self._coordinator.session_id
-        elif state is SessionState.LOST:
-            self._dead_sessions.append(self._session)
-            self._lose("the session ended")
-        elif state is SessionState.CLOSED:
-            self._lose("the coordinator was closed")
-        self._dirty.set()
-
-    def _wake(self, _: WatchEvent) -> None:
-        self._dirty.set()
-
-    def _lose(self, why: str) -> None:
-        if self._registered is None:
-            return
-        logger.warning("[node=%s] registration lost: %s", self._path, why)
-        self._registered = None
-        if self._on_change is not None:
-            self._on_change(None)
-
-    async def _keep(self) -> None:
-        """Compare the tree with what we believe, on every hint and on a slow timer."""
-        delay_s = RETRY_S_MIN
-        while True:
-            wait_s = AUDIT_INTERVAL_S if self._registered is not None else delay_s
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await self._dirty.wait()
-            self._dirty.clear()
-            if self._coordinator.state is SessionState.CLOSED:
-                return
-            try:
-                if self._registered is not None and not await self._is_ours():
-                    self._lose("its node is gone")
-                if self._registered is None:
-                    await self._register_and_claim(REGISTER_TIMEOUT_S)
-                delay_s = RETRY_S_MIN
-            except CoordinationError as error:
-                delay_s = min(RETRY_S_MAX, delay_s * 2 * self._rng.uniform(0.8, 1.2))
-                logger.warning("[node=%s] cannot register yet: %s", self._path, error)
-            except Exception:
-                delay_s = RETRY_S_MAX
-                logger.exception("[node=%s] registering stumbled, and goes on", self._path)
-
-    async def _is_ours(self) -> bool:
-        stat = await self._coordinator.exists(self._path, watch=self._wake)
-        return (
-            stat is not None
-            and self._registered is not None
-            and stat.czxid == self._registered.incarnation
-            and stat.ephemeral_owner == self._coordinator.session_id
-        )
 
 
 async def ensure_group(

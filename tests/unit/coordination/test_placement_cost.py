@@ -11,17 +11,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from support.coordination import client_of, until
+from support.coordination import LeadingBroker, client_of, until
 
 from vq.broker.topics_view import TopicsView
-from vq.clock import SystemClock
 from vq.coordination.memory import MemoryEnsemble
 from vq.coordination.placement import move
 from vq.coordination.reading import TopicView
-from vq.coordination.registry import BrokerRegistration
 from vq.coordination.routes import RouteWatcher
 from vq.coordination.topics import change_placement, create_topic, describe_topic
-from vq.model import Address, TopicSettings
+from vq.model import TopicSettings
 
 MOVER_CALLS = 6
 FOLLOWER_CALLS = 4
@@ -108,12 +106,7 @@ async def cluster_of(partitions: int, clients: int) -> AsyncIterator[tuple[Clust
     """A cluster that is quiet, and an operator's coordinator."""
     ensemble = MemoryEnsemble()
     async with client_of(ensemble, session_timeout_s=3600.0) as operator:
-        brokers = [
-            BrokerRegistration(
-                operator, SystemClock(), group=group, node="n1", address=Address("127.0.0.1", 1)
-            )
-            for group in ("b1", "b2")
-        ]
+        brokers = [LeadingBroker(operator, group=group) for group in ("b1", "b2")]
         for broker in brokers:
             await broker.start()
         view = await create_topic(operator, "t", TopicSettings(partitions=partitions))

@@ -5,9 +5,8 @@ import random
 from dataclasses import replace
 
 import pytest
-from support.coordination import until
+from support.coordination import LeadingBroker, until
 
-from vq.clock import SystemClock
 from vq.coordination import topics
 from vq.coordination.coordinator import Delete, Set, WatchEvent
 from vq.coordination.memory import MemoryCoordinator
@@ -24,9 +23,8 @@ from vq.coordination.reading import (
     gather_all,
     read_topic,
 )
-from vq.coordination.registry import BrokerRegistration
 from vq.errors import CoordinationError, UnknownTopic
-from vq.model import Address, PartitionPlacement, Span, TopicSettings
+from vq.model import PartitionPlacement, Span, TopicSettings
 
 
 async def put_topic(client: MemoryCoordinator, name: str, *groups: str) -> None:
@@ -101,9 +99,7 @@ async def change(client: MemoryCoordinator, rng: random.Random) -> None:
 async def test_what_changed_is_all_that_has_to_be_read(ensemble, client, seed: int) -> None:
     """Whatever happened to a topic meanwhile, a view brought up to date is as one read anew."""
     rng = random.Random(seed)
-    broker = BrokerRegistration(
-        client, SystemClock(), group="a", node="n1", address=Address("127.0.0.1", 1)
-    )
+    broker = LeadingBroker(client, group="a")
     await broker.start()
     known = await topics.create_topic(client, "t", TopicSettings(partitions=3))
     for _ in range(40):

@@ -1,10 +1,11 @@
-"""Broker registration: create-only nodes, mastership by compare-and-set, lost sessions."""
+"""Broker registration: create-only nodes, leadership by compare-and-set, lost sessions."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.coordination import FAULTS, client_of, disarm, expire, strike, until
+from support.coordination import FAULTS, LeadingBroker, client_of, disarm, expire, strike, until
 
 from vq.clock import SystemClock
 from vq.coordination import registry
@@ -13,6 +14,7 @@ from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.paths import BrokerGroup, BrokerLoad, BrokerNode, GroupState
 from vq.coordination.registry import (
     BrokerRegistration,
+    Leadership,
     MastershipRefused,
     NameTaken,
     Registered,
@@ -21,9 +23,52 @@ from vq.errors import CoordinationError, InvalidArgument, InvalidState
 from vq.model import Address, GroupView
 
 
-def broker(client: MemoryCoordinator, node: str = "n1", **options: Any) -> BrokerRegistration:
-    options = {"group": "b1", "address": Address("127.0.0.1", 8123)} | options
-    return BrokerRegistration(client, SystemClock(), node=node, **options)
+def broker(client: MemoryCoordinator, node: str = "n1", **options: Any) -> LeadingBroker:
+    options = {"address": Address("127.0.0.1", 8123)} | options
+    return LeadingBroker(client, node=node, **options)
+
+
+async def test_a_node_can_be_registered_and_lead_nothing(client) -> None:
+    """Nobody leads the group then; the node may lead it later, in its present registration."""
+    registration = BrokerRegistration(
+        client, SystemClock(), group="b1", node="n1", address=Address("127.0.0.1", 8123)
+    )
+    incarnation = await registration.start()
+    [node] = await registry.nodes(client, "b1")
+    assert node.incarnation == incarnation == registration.incarnation
+    assert await registry.read_state(client, "b1") is None
+    assert await registry.groups(client) == [GroupView("b1", alive=False)]
+    leadership = Leadership(client, group="b1", node="n1")
+    leadership.registered(incarnation)
+    assert await leadership.start() == Registered(incarnation, 1)
+    assert await registry.groups(client) == [GroupView("b1", alive=True)]
+    await leadership.stop()
+    await registration.stop()
+
+
+async def test_a_node_that_may_not_lead_stays_registered(client, other) -> None:
+    """It claims the group for as long as it is registered, and leads it when that is allowed."""
+    first = broker(client)
+    await first.start()
+    state = await registry.read_state(client, "b1")
+    assert state is not None
+    await client.set(GroupState.path("b1"), replace(state, insync=("n1", "n2")).encode())
+    second = broker(other, "n2")
+    incarnation = await second.registration.start()
+    with pytest.raises(MastershipRefused, match="'n1', which is alive"):
+        await second.leadership.start()
+    assert second.registration.incarnation == incarnation
+    assert {node.node for node in await registry.nodes(client, "b1")} == {"n1", "n2"}
+    await first.stop()
+    assert await second.leadership.start() == Registered(incarnation, 2)
+    await second.stop()
+
+
+async def test_nothing_is_claimed_without_a_registration(client) -> None:
+    leadership = Leadership(client, group="b1", node="n1")
+    with pytest.raises(CoordinationError, match="is not registered"):
+        await leadership.start(timeout_s=0.0)
+    assert await registry.read_state(client, "b1") is None
 
 
 async def test_a_broker_registers_and_leads(client) -> None:
@@ -163,10 +208,10 @@ async def test_a_node_changed_and_then_deleted_by_hand_is_made_again(client, oth
 async def test_mastership_needs_the_registration(client) -> None:
     """A process whose node is gone leads nothing, whatever it believes."""
     one = broker(client)
-    info = await one.register()
+    info = await one.registration.register()
     await client.delete(BrokerNode.path("b1", "n1"))
     with pytest.raises(CoordinationError):
-        await one.claim_mastership(info.incarnation)
+        await one.leadership.claim_mastership(info.incarnation)
     assert await registry.read_state(client, "b1") is None
 
 
@@ -228,7 +273,7 @@ async def test_load_is_published_and_ends_with_the_session(client, other) -> Non
     await one.start()
     assert await registry.read_load(other, "b1", "n1") is None
     for depth in (1, 2):
-        await one.publish_load(BrokerLoad(queue_depth=depth, messages_per_s=0.5))
+        await one.registration.publish_load(BrokerLoad(queue_depth=depth, messages_per_s=0.5))
     assert await registry.read_load(other, "b1", "n1") == BrokerLoad(
         queue_depth=2, messages_per_s=0.5
     )
@@ -317,7 +362,7 @@ async def test_a_start_tells_of_no_registration_that_is_over(ensemble, client, m
     """The session ended right behind the claim, and its node with it: another one is made."""
     told: list[Registered | None] = []
     one = broker(client, on_change=told.append)
-    claim, epochs = one.claim_mastership, []
+    claim, epochs = one.leadership.claim_mastership, []
 
     async def claim_slowly(incarnation: int) -> int:
         epochs.append(await claim(incarnation))
@@ -325,7 +370,7 @@ async def test_a_start_tells_of_no_registration_that_is_over(ensemble, client, m
             await expire(ensemble, client)
         return epochs[-1]
 
-    monkeypatch.setattr(one, "claim_mastership", claim_slowly)
+    monkeypatch.setattr(one.leadership, "claim_mastership", claim_slowly)
     registered = await one.start()
     [node] = await registry.nodes(client, "b1")
     assert told == [registered]

@@ -5,15 +5,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
-from support.coordination import client_of, expire, until
+from support.coordination import LeadingBroker, client_of, expire, until
 
-from vq.clock import SystemClock
 from vq.coordination import routes as routes_module
 from vq.coordination import topics
 from vq.coordination.coordinator import SessionState
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.placement import close_span, move
-from vq.coordination.registry import BrokerRegistration, read_state
+from vq.coordination.registry import read_state
 from vq.coordination.routes import Routes, RouteWatcher
 from vq.errors import InvalidState, UnknownTopic
 from vq.model import Address, PartitionState, Span, TopicSettings
@@ -24,9 +23,7 @@ async def admin(ensemble: MemoryEnsemble) -> AsyncIterator[MemoryCoordinator]:
     """A client of a cluster with two brokers that run beside it."""
     async with client_of(ensemble) as made:
         brokers = [
-            BrokerRegistration(
-                made, SystemClock(), group=group, node="n1", address=Address("127.0.0.1", port)
-            )
+            LeadingBroker(made, group=group, address=Address("127.0.0.1", port))
             for group, port in (("b1", 1), ("b2", 2))
         ]
         for broker in brokers:
