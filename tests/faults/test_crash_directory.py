@@ -69,7 +69,7 @@ def payloads(log: Log) -> list[bytes]:
     found: list = []
     offset = log.start_offset
     while offset < log.end_offset:
-        offset = decode_into(log.read(offset, 1 << 20, log.end_offset), offset, found)
+        offset = decode_into(log.reader.read(offset, 1 << 20, log.end_offset), offset, found)
     return [record.payload for record in found]
 
 

@@ -182,7 +182,7 @@ def read_all(log: Log) -> list[tuple[int, bytes]]:
     records, offset = [], log.start_offset
     while offset < log.end_offset:
         found: list = []
-        offset = decode_into(log.read(offset, 1 << 20, log.end_offset), offset, found)
+        offset = decode_into(log.reader.read(offset, 1 << 20, log.end_offset), offset, found)
         records += [(r.offset, r.payload) for r in found]
     return records
 
@@ -213,8 +213,8 @@ def judge(log: Log, history: History, operations: int) -> list[str]:
     kept = [b for b in possible if b.start >= log.start_offset and b.end <= log.end_offset]
     if log.messages != sum(len(b.payloads) for b in kept):
         faults.append(f"counts {log.messages} messages")
-    if log.count(log.start_offset, log.end_offset) != (log.messages, True):
-        faults.append(f"counts {log.count(log.start_offset, log.end_offset)}")
+    if log.reader.count(log.start_offset, log.end_offset) != (log.messages, True):
+        faults.append(f"counts {log.reader.count(log.start_offset, log.end_offset)}")
     last = {b.stamp.producer_id: b for b in kept if b.stamp}
     return faults + [
         f"does not know {batch.stamp} again"

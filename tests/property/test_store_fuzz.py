@@ -288,7 +288,7 @@ def open_whole(rng: random.Random, data: bytes) -> None:
         offset, reached = -1, log.start_offset
         while offset < reached < log.end_offset:  # a record cut off inside a batch is no way on
             offset = reached
-            reached = decode_into(log.read(offset, 1 << 20, log.end_offset), offset, [])
+            reached = decode_into(log.reader.read(offset, 1 << 20, log.end_offset), offset, [])
         append(log, b"more")
         flush(log)
         log.close()

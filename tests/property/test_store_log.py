@@ -147,19 +147,19 @@ class LogAgainstList(RuleBasedStateMachine):
                 edges.add(start)
                 start += 20 + len(payload)
         if at in edges:
-            self.log.check_boundary(at)
+            self.log.reader.check_boundary(at)
         elif self.log.start_offset <= at <= self.log.end_offset:
             with pytest.raises(OffsetNotBoundary) as caught:
-                self.log.check_boundary(at)
+                self.log.reader.check_boundary(at)
             assert caught.value.details["next"] == min(e for e in edges if e > at)
         else:
             with pytest.raises(OffsetOutOfRange):
-                self.log.check_boundary(at)
+                self.log.reader.check_boundary(at)
 
     @rule(time=st.integers(-10_000, 60_000))
     def same_times(self, time: int) -> None:
         young = [b[0] for b in self.kept() if b[2] >= time]
-        assert self.log.offset_at_time(time) == min(young, default=self.log.end_offset)
+        assert self.log.reader.offset_at_time(time) == min(young, default=self.log.end_offset)
 
     @rule(low=st.integers(0, 20_000), size=st.integers(0, 20_000))
     def same_counts(self, low: int, size: int) -> None:
@@ -170,7 +170,7 @@ class LogAgainstList(RuleBasedStateMachine):
                 expected += low <= at < low + size
                 at += 20 + len(payload)
         inside = self.log.start_offset <= low and low + size <= self.log.end_offset
-        assert self.log.count(low, low + size) == (expected, inside)
+        assert self.log.reader.count(low, low + size) == (expected, inside)
 
 
 LogAgainstList.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)

@@ -87,7 +87,7 @@ def records(log: Log, start: int | None = None) -> list[Record]:
     found: list[Record] = []
     offset = log.start_offset if start is None else start
     while offset < log.end_offset:
-        offset = decode_into(log.read(offset, 1 << 23, log.end_offset), offset, found)
+        offset = decode_into(log.reader.read(offset, 1 << 23, log.end_offset), offset, found)
     return found
 
 

@@ -287,7 +287,7 @@ class Channel:
     def attach(self, log: Log) -> None:
         """Use ``log`` from now on; everything recovered is durable."""
         self.log = log
-        log.on_unreadable = lambda offset: self.context.suspect(self, offset)
+        log.reader.on_unreadable = lambda offset: self.context.suspect(self, offset)
         self.start_offset = log.start_offset
         self.high_watermark = log.end_offset
         if log.state is LogState.FAILED:

@@ -533,7 +533,7 @@ class FetchSession:
                 return True
             if self._must_fetch(fetched, part, min(wanted, room)):
                 return True
-            view = part.log.read(fetched.position, min(wanted, room), limit)
+            view = part.log.reader.read(fetched.position, min(wanted, room), limit)
         except VqError as error:
             self._fail(fetched, error)
             return True

@@ -152,7 +152,7 @@ class Logs:
         if begun_at is None and log.state is not LogState.FAILED:
             beginning = Beginning(self._begun, BegunLog(topic_id, path.name, log.start_offset))
             if _is_empty(log) and not log.messages_appended:
-                log.beginning = beginning
+                log.flushing.beginning = beginning
             else:
                 beginning.note()
         return log

@@ -30,8 +30,8 @@ def check_place(channel: Channel, header: wire.OffsetsRequest) -> Answer:
         return _after_an_empty_log(channel, offset)
     tags = [tag.encode() for tag in header.place_tags]
     try:
-        log.check_boundary(offset)
-        found = log.message_before(offset, tags) if header.place_message_id else None
+        log.reader.check_boundary(offset)
+        found = log.reader.message_before(offset, tags) if header.place_message_id else None
     except OffsetOutOfRange:
         return _behind_the_end(channel, offset)
     except OffsetNotBoundary as error:

@@ -73,7 +73,7 @@ def _answer(channel: Channel, session: Session, ticket: Ticket, header: wire.Get
         body: Buffer = b""
         next_offset = offset
     else:
-        body = channel.log.read(offset, _fetch_bytes(header), limit)
+        body = channel.log.reader.read(offset, _fetch_bytes(header), limit)
         next_offset = offset + len(body)
         channel.context.counters.bytes_out += len(body)
     session.reply(
@@ -96,7 +96,7 @@ def cold(channel: Channel, offset: int, max_bytes: int) -> Callable[[], None] | 
         VqError: They cannot be read.
     """
     log, limit = channel.log, channel.read_limit
-    return None if log is None or offset >= limit else log.cold(offset, max_bytes, limit)
+    return None if log is None or offset >= limit else log.reader.cold(offset, max_bytes, limit)
 
 
 def check_boundary(channel: Channel, log: Log, offset: int) -> None:
@@ -104,10 +104,10 @@ def check_boundary(channel: Channel, log: Log, offset: int) -> None:
 
     Raises:
         PartitionQuarantined: Damage keeps this from being told.
-        VqError: As ``Log.check_boundary``.
+        VqError: As ``LogReader.check_boundary``.
     """
     try:
-        log.check_boundary(offset)
+        log.reader.check_boundary(offset)
     except CorruptData as error:
         channel.context.suspect(channel, offset)
         raise PartitionQuarantined(f"{channel}: {error}") from error
@@ -158,7 +158,7 @@ def check_range(channel: Channel, offset: int) -> None:
     """
     log = channel.log
     if log is not None:
-        log.check_readable()
+        log.status.check_readable()
     elif not channel.rules.read:
         raise channel.why_refused()
     elif offset < channel.high_watermark:
@@ -167,7 +167,7 @@ def check_range(channel: Channel, offset: int) -> None:
     end = span.end if span is not None else None
     if channel.start_offset <= offset <= channel.high_watermark and (end is None or offset < end):
         if log is not None:
-            log.check_more(offset)
+            log.status.check_more(offset)
         return
     holder = channel.placement.span_at(offset)
     if holder is not None and holder.group != channel.context.group:
@@ -178,7 +178,7 @@ def check_range(channel: Channel, offset: int) -> None:
     if channel.unprepared:
         raise Busy(f"the log of {channel} is being prepared for a move")
     if log is not None:
-        log.check_more(offset)
+        log.status.check_more(offset)
     raise OffsetOutOfRange(
         f"offset {offset} of {channel} is outside [{channel.earliest}, {channel.high_watermark}]",
         details={"earliest": channel.earliest, "latest": channel.high_watermark},
@@ -399,15 +399,15 @@ def scan(
     log, limit = channel.log, channel.read_limit
     if log is None or position >= limit:
         return [], [], position
-    view = log.read(position, FILTER_SCAN_BYTES, limit)
+    view = log.reader.read(position, FILTER_SCAN_BYTES, limit)
     try:
         found = filter_by_tag(view, position, tags)
         if sum(map(len, found[0])) > max_bytes:
-            view = log.read(position, max_bytes, limit)  # what is picked of so much fits
+            view = log.reader.read(position, max_bytes, limit)  # what is picked of so much fits
             found = filter_by_tag(view, position, tags)
         if found[2] == position and len(view) >= RECORD_HEADER_BYTES:
             size = RECORD_HEADER_BYTES + RECORD_HEADER.unpack_from(view)[0]
-            found = filter_by_tag(log.read(position, size, limit), position, tags)
+            found = filter_by_tag(log.reader.read(position, size, limit), position, tags)
     except CorruptData as error:
         channel.context.suspect(channel, position)
         check_boundary(channel, log, position)
@@ -434,7 +434,7 @@ def _offsets(channel: Channel, header: wire.OffsetsRequest) -> wire.OffsetsRespo
     log = channel.log
     for part in parts:
         if part.log is not None:
-            part.log.check_readable()
+            part.log.status.check_readable()
     response = wire.OffsetsResponse(
         earliest=channel.earliest,
         latest=channel.high_watermark,
@@ -454,7 +454,7 @@ def _offset_at_time(parts: list[Channel], time_ms: int) -> int:
     """Return the first batch appended at or after the time in any of the ranges kept here."""
     for part in parts:
         if part.log is not None:
-            found = part.log.offset_at_time(time_ms)
+            found = part.log.reader.offset_at_time(time_ms)
             if found < part.read_limit:
                 return found
     return parts[-1].high_watermark
@@ -467,7 +467,7 @@ def _count(response: wire.OffsetsResponse, parts: list[Channel], begin: int, end
     for part in parts:
         low, high = max(begin, part.start_offset), min(end, part.read_limit)
         if part.log is not None and low < high:
-            count, counted_exactly = part.log.count(low, high)
+            count, counted_exactly = part.log.reader.count(low, high)
             response.count += count
             exact = exact and counted_exactly
             covered += high - low

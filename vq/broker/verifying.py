@@ -257,7 +257,7 @@ class Verifier:
             end = _end(channel, log)
             if not log.start_offset <= offset < end:
                 continue
-            pieces = log.pieces(offset, end)
+            pieces = log.reader.pieces(offset, end)
             if not pieces:
                 continue
             start = pieces[0].start
@@ -303,7 +303,7 @@ class Verifier:
             end = _end(channel, log)
             known = self._known.get(log)
             fresh = known is not None and clock.monotonic() - known.pass_ended < FRESH_S
-            for piece in log.pieces(log.start_offset, end):
+            for piece in log.reader.pieces(log.start_offset, end):
                 lately = piece.start
                 if known is not None and fresh:
                     lately = known.intact_until(piece)

@@ -12,13 +12,18 @@ __all__ = ["Blocks"]
 
 
 class Blocks:
-    """An ordered collection of blocks; the last one is the one that grows."""
+    """An ordered collection of blocks; the last one is the one that grows.
 
-    __slots__ = ("_blocks", "_starts")
+    Attributes:
+        active: The last block, while it takes appends; the log sets it.
+    """
+
+    __slots__ = ("_blocks", "_starts", "active")
 
     def __init__(self, blocks: Iterable[Block] = ()) -> None:
         self._blocks: list[Block] = []
         self._starts: list[int] = []
+        self.active: Block | None = None
         for block in blocks:
             self.append(block)
 

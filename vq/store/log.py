@@ -1,7 +1,8 @@
-"""The log of one partition: append, read, flush, and the few questions asked about it.
+"""The log of one partition: append, flush, roll, drop, seal, close.
 
-Belongs here: the life of an open log. Opening after a crash is ``recovery``, one file is ``block``,
-bytes are ``format``. Who may append, who waits for a flush and when one is due is the broker's.
+Belongs here: what changes an open log. Opening after a crash is ``recovery``, reading is
+``log_reader``, what a flush has to do is ``flushing``, one file is ``block``, bytes are ``format``.
+Who may append, who waits for a flush and when one is due is the broker's.
 
 Threads: every method is called on one thread (the broker's event loop), except ``SyncTicket.run``,
 which the flusher thread calls. Nothing here locks: what a ticket needs was copied into it.
@@ -28,11 +29,11 @@ from vq.errors import (
     VqError,
 )
 from vq.model import ProducerStamp
-from vq.store.begun import Beginning
 from vq.store.block import FULL_ERRNOS, Block, BlockCache
 from vq.store.blocks import Blocks
 from vq.store.checkpoint import Checkpoint
 from vq.store.disk import Buffer, Disk
+from vq.store.flushing import Flushing
 from vq.store.format import (
     BATCH_ON_DISK_BYTES_MAX,
     CHECKPOINT_NAME,
@@ -42,6 +43,7 @@ from vq.store.format import (
 )
 from vq.store.log_config import LogConfig, LogState, partition_of
 from vq.store.log_reader import NO_DESCRIPTOR_ERRNOS, LogReader
+from vq.store.log_status import LogStatus
 from vq.store.manifest import ManifestEntry
 from vq.store.offset_index import OffsetIndex
 from vq.store.recovery import Case, Recovered, RecoveryReport, recover
@@ -52,23 +54,21 @@ __all__ = ["Log", "LogConfig", "LogState", "SyncTicket"]
 logger = logging.getLogger(__name__)
 
 _NO_STAMP: Final = ProducerStamp(0, 0, 0)
+_OK: Final = LogState.OK  # looked up for each batch
 
 
-class Log(LogReader):
+class Log:
     """One partition's log on this node, opened by ``Log.open``.
 
     Attributes (read them freely, do not set them):
-        start_offset: The oldest byte kept.
-        end_offset: Where the next batch goes. Invariant: ``start <= synced <= end``.
-        synced_offset: Everything before it is durable.
-        epoch: Master epoch of the last batch.
+        directory: Where it lies.
+        topic_id: Of the topic.
+        config: Sizes.
+        status: Where the log begins and ends, its state.
+        reader: Reads it.
+        flushing: What is durable, and what the next flush has to do.
         producers: Who wrote which batches last.
-        state, reason: Whether it takes appends; if not, why.
-        messages_appended: Messages since the log's first byte, control records not counted.
-        messages_synced: How many of these are durable.
         recovery: What opening found.
-        on_unreadable: Called with an offset whose bytes could not be read; set it freely.
-        beginning: Noted with the flush of the first batch; set it on a log that is new.
     """
 
     def __init__(
@@ -83,42 +83,36 @@ class Log(LogReader):
         cache: BlockCache,
     ) -> None:
         """Use ``Log.open``."""
+        facts = recovered.facts
         self.directory = directory
         self.topic_id = topic_id
         self.config = config
-        self.start_offset = recovered.start_offset
-        self.end_offset = self.synced_offset = recovered.end_offset
-        self.epoch = recovered.facts.epoch
-        self.producers = recovered.facts.producers
-        self.messages_appended = self.messages_synced = recovered.facts.messages
         self.recovery: RecoveryReport = recovered.report
-        self.state = LogState.OK
-        self.reason = ""
-        self._disk = disk
-        self._wall_ms = clock.wall_ms
-        self._cache = cache
+        self.producers = facts.producers
+        self.status = LogStatus(
+            directory=directory,
+            start_offset=recovered.start_offset,
+            start_messages=recovered.start_messages,
+            end_offset=recovered.end_offset,
+            messages=facts.messages,
+            epoch=facts.epoch,
+            append_time_ms=facts.append_time_ms,
+        )
         self._blocks = Blocks(recovered.blocks)
-        self._start_messages = recovered.start_messages
-        self._append_time_ms = recovered.facts.append_time_ms
-        self._active: Block | None = None  # the last block, while it takes appends
-        self._dirty: list[Block] = []  # blocks with bytes that are not durable yet
-        self._new_names: list[Path] = []  # directories with names that are not durable yet
-        self._ticket: SyncTicket | None = None
-        self._bytes_since_checkpoint = recovered.facts.verified_bytes
-        self._batches_since_checkpoint = recovered.facts.batches
-        # Whatever the sizes say; until it is written, a first block that is lost is not missed.
-        self._checkpoint_wanted = bool(recovered.dropped) or recovered.unnamed
-        self._unsaved = [b for b in recovered.blocks[:-1] if not b.index_saved]  # closed blocks
-        self._first_checkpoint: Path | None = None  # written, and to be made durable
-        self._doomed = recovered.dropped  # files of blocks that were dropped
+        self.reader = LogReader(self.status, self._blocks)
+        self.flushing = Flushing(
+            recovered,
+            status=self.status,
+            blocks=self._blocks,
+            config=config,
+            disk=disk,
+            cache=cache,
+        )
+        self._disk = disk
+        self._cache = cache
+        self._wall_ms = clock.wall_ms
         self._rolled = False  # the next append begins a new block
         self._has_directory = recovered.has_checkpoint or bool(recovered.blocks)
-        self._block_bytes = config.block_bytes
-        self._unreadable = False
-        self._told_unreadable = set()
-        self.on_unreadable = lambda offset: None
-        self.beginning: Beginning | None = None
-        self._stopped = False  # appends are refused
         if recovered.quarantine:
             self._stop(LogState.QUARANTINED, recovered.quarantine)
         elif recovered.sealed:
@@ -187,7 +181,7 @@ class Log(LogReader):
         )
         if failure is not None:
             log.fail(failure)
-            log._unreadable = True
+            log.status.readable = False
         elif recovered.report.case is Case.NEW and (start_offset or producers):
             log._found()
         return log
@@ -210,24 +204,59 @@ class Log(LogReader):
         self._has_directory = True
 
     @property
+    def start_offset(self) -> int:
+        """The oldest byte kept."""
+        return self.status.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """Where the next batch goes. Invariant: ``start <= synced <= end``."""
+        return self.status.end_offset
+
+    @property
+    def synced_offset(self) -> int:
+        """Everything before it is durable."""
+        return self.flushing.synced_offset
+
+    @property
+    def epoch(self) -> int:
+        """Master epoch of the last batch."""
+        return self.status.epoch
+
+    @property
+    def state(self) -> LogState:
+        """Whether the log takes appends, and why not."""
+        return self.status.state
+
+    @property
+    def reason(self) -> str:
+        """Why the log takes no appends."""
+        return self.status.reason
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of the log from its start to its end."""
-        return self.end_offset - self.start_offset
+        return self.status.end_offset - self.status.start_offset
+
+    @property
+    def messages_appended(self) -> int:
+        """Messages since the log's first byte, control records not counted."""
+        return self.status.messages
 
     @property
     def messages(self) -> int:
         """Messages in the log, control records not counted."""
-        return self.messages_appended - self._start_messages
+        return self.status.messages - self.status.start_messages
 
     @property
     def unsynced_messages(self) -> int:
         """Messages appended that are not known to be durable."""
-        return self.messages_appended - self.messages_synced
+        return self.status.messages - self.flushing.messages_synced
 
     @property
     def last_append_time_ms(self) -> int:
         """Append time of the last batch; 0 if there never was one."""
-        return self._append_time_ms
+        return self.status.append_time_ms
 
     # Appending ------------------------------------------------------------------------------------
     def append(
@@ -240,11 +269,11 @@ class Log(LogReader):
         stamp: ProducerStamp | None = None,
         transaction_id: int = 0,
     ) -> int:
-        """Append one batch; return its start offset (the first record is ``CONTROL_BYTES`` on).
+        """Append one batch of these records; return its start offset.
 
-        On return the bytes are in the page cache and can be read; they are durable once
-        ``synced_offset`` is beyond the offset returned. Nothing is verified: the caller has
-        checked CRC and records. ``records`` is not kept.
+        The first record lies ``CONTROL_BYTES`` behind it. On return the bytes are in the page cache
+        and can be read; they are durable once ``synced_offset`` is beyond the offset returned.
+        Nothing is verified: the caller has checked CRC and records. ``records`` is not kept.
 
         Args:
             records: Whole records, back to back.
@@ -258,27 +287,25 @@ class Log(LogReader):
             PartitionReadOnly, PartitionFailed, PartitionQuarantined: The state forbids it.
             NotMaster: A newer master has appended here.
             BatchTooLarge: More than a batch may have.
+            InvalidRequest: The stamp does not fit its fields.
             DiskFull: Nothing was stored; a later append may succeed.
             Busy: No file descriptor is left; nothing was stored.
             StorageFailed: An I/O error; whether it is stored is unknown, and the log has failed.
         """
-        if self._stopped:
-            raise self._refusal()
-        if epoch < self.epoch:
-            raise NotMaster(f"epoch {epoch} is over: epoch {self.epoch} has appended here")
+        status = self.status
+        if status.state is not _OK:
+            raise status.refusal()
+        if epoch < status.epoch:
+            raise NotMaster(f"epoch {epoch} is over: epoch {status.epoch} has appended here")
+        start = status.end_offset
         size = len(records) + CONTROL_BYTES
-        block = self._active
-        if (
-            block is None
-            or block.length + size > block.allocated
-            or block.length + size > self._block_bytes
-            or size > BATCH_ON_DISK_BYTES_MAX
-        ):
-            block = self._make_room(size)
-        start = self.end_offset
+        if size > BATCH_ON_DISK_BYTES_MAX:
+            raise BatchTooLarge(
+                f"batch of {size - CONTROL_BYTES} bytes; at most {limits.BATCH_BYTES_MAX} bytes"
+            )
         now = self._wall_ms()
-        if now < self._append_time_ms:
-            now = self._append_time_ms
+        if now < status.append_time_ms:
+            now = status.append_time_ms
         producer_id, producer_epoch, sequence = stamp or _NO_STAMP
         try:
             control = pack_control(
@@ -287,7 +314,7 @@ class Log(LogReader):
                 record_count,
                 now,
                 epoch,
-                self.synced_offset,
+                self.flushing.synced_offset,
                 producer_id,
                 producer_epoch,
                 sequence,
@@ -296,43 +323,53 @@ class Log(LogReader):
             )
         except struct.error as error:
             raise InvalidRequest(f"{stamp} does not fit a batch header: {error}") from error
+        self._write((control, records), size, record_count, now, epoch)
+        if stamp is not None and stamp.producer_id:
+            self.producers.record(stamp, start)
+        return start
+
+    def _write(
+        self, framed: tuple[Buffer, ...], size: int, record_count: int, time_ms: int, epoch: int
+    ) -> None:
+        """Write a framed batch of ``size`` bytes at the log's end, and count it."""
+        status = self.status
+        block = self._blocks.active
+        if (
+            block is None
+            or (end := block.length + size) > block.allocated
+            or end > self.config.block_bytes
+        ):
+            block = self._make_room(size)
         length = block.length
         try:
             file = block.file
             if file is None:
                 file = block.open()
                 self._cache.trim(block)
-            file.pwrite((control, records), length)
+            file.pwrite(framed, length)
         except OSError as error:
             raise self._append_failed(block, error) from error
+        start = status.end_offset
         index = block.index
         assert index is not None
-        index.maybe_add(start, block.messages, now)
-        if block.synced_length == length and block not in self._dirty:
-            self._dirty.append(block)
-            self._cache.pin(block)
+        index.maybe_add(start, block.messages, time_ms)
+        flushing = self.flushing
+        if block.synced_length == length:
+            flushing.note_dirty(block)
+        flushing.batches += 1
         block.length = length + size
         block.messages += record_count
-        self.end_offset = start + size
-        self.messages_appended += record_count
-        self.epoch = epoch
-        self._append_time_ms = now
-        self._bytes_since_checkpoint += size
-        self._batches_since_checkpoint += 1
-        if producer_id and stamp is not None:
-            self.producers.record(stamp, start)
-        return start
+        status.end_offset = start + size
+        status.messages += record_count
+        status.epoch = epoch
+        status.append_time_ms = time_ms
 
     def _make_room(self, size: int) -> Block:
         """Return the block that takes the next batch, with space for it; may begin a new one."""
-        if size > BATCH_ON_DISK_BYTES_MAX:
-            raise BatchTooLarge(
-                f"batch of {size - CONTROL_BYTES} bytes; at most {limits.BATCH_BYTES_MAX} bytes"
-            )
         if self.end_offset + size > OFFSET_MAX:
             raise PartitionReadOnly(f"offset {OFFSET_MAX} is the last one a partition can have")
         config = self.config
-        block = self._active or self._adopt_last()
+        block = self._blocks.active or self._adopt_last()
         try:
             if block is not None and block.length and block.length + size > config.block_bytes:
                 self._end_block(block)
@@ -346,7 +383,7 @@ class Log(LogReader):
                 block.allocate(needed, wish)
         except OSError as error:
             raise self._room_failed(error) from error
-        self._active = block
+        self._blocks.active = block
         self._cache.trim(block)
         return block
 
@@ -362,9 +399,9 @@ class Log(LogReader):
                 raise self._room_failed(error) from error
             except CorruptData as error:
                 self.fail(error)
-                raise self._refusal() from error
+                raise self.status.refusal() from error
         block.index_saved = False
-        self._unsaved = [other for other in self._unsaved if other is not block]
+        self.flushing.keep_index(block)
         return block
 
     def _begin_block(self) -> Block:
@@ -372,7 +409,7 @@ class Log(LogReader):
         if not self._blocks:
             # The parent even if the directory is there: a process killed in between may have left
             # it in the page cache only.
-            self._new_names += [*disk.mkdir(self.directory), self.directory.parent]
+            self.flushing.new_names += [*disk.mkdir(self.directory), self.directory.parent]
             self._has_directory = True
         block = Block(self.directory, start, disk=disk, cache=self._cache)
         # A file of this name is what an earlier try left when the disk was full.
@@ -380,7 +417,7 @@ class Log(LogReader):
         block.messages = 0
         block.index = OffsetIndex(start, messages_before=self.messages_appended)
         block.index_saved = False
-        self._new_names.append(self.directory)
+        self.flushing.new_names.append(self.directory)
         if not self._blocks:
             try:
                 self._name_first(block)
@@ -400,21 +437,21 @@ class Log(LogReader):
         """
         path = self.directory / CHECKPOINT_NAME
         if self._disk.exists(path):
-            self._checkpoint_wanted = True
+            self.flushing.checkpoint_wanted = True
             return
         file = self._disk.open(path, create=True)
         try:
             file.pwrite([self._make_checkpoint(ManifestEntry(block.start_offset)).to_bytes()], 0)
         finally:
             file.close()
-        self._first_checkpoint = path
+        self.flushing.first_checkpoint = path
 
     def _end_block(self, block: Block) -> None:
         """No appends to it any more: its unused space goes back, its index is to be saved."""
-        self._active = None
+        self._blocks.active = None
         block.cut_allocation()
-        self._unsaved.append(block)
-        self._rolled = self._checkpoint_wanted = True
+        self.flushing.note_ended(block)
+        self._rolled = True
 
     def _room_failed(self, error: OSError) -> VqError:
         """Return what to raise when there is no room; the log stays usable if that may pass."""
@@ -452,41 +489,7 @@ class Log(LogReader):
         Cheap, except that every 64 MiB the checkpoint is put together here (and written by the
         ticket).
         """
-        if self._ticket is not None or not (self._dirty or self._checkpoint_wanted):
-            return None
-        if self.state not in (LogState.OK, LogState.SEALED):
-            return None
-        ticket = SyncTicket(
-            directory=self.directory,
-            disk=self._disk,
-            offset=self.end_offset,
-            messages=self.messages_appended,
-        )
-        for block in self._dirty:
-            assert block.file is not None, "a dirty block is never closed"
-            ticket.add(block, block.file)
-        if self._dirty:
-            ticket.beginning, self.beginning = self.beginning, None
-        ticket.first_checkpoint, self._first_checkpoint = self._first_checkpoint, None
-        if self._new_names:
-            ticket.directories = list(dict.fromkeys(reversed(self._new_names)))
-            self._new_names = []
-        if (
-            self._checkpoint_wanted
-            or self._bytes_since_checkpoint >= self.config.checkpoint_bytes
-            or self._batches_since_checkpoint >= self.config.checkpoint_batches
-        ):
-            self._add_checkpoint(ticket)
-        self._ticket = ticket
-        return ticket
-
-    def _add_checkpoint(self, ticket: SyncTicket) -> None:
-        ticket.indexes = [(block, block.index_bytes()) for block in self._unsaved]
-        ticket.checkpoint = self._make_checkpoint()
-        ticket.doomed, self._doomed = self._doomed, []
-        ticket.log_is_empty = not self._blocks
-        self._checkpoint_wanted = False
-        self._bytes_since_checkpoint = self._batches_since_checkpoint = 0
+        return self.flushing.begin(self._make_checkpoint)
 
     def finish_sync(self, ticket: SyncTicket) -> None:
         """Take back a ticket whose ``run`` returned: ``synced_offset`` moves to its offset.
@@ -494,28 +497,8 @@ class Log(LogReader):
         Raises:
             InvalidState: It is not the ticket that is out.
         """
-        self._take_back(ticket)
+        self.flushing.take_back(ticket)
         self._cache.trim()
-
-    def _take_back(self, ticket: SyncTicket) -> None:
-        if ticket is not self._ticket:
-            raise InvalidState("this ticket is not the one in flight")
-        self._ticket = None
-        if self.state not in (LogState.OK, LogState.SEALED):
-            return
-        self.synced_offset = ticket.offset
-        self.messages_synced = ticket.messages
-        for block, length, allocated in ticket.blocks:
-            block.synced_length = length
-            block.synced_allocated = allocated
-            if block.length == length:
-                block.cache.unpin(block)
-        self._dirty = [block for block in self._dirty if block.dirty]
-        if ticket.checkpoint_written:
-            for block, _ in ticket.indexes:
-                block.index_saved = block is not self._active
-            self._unsaved = [block for block in self._unsaved if not block.index_saved]
-        self._doomed += ticket.doomed
 
     def fail(self, error: BaseException) -> None:
         """End writing for good after an I/O error; what is not known to be durable is unknown.
@@ -523,12 +506,12 @@ class Log(LogReader):
         Reading goes on. The files are not written again, not even to close the log properly: only
         a new start, which reads what the medium really holds, can tell what is stored.
         """
-        if self.state in (LogState.OK, LogState.SEALED):
+        if self.status.can_flush:
             logger.error("[partition=%s] writing ends: %s", partition_of(self.directory), error)
             self._stop(LogState.FAILED, f"{type(error).__name__}: {error}")
 
     def _stop(self, state: LogState, reason: str) -> None:
-        self.state, self.reason, self._stopped = state, reason, True
+        self.status.state, self.status.reason = state, reason
 
     def _make_checkpoint(self, first: ManifestEntry | None = None) -> Checkpoint:
         """Return a checkpoint that is true once everything appended so far is durable.
@@ -541,9 +524,9 @@ class Log(LogReader):
             topic_id=self.topic_id,
             start_offset=self.start_offset,
             offset=self.end_offset,
-            start_messages=self._start_messages,
+            start_messages=self.status.start_messages,
             messages=self.messages_appended,
-            append_time_ms=self._append_time_ms,
+            append_time_ms=self.status.append_time_ms,
             epoch=self.epoch,
             sealed=self.state is LogState.SEALED,
             index=last.index_bytes() if last is not None and last.index is not None else b"",
@@ -560,9 +543,9 @@ class Log(LogReader):
         Raises:
             PartitionFailed: An I/O error.
         """
-        if self._stopped:
+        if self.status.state is not _OK:
             return
-        block = self._active or self._adopt_last()
+        block = self._blocks.active or self._adopt_last()
         if block is not None and block.length:
             try:
                 self._end_block(block)
@@ -579,25 +562,23 @@ class Log(LogReader):
         Raises:
             PartitionFailed: The log has failed, or an index it needs cannot be read.
         """
-        if self.state not in (LogState.OK, LogState.SEALED):
-            raise self._refusal()
+        if not self.status.can_flush:
+            raise self.status.refusal()
         blocks = self._blocks
         bound = min(offset, self.synced_offset)
         freed = 0
         while len(blocks) and blocks[0].length and blocks[0].end_offset <= bound:
             block = blocks[0]
-            if block is self._active or (len(blocks) == 1 and not self._rolled):
+            if block is blocks.active or (len(blocks) == 1 and not self._rolled):
                 break
             try:
-                before = self._messages_before(block.end_offset)
+                before = self.reader.messages_before(block.end_offset)
             except (CorruptData, OSError) as error:
                 raise PartitionFailed(f"retention in {self.directory} failed: {error}") from error
             blocks.drop_first()
             block.close()
-            self._unsaved = [other for other in self._unsaved if other is not block]
-            self._doomed.append(block.path)
-            self.start_offset, self._start_messages = block.end_offset, before
-            self._checkpoint_wanted = True
+            self.flushing.note_dropped(block)
+            self.status.start_offset, self.status.start_messages = block.end_offset, before
             freed += block.length
         return freed
 
@@ -605,7 +586,7 @@ class Log(LogReader):
         """Refuse appends from now on; return the end offset. Lasts once the next ticket was run."""
         if self.state is LogState.OK:
             self._stop(LogState.SEALED, "its span ended here")
-            self._checkpoint_wanted = self._has_directory
+            self.flushing.checkpoint_wanted = self._has_directory
         return self.end_offset
 
     def save_seal(self) -> None:
@@ -617,7 +598,7 @@ class Log(LogReader):
         try:
             if not self._has_directory:
                 self._make_directory()
-            self._checkpoint_wanted = True
+            self.flushing.checkpoint_wanted = True
             ticket = self._sync_now()
             if ticket is None or not ticket.checkpoint_written:
                 raise StorageFailed(f"the seal of {self.directory} was not written; seal it again")
@@ -628,8 +609,8 @@ class Log(LogReader):
     def unseal(self) -> None:
         """Take appends again, after a move that did not happen."""
         if self.state is LogState.SEALED:
-            self.state, self.reason, self._stopped = LogState.OK, "", False
-            self._checkpoint_wanted = self._has_directory
+            self.status.state, self.status.reason = LogState.OK, ""
+            self.flushing.checkpoint_wanted = self._has_directory
 
     def close(self) -> None:
         """Make everything durable, write a checkpoint and give all files back. May be repeated.
@@ -643,29 +624,29 @@ class Log(LogReader):
         """
         if self.state is LogState.CLOSED:
             return
-        if self._ticket is not None and self.state is not LogState.FAILED:
+        if self.flushing.under_way and self.state is not LogState.FAILED:
             raise InvalidState(f"{self.directory}: a flush is running; wait for it, then close")
         own = BlockCache()  # this may run on another thread than the rest
         for block in self._blocks:
             self._cache.give(block, own)
         try:
-            if self.state in (LogState.OK, LogState.SEALED):
+            if self.status.can_flush:
                 self._close_properly()
         except OSError as error:
             self.fail(error)
             raise StorageFailed(f"closing {self.directory} failed: {error}") from error
         finally:
             own.close_all()
-            self._active = None
-            self._unreadable = True
+            self._blocks.active = None
+            self.status.readable = False
             self._stop(LogState.CLOSED, "the log is closed")
 
     def _close_properly(self) -> None:
         last = self._blocks.last
-        if last is not None and self._bytes_since_checkpoint:
-            self._checkpoint_wanted = True
-        if not self._checkpoint_wanted:
-            if last is not None and last is self._active:
+        if last is not None and self.end_offset > self.flushing.checkpoint_offset:
+            self.flushing.checkpoint_wanted = True
+        if not self.flushing.checkpoint_wanted:
+            if last is not None and last is self._blocks.active:
                 last.cut_allocation()
             return
         if last is not None:
@@ -676,5 +657,5 @@ class Log(LogReader):
         ticket = self.begin_sync()
         if ticket is not None:
             ticket.run()
-            self._take_back(ticket)
+            self.flushing.take_back(ticket)
         return ticket

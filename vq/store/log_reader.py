@@ -1,4 +1,4 @@
-"""Reading from a log and asking it questions; ``log`` adds everything that changes one."""
+"""Reading from a log's blocks and asking it questions. What changes a log is ``log``."""
 
 import errno
 import logging
@@ -6,21 +6,12 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final
 
-from vq.errors import (
-    Busy,
-    CorruptData,
-    OffsetNotBoundary,
-    OffsetOutOfRange,
-    PartitionFailed,
-    PartitionQuarantined,
-    PartitionReadOnly,
-    ShuttingDown,
-    VqError,
-)
+from vq.errors import Busy, CorruptData, OffsetNotBoundary, PartitionFailed, VqError
 from vq.store import lookup
 from vq.store.block import Block
 from vq.store.blocks import Blocks
-from vq.store.log_config import LogState, partition_of
+from vq.store.log_config import partition_of
+from vq.store.log_status import LogStatus
 from vq.store.scrub import Piece
 
 __all__ = ["LogReader"]
@@ -34,19 +25,19 @@ _RECENT_BYTES: Final = 1024 * 1024
 
 
 class LogReader:
-    """The readable half of ``Log``, which see for the attributes."""
+    """Reads the blocks of one log, within the bounds of its status; one thread only, the log's.
 
-    directory: Path
-    start_offset: int
-    end_offset: int
-    messages_appended: int
-    state: LogState
-    reason: str
-    _blocks: Blocks
-    _active: Block | None  # the last block, while it takes appends
-    _unreadable: bool  # closed, or nothing could be recovered
-    on_unreadable: Callable[[int], None]
-    _told_unreadable: set[Path]  # blocks of which the log has told that they cannot be read
+    Attributes:
+        on_unreadable: Called with an offset whose bytes could not be read; set it freely.
+    """
+
+    __slots__ = ("_blocks", "_status", "_told_unreadable", "on_unreadable")
+
+    def __init__(self, status: LogStatus, blocks: Blocks) -> None:
+        self._status = status
+        self._blocks = blocks
+        self.on_unreadable: Callable[[int], None] = lambda offset: None
+        self._told_unreadable: set[Path] = set()  # blocks that the log file names already
 
     def read(self, offset: int, max_bytes: int, limit: int) -> memoryview:
         """Return raw bytes from ``offset`` on, without copying: ``[offset, end)`` of one block.
@@ -58,7 +49,7 @@ class LogReader:
         Args:
             offset: Should be a record boundary; ``check_boundary`` tells.
             max_bytes: Upper bound, >= 1.
-            limit: High watermark: nothing from there on is returned.
+            limit: Where readers stop: nothing from there on is returned.
 
         Raises:
             OffsetOutOfRange: It is not in ``[start_offset, end_offset]``.
@@ -66,7 +57,7 @@ class LogReader:
             PartitionFailed: The medium cannot deliver these bytes.
             ShuttingDown: The log is closed.
         """
-        block = self._active
+        block = self._blocks.active
         if block is None or offset < block.start_offset:
             found = self._block_at(offset)
             if found is None:
@@ -75,8 +66,8 @@ class LogReader:
         block_start = block.start_offset
         end = min(offset + max_bytes, limit, block_start + block.length)
         if end <= offset:
-            if offset > self.end_offset:
-                self._check_range(offset)
+            if offset > self._status.end_offset:
+                self._status.check_range(offset)
             return _EMPTY
         try:
             return block.view(offset - block_start, end - offset)
@@ -92,8 +83,9 @@ class LogReader:
         Raises:
             VqError: As ``read``.
         """
-        block = self._active
-        if block is not None and offset >= max(block.start_offset, self.end_offset - _RECENT_BYTES):
+        block = self._blocks.active
+        recent = self._status.end_offset - _RECENT_BYTES
+        if block is not None and offset >= max(block.start_offset, recent):
             return None
         found = self._block_at(offset)
         if found is None:
@@ -108,26 +100,27 @@ class LogReader:
 
     def _read_failed(self, error: OSError, offset: int | None = None) -> VqError:
         """Return what to raise after a read at ``offset``, or somewhere, failed; tell who looks."""
+        directory = self._status.directory
         if error.errno in NO_DESCRIPTOR_ERRNOS:
-            return Busy(f"no file descriptor left for {self.directory}: {error}")
+            return Busy(f"no file descriptor left for {directory}: {error}")
         block = self._block_of(error) if offset is None else self._blocks.at(offset)
         if block is None:
-            logger.error("[partition=%s] a read failed: %s", partition_of(self.directory), error)
-            return PartitionFailed(f"{self.directory} cannot be read: {error}")
+            logger.error("[partition=%s] a read failed: %s", partition_of(directory), error)
+            return PartitionFailed(f"{directory} cannot be read: {error}")
         if offset is None:
-            offset = max(block.start_offset, self.start_offset)
+            offset = max(block.start_offset, self._status.start_offset)
         if block.path not in self._told_unreadable:
             self._told_unreadable.add(block.path)
             logger.error(
                 "[partition=%s] a read failed: offset=%d file=%s cause=%r",
-                partition_of(self.directory),
+                partition_of(directory),
                 offset,
                 str(block.path),
                 str(error),
             )
         self.on_unreadable(offset)
         return PartitionFailed(
-            f"offset {offset} of {partition_of(self.directory)} cannot be read: {error}; it lies "
+            f"offset {offset} of {partition_of(directory)} cannot be read: {error}; it lies "
             f"in {block.path}, which holds [{block.start_offset}, {block.end_offset})"
         )
 
@@ -136,39 +129,9 @@ class LogReader:
         name = str(error.filename)
         return next((block for block in self._blocks if str(block.path) == name), None)
 
-    def check_readable(self) -> None:
-        """Return if the offsets of this log mean anything.
-
-        Raises:
-            PartitionFailed: It could not be opened, so what it holds is unknown.
-            ShuttingDown: It is closed.
-        """
-        if self._unreadable:
-            raise self._refusal()
-
-    def check_more(self, offset: int) -> None:
-        """Return unless nothing will ever be served at ``offset`` because of damage there.
-
-        Raises:
-            PartitionQuarantined: It lies at or behind the damage.
-        """
-        if self.state is LogState.QUARANTINED and offset >= self.end_offset:
-            self._check_range(offset)
-
-    def _check_range(self, offset: int) -> None:
-        self.check_readable()
-        range_ = {"earliest": self.start_offset, "latest": self.end_offset}
-        if self.state is LogState.QUARANTINED and offset >= self.end_offset:
-            raise PartitionQuarantined(self.reason, details=range_)
-        if not self.start_offset <= offset <= self.end_offset:
-            raise OffsetOutOfRange(
-                f"offset {offset} is outside [{self.start_offset}, {self.end_offset}]",
-                details=range_,
-            )
-
     def _block_at(self, offset: int) -> Block | None:
         """Return the block that holds the byte at ``offset``; None at the very end of the log."""
-        self._check_range(offset)
+        self._status.check_range(offset)
         block = self._blocks.at(offset)
         return block if block is not None and offset < block.end_offset else None
 
@@ -182,9 +145,9 @@ class LogReader:
             end: A batch boundary, at most the end of the log.
 
         Raises:
-            PartitionFailed, ShuttingDown: As ``check_readable``.
+            PartitionFailed, ShuttingDown: As ``LogStatus.check_readable``.
         """
-        self.check_readable()
+        self._status.check_readable()
         found = []
         for block in self._blocks:
             if block.start_offset < end and offset < block.end_offset:
@@ -232,7 +195,7 @@ class LogReader:
             CorruptData: A batch on the way is damaged.
             OffsetOutOfRange, PartitionQuarantined, PartitionFailed: As ``read``.
         """
-        self._check_range(offset)
+        self._status.check_range(offset)
         try:
             return lookup.message_before(self._blocks, offset, tags)
         except OSError as error:
@@ -245,12 +208,12 @@ class LogReader:
             CorruptData: A batch on the way is damaged.
             PartitionFailed: The medium cannot deliver what is needed to tell.
         """
-        self._check_range(self.start_offset)
+        self._status.check_range(self._status.start_offset)
         try:
             found = lookup.offset_at_time(self._blocks, time_ms)
         except OSError as error:
             raise self._read_failed(error) from error
-        return self.end_offset if found is None else found
+        return self._status.end_offset if found is None else found
 
     def count(self, from_offset: int, to_offset: int) -> tuple[int, bool]:
         """Count the messages that start in ``[from_offset, to_offset)``.
@@ -259,29 +222,23 @@ class LogReader:
             The count, and whether it is exact. It is not where the range leaves the log, and it is
             0 and not exact where damage or a failing medium hides what the range holds.
         """
-        low = min(max(from_offset, self.start_offset), self.end_offset)
-        high = max(min(to_offset, self.end_offset), low)
+        end = self._status.end_offset
+        low = min(max(from_offset, self._status.start_offset), end)
+        high = max(min(to_offset, end), low)
         exact = low == from_offset and high == max(to_offset, from_offset)
         try:
-            counted = self._messages_before(high) - self._messages_before(low)
+            counted = self.messages_before(high) - self.messages_before(low)
         except (CorruptData, OSError):
             return 0, False
         return counted, exact
 
-    def _messages_before(self, offset: int) -> int:
-        """Return how many messages start before ``offset``, counted since the log's first byte."""
-        if offset == self.end_offset:
-            return self.messages_appended
-        return lookup.messages_before(
-            self._blocks, offset, messages_appended=self.messages_appended
-        )
+    def messages_before(self, offset: int) -> int:
+        """Return how many messages start before ``offset``, counted since the log's first byte.
 
-    def _refusal(self) -> VqError:
-        text = f"{self.directory} takes no messages: {self.reason}"
-        if self.state is LogState.SEALED:
-            return PartitionReadOnly(text)
-        if self.state is LogState.QUARANTINED:
-            return PartitionQuarantined(text)
-        if self.state is LogState.CLOSED:
-            return ShuttingDown(text)
-        return PartitionFailed(text)
+        Raises:
+            CorruptData: A batch on the way is damaged.
+            OSError: The medium cannot deliver what is needed to tell.
+        """
+        if offset == self._status.end_offset:
+            return self._status.messages
+        return lookup.messages_before(self._blocks, offset, messages_appended=self._status.messages)

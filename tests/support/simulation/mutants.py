@@ -53,12 +53,13 @@ def _ack_before_fsync(patch: pytest.MonkeyPatch) -> None:
         mark(self, channel)
         log = channel.log
         if log is not None and channel.acks:
-            synced, log.synced_offset = log.synced_offset, log.end_offset
+            flushing = log.flushing
+            synced, flushing.synced_offset = flushing.synced_offset, log.end_offset
             acks, channel.acks = channel.acks, type(channel.acks)()
             for ack in acks:
                 ack.session.count_put_bytes(-ack.size)
                 channel._acknowledge(ack.session, ack.ticket, ack.offset, duplicate=ack.duplicate)
-            log.synced_offset = synced
+            flushing.synced_offset = synced
 
     patch.setattr(Storer, "mark", mark_and_settle)
 

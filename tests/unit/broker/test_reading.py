@@ -18,8 +18,8 @@ from vq.errors import (
     StaleEpoch,
 )
 from vq.remoting.messages import decode_reply
-from vq.store.log import Log
 from vq.store.log_config import LogState
+from vq.store.log_reader import LogReader
 from vq.store.record import decode_records
 
 
@@ -312,7 +312,7 @@ async def test_a_filter_does_not_pass_a_damaged_record(served, at, byte):
 async def test_damage_that_a_check_of_the_offset_meets_is_told_as_damage(served, monkeypatch):
     """Not as a bug of the broker."""
     await _fill(served)
-    monkeypatch.setattr(Log, "check_boundary", lambda *_: _raise(CorruptData("a bad header")))
+    monkeypatch.setattr(LogReader, "check_boundary", lambda *_: _raise(CorruptData("a bad header")))
     with pytest.raises(PartitionQuarantined, match="t-0: a bad header"):
         await served.client.get("t", 0, 0, validate=True)
 

@@ -34,7 +34,7 @@ async def _fill(client: Client, batches: int = 10) -> list[int]:
 def _overwrite(served, offset: int, data: bytes) -> str:
     """Change stored bytes behind the broker's back; return the file's name."""
     log = served.node._partitions.channels["t", 0].log
-    piece = next(p for p in log.pieces(0, log.end_offset) if p.start <= offset < p.end)
+    piece = next(p for p in log.reader.pieces(0, log.end_offset) if p.start <= offset < p.end)
     file = served.cluster.disks["b1"].open(piece.path)
     file.pwrite([data], offset - piece.block_start)
     file.close()
@@ -154,7 +154,7 @@ async def test_a_block_that_is_gone_or_short_is_found_whatever_was_verified_late
     """Every pass looks whether the files are there with their size."""
     starts = await _fill(served.client)
     log = served.node._partitions.channels["t", 0].log
-    (piece,) = log.pieces(0, log.end_offset)
+    (piece,) = log.reader.pieces(0, log.end_offset)
     assert not (await _pass(served)).damage
     file = served.disk.open(piece.path)
     file.truncate(starts[6] - CONTROL_BYTES)
@@ -185,7 +185,8 @@ async def test_what_lies_behind_the_damage_of_a_quarantined_log_is_told_as_unver
     """Nobody can look there."""
     await _fill(served.client)
     channel = served.node._partitions.channels["t", 0]
-    channel.log.state, channel.log.reason = LogState.QUARANTINED, "a block is gone"
+    status = channel.log.status
+    status.state, status.reason = LogState.QUARANTINED, "a block is gone"
     channel.apply(channel.settings, channel.placement, channel.placement_version)
     response = await _pass(served)
     assert not response.damage
@@ -208,7 +209,7 @@ async def test_a_pass_forgets_damage_that_is_put_right(served):
     """Damaged blocks are read again in every pass."""
     starts = await _fill(served.client)
     log = served.node._partitions.channels["t", 0].log
-    good = bytes(log.read(starts[4] + 30, 6, starts[4] + 36))
+    good = bytes(log.reader.read(starts[4] + 30, 6, starts[4] + 36))
     _overwrite(served, starts[4] + 30, b"damage")
     assert len((await _pass(served)).damage) == 1
     _overwrite(served, starts[4] + 30, good)
@@ -300,7 +301,7 @@ async def test_a_block_that_a_reader_finds_missing_is_damage(served, caplog, tag
     log = served.node._partitions.channels["t", 0].log
     log.roll()
     await _fill(served.client)
-    first, *rest = log.pieces(0, log.end_offset)
+    first, *rest = log.reader.pieces(0, log.end_offset)
     assert rest
     log._blocks.at(0).close()
     served.disk.unlink(first.path)

@@ -42,7 +42,7 @@ def begin(disk: MemoryDisk, begun: BegunLogs, partition: int, *, start: int = 0)
         clock=ManualClock(),
         start_offset=start,
     )
-    log.beginning = Beginning(begun, BegunLog("id", directory.name, start))
+    log.flushing.beginning = Beginning(begun, BegunLog("id", directory.name, start))
     append(log, b"x")
     return log
 
@@ -162,7 +162,7 @@ def test_a_flush_that_failed_names_no_log(monkeypatch: pytest.MonkeyPatch) -> No
     def refuse(file: MemoryFile) -> None:
         raise OSError(errno.EIO, "broken")
 
-    block = logs[0]._active
+    block = logs[0]._blocks.active
     assert block is not None
     monkeypatch.setattr(block.file, "datasync", lambda: refuse(block.file))  # type: ignore[arg-type]
     failed, well = flush_all(logs)

@@ -73,7 +73,7 @@ def test_the_control_record_tells_what_the_log_knew() -> None:
     append(log, b"x")
     flush(log)
     start = append(log, b"y", epoch=3, stamp=ProducerStamp(7, 1, 0))
-    header = decode_control(log.read(start, CONTROL_BYTES, log.end_offset))
+    header = decode_control(log.reader.read(start, CONTROL_BYTES, log.end_offset))
     assert header is not None
     assert (header.master_epoch, header.synced_offset, header.append_time_ms) == (3, start, 5_000)
     assert (header.producer_id, header.producer_epoch, header.producer_sequence) == (7, 1, 0)
@@ -244,6 +244,7 @@ def test_rolling_many_logs_that_share_few_open_files() -> None:
 @pytest.mark.slow
 def test_an_append_costs_the_same_however_many_logs_are_dirty() -> None:
     """Also when more of them are dirty than files may be open; so does its flush."""
+    modules = "store/log.py", "store/flushing.py", "store/block.py"
     appends, flushes = {}, {}
     for count in PARTITION_COUNTS:
         disk, cache = MemoryDisk(record=False), BlockCache()
@@ -261,11 +262,11 @@ def test_an_append_costs_the_same_however_many_logs_are_dirty() -> None:
                 assert ticket is not None
                 log.finish_sync(ticket)
 
-        appends[count] = count_lines(append_to_each, "store/log.py", "store/block.py")
+        appends[count] = count_lines(append_to_each, *modules)
         assert len(cache) == count
-        flushes[count] = count_lines(flush_each, "store/log.py", "store/block.py")
+        flushes[count] = count_lines(flush_each, *modules)
         assert len(cache) == min(count, 256)
-        appends[count] += count_lines(append_to_each, "store/log.py", "store/block.py")
+        appends[count] += count_lines(append_to_each, *modules)
     check_linear("lines for two appends to each log", appends)
     check_linear("lines for a flush of each log", flushes)
 
@@ -383,7 +384,7 @@ def test_a_failed_write_ends_the_log() -> None:
     with pytest.raises(PartitionFailed):
         append(log, b"more")
     assert flush(log) is None
-    assert bytes(log.read(0, 1000, end))[-6:] == b"before"
+    assert bytes(log.reader.read(0, 1000, end))[-6:] == b"before"
     log.close()
     assert disk.open_files == 0
     assert payloads(open_log(disk)) == [b"before"]
@@ -421,7 +422,7 @@ def test_an_unreadable_directory_gives_a_failed_log() -> None:
     disk.fail("read_bytes", name="checkpoint")
     broken = open_log(disk)
     assert broken.state is LogState.FAILED
-    for call in (lambda: append(broken, b"y"), lambda: broken.read(0, 10, 10)):
+    for call in (lambda: append(broken, b"y"), lambda: broken.reader.read(0, 10, 10)):
         with pytest.raises(PartitionFailed):
             call()
     broken.close()
@@ -607,7 +608,7 @@ def test_a_closed_log_is_durable_whole_and_silent() -> None:
     again = open_log(disk.crash(keep_none))
     assert payloads(again) == [b"x"]
     assert again.recovery.verified_bytes == 0
-    for call in (lambda: append(log, b"y"), lambda: log.read(0, 9, 9)):
+    for call in (lambda: append(log, b"y"), lambda: log.reader.read(0, 9, 9)):
         with pytest.raises(ShuttingDown):
             call()
     assert disk.open_files == 0

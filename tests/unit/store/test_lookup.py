@@ -58,7 +58,7 @@ def test_the_message_before_an_offset_is_found_at_every_boundary() -> None:
             places.append((offset, last))
     assert len(log._blocks) > 1
     for offset, message_id in places:
-        assert log.message_before(offset) == message_id, offset
+        assert log.reader.message_before(offset) == message_id, offset
 
 
 @pytest.mark.parametrize("tags", [[], [b"a"]])
@@ -73,7 +73,7 @@ def test_the_message_before_an_offset_is_not_told_from_damaged_bytes(tags: list[
     file.pwrite([b"\x07"], at)
     file.close()
     with pytest.raises(CorruptData):
-        log.message_before(log.end_offset, tags)
+        log.reader.message_before(log.end_offset, tags)
 
 
 def test_the_message_before_an_offset_may_be_asked_for_by_tag() -> None:
@@ -82,11 +82,11 @@ def test_the_message_before_an_offset_may_be_asked_for_by_tag() -> None:
     append(log, b"first", tag=b"a")
     middle = append(log, b"second", b"third", tag=b"b")
     end = log.end_offset
-    assert log.message_before(end, [b"b"]) == 2
-    assert log.message_before(end, [b"a", b"c"]) == 1
-    assert log.message_before(middle, [b"b"]) is None
+    assert log.reader.message_before(end, [b"b"]) == 2
+    assert log.reader.message_before(end, [b"a", b"c"]) == 1
+    assert log.reader.message_before(middle, [b"b"]) is None
     for _ in range(lookup.BATCHES_BACK_MAX):
         append(log, b"x")
-    assert log.message_before(log.end_offset, [b"b"]) is None
+    assert log.reader.message_before(log.end_offset, [b"b"]) is None
     with pytest.raises(OffsetOutOfRange):
-        log.message_before(log.end_offset + 1)
+        log.reader.message_before(log.end_offset + 1)

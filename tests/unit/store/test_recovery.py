@@ -193,15 +193,15 @@ def test_damage_in_the_middle() -> None:
     log = reopen(disk)
     assert (log.state, log.recovery.case) == (LogState.QUARANTINED, Case.DAMAGED)
     assert numbers(log) == [0, 1, 2]
-    assert log.count(0, log.end_offset) == (3, True)
+    assert log.reader.count(0, log.end_offset) == (3, True)
     assert "Nothing was cut" in log.reason
     with pytest.raises(PartitionQuarantined):
         append(log, b"x")
     for offset in (3 * SIZE, 4 * SIZE, 10**9):
         with pytest.raises(PartitionQuarantined):
-            log.read(offset, 100, 10**9)
+            log.reader.read(offset, 100, 10**9)
     with pytest.raises(OffsetOutOfRange):
-        log.read(-1, 100, 100)
+        log.reader.read(-1, 100, 100)
     log.close()
     assert {n: disk.read_bytes(DIRECTORY / n) for n in disk.listdir(DIRECTORY)} == damaged
     overwrite(disk, 0, before[FIRST.name])
@@ -221,7 +221,7 @@ def test_a_message_that_quotes_a_batch_is_no_evidence() -> None:
     """Log bytes inside a message lie elsewhere than they say, so they do not count."""
     disk = memory_disk()
     log = fill(disk, 3, flushed=True)
-    quote = bytes(log.read(2 * SIZE, SIZE, log.end_offset))
+    quote = bytes(log.reader.read(2 * SIZE, SIZE, log.end_offset))
     append(log, quote)
     overwrite(disk, 3 * SIZE + 20, b"\xff")
     log = reopen(disk)
@@ -243,7 +243,7 @@ def test_only_what_lies_behind_the_checkpoint_is_verified() -> None:
     assert (log.recovery.batches, log.recovery.checkpoint_offset) == (2, 20 * SIZE)
     assert numbers(log) == list(range(22))
     assert log.messages == 22
-    assert log.count(0, log.end_offset) == (22, True)
+    assert log.reader.count(0, log.end_offset) == (22, True)
 
 
 @pytest.mark.parametrize("keep", [0, 1, SIZE, 3 * SIZE + 5])
@@ -278,7 +278,7 @@ def test_all_blocks_gone() -> None:
     log = reopen(disk)
     assert log.state is LogState.QUARANTINED
     with pytest.raises(PartitionQuarantined):
-        log.read(0, 10, 10)
+        log.reader.read(0, 10, 10)
 
 
 def test_a_first_block_that_is_gone_though_the_manifest_names_it() -> None:
@@ -291,7 +291,7 @@ def test_a_first_block_that_is_gone_though_the_manifest_names_it() -> None:
     assert log.messages == 22
     assert f"manifest names {FIRST.name}" in log.reason
     with pytest.raises(OffsetOutOfRange):
-        log.read(0, 10, 10)
+        log.reader.read(0, 10, 10)
     with pytest.raises(PartitionQuarantined):
         append(log, b"x")
 
@@ -471,8 +471,8 @@ def test_leftovers_and_lost_indexes(suffix: str) -> None:
     disk.write_atomic(DIRECTORY / ("9" * 16 + suffix), b"junk")
     log = reopen(disk)
     assert not any("9999" in name for name in disk.listdir(DIRECTORY))
-    assert log.count(3 * SIZE, 25 * SIZE) == (22, True)
-    assert log.offset_at_time(0) == 0
+    assert log.reader.count(3 * SIZE, 25 * SIZE) == (22, True)
+    assert log.reader.offset_at_time(0) == 0
 
 
 def test_a_checkpoint_of_a_block_that_was_lost_again() -> None:
@@ -491,7 +491,7 @@ def test_a_checkpoint_of_a_block_that_was_lost_again() -> None:
     again.unseal()
     append(again, b"0008")
     assert numbers(again) == list(range(9))
-    assert again.count(0, again.end_offset) == (9, True)
+    assert again.reader.count(0, again.end_offset) == (9, True)
 
 
 def test_rot_below_the_checkpoint_is_found_when_it_is_read() -> None:
@@ -500,7 +500,7 @@ def test_rot_below_the_checkpoint_is_found_when_it_is_read() -> None:
     overwrite(disk, 2 * SIZE + 20 + 3, b"\xff\xff")
     log = reopen(disk)
     assert log.state is LogState.OK
-    assert log.count(SIZE, 4 * SIZE)[1] is False
+    assert log.reader.count(SIZE, 4 * SIZE)[1] is False
 
 
 def test_recovery_flushes_before_it_serves() -> None:

@@ -35,14 +35,16 @@ def filled(disk: MemoryDisk, batches: int = 40) -> tuple[Log, list[int]]:
 
 def overwrite(disk: MemoryDisk, log: Log, offset: int, data: bytes) -> None:
     """Change bytes of the log behind its back."""
-    (piece,) = [each for each in log.pieces(0, log.end_offset) if each.start <= offset < each.end]
+    (piece,) = [
+        each for each in log.reader.pieces(0, log.end_offset) if each.start <= offset < each.end
+    ]
     file = disk.open(piece.path)
     file.pwrite([data], offset - piece.block_start)
     file.close()
 
 
 def run(disk: MemoryDisk, log: Log, offset: int = 0, *, until: int | None = None) -> Scrub:
-    found = Scrub(disk, log.pieces(offset, log.end_offset), until=until)
+    found = Scrub(disk, log.reader.pieces(offset, log.end_offset), until=until)
     steps = 0
     while not found.done:
         assert found.step() <= 5_000
@@ -73,8 +75,8 @@ def test_every_changed_byte_is_found_in_its_batch() -> None:
         start, end = starts[number], starts[number + 1]
         rng = random.Random(number)
         at = rng.choice([start, start + 16, start + CONTROL_BYTES - 1, rng.randrange(start, end)])
-        (piece,) = [p for p in log.pieces(0, log.end_offset) if p.start <= at < p.end]
-        before = log.read(at, 1, at + 1)[0]
+        (piece,) = [p for p in log.reader.pieces(0, log.end_offset) if p.start <= at < p.end]
+        before = log.reader.read(at, 1, at + 1)[0]
         overwrite(disk, log, at, bytes([before ^ 0x40]))
         found = run(disk, log)
         assert ranges(found) == [(start, end)]
@@ -87,7 +89,7 @@ def test_several_ranges_are_found_and_neighbours_are_one() -> None:
     """What lies between is intact; damage side by side is one range."""
     disk = memory_disk()
     log, starts = filled(disk)
-    first = log.pieces(0, log.end_offset)[0]
+    first = log.reader.pieces(0, log.end_offset)[0]
     inside = [start for start in starts if start < first.end]
     assert len(inside) > 3
     for number in (0, 1, 20, 39):
@@ -103,7 +105,7 @@ def test_zeros_over_a_whole_block_are_one_damage() -> None:
     """A lost extent reads as zeros."""
     disk = memory_disk()
     log, _ = filled(disk)
-    piece = log.pieces(0, log.end_offset)[1]
+    piece = log.reader.pieces(0, log.end_offset)[1]
     overwrite(disk, log, piece.start, bytes(piece.end - piece.start))
     assert ranges(run(disk, log)) == [(piece.start, piece.end)]
 
@@ -112,7 +114,7 @@ def test_a_file_that_is_gone_or_short_is_damage() -> None:
     """Its part of the log is named."""
     disk = memory_disk()
     log, starts = filled(disk)
-    pieces = log.pieces(0, log.end_offset)
+    pieces = log.reader.pieces(0, log.end_offset)
     disk.unlink(pieces[1].path)
     short = disk.open(pieces[2].path)
     inside = next(start for start in starts if start > pieces[2].start)
@@ -128,7 +130,7 @@ def test_a_place_that_the_medium_does_not_deliver_is_damage(monkeypatch) -> None
     """And what lies behind it is verified."""
     disk = memory_disk()
     log, starts = filled(disk)
-    piece = log.pieces(0, log.end_offset)[0]
+    piece = log.reader.pieces(0, log.end_offset)[0]
     opened = disk.open(piece.path)
     pread = type(opened).pread
     opened.close()
@@ -167,4 +169,4 @@ def test_a_closed_log_has_no_pieces() -> None:
     log, _ = filled(disk)
     log.close()
     with pytest.raises(VqError):
-        log.pieces(0, 100)
+        log.reader.pieces(0, 100)

@@ -1,0 +1,103 @@
+"""Where a log begins and ends, and whether it can be read and written. Values only, no I/O.
+
+The log writes a ``LogStatus``; its reader, its flushing and the broker only read it.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from vq.errors import (
+    OffsetOutOfRange,
+    PartitionFailed,
+    PartitionQuarantined,
+    PartitionReadOnly,
+    ShuttingDown,
+    VqError,
+)
+from vq.store.log_config import LogState
+
+__all__ = ["LogStatus"]
+
+_FLUSHED_STATES: Final = (LogState.OK, LogState.SEALED)
+
+
+@dataclass(slots=True, kw_only=True)
+class LogStatus:
+    """What a log and its reader both go by.
+
+    Attributes:
+        directory: Where the log lies.
+        start_offset: The oldest byte kept.
+        start_messages: Messages before it, since the log's first byte; control records not counted.
+        end_offset: Where the next batch goes. Invariant: ``start_offset <= end_offset``.
+        messages: Messages before the end, since the log's first byte.
+        epoch: Master epoch of the last batch; 0: there never was one.
+        append_time_ms: Append time of the last batch; 0: there never was one.
+        state, reason: Whether the log takes appends; if not, why.
+        readable: False: it is closed, or opening it failed.
+    """
+
+    directory: Path
+    start_offset: int
+    start_messages: int = 0
+    end_offset: int
+    messages: int = 0
+    epoch: int = 0
+    append_time_ms: int = 0
+    state: LogState = LogState.OK
+    reason: str = ""
+    readable: bool = True
+
+    @property
+    def can_flush(self) -> bool:
+        """Whether what was appended can still become durable."""
+        return self.state in _FLUSHED_STATES
+
+    def refusal(self) -> VqError:
+        """Return the error for a call that the state forbids."""
+        text = f"{self.directory} takes no messages: {self.reason}"
+        if self.state is LogState.SEALED:
+            return PartitionReadOnly(text)
+        if self.state is LogState.QUARANTINED:
+            return PartitionQuarantined(text)
+        if self.state is LogState.CLOSED:
+            return ShuttingDown(text)
+        return PartitionFailed(text)
+
+    def check_readable(self) -> None:
+        """Return if the offsets of this log mean anything.
+
+        Raises:
+            PartitionFailed: It could not be opened, so what it holds is unknown.
+            ShuttingDown: It is closed.
+        """
+        if not self.readable:
+            raise self.refusal()
+
+    def check_more(self, offset: int) -> None:
+        """Return unless nothing will ever be served at ``offset`` because of damage there.
+
+        Raises:
+            PartitionQuarantined: It lies at or behind the damage.
+        """
+        if self.state is LogState.QUARANTINED and offset >= self.end_offset:
+            self.check_range(offset)
+
+    def check_range(self, offset: int) -> None:
+        """Return if ``offset`` is in ``[start_offset, end_offset]`` and not behind damage.
+
+        Raises:
+            OffsetOutOfRange: It is not; the details carry the valid range.
+            PartitionQuarantined: It lies at or behind the damage.
+            PartitionFailed, ShuttingDown: As ``check_readable``.
+        """
+        self.check_readable()
+        range_ = {"earliest": self.start_offset, "latest": self.end_offset}
+        if self.state is LogState.QUARANTINED and offset >= self.end_offset:
+            raise PartitionQuarantined(self.reason, details=range_)
+        if not self.start_offset <= offset <= self.end_offset:
+            raise OffsetOutOfRange(
+                f"offset {offset} is outside [{self.start_offset}, {self.end_offset}]",
+                details=range_,
+            )
