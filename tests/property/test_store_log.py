@@ -17,14 +17,15 @@ from vq.store.record import encode_record
 
 
 class LogAgainstList(RuleBasedStateMachine):
-    """The model: a list of batches (start, end, time, payloads) and how many are durable."""
+    """The model: a list of batches (start, end, time, payloads, epoch), how many are durable."""
 
     @initialize()
     def begin(self) -> None:
         self.disk = memory_disk()
         self.clock = ManualClock(wall_ms=1_000)
         self.log = open_log(self.disk, clock=self.clock)
-        self.batches: list[tuple[int, int, int, list[bytes]]] = []
+        self.batches: list[tuple[int, int, int, list[bytes], int]] = []
+        self.epoch = 1
         self.synced = 0
         self.last_time = 0
         self.ticket = None
@@ -41,14 +42,14 @@ class LogAgainstList(RuleBasedStateMachine):
             body,
             record_count=len(payloads),
             records_crc=google_crc32c.value(body),
-            epoch=1,
+            epoch=self.epoch,
             stamp=ProducerStamp(7, 0, self.sequence),
         )
         assert start == end
         self.sequence += 1
         self.last_time = max(self.last_time, self.clock.wall_ms())
         end = start + CONTROL_BYTES + len(body)
-        self.batches.append((start, end, self.last_time, payloads))
+        self.batches.append((start, end, self.last_time, payloads, self.epoch))
 
     @rule(room=st.integers(0, 300))
     def append_to_a_full_disk(self, room: int) -> None:
@@ -63,6 +64,10 @@ class LogAgainstList(RuleBasedStateMachine):
     @rule(seconds=st.integers(-3, 10))
     def time_passes_or_is_set_back(self, seconds: int) -> None:
         self.clock.step_wall_ms(seconds * 1000)
+
+    @rule(step=st.integers(1, 3))
+    def another_master(self, step: int) -> None:
+        self.epoch += step
 
     @precondition(lambda self: self.ticket is None)
     @rule()
@@ -120,7 +125,7 @@ class LogAgainstList(RuleBasedStateMachine):
         self.log.unseal()
 
     # What must be the same ----------------------------------------------------------------------
-    def kept(self) -> list[tuple[int, int, int, list[bytes]]]:
+    def kept(self) -> list[tuple[int, int, int, list[bytes], int]]:
         return [b for b in self.batches if b[0] >= self.log.start_offset]
 
     @invariant()
@@ -140,7 +145,7 @@ class LogAgainstList(RuleBasedStateMachine):
     @rule(at=st.integers(-50, 20_000))
     def same_boundaries(self, at: int) -> None:
         edges = {self.log.end_offset}
-        for start, _, _, payloads in self.kept():
+        for start, _, _, payloads, _ in self.kept():
             edges.add(start)
             start += CONTROL_BYTES
             for payload in payloads:
@@ -161,10 +166,20 @@ class LogAgainstList(RuleBasedStateMachine):
         young = [b[0] for b in self.kept() if b[2] >= time]
         assert self.log.reader.offset_at_time(time) == min(young, default=self.log.end_offset)
 
+    @rule()
+    def same_copy(self) -> None:
+        """Another log that is fed with the framed bytes."""
+        log = self.log
+        copy = open_log(memory_disk(), start_offset=log.start_offset)
+        while (offset := copy.end_offset) < log.end_offset:
+            view = log.reader.read(offset, 1 << 20, log.end_offset)
+            assert copy.append_framed(bytes(view)) == offset + len(view)
+        assert records(copy) == records(log)
+
     @rule(low=st.integers(0, 20_000), size=st.integers(0, 20_000))
     def same_counts(self, low: int, size: int) -> None:
         expected = 0
-        for start, _, _, payloads in self.kept():
+        for start, _, _, payloads, _ in self.kept():
             at = start + CONTROL_BYTES
             for payload in payloads:
                 expected += low <= at < low + size

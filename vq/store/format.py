@@ -48,6 +48,7 @@ import google_crc32c
 
 from vq import limits
 from vq.errors import CorruptData
+from vq.model import ProducerStamp
 
 if TYPE_CHECKING:
     from hashlib import md5
@@ -208,6 +209,11 @@ class BatchHeader(NamedTuple):
     def end_offset(self) -> int:
         """Where the next batch starts."""
         return self.start_offset + self.byte_length
+
+    @property
+    def stamp(self) -> ProducerStamp:
+        """Who wrote it; the producer id 0 stands for nobody."""
+        return ProducerStamp(self.producer_id, self.producer_epoch, self.producer_sequence)
 
 
 def encode_control(header: BatchHeader, records_crc: int) -> bytes:

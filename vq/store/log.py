@@ -1,28 +1,24 @@
 """The log of one partition: append, flush, roll, drop, seal, close.
 
 Belongs here: what changes an open log. Opening after a crash is ``recovery``, reading is
-``log_reader``, what a flush has to do is ``flushing``, one file is ``block``, bytes are ``format``.
-Who may append, who waits for a flush and when one is due is the broker's.
+``log_reader``, what a flush has to do is ``flushing``, making and checking frames is ``framing``,
+one file is ``block``, bytes are ``format``. Who may append, who waits for a flush and when one is
+due is the broker's.
 
 Threads: every method is called on one thread (the broker's event loop), except ``SyncTicket.run``,
 which the flusher thread calls. Nothing here locks: what a ticket needs was copied into it.
 """
 
 import logging
-import struct
 from pathlib import Path
 from typing import Final
 
-from vq import limits
 from vq.clock import Clock
 from vq.errors import (
-    BatchTooLarge,
     Busy,
     CorruptData,
     DiskFull,
-    InvalidRequest,
     InvalidState,
-    NotMaster,
     PartitionFailed,
     PartitionReadOnly,
     StorageFailed,
@@ -34,13 +30,8 @@ from vq.store.blocks import Blocks
 from vq.store.checkpoint import Checkpoint
 from vq.store.disk import Buffer, Disk
 from vq.store.flushing import Flushing
-from vq.store.format import (
-    BATCH_ON_DISK_BYTES_MAX,
-    CHECKPOINT_NAME,
-    CONTROL_BYTES,
-    OFFSET_MAX,
-    pack_control,
-)
+from vq.store.format import CHECKPOINT_NAME, CONTROL_BYTES, OFFSET_MAX
+from vq.store.framing import check_frames, epoch_is_over, frame
 from vq.store.log_config import LogConfig, LogState, partition_of
 from vq.store.log_reader import NO_DESCRIPTOR_ERRNOS, LogReader
 from vq.store.log_status import LogStatus
@@ -53,7 +44,6 @@ __all__ = ["Log", "LogConfig", "LogState", "SyncTicket"]
 
 logger = logging.getLogger(__name__)
 
-_NO_STAMP: Final = ProducerStamp(0, 0, 0)
 _OK: Final = LogState.OK  # looked up for each batch
 
 
@@ -296,37 +286,65 @@ class Log:
         if status.state is not _OK:
             raise status.refusal()
         if epoch < status.epoch:
-            raise NotMaster(f"epoch {epoch} is over: epoch {status.epoch} has appended here")
+            raise epoch_is_over(epoch, status.epoch)
         start = status.end_offset
         size = len(records) + CONTROL_BYTES
-        if size > BATCH_ON_DISK_BYTES_MAX:
-            raise BatchTooLarge(
-                f"batch of {size - CONTROL_BYTES} bytes; at most {limits.BATCH_BYTES_MAX} bytes"
-            )
         now = self._wall_ms()
         if now < status.append_time_ms:
             now = status.append_time_ms
-        producer_id, producer_epoch, sequence = stamp or _NO_STAMP
-        try:
-            control = pack_control(
-                start,
-                size,
-                record_count,
-                now,
-                epoch,
-                self.flushing.synced_offset,
-                producer_id,
-                producer_epoch,
-                sequence,
-                transaction_id,
-                records_crc,
-            )
-        except struct.error as error:
-            raise InvalidRequest(f"{stamp} does not fit a batch header: {error}") from error
+        control = frame(
+            size,
+            record_count,
+            records_crc,
+            start,
+            self.flushing.synced_offset,
+            now,
+            epoch,
+            stamp,
+            transaction_id,
+        )
         self._write((control, records), size, record_count, now, epoch)
         if stamp is not None and stamp.producer_id:
             self.producers.record(stamp, start)
         return start
+
+    def append_framed(self, data: bytes) -> int:
+        """Append whole batches as they lie in another copy of the log; return the new end.
+
+        The bytes are verified and stored as they are, so this copy becomes equal to the other, with
+        its producer table and indexes. Durability is as with ``append``.
+
+        Args:
+            data: Whole batches, back to back, the first one of which starts at ``end_offset``.
+
+        Raises:
+            OffsetOutOfRange: They begin elsewhere; ``details["latest"]`` is where the log ends.
+            NotMaster: A newer master than theirs has appended here.
+            CorruptData: They are no batches, or damaged. As with the errors above, nothing was
+                stored.
+            PartitionReadOnly, PartitionFailed, PartitionQuarantined: The state forbids it.
+            DiskFull, Busy: As ``append``; the batches before ``end_offset`` are stored.
+            StorageFailed: As ``append``.
+        """
+        status = self.status
+        if status.state is not _OK:
+            raise status.refusal()
+        batches = check_frames(
+            data,
+            end_offset=status.end_offset,
+            epoch=status.epoch,
+            append_time_ms=status.append_time_ms,
+        )
+        view = memoryview(data)
+        for batch in batches:
+            size = batch.byte_length
+            self._write(
+                (view[:size],), size, batch.record_count, batch.append_time_ms, batch.master_epoch
+            )
+            if batch.producer_id:
+                self.producers.record(batch.stamp, batch.start_offset)
+            view = view[size:]
+        return status.end_offset
 
     def _write(
         self, framed: tuple[Buffer, ...], size: int, record_count: int, time_ms: int, epoch: int
