@@ -166,6 +166,12 @@ class LogAgainstList(RuleBasedStateMachine):
         young = [b[0] for b in self.kept() if b[2] >= time]
         assert self.log.reader.offset_at_time(time) == min(young, default=self.log.end_offset)
 
+    @rule(epoch=st.integers(0, 30))
+    def same_epochs(self, epoch: int) -> None:
+        ends = [(b[4], b[1]) for b in self.kept() if b[4] <= epoch]
+        if self.kept():
+            assert self.log.reader.epoch_end(epoch) == max(ends, default=None)
+
     @rule()
     def same_copy(self) -> None:
         """Another log that is fed with the framed bytes."""
@@ -175,6 +181,8 @@ class LogAgainstList(RuleBasedStateMachine):
             view = log.reader.read(offset, 1 << 20, log.end_offset)
             assert copy.append_framed(bytes(view)) == offset + len(view)
         assert records(copy) == records(log)
+        for epoch in {b[4] for b in self.kept()}:
+            assert copy.reader.epoch_end(epoch) == log.reader.epoch_end(epoch)
 
     @rule(low=st.integers(0, 20_000), size=st.integers(0, 20_000))
     def same_counts(self, low: int, size: int) -> None:

@@ -290,14 +290,14 @@ class Block:
             yield header
             offset = header.end_offset
 
-    def first_append_time_ms(self) -> int:
-        """Return the append time of the first batch; the block must not be empty.
+    def header_at(self, offset: int) -> BatchHeader:
+        """Return the header of the batch that starts at ``offset``, which the block holds.
 
         Raises:
             CorruptData: Its control record is damaged.
             OSError: The medium cannot deliver it.
         """
-        return next(self.headers(self.start_offset)).append_time_ms
+        return next(self.headers(offset))
 
     def load_index(self) -> OffsetIndex:
         """Return the index: the one at hand, the one beside the block, or one built from it.

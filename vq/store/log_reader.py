@@ -10,8 +10,9 @@ from vq.errors import Busy, CorruptData, OffsetNotBoundary, PartitionFailed, VqE
 from vq.store import lookup
 from vq.store.block import Block
 from vq.store.blocks import Blocks
-from vq.store.log_config import partition_of
+from vq.store.log_config import LogState, partition_of
 from vq.store.log_status import LogStatus
+from vq.store.lookup import EpochEnd
 from vq.store.scrub import Piece
 
 __all__ = ["LogReader"]
@@ -214,6 +215,31 @@ class LogReader:
         except OSError as error:
             raise self._read_failed(error) from error
         return self._status.end_offset if found is None else found
+
+    def epoch_end(self, epoch: int) -> EpochEnd | None:
+        """Return where the batches up to ``epoch`` end; None: none of them is kept.
+
+        Another copy of the log whose last batch is of ``epoch`` has nothing in common with this one
+        behind the offset returned. If this log has no batch of ``epoch`` itself, the answer names
+        the last epoch before it, which the other copy looks up in turn (KIP-101, KIP-279).
+
+        *Example*, of a log with batches of epochs 1, 1, 3 at offsets 0, 100, 200, and the end 300:
+        epoch 1 ends at 200, 2 is answered with epoch 1 and 200, 3 and later with epoch 3 and 300.
+
+        Raises:
+            CorruptData: A batch on the way is damaged.
+            PartitionFailed: The medium cannot deliver what is needed to tell.
+            ShuttingDown: The log is closed.
+        """
+        status = self._status
+        status.check_readable()
+        # What is left of a damaged log may end in an earlier epoch than its checkpoint told.
+        if epoch >= status.epoch and status.state is not LogState.QUARANTINED:
+            return EpochEnd(status.epoch, status.end_offset)
+        try:
+            return lookup.epoch_end(self._blocks, epoch)
+        except OSError as error:
+            raise self._read_failed(error) from error
 
     def count(self, from_offset: int, to_offset: int) -> tuple[int, bool]:
         """Count the messages that start in ``[from_offset, to_offset)``.

@@ -1,10 +1,10 @@
-"""Finding things in the blocks of a log: boundaries, times, counts.
+"""Finding things in the blocks of a log: boundaries, times, epochs, counts.
 
 Answers come from the sparse index and a short walk over batch headers; nothing here changes a log.
 """
 
-from collections.abc import Collection
-from typing import Final
+from collections.abc import Callable, Collection
+from typing import Final, NamedTuple
 
 from vq.errors import CorruptData
 from vq.store.block import Block
@@ -13,11 +13,28 @@ from vq.store.format import FLAG_CONTROL, RECORD_HEADER, RECORD_HEADER_BYTES, Ba
 from vq.store.record import boundaries, is_intact
 from vq.store.tag_filter import filter_by_tag
 
-__all__ = ["batch_at", "message_before", "messages_before", "next_boundary", "offset_at_time"]
-
+__all__ = [
+    "EpochEnd",
+    "batch_at",
+    "epoch_end",
+    "message_before",
+    "messages_before",
+    "next_boundary",
+    "offset_at_time",
+]
 
 #: How far the message before an offset is looked for, where others have none that counts.
 BATCHES_BACK_MAX: Final = 16
+
+
+class EpochEnd(NamedTuple):
+    """An epoch of which a log has batches, and where the last of these ends.
+
+    Epoch 0 and the log's start if the log never had a batch.
+    """
+
+    epoch: int
+    offset: int
 
 
 def batch_at(block: Block, offset: int) -> tuple[BatchHeader, int]:
@@ -94,20 +111,54 @@ def offset_at_time(blocks: Blocks, time_ms: int) -> int | None:
     Raises:
         CorruptData, OSError: As ``batch_at``.
     """
-    low, high = 0, len(blocks)  # search the first block that begins at or after the time
-    while low < high:
-        middle = (low + high) // 2
-        block = blocks[middle]
-        if block.length and block.first_append_time_ms() < time_ms:
-            low = middle + 1
-        else:
-            high = middle
-    if low > 0:  # the batch may be inside the block before
-        block = blocks[low - 1]
+    at = _first_block(blocks, lambda header: header.append_time_ms >= time_ms)
+    if at > 0:  # the batch may be inside the block before
+        block = blocks[at - 1]
         for header in block.headers(block.load_index().before_time(time_ms).offset):
             if header.append_time_ms >= time_ms:
                 return header.start_offset
-    return blocks[low].start_offset if low < len(blocks) and blocks[low].length else None
+    return blocks[at].start_offset if at < len(blocks) and blocks[at].length else None
+
+
+def epoch_end(blocks: Blocks, epoch: int) -> EpochEnd | None:
+    """Return where the batches of ``epoch`` and of earlier ones end; None if there is none.
+
+    Epochs never fall along a log, so the log itself is the table of (epoch, start offset) that
+    others keep in a file: a search looks at the first header of some blocks, then of some index
+    entries of one block, and walks over the headers of 64 KiB at most.
+
+    Raises:
+        CorruptData, OSError: As ``batch_at``.
+    """
+    at = _first_block(blocks, lambda header: header.master_epoch > epoch)
+    if at == 0:
+        return None
+    block = blocks[at - 1]
+    entry = block.load_index().before_first(
+        lambda offset: block.header_at(offset).master_epoch > epoch
+    )
+    last = None
+    for header in block.headers(entry.offset):
+        if header.master_epoch > epoch:
+            break
+        last = header
+    return None if last is None else EpochEnd(last.master_epoch, last.end_offset)
+
+
+def _first_block(blocks: Blocks, is_late: Callable[[BatchHeader], bool]) -> int:
+    """Return the index of the first block that begins with a batch that ``is_late``, or is empty.
+
+    Along the log ``is_late`` turns true once at most.
+    """
+    low, high = 0, len(blocks)
+    while low < high:
+        middle = (low + high) // 2
+        block = blocks[middle]
+        if block.length and not is_late(block.header_at(block.start_offset)):
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 def messages_before(blocks: Blocks, offset: int, *, messages_appended: int) -> int:

@@ -20,6 +20,7 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import google_crc32c
@@ -89,6 +90,13 @@ class OffsetIndex:
     def before_time(self, append_time_ms: int) -> IndexEntry:
         """Return the last entry whose time is smaller; the block's start if there is none."""
         return self._entry(bisect_left(self._times, append_time_ms) - 1)
+
+    def before_first(self, is_late: Callable[[int], bool]) -> IndexEntry:
+        """Return the last entry before those whose batch ``is_late``, told by its start offset.
+
+        The block's start if there is none. Along the block ``is_late`` turns true once at most.
+        """
+        return self._entry(bisect_left(self._offsets, True, key=is_late) - 1)
 
     def _entry(self, at: int) -> IndexEntry:
         if at < 0:

@@ -34,7 +34,7 @@ def test_headers_are_walked_from_any_batch() -> None:
         block.end_offset - 88,
     ]
     assert list(block.headers(block.end_offset)) == []
-    assert block.first_append_time_ms() == 1000
+    assert block.header_at(block.start_offset).append_time_ms == 1000
 
 
 def test_a_walk_stops_at_damage() -> None:

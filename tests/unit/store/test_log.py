@@ -197,6 +197,9 @@ def test_a_log_fed_with_framed_bytes_is_the_same_byte_by_byte(flush_every: int) 
     again = [open_log(disk.crash(keep_none)) for disk in disks]
     assert records(again[0]) == records(again[1])
     assert again[0].status == again[1].status
+    assert [again[1].reader.epoch_end(epoch) for epoch in range(5)] == [
+        again[0].reader.epoch_end(epoch) for epoch in range(5)
+    ]
 
 
 def test_a_copy_goes_on_as_a_master() -> None:

@@ -4,9 +4,16 @@ import pytest
 from support.store import DIRECTORY, append, flush, memory_disk, open_log, records
 
 from vq.clock import ManualClock
-from vq.errors import Busy, OffsetNotBoundary, OffsetOutOfRange, PartitionFailed
+from vq.errors import (
+    Busy,
+    OffsetNotBoundary,
+    OffsetOutOfRange,
+    PartitionFailed,
+    ShuttingDown,
+)
 from vq.store.log import Log
-from vq.store.memory_disk import MemoryDisk
+from vq.store.lookup import EpochEnd
+from vq.store.memory_disk import MemoryDisk, keep_all, keep_none
 from vq.store.record import boundaries
 
 
@@ -145,3 +152,134 @@ def test_counts_are_right_after_retention_and_restart() -> None:
     again = open_log(disk)
     assert again.reader.count(again.start_offset, again.end_offset) == (len(records(again)), True)
     assert again.messages == len(records(again))
+
+
+# Ends of epochs -----------------------------------------------------------------------------------
+def reigns(disk: MemoryDisk) -> tuple[Log, list[tuple[int, int]]]:
+    """Thirty batches over several blocks in epochs 2, 5, 6 and 9; each with where it ends."""
+    log = open_log(disk)
+    batches = []
+    for number in range(30):
+        epoch = (2, 5, 6, 9)[number // 8]
+        append(log, bytes(600), epoch=epoch)
+        batches.append((epoch, log.end_offset))
+    flush(log)
+    assert len(log._blocks) > 3
+    return log, batches
+
+
+def check_epochs(log: Log, batches: list[tuple[int, int]]) -> None:
+    """Compare the ends of all epochs, had or not, with those of the batches that are kept."""
+    kept = [(epoch, end) for epoch, end in batches if end > log.start_offset]
+    for epoch in range(12):
+        expected = max((each for each in kept if each[0] <= epoch), default=None)
+        assert log.reader.epoch_end(epoch) == expected, epoch
+
+
+def test_an_epoch_ends_where_a_later_one_begins() -> None:
+    """One without a batch is answered with the last one before it; the last ends with the log."""
+    disk = memory_disk()
+    log, batches = reigns(disk)
+    check_epochs(log, batches)
+    assert log.reader.epoch_end(1) is None
+    assert log.reader.epoch_end(4) == EpochEnd(2, batches[7][1])
+    assert log.reader.epoch_end(99) == EpochEnd(9, log.end_offset)
+
+
+def test_ends_of_epochs_are_the_same_after_a_restart() -> None:
+    """After a stop, a kill, a power cut; without checkpoint and indexes, too."""
+    disk = memory_disk()
+    log, batches = reigns(disk)
+    for crashed in (disk.crash(keep_all), disk.crash(keep_none)):
+        check_epochs(open_log(crashed), batches)
+    log.close()
+    check_epochs(open_log(disk), batches)
+    for name in disk.listdir(DIRECTORY):
+        if not name.endswith(".block"):
+            disk.unlink(DIRECTORY / name)
+    again = open_log(disk)
+    check_epochs(again, batches)
+    append(again, b"on", epoch=11)
+    check_epochs(again, [*batches, (11, again.end_offset)])
+
+
+def test_retention_takes_the_ends_of_epochs_along() -> None:
+    """Of an epoch of which no batch is left nothing is told, at once and after a restart."""
+    disk = memory_disk()
+    log, batches = reigns(disk)
+    for number in (7, 8, 15, 20):
+        log.drop_before(batches[number][1])
+        check_epochs(log, batches)
+        flush(log)
+        check_epochs(open_log(disk.crash(keep_none)), batches)
+
+
+def test_a_log_of_which_nothing_is_left_knows_its_last_epoch() -> None:
+    """And one that never had a batch says epoch 0."""
+    disk = memory_disk()
+    log, _ = reigns(disk)
+    end = log.end_offset
+    log.roll()
+    flush(log)
+    log.drop_before(end)
+    flush(log)
+    for each in (log, open_log(disk)):
+        assert each.start_offset == end
+        assert each.reader.epoch_end(9) == EpochEnd(9, end)
+        assert each.reader.epoch_end(8) is None
+    assert open_log(memory_disk(), start_offset=77).reader.epoch_end(3) == EpochEnd(0, 77)
+
+
+def test_a_damaged_log_tells_the_epochs_of_what_is_left() -> None:
+    """Not the one in which its checkpoint was written."""
+    disk = memory_disk()
+    log, _ = reigns(disk)
+    paths, end = [block.path for block in log._blocks], log._blocks[0].end_offset
+    log.close()
+    disk.unlink(paths[1])
+    again = open_log(disk)
+    assert again.end_offset == end
+    assert again.reader.epoch_end(9) == EpochEnd(2, end)
+    for path in paths:
+        if disk.exists(path):
+            disk.unlink(path)
+    assert open_log(disk).reader.epoch_end(9) is None
+
+
+def test_a_returning_copy_finds_where_it_left_the_others() -> None:
+    """Each asks the other in turn, as long as they name different epochs (KIP-279).
+
+    epoch     1    1    2    3    3          of the returning copy
+              1    1    1    4               of the others: 2 and 3 came from masters cut off
+                   ^ common up to here, wherever high watermarks were
+    """
+    returning, others = open_log(memory_disk()), open_log(memory_disk())
+    for log, epochs in ((returning, (1, 1, 2, 3, 3)), (others, (1, 1, 1, 4))):
+        for epoch in epochs:
+            append(log, b"m", epoch=epoch)
+    common = others.end_offset // 4 * 2
+    epoch = returning.epoch
+    while True:
+        theirs = others.reader.epoch_end(epoch)
+        assert theirs is not None
+        mine = returning.reader.epoch_end(theirs.epoch)
+        assert mine is not None
+        if mine.epoch == theirs.epoch:
+            break
+        epoch = mine.epoch
+    assert min(mine.offset, theirs.offset) == common
+
+
+@pytest.mark.parametrize("failure", ["view", "open"])
+def test_an_end_that_cannot_be_read_is_an_error(failure: str) -> None:
+    """Never an answer that would cut off too much."""
+    disk = memory_disk()
+    log, _ = reigns(disk)
+    log.close()
+    log = open_log(disk)
+    disk.fail(failure)
+    with pytest.raises(PartitionFailed):
+        log.reader.epoch_end(5)
+    log.close()
+    with pytest.raises(ShuttingDown):
+        log.reader.epoch_end(5)

@@ -4,9 +4,11 @@ import pytest
 from support.store import DIRECTORY, append, flush, memory_disk, open_log
 
 from vq.errors import CorruptData, OffsetOutOfRange
+from vq.store import block as block_module
 from vq.store import lookup
 from vq.store.format import CONTROL_BYTES
 from vq.store.log_config import LogConfig
+from vq.store.lookup import EpochEnd
 from vq.store.memory_disk import keep_all
 from vq.store.record import encode_record
 
@@ -90,3 +92,28 @@ def test_the_message_before_an_offset_may_be_asked_for_by_tag() -> None:
     assert log.reader.message_before(log.end_offset, [b"b"]) is None
     with pytest.raises(OffsetOutOfRange):
         log.reader.message_before(log.end_offset + 1)
+
+
+def test_the_end_of_an_epoch_is_found_by_a_search() -> None:
+    """Of 20 000 batches, some hundred headers are looked at."""
+    log = open_log(memory_disk(), config=LogConfig(block_bytes=1 << 20))
+    ends = {}
+    for number in range(20_000):
+        append(log, b"x", epoch=number // 700 + 1)
+        ends[number // 700 + 1] = log.end_offset
+    assert len(log._blocks) > 1
+    for epoch, end in ends.items():
+        looked: list[int] = []
+        for block in log._blocks:
+            block.load_index()
+        with pytest.MonkeyPatch.context() as patch:
+            decode = block_module.decode_control
+            patch.setattr(
+                block_module,
+                "decode_control",
+                lambda view, at, decode=decode, looked=looked: (
+                    looked.append(at) or decode(view, at)
+                ),
+            )
+            assert lookup.epoch_end(log._blocks, epoch) == EpochEnd(epoch, end)
+        assert len(looked) < 65_536 // (CONTROL_BYTES + 21) + 40

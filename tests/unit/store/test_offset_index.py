@@ -36,6 +36,15 @@ def test_search_by_time() -> None:
     assert OffsetIndex(7).before_time(1) == IndexEntry(7, 0, 0)
 
 
+def test_search_by_what_a_batch_says() -> None:
+    """The last entry before the first that is late; the block's start if all or none are."""
+    late = index().before_first
+    assert late(lambda offset: offset >= 241_000) == IndexEntry(161_000, 40, 9_000)
+    assert late(lambda offset: True) == IndexEntry(1000, 0, 0)
+    assert late(lambda offset: False) == IndexEntry(321_000, 80, 13_000)
+    assert OffsetIndex(7).before_first(lambda offset: True) == IndexEntry(7, 0, 0)
+
+
 def test_bytes_come_back() -> None:
     """With what they cover; the next entry is due where it would have been."""
     data = index().to_bytes(end_offset=401_000, messages=100)
