@@ -342,7 +342,10 @@ class Channel:
 
     @property
     def read_limit(self) -> int:
-        """Where readers stop: at the high watermark, or where another group's range begins."""
+        """Where readers stop: at the high watermark, or where another group's range begins.
+
+        The only place that decides it: whatever else readers must not see comes in here.
+        """
         end = self.span.end if self.span is not None else None
         return self.high_watermark if end is None else min(self.high_watermark, end)
 

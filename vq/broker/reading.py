@@ -224,7 +224,7 @@ class WaitingGet:
     def wake(self) -> None:
         """See ``channel.Woken``."""
         channel = self._channel
-        if not channel.rules.read or channel.high_watermark >= self._needed:
+        if not channel.rules.read or channel.read_limit >= self._needed:
             self._finish()
             return
         try:
@@ -442,7 +442,7 @@ def _offsets(channel: Channel, header: wire.OffsetsRequest) -> wire.OffsetsRespo
         epoch=channel.role.epoch,
     )
     if header.by_time:
-        response.offset = min(_offset_at_time(parts, header.time_ms), channel.high_watermark)
+        response.offset = min(_offset_at_time(parts, header.time_ms), channel.read_limit)
     if header.count:
         _count(response, parts, header.from_offset, header.to_offset)
     if header.place:
@@ -457,7 +457,7 @@ def _offset_at_time(parts: list[Channel], time_ms: int) -> int:
             found = part.log.reader.offset_at_time(time_ms)
             if found < part.read_limit:
                 return found
-    return parts[-1].high_watermark
+    return parts[-1].read_limit
 
 
 def _count(response: wire.OffsetsResponse, parts: list[Channel], begin: int, end: int) -> None:
@@ -471,4 +471,4 @@ def _count(response: wire.OffsetsResponse, parts: list[Channel], begin: int, end
             response.count += count
             exact = exact and counted_exactly
             covered += high - low
-    response.count_exact = exact and covered == max(0, min(end, parts[-1].high_watermark) - begin)
+    response.count_exact = exact and covered == max(0, min(end, parts[-1].read_limit) - begin)

@@ -7,6 +7,7 @@ import pytest
 from support.broker import Client, message, until
 
 from vq.broker import reading
+from vq.broker.channel import Channel
 from vq.errors import (
     CorruptData,
     InvalidRequest,
@@ -319,3 +320,40 @@ async def test_damage_that_a_check_of_the_offset_meets_is_told_as_damage(served,
 
 def _raise(error: Exception) -> None:
     raise error
+
+
+# The limit for readers ----------------------------------------------------------------------------
+async def test_one_limit_holds_for_all_ways_of_reading(served, monkeypatch):
+    """GET, with and without tags, a search by time and a count end at ``read_limit``."""
+    for n in range(4):
+        await served.client.put("t", 0, [message(b"m%d" % n, n, "red")])
+        if n == 1:
+            limit = (await served.client.offsets("t", 0)).latest
+    monkeypatch.setattr(Channel, "read_limit", property(lambda self: limit))
+    for tags in ([], ["red"]):
+        header, body = await served.client.get("t", 0, 0, tags=tags)
+        assert [r.payload for r in decode_records(body, 0)] == [b"m0", b"m1"]
+        assert header.next_offset == limit
+        header, body = await served.client.get("t", 0, limit, tags=tags)
+        assert (body, header.next_offset) == (b"", limit)
+    found = await served.client.offsets("t", 0, by_time=True, time_ms=1 << 50)
+    assert found.offset == limit
+    found = await served.client.offsets("t", 0, count=True, from_offset=0, to_offset=limit)
+    assert (found.count, found.count_exact) == (2, True)
+
+
+async def test_a_waiting_get_waits_for_the_limit_of_readers(served, monkeypatch):
+    """A high watermark that moves beyond it brings nothing that could be answered with."""
+    latest = await _fill(served)
+    limit = latest
+    monkeypatch.setattr(Channel, "read_limit", property(lambda self: limit))
+    waiting = served.client.send_get("t", 0, latest, max_wait_ms=5_000)
+    channel = served.node._partitions.channels["t", 0]
+    await until(lambda: channel.parked)
+    await served.client.put("t", 0, [message(b"new")])
+    await served.client.status()  # comes behind an answer to the GET, if there is one
+    assert channel.parked
+    limit = channel.high_watermark
+    channel.wake()
+    frame = await asyncio.wait_for(waiting, 2)
+    assert [r.payload for r in decode_records(frame.body, latest)] == [b"new"]
