@@ -9,16 +9,14 @@ from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 
 import pytest
-from support.coordination import client_of
+from support.coordination import LeadingBroker, client_of
 
 from vq.broker.topics_view import TopicsView
-from vq.clock import SystemClock
 from vq.coordination import topics
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.placement import move
 from vq.coordination.reading import TopicView
-from vq.coordination.registry import BrokerRegistration
-from vq.model import Address, TopicSettings
+from vq.model import TopicSettings
 
 PARTITIONS = 20
 GROUPS = ("b1", "b2")
@@ -46,15 +44,15 @@ async def cluster_of(count: int) -> AsyncIterator[tuple[MemoryEnsemble, MemoryCo
     """Two groups, and so many topics of 20 partitions."""
     ensemble = MemoryEnsemble()
     async with client_of(ensemble, session_timeout_s=3600.0) as client:
-        for group in GROUPS:
-            broker = BrokerRegistration(
-                client, SystemClock(), group=group, node="n1", address=Address("127.0.0.1", 1)
-            )
-            await broker.claim_mastership((await broker.register()).incarnation)
+        brokers = [LeadingBroker(client, group=group) for group in GROUPS]
+        for broker in brokers:
+            await broker.start()
         settings = TopicSettings(partitions=PARTITIONS)
         for number in range(count):
             await topics.create_topic(client, f"t{number}", settings)
         yield ensemble, client
+        for broker in brokers:
+            await broker.stop()
 
 
 async def calls(ensemble: MemoryEnsemble, work: Awaitable[object]) -> int:

@@ -4,11 +4,11 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
-from support.coordination import FAULTS, client_of, disarm, strike
+from support.coordination import FAULTS, LeadingBroker, client_of, disarm, strike
 
-from vq.clock import SystemClock
 from vq.coordination import topics
 from vq.coordination.coordinator import ConnectionLost, SessionExpired
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
@@ -22,27 +22,29 @@ from vq.coordination.open_counts import (
 from vq.coordination.paths import OPEN_GROUPS_MAX, OpenPartitions, PlacementChanges
 from vq.coordination.placement import close_span, move
 from vq.coordination.reading import count_partitions, read_summary
-from vq.coordination.registry import BrokerRegistration, groups
+from vq.coordination.registry import groups
 from vq.coordination.topics import TopicExists
 from vq.errors import CoordinationError, UnknownTopic
-from vq.model import Address, Span, TopicSettings
+from vq.model import Span, TopicSettings
 
 GROUPS = ("b1", "b2", "b3")
 
 
-async def add_brokers(client: MemoryCoordinator) -> None:
-    """Register a broker in each group, and leave it alone."""
-    for group in GROUPS:
-        address = Address("127.0.0.1", 1)
-        broker = BrokerRegistration(client, SystemClock(), group=group, node="n1", address=address)
-        incarnation = (await broker.register()).incarnation
-        await broker.claim_mastership(incarnation)
+@asynccontextmanager
+async def brokers_of(ensemble: MemoryEnsemble) -> AsyncIterator[None]:
+    """A broker that leads each group."""
+    async with client_of(ensemble) as client:
+        brokers = [LeadingBroker(client, group=group) for group in GROUPS]
+        for broker in brokers:
+            await broker.start()
+        yield
+        for broker in brokers:
+            await broker.stop()
 
 
 @pytest.fixture
 async def client(ensemble: MemoryEnsemble) -> AsyncIterator[MemoryCoordinator]:
-    async with client_of(ensemble) as brokers, client_of(ensemble) as made:
-        await add_brokers(brokers)
+    async with brokers_of(ensemble), client_of(ensemble) as made:
         yield made
 
 
@@ -166,8 +168,7 @@ async def test_counts_survive_a_fault_at_every_call(fault: str) -> None:
     skip = 0
     while True:
         ensemble = MemoryEnsemble(reconnect_delay_s=0.0)
-        async with client_of(ensemble) as brokers, client_of(ensemble) as client:
-            await add_brokers(brokers)
+        async with brokers_of(ensemble), client_of(ensemble) as client:
             await topics.create_topic(client, "other", TopicSettings(partitions=4))
             strike(ensemble, client, fault, skip)
             await story(client)
