@@ -6,6 +6,7 @@ life of the topic, and every partition is at least as new as that list.
 """
 
 import asyncio
+import itertools
 from collections import Counter
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,9 @@ T = TypeVar("T")
 
 #: Reads of a topic that may be overtaken by changes before we say so.
 SNAPSHOT_TRIES_MAX: Final = 20
+#: Calls that one reader has under way. Readers of many topics read many partitions of each, so the
+#: square of it is what waits for the coordinator, at most.
+AT_ONCE_MAX: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +78,18 @@ PlacedVersion = tuple[PartitionPlacement, int]
 
 
 async def gather_all(calls: Iterable[Awaitable[T]]) -> list[T]:
-    """Run calls at once, wait for all of them, then return the results or raise the first error.
+    """Run calls, ``AT_ONCE_MAX`` at a time; return the results, or raise the first error.
 
-    The coordinator bounds how many are really under way.
+    An error is raised when the calls begun with it have ended; further ones are not begun. Give a
+    generator: a call that waits for its turn in the coordinator fails after a while.
     """
-    outcomes = await asyncio.gather(*calls, return_exceptions=True)
     results: list[T] = []
-    for outcome in outcomes:
-        if isinstance(outcome, BaseException):
-            raise outcome
-        results.append(outcome)
+    rest = iter(calls)
+    while step := list(itertools.islice(rest, AT_ONCE_MAX)):
+        for outcome in await asyncio.gather(*step, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+            results.append(outcome)
     return results
 
 

@@ -18,6 +18,7 @@ from vq.coordination.paths import (
     Topic,
 )
 from vq.coordination.reading import (
+    AT_ONCE_MAX,
     children_or_none,
     count_partitions,
     gather_all,
@@ -196,3 +197,25 @@ async def test_gathering_waits_for_all_before_it_raises() -> None:
         await gather_all(work(number) for number in range(3))
     assert done == [1, 2]
     assert await gather_all(work(number) for number in (4, 5)) == [4, 5]
+
+
+async def test_gathering_has_a_bounded_number_of_calls_under_way() -> None:
+    """A reader of 20 000 partitions does not have its last calls wait until they fail."""
+    under_way, most = 0, 0
+
+    async def work(number: int) -> int:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0)
+        under_way -= 1
+        if number == 300:
+            raise CoordinationError("enough")
+        return number
+
+    assert await gather_all(work(number) for number in range(300)) == list(range(300))
+    assert most == AT_ONCE_MAX
+    begun = []
+    with pytest.raises(CoordinationError, match="enough"):
+        await gather_all(work(begun.append(number) or number) for number in range(10_000))
+    assert len(begun) < 300 + AT_ONCE_MAX + 1
