@@ -410,9 +410,13 @@ async def test_a_request_for_a_topic_never_reaches_its_namesake(served):
     assert channel.log.messages == 1
 
 
-async def test_who_waits_on_a_deleted_topic_is_told(served):
-    """A parked GET ends with UnknownTopic."""
-    waiting = served.client.send_get("t", 0, 0, max_wait_ms=20_000)
+@pytest.mark.parametrize("stored", [False, True])
+async def test_who_waits_on_a_deleted_topic_is_told(served, stored):
+    """A parked GET ends with UnknownTopic, also while the log is still open."""
+    if stored:
+        await served.client.put("t", 0, [message(b"x")])
+    end = (await served.client.offsets("t", 0)).latest
+    waiting = served.client.send_get("t", 0, end, max_wait_ms=20_000)
     channels = served.node._partitions.channels
     await until(lambda: channels["t", 0].parked)
     async with served.cluster.admin() as admin:
