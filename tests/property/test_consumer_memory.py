@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from vq.backoff import Backoff
 from vq.client.consumer import fetch_sessions, fetcher
 from vq.client.consumer.delivery import DeliveryHooks
 from vq.client.consumer.fetch_sessions import Fetches
@@ -264,11 +265,10 @@ class History:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = Backoff(first_s=0.0005, most_s=0.001, jitter=0.5)
     for module in (fetch_sessions, fetcher):
-        monkeypatch.setattr(module, "_BACKOFF_S", 0.0005)
-        monkeypatch.setattr(module, "_BACKOFF_MAX_S", 0.001)
-    monkeypatch.setattr(fetcher, "_AGAIN_S", 0.0005)
-    monkeypatch.setattr(fetcher, "_AGAIN_MAX_S", 0.001)
+        monkeypatch.setattr(module, "_BACKOFF", quick)
+    monkeypatch.setattr(fetcher, "_AGAIN", quick)
     monkeypatch.setattr(fetcher, "_RECORD_BYTES_MAX", RECORD_MAX)
 
 

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from vq.backoff import Backoff
 from vq.client.config import MessageFactoryConfig
 from vq.client.future import report
 from vq.client.ids import IdGenerator, IdsUsedUp
@@ -39,8 +40,7 @@ from vq.remoting.transport import Network, TcpNetwork
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 _SHUT_DOWN = "the factory is shut down"
-_RECONNECT_S = 0.05
-_RECONNECT_MAX_S = 1.0
+_RECONNECT = Backoff(first_s=0.1, most_s=1.0, jitter=0.5)
 
 
 class ClusterClient:
@@ -307,8 +307,7 @@ class ClusterClient:
     async def _connect(self, address: Address) -> BrokerConnection:
         failures = self._failures.get(address, 0)
         if failures:
-            pause = min(_RECONNECT_MAX_S, _RECONNECT_S * 2 ** min(failures, 10))
-            await asyncio.sleep(pause * (0.5 + self.rng.random()))
+            await asyncio.sleep(_RECONNECT.pause_s(failures, self.rng))
         connection = await self._open(address, self._connection_closed)
         if connection.closed:
             raise ConnectionCut(f"{address} closed the connection at once")

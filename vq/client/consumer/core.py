@@ -8,6 +8,7 @@ position is committed before anybody else may claim it. Its states are in ``hold
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import socket
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vq import limits
+from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
 from vq.client.consumer import places
@@ -36,9 +38,8 @@ from vq.model import PartitionTrouble, TopicPartition, check_name
 logger = logging.getLogger(__name__)
 _DRAIN_WARNING_S = 10.0
 _CLOSE_S = 30.0
-#: Pauses before a broker that did not tell about a place is asked again: the first, the longest.
-_CHECK_AGAIN_S = 0.1
-_CHECK_AGAIN_MAX_S = 5.0
+#: Pauses before a broker that did not tell about a place is asked again.
+_CHECK_AGAIN = Backoff(first_s=0.1, most_s=5.0, jitter=0.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +204,7 @@ class ConsumerCore:
         """Start to fetch once the broker has not said that it is another place."""
         partition = reading.hold.partition
         tags = self._subscriptions[partition.topic].tags
-        pause_s = _CHECK_AGAIN_S
-        while True:
+        for tries in itertools.count(1):
             try:
                 reason = await places.why_another(self.reader.request, partition, begin, tags)
                 break
@@ -213,8 +213,7 @@ class ConsumerCore:
                     self._fetch_told(reading, error)
             if reading.hold.state is not State.CHECKING:
                 return  # the error proved that what was handled is gone
-            await asyncio.sleep(pause_s * (0.5 + self._cluster.rng.random()))
-            pause_s = min(_CHECK_AGAIN_MAX_S, pause_s * 2)
+            await asyncio.sleep(_CHECK_AGAIN.pause_s(tries, self._cluster.rng))
         self._fetch_told(reading, None)
         if reason:
             self._stop(reading, reason)

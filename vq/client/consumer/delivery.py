@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from operator import attrgetter, length_hint
 from typing import Any, NamedTuple, Protocol
 
+from vq.backoff import Backoff
 from vq.client.config import ConsumerConfig, OnListenerError
 from vq.client.consumer.decode import Decoder
 from vq.client.consumer.fetcher import Chunk, Rest
@@ -384,7 +385,8 @@ class ThreadDelivery:
         where_raised = error if self._tries == 1 else None
         logger.warning("%s: try %d: %s", self.where, self._tries, failed, exc_info=where_raised)
         self._stuck(failed)
-        return min(config.listener_backoff_s * 2.0 ** min(self._tries - 1, 30), _BACKOFF_MAX_S)
+        backoff = Backoff(first_s=config.listener_backoff_s, most_s=_BACKOFF_MAX_S)
+        return backoff.pause_s(self._tries)
 
     def _stuck(self, error: VqError) -> None:
         forget_locals(error)  # it is kept for as long as the partition stands still, or longer

@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable
 
 from vq import limits
+from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
 from vq.client.consumer.asker import Asker
 from vq.client.consumer.buffer_space import BufferSpace
@@ -31,8 +32,7 @@ from vq.remoting.wire_pb2 import FetchPartition, FetchRequest, FetchResponse, Fe
 logger = logging.getLogger(__name__)
 #: A broker that has not answered this long after the hold ended is asked again elsewhere.
 _GRACE_S = 10.0
-_BACKOFF_S = 0.02
-_BACKOFF_MAX_S = 1.0
+_BACKOFF = Backoff(first_s=0.02, most_s=1.0, jitter=0.5)
 #: One request waits, one changes what is waited for.
 _REQUESTS_MAX = 2
 #: Named by one request: the broker looks at each of them in one turn of its loop.
@@ -64,7 +64,7 @@ class Fetches:
         self._waiting: dict[Asker, None] = {}  # for a connection
         self._routes: object = None
         self._look_due = False
-        self._backoff_s = _BACKOFF_S
+        self._failures = 0  # since a broker answered
         self._timer: asyncio.TimerHandle | None = None
         self._remove_listener: Callable[[], None] | None = None
 
@@ -137,7 +137,7 @@ class Fetches:
     # What sessions tell ---------------------------------------------------------------------------
     def answered(self) -> None:
         """A broker answered; nothing stands against asking at once the next time."""
-        self._backoff_s = _BACKOFF_S
+        self._failures = 0
 
     def dropped(self, asker: Asker) -> None:
         """A partition has left its session, with an error of its own."""
@@ -167,8 +167,8 @@ class Fetches:
 
     def _retry_later(self) -> None:
         if self._timer is None and self._waiting:
-            pause = self._backoff_s * (0.5 + self.cluster.rng.random())
-            self._backoff_s = min(self._backoff_s * 2, _BACKOFF_MAX_S)
+            self._failures += 1
+            pause = _BACKOFF.pause_s(self._failures, self.cluster.rng)
             self._timer = self._loop.call_later(pause, self._retry)
 
     def _retry(self) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from vq import limits
+from vq.backoff import Backoff
 from vq.client.consumer.damage import report_damage
 from vq.client.consumer.fetch_sessions import Fetches, passes
 from vq.client.raised import shown
@@ -26,12 +27,10 @@ from vq.store.format import RECORD_HEADER_BYTES, RECORD_LENGTH_MAX
 
 logger = logging.getLogger(__name__)
 _CHUNK_OVERHEAD_BYTES = 512
-_BACKOFF_S = 0.02
-_BACKOFF_MAX_S = 1.0
+_BACKOFF = Backoff(first_s=0.02, most_s=1.0, jitter=0.5)
 #: Pauses before bytes that failed a check are read again: long enough that damage on disk, which
 #: stays, costs next to nothing.
-_AGAIN_S = 0.1
-_AGAIN_MAX_S = 30.0
+_AGAIN = Backoff(first_s=0.1, most_s=30.0, jitter=0.25)
 #: From this try on a record is read as a whole: what comes in many pieces may never come unhurt.
 _WHOLE_TRIES = 3
 _RECORD_BYTES_MAX = RECORD_HEADER_BYTES + RECORD_LENGTH_MAX
@@ -167,7 +166,7 @@ class PartitionFetcher:
         self._waiting = True  # for ``start``
         self.anxious = False
         self._stopped = False
-        self._backoff_s = _BACKOFF_S
+        self._failures = 0  # since the last answer
         self._timer: asyncio.TimerHandle | None = None
         self._again = _Again()
 
@@ -225,8 +224,7 @@ class PartitionFetcher:
         return share if self._again.tries < _WHOLE_TRIES else max(share, _RECORD_BYTES_MAX)
 
     async def _fetch_again(self) -> None:
-        pause = min(_AGAIN_S * 2 ** min(self._again.tries - 1, 16), _AGAIN_MAX_S)
-        await asyncio.sleep(pause * (0.75 + 0.5 * self._cluster.rng.random()))
+        await asyncio.sleep(_AGAIN.pause_s(self._again.tries, self._cluster.rng))
         room = self._again.room = self._loop.create_future()
         self.go_on()
         await room
@@ -352,7 +350,7 @@ class PartitionFetcher:
             return
         if self.anxious and self._told(None):
             self.anxious = False
-        self._backoff_s = _BACKOFF_S
+        self._failures = 0
         self.validate = False
         self.high_watermark = result.high_watermark
         chunk = chunk_of(result, body)
@@ -390,10 +388,10 @@ class PartitionFetcher:
         stays = not passes(error)
         if stays:
             self.anxious = True
-            self._backoff_s = _BACKOFF_MAX_S
         if self._timer is None:
-            pause = self._backoff_s * (0.5 + self._cluster.rng.random())
-            self._backoff_s = min(self._backoff_s * 2, _BACKOFF_MAX_S)
+            self._failures += 1
+            rng = self._cluster.rng
+            pause = _BACKOFF.longest_s(rng) if stays else _BACKOFF.pause_s(self._failures, rng)
             self._timer = self._loop.call_later(pause, self._retry)
         if stays:
             self._told(error)

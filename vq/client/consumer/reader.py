@@ -7,6 +7,7 @@ member reads ahead goes through ``fetcher``.
 import asyncio
 
 from vq import limits
+from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
 from vq.client.consumer.decode import Decoder
 from vq.client.consumer.fetcher import Chunk, chunk_of
@@ -19,6 +20,8 @@ from vq.store.record import bytes_needed
 
 #: A partition still unknown after pauses up to this one, and fresh routes, is taken to be none.
 _LOOK_AGAIN_S = 0.1
+#: Pauses of one request that follows a partition to its next broker.
+_FOLLOW = Backoff(first_s=0.02, most_s=0.5)
 #: How often ``get`` reads bytes that fail a check before it says so.
 _READS_OF_DAMAGE = 3
 #: What an offset on the wire can be.
@@ -107,8 +110,10 @@ class Reader:
         ``anew``: on a connection that is used for nothing else.
         """
         deadline = self._cluster.clock.monotonic() + self._cluster.config.request_timeout_s
-        pause = 0.02
+        tries = 0
         while True:
+            tries += 1
+            pause = _FOLLOW.pause_s(tries)
             try:
                 address, message.epoch = self._cluster.master_at(where, offset)
                 message.topic_id = self._cluster.routes.topic(where.topic).id
@@ -125,7 +130,6 @@ class Reader:
                     raise
                 self._cluster.refresh(where.topic)
             await asyncio.sleep(pause)
-            pause = min(0.5, pause * 2)
 
     def _is_beyond(self, where: TopicPartition) -> bool:
         """Whether the topic has no such partition, as far as is known here."""

@@ -24,6 +24,7 @@ from itertools import accumulate
 from typing import Literal, TypeVar
 
 from vq import errors
+from vq.backoff import Backoff
 from vq.client.config import ProducerConfig
 from vq.client.future import BlockingSendFuture, SendFuture
 from vq.client.producer.batch import Batch, bytes_of, fail_all
@@ -84,7 +85,8 @@ class PartitionQueue:
         self._producer_epoch = 0
         self._may_be_copied = False  # copies of an earlier epoch are not shut out yet
         self._next_sequence = 0
-        self._backoff_s = config.retry_backoff_s
+        self._backoff = Backoff(first_s=config.retry_backoff_s, most_s=config.retry_backoff_max_s)
+        self._failures = 0  # since the broker stored a batch
         self._refusal: errors.VqError | None = None  # why the broker takes nothing for now
         self._scan_at = 0.0
         self._full = config.batch_records  # so many messages filled a batch lately
@@ -235,7 +237,7 @@ class PartitionQueue:
     # What came back ---------------------------------------------------------------------------
     def on_stored(self, batch: Batch, offset: int) -> None:
         """The broker has ``batch`` durably, its first record at ``offset``."""
-        self._backoff_s = self._config.retry_backoff_s
+        self._failures = 0
         self._refusal = None
         batch.sent = False
         batch.stored = True
@@ -422,5 +424,5 @@ class PartitionQueue:
             self.in_flight.append(batch)
 
     def _pause(self, now: float) -> None:
-        self.retry_at = max(self.retry_at, now + self._backoff_s)
-        self._backoff_s = min(self._backoff_s * 2, self._config.retry_backoff_max_s)
+        self._failures += 1
+        self.retry_at = max(self.retry_at, now + self._backoff.pause_s(self._failures))

@@ -12,6 +12,7 @@ from support.broker import until
 from support.timers import NotedTimers
 
 from vq import limits
+from vq.backoff import Backoff
 from vq.client.consumer import fetch_sessions
 from vq.client.consumer.buffer_space import BufferSpace
 from vq.client.consumer.fetch_sessions import Fetches, passes
@@ -199,8 +200,8 @@ def refusal(handle: int, error: VqError) -> FetchResult:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch_sessions, "_BACKOFF_S", 0.002)
-    monkeypatch.setattr(fetch_sessions, "_BACKOFF_MAX_S", 0.004)
+    quick = Backoff(first_s=0.002, most_s=0.004, jitter=0.5)
+    monkeypatch.setattr(fetch_sessions, "_BACKOFF", quick)
 
 
 # Requests -----------------------------------------------------------------------------------------

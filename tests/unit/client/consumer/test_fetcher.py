@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from support.broker import until
 
 from vq import limits
+from vq.backoff import Backoff
 from vq.client.consumer import fetcher as fetchers
 from vq.client.consumer.fetcher import Chunk, PartitionFetcher, Rest
 from vq.errors import (
@@ -168,8 +170,7 @@ class Reader:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetchers, "_BACKOFF_S", 0.002)
-    monkeypatch.setattr(fetchers, "_BACKOFF_MAX_S", 0.004)
+    monkeypatch.setattr(fetchers, "_BACKOFF", Backoff(first_s=0.002, most_s=0.004, jitter=0.5))
 
 
 async def test_bytes_are_asked_for_one_range_after_the_other() -> None:
@@ -382,7 +383,7 @@ async def test_bytes_that_failed_a_check_are_read_again_on_a_connection_of_their
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What was under way is dropped, and what follows comes over the common connection again."""
-    monkeypatch.setattr(fetchers, "_AGAIN_S", 0.001)
+    monkeypatch.setattr(fetchers, "_AGAIN", replace(fetchers._AGAIN, first_s=0.001))
     reader = Reader()
     reader.answer(bytes(300))
     assert reader.asked == [100, 400]
@@ -411,7 +412,7 @@ async def test_pauses_before_reading_damage_again_grow_up_to_their_bound(
 
     noting = SimpleNamespace(**{**vars(asyncio), "sleep": note})
     monkeypatch.setattr(fetchers, "asyncio", noting)
-    monkeypatch.setattr(fetchers, "_BACKOFF_S", 0.001)
+    monkeypatch.setattr(fetchers, "_BACKOFF", Backoff(first_s=0.001, most_s=0.004, jitter=0.5))
     reader = Reader()
     for _ in range(12):
         reader.fetcher.fetch_again(100)
@@ -441,7 +442,7 @@ async def test_damage_that_comes_again_is_reported_to_the_broker(
     monkeypatch: pytest.MonkeyPatch, answer: VqError | None
 ) -> None:
     """Not at once: one bad read may be the way's. What becomes of the report changes nothing."""
-    monkeypatch.setattr(fetchers, "_AGAIN_S", 0.001)
+    monkeypatch.setattr(fetchers, "_AGAIN", replace(fetchers._AGAIN, first_s=0.001))
     reader = Reader()
     reader.cluster.report_answer = answer
     for tries in range(1, 4):
@@ -452,7 +453,7 @@ async def test_damage_that_comes_again_is_reported_to_the_broker(
 
 async def test_that_what_was_told_is_over_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, with the first answer, also where there is nothing new. A bug of the broker is told."""
-    monkeypatch.setattr(fetchers, "_BACKOFF_MAX_S", 0.001)
+    monkeypatch.setattr(fetchers, "_BACKOFF", Backoff(first_s=0.001, most_s=0.001, jitter=0.5))
     reader = Reader()
     reader.answer()
     assert reader.errors == []
@@ -539,7 +540,7 @@ async def test_half_a_record_does_not_hide_that_a_broker_came_up_anew() -> None:
 async def test_bytes_are_read_again_only_when_there_is_room_for_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fetchers, "_AGAIN_S", 0.001)
+    monkeypatch.setattr(fetchers, "_AGAIN", replace(fetchers._AGAIN, first_s=0.001))
     reader = Reader()
     reader.answer(b"x" * 100)
     reader.fetches.allowed = 10
