@@ -232,7 +232,11 @@ class TopicsView:
         await correct_counts(self._coordinator, before.counts, actual)
 
     async def run(self) -> None:
-        """Refresh for ever; the first ``refresh`` is the caller's."""
+        """Refresh for ever; the first ``refresh`` is the caller's.
+
+        Not a ``coordination.keeper``: there are two timers, what ``refresh`` raises is the answer
+        to those who asked, and a pause that grew would keep them waiting.
+        """
         loop = asyncio.get_running_loop()
         audit_at, retry_at = loop.time() + self._interval_s, loop.time() + PROBLEM_RETRY_S
         while True:

@@ -13,11 +13,10 @@ the client's membership.
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, TypeVar
 
 from vq.coordination.coordinator import (
-    BadVersion,
-    ConnectionLost,
     Coordinator,
     Create,
     Delete,
@@ -31,10 +30,10 @@ from vq.coordination.coordinator import (
 )
 from vq.coordination.paths import Assignment, CommittedOffset, Owner, Partition, PartitionOfGroup
 from vq.coordination.reading import numbered_children, read_numbered
+from vq.coordination.update import Plan, settle, update
 from vq.errors import CoordinationError
 from vq.model import TopicPartition
 
-TRIES_MAX: Final = 20
 #: Characters of what an owner node says of its trouble.
 STOPPED_TEXT_MAX: Final = 500
 Kept = TypeVar("Kept", bound=PartitionOfGroup)
@@ -81,24 +80,6 @@ async def read_partitions(
     return found
 
 
-async def read_assignments(
-    coordinator: Coordinator, group: str, topics: Sequence[str]
-) -> dict[TopicPartition, Assignment]:
-    """Return the last claim of every partition that was ever claimed."""
-    return await read_partitions(coordinator, Assignment, group, topics)
-
-
-async def read_owners(
-    coordinator: Coordinator, group: str, topics: Sequence[str], *, watch: Watch | None = None
-) -> dict[TopicPartition, str]:
-    """Return the member that consumes each partition now; unowned ones are left out.
-
-    ``watch`` hints when an owner comes or goes.
-    """
-    owners = await read_partitions(coordinator, Owner, group, topics, watch=watch)
-    return {partition: owner.member for partition, owner in owners.items()}
-
-
 async def claim(
     coordinator: Coordinator,
     group: str,
@@ -121,12 +102,13 @@ async def claim(
     topic, number = partition
     path, owner_path = Assignment.path(group, topic, number), Owner.path(group, topic, number)
     session_id = coordinator.session_id
-    for _ in range(TRIES_MAX):
+
+    async def plan(failed: CoordinationError | None) -> Plan[Claim]:
         if coordinator.session_id != session_id:
             raise SessionExpired(f"the session ended while {partition} was claimed")
+        if isinstance(failed, NoNode):
+            await make_parents(coordinator, group, topic)  # gone with a topic of that name
         version = await assignment_version(coordinator, group, partition)
-        if version is None:
-            continue
         release: list[Operation] = []
         with contextlib.suppress(NoNode):
             owner = await coordinator.get(owner_path, watch=watch)
@@ -139,36 +121,27 @@ async def claim(
         generation = version + 1
         value = Assignment(member=member, generation=generation).encode()
         owning = Owner(member=member, generation=generation).encode()
+        # Applied without an answer: the owner node is ours, and is replaced in the next round.
         operations = [Set(path, value, version), *release, Create(owner_path, owning, True)]
-        try:
-            await coordinator.multi(operations)
-        except (BadVersion, NodeExists):
-            continue
-        except NoNode:
-            await make_parents(coordinator, group, topic)  # gone with a topic of that name
-            continue
-        except ConnectionLost:
-            continue  # if it was applied, the owner node is ours and is replaced in the next round
-        return await with_progress(coordinator, Claim(group, member, partition, generation))
-    raise CoordinationError(f"{partition} of group {group!r} was not claimed in {TRIES_MAX} tries")
+        return Plan(operations, Claim(group, member, partition, generation))
+
+    claimed = await settle(coordinator, plan, what=f"{partition} of group {group!r}")
+    return await with_progress(coordinator, claimed)
 
 
 async def assignment_version(
     coordinator: Coordinator, group: str, partition: TopicPartition
-) -> int | None:
-    """Return the version of the assignment, made first (with its neighbours) if it is missing.
-
-    None: somebody else made it meanwhile; look again.
-    """
+) -> int:
+    """Return the version of the assignment, made first (with its neighbours) if it is missing."""
     topic, number = partition
     path = Assignment.path(group, topic, number)
     stat = await coordinator.exists(path)
     if stat is not None:
         return stat.version
     await make_parents(coordinator, group, topic)
-    with contextlib.suppress(NodeExists):
-        return (await coordinator.create(path, Assignment().encode())).version
-    return None
+    with contextlib.suppress(NodeExists):  # somebody else made it just now, with version 0 as well
+        await coordinator.create(path, Assignment().encode())
+    return 0
 
 
 async def make_parents(coordinator: Coordinator, group: str, topic: str) -> None:
@@ -184,16 +157,16 @@ async def with_progress(coordinator: Coordinator, claimed: Claim) -> Claim:
     """Return the claim with the progress that the tree has now."""
     topic, number = claimed.partition
     path = CommittedOffset.path(claimed.group, topic, number)
-    for _ in range(TRIES_MAX):
+
+    async def read(_: CoordinationError | None) -> Plan[Claim]:
         try:
             node = await coordinator.get(path)
         except NoNode:
-            return replace(claimed, committed=None, offset_version=None)
-        except ConnectionLost:
-            continue
+            return Plan((), replace(claimed, committed=None, offset_version=None))
         offset = CommittedOffset.decode(path, node.data)
-        return replace(claimed, committed=offset, offset_version=node.stat.version)
-    raise ConnectionLost(f"the progress of {claimed.partition} could not be read after its claim")
+        return Plan((), replace(claimed, committed=offset, offset_version=node.stat.version))
+
+    return await settle(coordinator, read, what=f"the progress of {claimed.partition}")
 
 
 async def is_younger(coordinator: Coordinator, group: str, partition: TopicPartition) -> bool:
@@ -245,24 +218,19 @@ async def tell(
     """
     topic, number = claimed.partition
     path = Owner.path(claimed.group, topic, number)
-    for _ in range(TRIES_MAX):
-        try:
-            node = await coordinator.get(path)
-            if not _is_held_by(node, path, claimed.member, coordinator.session_id):
-                return
-            value = replace(
-                Owner.decode(path, node.data),
-                stopped=stopped[:STOPPED_TEXT_MAX],
-                stopped_at=stopped_at,
-                stopped_since_ms=stopped_since_ms,
-            )
-            await coordinator.set(path, value.encode(), version=node.stat.version)
-        except NoNode:
-            return
-        except (BadVersion, ConnectionLost):
-            continue
-        return
-    raise ConnectionLost(f"what stops {claimed.partition} of {claimed.group!r} was not written")
+
+    def say(node: Node | None) -> Sequence[Operation]:
+        if node is None or not _is_held_by(node, path, claimed.member, coordinator.session_id):
+            return ()
+        value = replace(
+            Owner.decode(path, node.data),
+            stopped=stopped[:STOPPED_TEXT_MAX],
+            stopped_at=stopped_at,
+            stopped_since_ms=stopped_since_ms,
+        )
+        return [Set(path, value.encode(), node.stat.version)]
+
+    await update(coordinator, path, say, what=f"the owner node of {claimed.partition}")
 
 
 async def release(coordinator: Coordinator, claimed: Claim) -> None:
@@ -273,29 +241,25 @@ async def release(coordinator: Coordinator, claimed: Claim) -> None:
     """
     topic, number = claimed.partition
     path = Owner.path(claimed.group, topic, number)
-    for _ in range(TRIES_MAX):
-        try:
-            node = await coordinator.get(path)
-            if not _is_held_by(node, path, claimed.member, coordinator.session_id):
-                return
-            await coordinator.delete(path, version=node.stat.version)
-        except NoNode:
-            return
-        except (BadVersion, ConnectionLost):
-            continue
-        return
-    raise ConnectionLost(f"{claimed.partition} of group {claimed.group!r} was not released")
+
+    def give_up(node: Node | None) -> Sequence[Operation]:
+        if node is None or not _is_held_by(node, path, claimed.member, coordinator.session_id):
+            return ()
+        return [Delete(path, node.stat.version)]
+
+    await update(coordinator, path, give_up, what=f"the owner node of {claimed.partition}")
 
 
 async def fence_claims(coordinator: Coordinator, group: str, topic: str) -> None:
     """Raise the generation of every partition: no claim made so far commits anything any more."""
     for number in await numbered_children(coordinator, Assignment.parent(group, topic)):
         path = Assignment.path(group, topic, number)
-        for _ in range(TRIES_MAX):
-            stat = await coordinator.exists(path)
-            if stat is None:
-                break
-            fence = Assignment(member="", generation=stat.version + 1).encode()
-            with contextlib.suppress(BadVersion, NoNode):
-                await coordinator.set(path, fence, version=stat.version)
-                break
+        what = f"the assignment of {topic}-{number} in group {group!r}"
+        await update(coordinator, path, partial(_fence, path), what=what)
+
+
+def _fence(path: str, node: Node | None) -> Sequence[Operation]:
+    if node is None:
+        return ()
+    version = node.stat.version
+    return [Set(path, Assignment(member="", generation=version + 1).encode(), version)]

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from vq.coordination.claims import (
-    TRIES_MAX,
     Claim,
     assignment_version,
     make_parents,
@@ -28,7 +27,8 @@ from vq.coordination.coordinator import (
     Set,
 )
 from vq.coordination.paths import Assignment, CommittedOffset
-from vq.errors import CoordinationError, GenerationStale, InvalidArgument, InvalidState
+from vq.coordination.update import TRIES_MAX, Plan, settle
+from vq.errors import CoordinationError, InvalidArgument, InvalidState
 from vq.model import TopicPartition
 
 #: Commits in one ``multi``; two operations each.
@@ -45,12 +45,6 @@ class CommitResult:
 
     done: Mapping[TopicPartition, Claim] = field(default_factory=dict)
     stale: tuple[TopicPartition, ...] = ()
-
-    def raise_if_stale(self) -> None:
-        """Raise ``GenerationStale`` if any partition was lost."""
-        if self.stale:
-            names = ", ".join(str(each) for each in self.stale[:10])
-            raise GenerationStale(f"not committed, another member owns it now: {names}")
 
 
 async def commit(
@@ -85,7 +79,11 @@ async def _commit_step(
     done: dict[TopicPartition, Claim],
     stale: list[TopicPartition],
 ) -> None:
-    """Commit what is in ``step``, taking out one by one what cannot be; bounded by its length."""
+    """Commit what is in ``step``, taking out one by one what cannot be; bounded by its length.
+
+    Not ``update.settle``: the claims know the versions, so nothing is read before the write, and
+    one stale partition is taken out instead of the whole step being planned anew.
+    """
     lost = 0
     while step:
         operations = [operation for each in step for operation in _commit_operations(*each)]
@@ -178,13 +176,6 @@ async def read_offsets(
     return await read_partitions(coordinator, CommittedOffset, group, topics)
 
 
-async def _read_offset(coordinator: Coordinator, path: str) -> CommittedOffset | None:
-    try:
-        return CommittedOffset.decode(path, (await coordinator.get(path)).data)
-    except NoNode:
-        return None
-
-
 async def reset_offset(
     coordinator: Coordinator, group: str, partition: TopicPartition, offset: CommittedOffset
 ) -> None:
@@ -194,31 +185,24 @@ async def reset_offset(
     nothing any more, claims it again and goes on from here.
     """
     topic, number = partition
-    path = CommittedOffset.path(group, topic, number)
-    for _ in range(TRIES_MAX):
-        version = await assignment_version(coordinator, group, partition)
-        if version is None:
-            continue
-        fence = Set(
-            Assignment.path(group, topic, number),
-            Assignment(member="", generation=version + 1).encode(),
-            version,
-        )
-        stat = await coordinator.exists(path)
-        write: Operation = (
-            Create(path, offset.encode())
-            if stat is None
-            else Set(path, offset.encode(), stat.version)
-        )
-        try:
-            await coordinator.multi([fence, write])
-            return
-        except (BadVersion, NodeExists):
-            continue
-        except NoNode:
+    path, data = CommittedOffset.path(group, topic, number), offset.encode()
+    fence_path = Assignment.path(group, topic, number)
+    tried: set[int] = set()  # versions of the assignment that a try was to raise
+
+    async def plan(failed: CoordinationError | None) -> Plan[None]:
+        if isinstance(failed, NoNode):
             await make_parents(coordinator, group, topic)
-            continue
-        except ConnectionLost:
-            if await _read_offset(coordinator, path) == offset:
-                return
-    raise CoordinationError(f"the offset of {partition} changed {TRIES_MAX} times meanwhile")
+        version = await assignment_version(coordinator, group, partition)
+        try:
+            node = await coordinator.get(path)
+        except NoNode:
+            write: Operation = Create(path, data)
+        else:
+            if node.data == data and tried and version > max(tried):
+                return Plan((), None)  # our own write, whose answer was lost
+            write = Set(path, data, node.stat.version)
+        tried.add(version)
+        fence = Assignment(member="", generation=version + 1).encode()
+        return Plan([Set(fence_path, fence, version), write], None)
+
+    await settle(coordinator, plan, what=f"the offset of {partition}")

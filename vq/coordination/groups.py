@@ -6,23 +6,24 @@ step each and settle lost replies by reading; when to join is decided by the cli
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from vq.coordination.claims import TRIES_MAX
 from vq.coordination.coordinator import (
-    BadVersion,
-    ConnectionLost,
     Coordinator,
+    Create,
+    Delete,
     Node,
     NodeExists,
     NoNode,
-    Stat,
+    Operation,
+    Set,
     Watch,
     WatchEvent,
-    join,
 )
 from vq.coordination.paths import CONSUMERS, ConsumerGroup, Member
 from vq.coordination.reading import children_or_none, gather_all
+from vq.coordination.update import Plan, settle, update
 from vq.errors import CoordinationError, InvalidArgument, InvalidState
 from vq.model import check_name
 
@@ -58,20 +59,19 @@ async def ensure_group(
             would skip or repeat messages.
     """
     path = ConsumerGroup.path(check_name("group", group))
-    for _ in range(TRIES_MAX):
+
+    async def plan(_: CoordinationError | None) -> Plan[ConsumerGroup]:
         try:
             node = await coordinator.get(path)
         except NoNode:
-            with contextlib.suppress(NodeExists, ConnectionLost):
-                await coordinator.create(path, contract.encode(), parents=True)
-            continue
+            return Plan([Create(path, contract.encode())], contract)
         present = ConsumerGroup.decode(path, node.data)
         merged = _merged(group, present, contract)
         if merged == present:
-            return present
-        with contextlib.suppress(BadVersion, ConnectionLost):
-            await coordinator.set(path, merged.encode(), version=node.stat.version)
-    raise CoordinationError(f"the contract of group {group!r} changed {TRIES_MAX} times meanwhile")
+            return Plan((), present)
+        return Plan([Set(path, merged.encode(), node.stat.version)], merged)
+
+    return await settle(coordinator, plan, what=f"the contract of group {group!r}")
 
 
 def _merged(group: str, present: ConsumerGroup, wanted: ConsumerGroup) -> ConsumerGroup:
@@ -104,7 +104,7 @@ async def read_group(coordinator: Coordinator, group: str) -> ConsumerGroup | No
 
 
 # Members ----------------------------------------------------------------------------------------
-async def join_group(coordinator: Coordinator, group: str, member: str, value: Member) -> Stat:
+async def join_group(coordinator: Coordinator, group: str, member: str, value: Member) -> None:
     """Create this member's node; ``value.nonce`` must be unique to this process.
 
     Joining again with the same nonce in the same session changes only the value (new topics).
@@ -113,25 +113,20 @@ async def join_group(coordinator: Coordinator, group: str, member: str, value: M
         NodeExists: Another live member has this name.
     """
     path = Member.path(check_name("group", group), check_name("member", member))
-    for _ in range(TRIES_MAX):
-        with contextlib.suppress(ConnectionLost, NodeExists):
-            return await coordinator.create(path, value.encode(), ephemeral=True, parents=True)
-        try:
-            node = await coordinator.get(path)
-        except (NoNode, ConnectionLost):
-            continue
+
+    create = Create(path, value.encode(), ephemeral=True)
+
+    def join(node: Node | None) -> Sequence[Operation]:
+        if node is None:
+            return [create]
         found = Member.decode(path, node.data)
         if found.nonce != value.nonce:
             raise NodeExists(path, f"member {member!r} of group {group!r} is there already")
         if node.stat.ephemeral_owner != coordinator.session_id:
-            with contextlib.suppress(NoNode, BadVersion, ConnectionLost):  # of our dead session
-                await coordinator.delete(path, version=node.stat.version)
-            continue
-        if found == value:
-            return node.stat
-        with contextlib.suppress(NoNode, BadVersion, ConnectionLost):
-            return await coordinator.set(path, value.encode(), version=node.stat.version)
-    raise CoordinationError(f"member {member!r} could not join group {group!r}")
+            return [Delete(path, node.stat.version), create]  # it is of our dead session
+        return () if found == value else [Set(path, value.encode(), node.stat.version)]
+
+    await update(coordinator, path, join, what=f"member {member!r} of group {group!r}")
 
 
 async def name_came_free(
@@ -195,13 +190,6 @@ def decode_member(path: str, node: Node) -> MemberView:
     """Return what a member's node says."""
     name = path.rpartition("/")[2]
     return MemberView(name, Member.decode(path, node.data), node.stat.ephemeral_owner)
-
-
-async def group_topics(coordinator: Coordinator, group: str) -> list[str]:
-    """Return the topics that the group has progress or members on, sorted."""
-    offsets = await children_or_none(coordinator, join(ConsumerGroup.path(group), "offsets"))
-    owners = await children_or_none(coordinator, join(ConsumerGroup.path(group), "owners"))
-    return sorted({*offsets, *owners})
 
 
 async def delete_group(coordinator: Coordinator, group: str) -> None:

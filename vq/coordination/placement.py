@@ -6,7 +6,6 @@ it ends, only the last one may be open. Example, a move from ``b1`` to ``b2`` at
     [b1: 0…)   --close_span(500)-->   [b1: 0…500)   --open_span(b2)-->   [b1: 0…500) [b2: 500…)
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from vq.errors import InvalidArgument, InvalidState
@@ -77,20 +76,3 @@ def move(placement: PartitionPlacement, end: int, group: str) -> PartitionPlacem
     if placement.writer_group == group:
         raise InvalidArgument(f"{placement.topic}-{placement.partition} is on {group!r} already")
     return open_span(close_span(placement, end), group)
-
-
-def forget_spans(
-    placement: PartitionPlacement, log_starts: Mapping[str, int]
-) -> PartitionPlacement:
-    """Drop closed spans of which retention has left nothing.
-
-    ``log_starts`` says, for the groups that were asked, where their log of this partition starts.
-    Spans are dropped from the front only, so that the rest stays one sequence.
-    """
-    spans = placement.spans
-    while len(spans) > 1 and spans[0].end is not None:
-        log_start = log_starts.get(spans[0].group)
-        if log_start is None or log_start < spans[0].end:
-            break
-        spans = spans[1:]
-    return replace(placement, spans=spans)

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
+from vq.backoff import Backoff
 from vq.clock import Clock
 from vq.coordination.coordinator import (
     BadVersion,
@@ -26,12 +27,12 @@ from vq.coordination.coordinator import (
     Node,
     NodeExists,
     NoNode,
-    Operation,
     SessionExpired,
     SessionState,
     Set,
     WatchEvent,
 )
+from vq.coordination.keeper import Keeper
 from vq.coordination.open_counts import OpenCount, read_counts
 from vq.coordination.paths import (
     BROKERS,
@@ -42,7 +43,7 @@ from vq.coordination.paths import (
     OpenPartitions,
 )
 from vq.coordination.reading import children_or_none, count_partitions, gather_all
-from vq.coordination.session import end_task
+from vq.coordination.update import Plan, settle
 from vq.errors import CoordinationError, InvalidState
 from vq.model import Address, GroupView, NodeInfo, check_name
 
@@ -57,10 +58,10 @@ REGISTER_TIMEOUT_S: Final = 65.0
 AUDIT_INTERVAL_S: Final = 30.0
 #: Own sessions remembered as dead.
 DEAD_SESSIONS_MAX: Final = 16
-RETRY_S_MIN: Final = 0.1
-RETRY_S_MAX: Final = 5.0
-#: Compare-and-set tries before we say that something else keeps writing.
-TRIES_MAX: Final = 20
+#: Pauses between tries to register or lead; brokers that lost ZooKeeper together come back apart.
+_BACKOFF: Final = Backoff(first_s=0.2, most_s=5.0, jitter=0.2)
+#: Longest pause before a call that failed while registering is made again.
+_PAUSE_S: Final = 0.1
 
 
 class NameTaken(CoordinationError):
@@ -144,8 +145,14 @@ class BrokerRegistration:
         self._dead_sessions: deque[int] = deque(maxlen=DEAD_SESSIONS_MAX)
         self._session = coordinator.session_id
         self._incarnation: int | None = None
-        self._dirty = asyncio.Event()
-        self._keeper: asyncio.Task[None] | None = None
+        self._keeper = Keeper(
+            coordinator,
+            self._look,
+            what=f"registration of {group}/{node}",
+            audit_s=AUDIT_INTERVAL_S,
+            backoff=_BACKOFF,
+            rng=self._rng,
+        )
         self._remove_listener: Callable[[], None] | None = None
 
     @property
@@ -160,7 +167,7 @@ class BrokerRegistration:
             NameTaken: Another process holds the name longer than ``timeout_s``.
             CoordinationError: ZooKeeper did not answer.
         """
-        if self._keeper is not None:
+        if self._keeper.started:
             raise InvalidState("the registration was started before")
         self._session = self._coordinator.session_id
         self._remove_listener = self._coordinator.add_listener(self._on_session)
@@ -175,20 +182,18 @@ class BrokerRegistration:
                     self._remove_listener()
                     await self._withdraw()
                     raise
-                await asyncio.sleep(self._rng.uniform(0, RETRY_S_MIN))
+                await asyncio.sleep(self._rng.uniform(0, _PAUSE_S))
             except BaseException:
                 self._remove_listener()
                 raise
-        self._keeper = asyncio.create_task(self._keep())
+        self._keeper.start()
         return incarnation
 
     async def stop(self) -> None:
         """Stop keeping the registration and delete the node, if ZooKeeper can be reached."""
         if self._remove_listener is not None:
             self._remove_listener()
-        if self._keeper is not None:
-            await end_task(self._keeper)
-            self._keeper = None
+        await self._keeper.stop()
         self._incarnation = None
         await self._withdraw()
 
@@ -245,7 +250,7 @@ class BrokerRegistration:
         except NodeExists:
             pass
         except (ConnectionLost, SessionExpired):
-            await asyncio.sleep(self._rng.uniform(0, RETRY_S_MIN))
+            await asyncio.sleep(self._rng.uniform(0, _PAUSE_S))
         try:
             return await self._coordinator.get(self._path, watch=wake)
         except (NoNode, ConnectionLost, SessionExpired):
@@ -309,10 +314,10 @@ class BrokerRegistration:
             self._lose("the session ended")
         elif state is SessionState.CLOSED:
             self._lose("the coordinator was closed")
-        self._dirty.set()
+        self._keeper.wake()
 
     def _wake(self, _: WatchEvent) -> None:
-        self._dirty.set()
+        self._keeper.wake()
 
     def _lose(self, why: str) -> None:
         if self._incarnation is None:
@@ -322,29 +327,12 @@ class BrokerRegistration:
         if self._on_change is not None:
             self._on_change(None)
 
-    async def _keep(self) -> None:
-        """Compare the tree with what we believe, on every hint and on a slow timer."""
-        delay_s = RETRY_S_MIN
-        while True:
-            wait_s = AUDIT_INTERVAL_S if self._incarnation is not None else delay_s
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await self._dirty.wait()
-            self._dirty.clear()
-            if self._coordinator.state is SessionState.CLOSED:
-                return
-            try:
-                if self._incarnation is not None and not await self._is_ours():
-                    self._lose("its node is gone")
-                if self._incarnation is None:
-                    await self._register_and_watch(REGISTER_TIMEOUT_S)
-                delay_s = RETRY_S_MIN
-            except CoordinationError as error:
-                delay_s = min(RETRY_S_MAX, delay_s * 2 * self._rng.uniform(0.8, 1.2))
-                logger.warning("[node=%s] cannot register yet: %s", self._path, error)
-            except Exception:
-                delay_s = RETRY_S_MAX
-                logger.exception("[node=%s] registering stumbled, and goes on", self._path)
+    async def _look(self, _: bool) -> None:
+        """Compare the tree with what we believe; see ``Keeper``."""
+        if self._incarnation is not None and not await self._is_ours():
+            self._lose("its node is gone")
+        if self._incarnation is None:
+            await self._register_and_watch(REGISTER_TIMEOUT_S)
 
     async def _is_ours(self) -> bool:
         stat = await self._coordinator.exists(self._path, watch=self._wake)
@@ -395,13 +383,19 @@ class Leadership:
         self._on_change = on_change
         self._incarnation: int | None = None
         self._claimed_for: int | None = None
-        self._dirty = asyncio.Event()
-        self._keeper: asyncio.Task[None] | None = None
+        self._keeper = Keeper(
+            coordinator,
+            self._look,
+            what=f"leadership of {group}/{node}",
+            audit_s=AUDIT_INTERVAL_S,
+            backoff=_BACKOFF,
+            rng=self._rng,
+        )
 
     def registered(self, incarnation: int | None) -> None:
         """See ``OnRegistration``."""
         self._incarnation = incarnation
-        self._dirty.set()
+        self._keeper.wake()
 
     async def check(self, *, timeout_s: float = REGISTER_TIMEOUT_S) -> None:
         """See that this node's data directory is the one it was in sync with.
@@ -426,10 +420,10 @@ class Leadership:
                 messages lie in another data directory.
             CoordinationError: ZooKeeper did not answer.
         """
-        if self._keeper is not None:
+        if self._keeper.started:
             raise InvalidState("the leadership was started before")
         registered = await self._try(self._claim, timeout_s)
-        self._keeper = asyncio.create_task(self._keep())
+        self._keeper.start()
         return registered
 
     async def _try(self, call: Callable[[], Awaitable[T]], timeout_s: float) -> T:
@@ -442,13 +436,11 @@ class Leadership:
             except CoordinationError as error:
                 if not error.retriable or loop.time() >= deadline:
                     raise
-                await asyncio.sleep(self._rng.uniform(0, RETRY_S_MIN))
+                await asyncio.sleep(self._rng.uniform(0, _PAUSE_S))
 
     async def stop(self) -> None:
         """Claim nothing any more."""
-        if self._keeper is not None:
-            await end_task(self._keeper)
-            self._keeper = None
+        await self._keeper.stop()
 
     async def _claim(self) -> Registered:
         incarnation = self._incarnation
@@ -464,26 +456,10 @@ class Leadership:
             self._on_change(registered)
         return registered
 
-    async def _keep(self) -> None:
-        """Claim the group again after every new registration."""
-        delay_s = RETRY_S_MIN
-        while True:
-            is_due = self._incarnation is not None and self._incarnation != self._claimed_for
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(delay_s if is_due else None):
-                    await self._dirty.wait()
-            self._dirty.clear()
-            if self._incarnation is None or self._incarnation == self._claimed_for:
-                continue
-            try:
-                await self._claim()
-                delay_s = RETRY_S_MIN
-            except CoordinationError as error:
-                delay_s = min(RETRY_S_MAX, delay_s * 2 * self._rng.uniform(0.8, 1.2))
-                logger.warning("[node=%s] cannot lead yet: %s", self._path, error)
-            except Exception:
-                delay_s = RETRY_S_MAX
-                logger.exception("[node=%s] claiming the group failed, and goes on", self._path)
+    async def _look(self, _: bool) -> None:
+        """Claim the group for a new registration; see ``Keeper``."""
+        if self._incarnation is not None and self._incarnation != self._claimed_for:
+            await self._claim()
 
     async def claim_mastership(self, incarnation: int) -> int:
         """Become master of the group with a new epoch, which is returned.
@@ -493,31 +469,30 @@ class Leadership:
                 with this data directory.
         """
         path = GroupState.path(self.group)
-        for _ in range(TRIES_MAX):
+        own = Check(self._path, 0)
+        tried: GroupState | None = None
+
+        async def plan(_: CoordinationError | None) -> Plan[int]:
+            nonlocal tried
             try:
                 node = await self._coordinator.get(path)
-                state = GroupState.decode(path, node.data)
             except NoNode:
-                node, state = None, None
-            if state is not None:
-                await self._check_may_lead(state)
-            claimed = self._claimed(state, incarnation)
-            write: Operation = (
-                Create(path, claimed.encode())
-                if node is None
-                else Set(path, claimed.encode(), node.stat.version)
-            )
-            try:
-                await self._coordinator.multi([Check(self._path, 0), write])
-                return claimed.epoch
-            except (BadVersion, NodeExists):
-                continue
-            except ConnectionLost:
-                # Only this incarnation writes itself as master, so the record tells.
-                if await self._state_is(path, claimed):
-                    return claimed.epoch
-        raise CoordinationError(
-            f"the state of group {self.group!r} changed {TRIES_MAX} times during a claim"
+                tried = self._claimed(None, incarnation)
+                return Plan([own, Create(path, tried.encode())], tried.epoch)
+            state = GroupState.decode(path, node.data)
+            if state == tried:
+                # Only this incarnation writes itself as master, so the record tells that a claim
+                # without an answer was applied.
+                return Plan((), state.epoch)
+            await self._check_may_lead(state)
+            tried = self._claimed(state, incarnation)
+            return Plan([own, Set(path, tried.encode(), node.stat.version)], tried.epoch)
+
+        return await settle(
+            self._coordinator,
+            plan,
+            what=f"the state of group {self.group!r}",
+            again=(BadVersion, NodeExists, ConnectionLost),  # without our node there is no claim
         )
 
     async def _check_may_lead(self, state: GroupState) -> None:
@@ -570,13 +545,6 @@ class Leadership:
             directories={**state.directories, **directory},
         )
 
-    async def _state_is(self, path: str, wanted: GroupState) -> bool:
-        try:
-            node = await self._coordinator.get(path)
-        except NoNode:
-            return False
-        return GroupState.decode(path, node.data) == wanted
-
 
 async def ensure_group(
     coordinator: Coordinator,
@@ -591,30 +559,28 @@ async def ensure_group(
         CoordinationError: The node was changed or deleted again at every try.
     """
     path = BrokerGroup.path(check_name("group", group))
-    for _ in range(TRIES_MAX):
+
+    async def plan(_: CoordinationError | None) -> Plan[None]:
         try:
             node = await coordinator.get(path)
-            value = _group_value(path, node.data)
-            changed = replace(
-                value,
-                pool=value.pool if pool is None else pool,
-                labels=dict(labels or value.labels),
-            )
-            if changed == value:
-                return
-            await coordinator.set(path, changed.encode(), version=node.stat.version)
-            return
-        except BadVersion:
-            continue
         except NoNode:
             value = BrokerGroup(pool=pool, labels=dict(labels or {}))
             with contextlib.suppress(NodeExists):
                 await coordinator.create(BROKERS)
-            with contextlib.suppress(NodeExists):
-                # No topic names a group that never was, so nothing is open on it.
-                count = Create(OpenPartitions.path(group), OpenPartitions(open=0).encode())
-                await coordinator.multi([Create(path, value.encode()), count])
-    raise CoordinationError(f"the node of group {group!r} changed {TRIES_MAX} times meanwhile")
+            # No topic names a group that never was, so nothing is open on it.
+            count = Create(OpenPartitions.path(group), OpenPartitions(open=0).encode())
+            return Plan([Create(path, value.encode()), count], None)
+        value = _group_value(path, node.data)
+        changed = replace(
+            value,
+            pool=value.pool if pool is None else pool,
+            labels=dict(labels or value.labels),
+        )
+        if changed == value:
+            return Plan((), None)
+        return Plan([Set(path, changed.encode(), node.stat.version)], None)
+
+    await settle(coordinator, plan, what=f"the node of group {group!r}")
 
 
 async def group_names(coordinator: Coordinator) -> list[str]:
@@ -701,15 +667,6 @@ async def read_state(coordinator: Coordinator, group: str) -> GroupState | None:
     path = GroupState.path(group)
     try:
         return GroupState.decode(path, (await coordinator.get(path)).data)
-    except NoNode:
-        return None
-
-
-async def read_load(coordinator: Coordinator, group: str, node: str) -> BrokerLoad | None:
-    """Return what a node last said of its load, None if it says nothing."""
-    path = BrokerLoad.path(group, node)
-    try:
-        return BrokerLoad.decode(path, (await coordinator.get(path)).data)
     except NoNode:
         return None
 

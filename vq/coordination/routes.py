@@ -16,19 +16,18 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+from vq.backoff import Backoff
 from vq.coordination.coordinator import Coordinator, NoNode, SessionState, WatchEvent
-from vq.coordination.paths import TOPICS, BrokerNode, GroupState
-from vq.coordination.reading import TopicView, children_or_none, gather_all, read_topic
-from vq.coordination.session import end_task
-from vq.errors import CoordinationError, InvalidState, UnknownPartition, UnknownTopic
+from vq.coordination.keeper import Keeper
+from vq.coordination.paths import BrokerNode, GroupState
+from vq.coordination.reading import TopicView, gather_all, read_topic
+from vq.errors import InvalidState, UnknownPartition, UnknownTopic
 from vq.model import Address, PartitionPlacement, TopicPartition
 
 logger = logging.getLogger(__name__)
 
-#: Everything is read again this often, in case a watch was lost.
 AUDIT_INTERVAL_S: Final = 30.0
-RETRY_S_MIN: Final = 0.1
-RETRY_S_MAX: Final = 5.0
+_BACKOFF: Final = Backoff(first_s=0.1, most_s=5.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,20 +98,20 @@ class RouteWatcher:
 
     Args:
         coordinator: A started coordinator.
+        audit_s: Everything is read again this often, in case a watch was lost.
     """
 
-    def __init__(self, coordinator: Coordinator) -> None:
+    def __init__(self, coordinator: Coordinator, *, audit_s: float = AUDIT_INTERVAL_S) -> None:
         self._coordinator = coordinator
         self._snapshot = Routes()
         self._tracked: set[str] = set()
-        self._track_all = False
         self._dirty_topics: set[str] = set()
         self._dirty_groups: set[str] = set()
-        self._dirty_list = False
         self._dirty_whole = False  # everything is to be read past the server's own cache
-        self._hint = asyncio.Event()
+        self._keeper = Keeper(
+            coordinator, self._look, what="routes", audit_s=audit_s, backoff=_BACKOFF
+        )
         self._callbacks: list[Callable[[Routes], None]] = []
-        self._task: asyncio.Task[None] | None = None
         self._remove_listener: Callable[[], None] | None = None
         self._closed = False
         # One read of a thing at a time, or an older answer could replace a newer one.
@@ -148,12 +147,6 @@ class RouteWatcher:
             await self._read_topic(topic)
         return self._snapshot.partitions(topic)
 
-    async def track_all(self) -> None:
-        """Follow every topic of the cluster, also those made later."""
-        self._start()
-        self._track_all = True
-        await self._read_list()
-
     async def refresh(self, topic: str) -> tuple[PartitionPlacement, ...]:
         """Read a topic and the masters of its groups again, past the server's own cache.
 
@@ -171,73 +164,42 @@ class RouteWatcher:
         self._closed = True
         if self._remove_listener is not None:
             self._remove_listener()
-        if self._task is not None:
-            await end_task(self._task)
-            self._task = None
+        await self._keeper.stop()
 
     # Following ----------------------------------------------------------------------------------
     def _start(self) -> None:
         if self._closed:
             raise InvalidState("the route watcher is closed")
-        if self._task is None:
+        if not self._keeper.started:
             self._remove_listener = self._coordinator.add_listener(self._on_session)
-            self._task = asyncio.get_running_loop().create_task(self._follow())
+            self._keeper.start()
 
     def _on_session(self, state: SessionState) -> None:
         if state is SessionState.CONNECTED:
             self._mark_all()
+            self._keeper.wake()
 
     def _mark_all(self) -> None:
         self._dirty_topics |= self._tracked
         self._dirty_groups |= set(self._groups())
-        self._dirty_list = self._track_all
         self._dirty_whole = True
-        self._hint.set()
 
     def _on_topic(self, name: str, _: WatchEvent) -> None:
         if name in self._tracked:
             self._dirty_topics.add(name)
-            self._hint.set()
+            self._keeper.wake()
 
     def _on_group(self, group: str, _: WatchEvent) -> None:
         self._dirty_groups.add(group)
-        self._hint.set()
+        self._keeper.wake()
 
-    def _on_list(self, _: WatchEvent) -> None:
-        self._dirty_list = True
-        self._hint.set()
-
-    async def _follow(self) -> None:
-        """Re-read what is dirty, on hints and on a slow timer."""
-        delay_s = RETRY_S_MIN
-        while True:
-            try:
-                async with asyncio.timeout(AUDIT_INTERVAL_S):
-                    await self._hint.wait()
-            except TimeoutError:
-                self._mark_all()
-            self._hint.clear()
-            if self._coordinator.state is SessionState.CLOSED:
-                return
-            try:
-                await self._read_dirty()
-                delay_s = RETRY_S_MIN
-                continue
-            except CoordinationError as error:
-                logger.info("routes cannot be read now, keeping the old ones: %s", error)
-            except Exception:
-                logger.exception("reading routes stumbled, and goes on")
+    async def _look(self, everything: bool) -> None:
+        """Re-read what is dirty; see ``Keeper``."""
+        if everything:
             self._mark_all()
-            await asyncio.sleep(delay_s)
-            delay_s = min(RETRY_S_MAX, delay_s * 2)
-
-    async def _read_dirty(self) -> None:
         if self._dirty_whole:
             self._dirty_whole = False
             await self._coordinator.sync()
-        if self._dirty_list:
-            self._dirty_list = False
-            await self._read_list()
         topics, self._dirty_topics = sorted(self._dirty_topics), set()
         groups, self._dirty_groups = sorted(self._dirty_groups), set()
         for topic in topics:
@@ -247,18 +209,6 @@ class RouteWatcher:
         await gather_all(self._read_group(group) for group in groups if group in wanted)
 
     # Reading ------------------------------------------------------------------------------------
-    async def _read_list(self) -> None:
-        names = await children_or_none(self._coordinator, TOPICS, watch=self._on_list)
-        gone = self._tracked - set(names)
-        if self._track_all:
-            self._tracked = set(names)
-        for name in sorted(gone):
-            self._publish_topic(name, None)
-        for name in names:
-            if name not in self._snapshot.topics:
-                with contextlib.suppress(UnknownTopic):
-                    await self._read_topic(name)
-
     async def _read_topic(self, name: str, *, groups_too: bool = False) -> None:
         """Read one topic and the masters of groups that are new (or, if wanted, of all)."""
         watch = _Hint(self._on_topic, name)

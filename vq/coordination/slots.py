@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Final
 
 from vq import limits
+from vq.backoff import Backoff
 from vq.clock import Clock
 from vq.coordination.coordinator import (
     BadVersion,
@@ -31,22 +32,27 @@ from vq.coordination.coordinator import (
     SessionState,
     Set,
 )
+from vq.coordination.keeper import Keeper
 from vq.coordination.paths import SLOT_MARKS, SLOTS, Slot, SlotCounter, SlotMark
-from vq.coordination.session import end_task
 from vq.errors import CoordinationError, InvalidState
 
 logger = logging.getLogger(__name__)
 
 #: Tries to win a slot against other producers that start at the same time.
 LEASE_TRIES_MAX: Final = 200
-RETRY_S_MIN: Final = 0.05
-RETRY_S_MAX: Final = 5.0
+#: Pauses after a try to lease a slot, or to move a mark, that ZooKeeper did not answer.
+_BACKOFF: Final = Backoff(first_s=0.05, most_s=5.0)
+#: Upper bound of the pause after a lost race for a slot, for each race lost so far; at most 1 s. It
+#: grows by addition: those that started together are as many as there are slots to go round, and
+#: doubling would have the last of them wait for seconds.
+_RACE_S: Final = 0.05
 #: How far a mark is kept ahead of the holder's clock. When the holder dies and all other slots are
 #: leased within this time, the next holder begins its ids that far in the future.
 MARK_AHEAD_MS: Final = 600_000
 #: How often it is moved: half of that, so that one move may fail.
 MARK_S: Final = MARK_AHEAD_MS / 2_000
-#: Tries of one move of a mark whose version proves wrong, before a pause.
+#: Tries of one move of a mark whose version proves wrong, before a pause. Not by ``update``: the
+#: holder knows the version without reading, and reads only when it proves wrong.
 MOVE_TRIES_MAX: Final = 3
 #: So many slots are passed over because their marks lie further ahead of this clock than that: a
 #: former holder's clock was wrong. When all of them do, it is this clock that was set back.
@@ -72,7 +78,7 @@ class SlotLease:
         coordinator: A started coordinator.
         clock: For ``since`` in the node.
         holder: Shown to operators: client id, host, process id.
-        rng: For back-off.
+        rng: For the pauses after a lost race.
         on_change: Told the new slot or None, on the loop; must not block.
         on_mark: Told ``until_ms`` when it has moved, and 0 when no id may be made any more, since
             the slot is given back; on the loop, must not block.
@@ -105,8 +111,9 @@ class SlotLease:
         self._mark_sent_ms = 0  # the latest mark of the slot that was ever sent, or read
         self._count = slots
         self._slot: int | None = None
-        self._wanted = asyncio.Event()
-        self._keeper: asyncio.Task[None] | None = None
+        self._keeper = Keeper(
+            coordinator, self._look, what="message-id slot", audit_s=MARK_S, backoff=_BACKOFF
+        )
         self._remove_listener: Callable[[], None] | None = None
 
     @property
@@ -120,21 +127,19 @@ class SlotLease:
         Raises:
             CoordinationError: All slots are taken, or ZooKeeper did not answer.
         """
-        if self._keeper is not None:
+        if self._keeper.started:
             raise InvalidState("the slot lease was started before")
         slot = await self._lease()
         self._remove_listener = self._coordinator.add_listener(self._on_session)
         self._set(slot)
-        self._keeper = asyncio.create_task(self._keep())
+        self._keeper.start()
         return slot
 
     async def stop(self) -> None:
         """Give the slot back, if ZooKeeper can be reached; otherwise it ends with the session."""
         if self._remove_listener is not None:
             self._remove_listener()
-        if self._keeper is not None:
-            await end_task(self._keeper)
-            self._keeper = None
+        await self._keeper.stop()
         slot, self._slot = self._slot, None
         if slot is not None and self._coordinator.state is SessionState.CONNECTED:
             self._on_mark(0)  # the mark is about to be set to what was used
@@ -162,11 +167,13 @@ class SlotLease:
         return max(latest_ms + MARK_AHEAD_MS, self._mark_sent_ms)
 
     async def _lease(self) -> int:
+        # Not by ``update``: a lost race is followed by a pause, and a lease whose answer was lost
+        # by one of another slot.
         value = Slot(holder=self._holder, since_ms=self._clock.wall_ms()).encode()
         passed: set[int] = set()
         for attempt in range(LEASE_TRIES_MAX):
             if attempt > len(passed):
-                await asyncio.sleep(self._rng.uniform(0, min(1.0, RETRY_S_MIN * attempt)))
+                await asyncio.sleep(self._rng.uniform(0, min(1.0, _RACE_S * attempt)))
             try:
                 version, slot = await self._free_slot(passed)
                 marked_ms, mark_version = await self._read_mark(slot)
@@ -237,33 +244,36 @@ class SlotLease:
     def move_mark_soon(self) -> None:
         """Move the mark now: the clock stands behind it."""
         if self._slot is not None:
-            self._wanted.set()
+            self._keeper.wake()
 
-    async def _move_mark(self) -> bool:
-        """Keep the mark of the slot held now ahead of its ids; return False to be tried again."""
+    async def _move_mark(self) -> None:
+        """Keep the mark of the slot held now ahead of its ids.
+
+        Raises:
+            CoordinationError: It is perhaps moved; then the version proves wrong at the next try.
+        """
         slot = self._slot
-        try:
-            for _ in range(MOVE_TRIES_MAX):
-                if slot is None or slot != self._slot:
-                    return True
-                self._mark_sent_ms = until_ms = self._mark_ahead()
-                try:
-                    version = await self._write_mark(slot, SlotMark(until_ms=until_ms).encode())
-                except (BadVersion, NodeExists, NoNode):
-                    # An earlier move had no answer and was done, or a server was read that lagged.
-                    if not await self._read_again(slot) and slot == self._slot:
-                        logger.warning("a message-id slot is not ours any more: slot=%d", slot)
-                        self._set(None)
-                        self._wanted.set()
-                else:
-                    if slot == self._slot:
-                        self._mark_version, self.until_ms = version, until_ms
-                        self._on_mark(until_ms)
-                    return True
-        except CoordinationError as error:
-            # Perhaps moved: then the version proves wrong at the next try.
-            logger.info("the mark of message-id slot %d is not moved now: %s", slot, error)
-        return False
+        for _ in range(MOVE_TRIES_MAX):
+            if slot is None or slot != self._slot:
+                return
+            self._mark_sent_ms = until_ms = self._mark_ahead()
+            try:
+                version = await self._write_mark(slot, SlotMark(until_ms=until_ms).encode())
+            except (BadVersion, NodeExists, NoNode):
+                # An earlier move had no answer and was done, or a server was read that lagged.
+                if not await self._read_again(slot) and slot == self._slot:
+                    logger.warning("a message-id slot is not ours any more: slot=%d", slot)
+                    self._set(None)
+                    self._keeper.wake()
+            else:
+                if slot == self._slot:
+                    self._mark_version, self.until_ms = version, until_ms
+                    self._on_mark(until_ms)
+                return
+        if slot == self._slot:
+            raise CoordinationError(
+                f"the mark of message-id slot {slot} changed {MOVE_TRIES_MAX} times meanwhile"
+            )
 
     async def _write_mark(self, slot: int, mark: bytes) -> int:
         """Write the mark, whose version is known; return the next version."""
@@ -292,7 +302,7 @@ class SlotLease:
     def _on_session(self, state: SessionState) -> None:
         if state in {SessionState.LOST, SessionState.CLOSED}:
             self._set(None)  # CLOSED without LOST before: nobody keeps the session alive any more
-            self._wanted.set()
+            self._keeper.wake()
 
     def _set(self, slot: int | None) -> None:
         if slot == self._slot:
@@ -301,39 +311,11 @@ class SlotLease:
         if self._on_change is not None:
             self._on_change(slot)
 
-    async def _keep(self) -> None:
-        delay_s = RETRY_S_MIN
-        next_move_s = MARK_S
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(next_move_s):
-                    await self._wanted.wait()
-            self._wanted.clear()
-            if self._slot is not None:
-                next_move_s = await self._keep_ahead(next_move_s)
-                continue
-            if self._coordinator.state is SessionState.CLOSED:
-                return
-            try:
-                slot = await self._lease()
-            except CoordinationError as error:
-                logger.warning("no message-id slot yet: %s", error)
-            except Exception:
-                logger.exception("leasing a message-id slot stumbled, and goes on")
-            else:
-                delay_s, next_move_s = RETRY_S_MIN, MARK_S
-                if not self._wanted.is_set():
-                    self._set(slot)
-                continue
-            self._wanted.set()
-            await asyncio.sleep(delay_s)
-            delay_s = min(RETRY_S_MAX, delay_s * 2)
-
-    async def _keep_ahead(self, paused_s: float) -> float:
-        """Move the mark, and return the seconds until the next move."""
-        try:
-            if await self._move_mark():
-                return MARK_S
-        except Exception:
-            logger.exception("moving the mark of a message-id slot stumbled, and goes on")
-        return RETRY_S_MIN if paused_s >= MARK_S else min(RETRY_S_MAX, MARK_S, paused_s * 2)
+    async def _look(self, _: bool) -> None:
+        """Move the mark of the slot, or lease one; see ``Keeper``."""
+        if self._slot is not None:
+            await self._move_mark()
+            return
+        slot = await self._lease()
+        if not self._keeper.hinted:  # else its session may have ended meanwhile
+            self._set(slot)

@@ -62,6 +62,7 @@ from vq.coordination.reading import (
     read_topic,
 )
 from vq.coordination.registry import counted_groups
+from vq.coordination.update import TRIES_MAX, Plan, settle
 from vq.errors import CoordinationError, InvalidArgument, UnknownTopic
 from vq.model import PartitionPlacement, Span, TopicSettings, check_name
 
@@ -82,8 +83,6 @@ __all__ = [
 
 #: Partitions made or deleted by one ``multi``.
 STEP_PARTITIONS: Final = 500
-#: Compare-and-set tries before we say that somebody else keeps changing the topic.
-CHANGE_TRIES_MAX: Final = 20
 #: Longest pause before a topic is tried to be made again, since somebody else placed partitions on
 #: the same groups; so many times longer as it was tried.
 _PAUSE_S: Final = 0.005
@@ -139,7 +138,7 @@ async def create_topic(
     whole = settings.partitions <= STEP_PARTITIONS
     phase = READY if whole else CREATING
     topic = Topic(id=f"{rng.getrandbits(64):016x}", settings=settings, phase=phase)
-    for number in range(1, CHANGE_TRIES_MAX + 1):
+    for number in range(1, TRIES_MAX + 1):
         views, counts = await counted_groups(coordinator)
         places = allocate(settings.partitions, views, pool=settings.pool)
         try:
@@ -166,21 +165,18 @@ async def delete_topic(coordinator: Coordinator, name: str) -> None:
         UnknownTopic: There is none of this name.
     """
     path = Topic.path(check_name("topic", name))
-    for _ in range(CHANGE_TRIES_MAX):
+
+    async def plan(_: CoordinationError | None) -> Plan[None]:
         view = await read_topic(coordinator, name, any_phase=True)
         topic = Topic(id=view.id, settings=view.settings, phase=DELETING)
-        try:
-            operations = [
-                Set(path, topic.encode(), view.version),
-                *await _remember_deletion(coordinator, view),
-                *await _uncounted(coordinator, view),
-            ]
-            await coordinator.multi(operations)
-            break
-        except (BadVersion, NoNode, NodeExists, ConnectionLost):
-            continue
-    else:
-        raise _too_busy(name)
+        operations = [
+            Set(path, topic.encode(), view.version),
+            *await _remember_deletion(coordinator, view),
+            *await _uncounted(coordinator, view),
+        ]
+        return Plan(operations, None)
+
+    await settle(coordinator, plan, what=f"topic {name!r}")
     for group in await children_or_none(coordinator, CONSUMERS):
         for parent in (Owner.parent, CommittedOffset.parent):
             await _delete_tree(coordinator, parent(group, name))
@@ -232,7 +228,7 @@ async def add_partitions(coordinator: Coordinator, name: str, count: int) -> Top
         raise InvalidArgument(f"count = {count} is outside [1, {STEP_PARTITIONS}]")
     view = await describe_topic(coordinator, name)
     total = len(view.partitions) + count
-    for _ in range(CHANGE_TRIES_MAX):
+    for _ in range(TRIES_MAX):
         try:
             await _add_partitions(coordinator, view, total)
             break
@@ -259,7 +255,8 @@ async def change_settings(
         UnknownTopic: There is none of this name.
         InvalidArgument: The number of partitions differs.
     """
-    for _ in range(CHANGE_TRIES_MAX):
+
+    async def plan(_: CoordinationError | None) -> Plan[None]:
         view = await describe_topic(coordinator, name)
         if settings.partitions != len(view.partitions):
             raise InvalidArgument(
@@ -267,11 +264,12 @@ async def change_settings(
                 "partitions are added with add_partitions"
             )
         if settings == view.settings:
-            return view
+            return Plan((), None)
         topic = Topic(id=view.id, settings=settings)
-        with contextlib.suppress(BadVersion, ConnectionLost):
-            await coordinator.set(Topic.path(name), topic.encode(), version=view.version)
-    raise _too_busy(name)
+        return Plan([Set(Topic.path(name), topic.encode(), view.version)], None)
+
+    await settle(coordinator, plan, what=f"topic {name!r}")
+    return await describe_topic(coordinator, name)
 
 
 async def change_placement(
@@ -291,7 +289,8 @@ async def change_placement(
     opened = _opened([placement])
     opened.subtract(_opened([view.partitions[number]]))
     data = Partition(spans=check_spans(placement).spans, state=placement.state).encode()
-    for _ in range(CHANGE_TRIES_MAX):
+
+    async def plan(_: CoordinationError | None) -> Plan[TopicView]:
         topic, operations = await _changes_of(coordinator, view.name, number, data, version, opened)
         if topic.id != view.id:
             raise UnknownTopic(f"topic {view.name!r} was deleted and made again meanwhile")
@@ -301,11 +300,10 @@ async def change_placement(
             if node.data != data:
                 raise BadVersion(path)
             written = node.stat.version  # our own write, whose reply was lost
-            return view.with_partitions({number: (placement, written)})
-        with contextlib.suppress(BadVersion, NoNode, ConnectionLost):
-            await coordinator.multi(operations)
-            return view.with_partitions({number: (placement, version + 1)})
-    raise _too_busy(view.name)
+            return Plan((), view.with_partitions({number: (placement, written)}))
+        return Plan(operations, view.with_partitions({number: (placement, version + 1)}))
+
+    return await settle(coordinator, plan, what=f"topic {view.name!r}")
 
 
 async def touch_partition(coordinator: Coordinator, name: str, number: int, version: int) -> None:
@@ -317,15 +315,17 @@ async def touch_partition(coordinator: Coordinator, name: str, number: int, vers
         ConnectionLost: Whether it was raised is unknown.
     """
     path = Partition.path(name, number)
-    for _ in range(CHANGE_TRIES_MAX):
+
+    async def plan(_: CoordinationError | None) -> Plan[None]:
         node = await coordinator.get(path)
-        _, operations = await _changes_of(coordinator, name, number, node.data, version, {})
+        _topic, operations = await _changes_of(coordinator, name, number, node.data, version, {})
         if operations is None or node.stat.version != version:
             raise BadVersion(path)
-        with contextlib.suppress(BadVersion):  # of another partition; of this one: seen above
-            await coordinator.multi(operations)
-            return
-    raise _too_busy(name)
+        return Plan(operations, None)
+
+    # BadVersion is of another partition's change; of this one's: seen by the plan. A lost answer
+    # stays unknown, since nothing tells our own touch from another change.
+    await settle(coordinator, plan, what=f"topic {name!r}", again=(BadVersion,))
 
 
 # Helpers --------------------------------------------------------------------------------------
@@ -426,7 +426,7 @@ async def _create_rest(
             if await coordinator.exists(step[-1].path) is None:
                 raise
     ready = replace(topic, phase=READY)
-    for _ in range(CHANGE_TRIES_MAX):
+    for _ in range(TRIES_MAX):
         counts = await count_operations(coordinator, Counter(places))
         try:
             await coordinator.multi([Set(Topic.path(name), ready.encode(), 0), *counts])
@@ -495,7 +495,7 @@ async def _delete_tree(coordinator: Coordinator, path: str) -> None:
             await coordinator.multi([Delete(f"{path}/{name}") for name in step])
         except (NoNode, NotEmpty, ConnectionLost):
             await gather_all(_delete_tree(coordinator, f"{path}/{name}") for name in step)
-    for _ in range(CHANGE_TRIES_MAX):
+    for _ in range(TRIES_MAX):
         try:
             await coordinator.delete(path)
             return
@@ -509,7 +509,7 @@ async def _delete_tree(coordinator: Coordinator, path: str) -> None:
 
 
 def _too_busy(name: str) -> CoordinationError:
-    return CoordinationError(f"topic {name!r} changed {CHANGE_TRIES_MAX} times meanwhile; retry")
+    return CoordinationError(f"topic {name!r} changed {TRIES_MAX} times meanwhile; retry")
 
 
 assert STEP_PARTITIONS + COUNTS_PER_MULTI_MAX + 3 <= MULTI_OPERATIONS_MAX, (

@@ -17,14 +17,16 @@ async def test_a_claim_owns_with_a_rising_generation(client, other) -> None:
     """Release and claim by another: the generation rises, progress goes along."""
     mine = await claims.claim(client, "g", "m1", P0)
     assert (mine.generation, mine.committed) == (1, None)
-    assert await claims.read_owners(client, "g", ["t"]) == {P0: "m1"}
+    assert await claims.read_partitions(client, Owner, "g", ["t"]) == {
+        P0: Owner(member="m1", generation=1)
+    }
     done = await commits.commit(client, [(mine, at(100))])
     await claims.release(client, done.done[P0])
-    assert await claims.read_owners(client, "g", ["t"]) == {}
+    assert await claims.read_partitions(client, Owner, "g", ["t"]) == {}
     theirs = await claims.claim(other, "g", "m2", P0)
     assert theirs.generation == 2
     assert theirs.committed == at(100)
-    assert await claims.read_assignments(client, "g", ["t"]) == {
+    assert await claims.read_partitions(client, Assignment, "g", ["t"]) == {
         P0: Assignment(member="m2", generation=2)
     }
 

@@ -47,7 +47,6 @@ async def test_an_unknown_group_is_none(client) -> None:
     assert await groups.read_group(client, "g") is None
     assert await groups.list_groups(client) == []
     assert await groups.members(client, "g") == {}
-    assert await groups.group_topics(client, "g") == []
 
 
 # Members ----------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vq.coordination.placement import check_spans, close_span, forget_spans, move, open_span
+from vq.coordination.placement import check_spans, close_span, move, open_span
 from vq.errors import InvalidArgument, InvalidState
 from vq.model import PartitionPlacement, PartitionState, Span
 
@@ -74,12 +74,3 @@ def test_spans_without_gaps_or_overlaps_only(spans: tuple[Span, ...]) -> None:
     """A gap would be silent loss, an overlap two truths."""
     with pytest.raises(InvalidArgument):
         check_spans(placed(*spans))
-
-
-def test_spans_are_forgotten_from_the_front_once_nothing_is_left() -> None:
-    """Only groups that said where their log starts are judged; the open span always stays."""
-    spans = (Span("a", 0, 10), Span("b", 10, 20), Span("c", 20))
-    assert forget_spans(placed(*spans), {"a": 10}).spans == spans[1:]
-    assert forget_spans(placed(*spans), {"a": 9, "b": 20}).spans == spans
-    assert forget_spans(placed(*spans), {"a": 10, "b": 20, "c": 99}).spans == spans[2:]
-    assert forget_spans(placed(*spans), {}).spans == spans

@@ -56,7 +56,7 @@ class Cluster:
             each._in_flight or each._request_pipe._items or each._reply_pipe._items
             for each in self.ensemble._clients
         )
-        return calls or any(each._hint.is_set() for each in self.watchers)
+        return calls or any(each._keeper.hinted for each in self.watchers)
 
     async def follow(self, clients: int) -> None:
         """Have so many clients, and the broker, follow the topic."""
@@ -140,6 +140,7 @@ async def test_a_move_costs_what_changed(partitions: int, clients: int) -> None:
             before = after
         for watcher in cluster.watchers:
             watcher._mark_all()
+            watcher._keeper.wake()
         cluster.broker.hint()
         await cluster.broker.refresh()
         after = await cluster.quiet()

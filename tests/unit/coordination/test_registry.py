@@ -269,16 +269,15 @@ async def test_a_node_leads_only_with_the_directory_it_was_in_sync_with(client) 
 
 async def test_load_is_published_and_ends_with_the_session(client, other) -> None:
     """Written again and again; unknown is None, not zero."""
-    one = broker(client)
+    one, path = broker(client), BrokerLoad.path("b1", "n1")
     await one.start()
-    assert await registry.read_load(other, "b1", "n1") is None
+    assert await other.exists(path) is None
     for depth in (1, 2):
         await one.registration.publish_load(BrokerLoad(queue_depth=depth, messages_per_s=0.5))
-    assert await registry.read_load(other, "b1", "n1") == BrokerLoad(
-        queue_depth=2, messages_per_s=0.5
-    )
+    said = BrokerLoad.decode(path, (await other.get(path)).data)
+    assert said == BrokerLoad(queue_depth=2, messages_per_s=0.5)
     await client.close()
-    assert await registry.read_load(other, "b1", "n1") is None
+    assert await other.exists(path) is None
 
 
 async def test_the_pool_can_be_set_and_draining_is_kept(client) -> None:

@@ -117,17 +117,6 @@ async def test_a_restarted_master_is_shown_with_its_new_epoch(ensemble, admin, w
     assert seen.index(None) < seen.index(2)
 
 
-async def test_all_topics_are_followed_on_request(admin, watcher) -> None:
-    """Those there are and those to come; gone ones vanish."""
-    await topics.create_topic(admin, "t1")
-    await watcher.track_all()
-    assert set(watcher.snapshot.topics) == {"t1"}
-    await topics.create_topic(admin, "t2")
-    await until(lambda: set(watcher.snapshot.topics) == {"t1", "t2"})
-    await topics.delete_topic(admin, "t1")
-    await until(lambda: set(watcher.snapshot.topics) == {"t2"})
-
-
 async def test_the_picture_stays_while_zookeeper_is_away(ensemble, admin, client, watcher) -> None:
     """Old routes serve on; a change made meanwhile is read after the reconnection."""
     await topics.create_topic(admin, "t")
@@ -152,14 +141,13 @@ async def test_a_lost_watch_event_is_made_good_by_refresh(ensemble, admin, clien
 
 
 @pytest.mark.parametrize("how", ["audit", "reconnection"])
-async def test_lost_watch_events_are_made_good_by_themselves(
-    ensemble, admin, client, watcher, monkeypatch, how
-) -> None:
-    """Those of topics, of masters and of the list: by the audit, and after a reconnection."""
-    if how == "audit":
-        monkeypatch.setattr("vq.coordination.routes.AUDIT_INTERVAL_S", 0.01)
+async def test_lost_watch_events_are_made_good_by_themselves(ensemble, admin, client, how) -> None:
+    """Those of topics, of masters and of a topic to come: by the audit, after a reconnection."""
+    watcher = RouteWatcher(client, audit_s=0.01 if how == "audit" else 1_000.0)
     await topics.create_topic(admin, "t", TopicSettings(partitions=2))
-    await watcher.track_all()
+    await watcher.track("t")
+    with pytest.raises(UnknownTopic):
+        await watcher.track("u")
     ensemble.hold_events(client)
     await topics.add_partitions(admin, "t", 1)
     await topics.create_topic(admin, "u")
@@ -178,6 +166,7 @@ async def test_lost_watch_events_are_made_good_by_themselves(
     for number, group in enumerate(("b1", "b2"), start=1):
         address = Address("127.0.0.1", number)
         await until(lambda: watcher.snapshot.master(group) == (address, 2))  # noqa: B023
+    await watcher.close()
 
 
 class SlowFirst:

@@ -126,7 +126,8 @@ class Group:
 
     async def owners(self) -> dict[TopicPartition, str]:
         async with self.cluster.admin() as coordinator:
-            return await claims.read_owners(coordinator, "g", ["t"])
+            owners = await claims.read_partitions(coordinator, Owner, "g", ["t"])
+            return {where: owner.member for where, owner in owners.items()}
 
     async def members(self) -> list[str]:
         async with self.cluster.admin() as coordinator:

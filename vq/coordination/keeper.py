@@ -1,0 +1,121 @@
+"""Keeping something true in ZooKeeper: one task that looks again and again.
+
+In here: when to look. Not in here: what is looked at and mended; the owner's ``look`` does that.
+
+    hint       a watch fired, a session began, the owner wants it: look now
+    audit      no hint for ``audit_s``: look all the same, since a watch may be lost
+    failure    look again after a back-off; a hint shortens the pause, but never below the first one
+    CLOSED     the coordinator has given up: the end
+
+A hint says only that something may have changed, so ``look`` compares with the tree whatever woke
+it. Not kept by this: the topics of a broker (``broker.topics_view``).
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from vq.backoff import Backoff, Draws
+from vq.coordination.coordinator import Coordinator, SessionState
+from vq.coordination.session import end_task
+from vq.errors import CoordinationError
+
+logger = logging.getLogger(__name__)
+
+
+class Keeper:
+    """The task of one owner. Used on its loop.
+
+    Args:
+        coordinator: Ends the task when it is CLOSED.
+        look: Compares with the tree and mends; whether everything is to be compared: at an audit,
+            and after a look that failed. What it raises is logged, and it is called again.
+        what: What is kept, for log lines: "routes".
+        audit_s: Longest time between two looks that succeed.
+        backoff: Pauses after failures.
+        rng: For the jitter of ``backoff``.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        look: Callable[[bool], Awaitable[None]],
+        *,
+        what: str,
+        audit_s: float,
+        backoff: Backoff,
+        rng: Draws | None = None,
+    ) -> None:
+        self._coordinator = coordinator
+        self._look = look
+        self._what = what
+        self._audit_s = audit_s
+        self._backoff = backoff
+        self._rng = rng
+        self._hint = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def started(self) -> bool:
+        """Whether the task was started, and not stopped since."""
+        return self._task is not None
+
+    @property
+    def hinted(self) -> bool:
+        """Whether there was a hint since the last look began."""
+        return self._hint.is_set()
+
+    def start(self) -> None:
+        """Begin to wait for hints and audits; the first look is the owner's."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def wake(self) -> None:
+        """Look soon; never blocks."""
+        self._hint.set()
+
+    async def stop(self) -> None:
+        """End the task, a look under way included. Stopping twice is fine."""
+        if self._task is not None:
+            await end_task(self._task)
+            self._task = None
+
+    async def _run(self) -> None:
+        failures, pause_s = 0, self._audit_s
+        while True:
+            if failures:
+                await asyncio.sleep(self._backoff.first_s)  # however many hints there are
+                pause_s -= self._backoff.first_s
+            hinted = await self._is_hinted_within(pause_s)
+            self._hint.clear()
+            if self._coordinator.state is SessionState.CLOSED:
+                return
+            try:
+                await self._look(failures > 0 or not hinted)
+            except CoordinationError as error:
+                failures += 1
+                pause_s = self._backoff.pause_s(failures, self._rng)
+                logger.log(
+                    logging.WARNING if failures == 1 else logging.INFO,
+                    "cannot look at ZooKeeper now, again in a while: what=%r pause_s=%.2f: %s",
+                    self._what,
+                    pause_s,
+                    error,
+                )
+            except Exception:
+                failures += 1
+                pause_s = self._backoff.longest_s(self._rng)
+                logger.exception(
+                    "a look at ZooKeeper failed, again in a while: what=%r pause_s=%.2f",
+                    self._what,
+                    pause_s,
+                )
+            else:
+                failures, pause_s = 0, self._audit_s
+
+    async def _is_hinted_within(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(max(0.0, seconds)):
+                await self._hint.wait()
+        except TimeoutError:
+            return False
+        return True
