@@ -198,7 +198,7 @@ class PartitionFailed(Refused):
 class DiskFull(Refused):
     status = 26
     retriable = True
-    hint = "free disk space or shorten retention; the broker resumes by itself"
+    hint = "free disk space or delete topics; the broker resumes by itself"
 
 
 class Busy(Refused):

@@ -121,9 +121,10 @@ class TopicSettings:
         flush_interval_ms: … or after this time (>= 1), whichever comes first.
         max_message_bytes: Largest payload before compression, 1 to 1 MiB.
         retention_hours: Age at which closed blocks may be deleted, >= 1; None keeps them for ever.
+            Stored and shown; no broker deletes by age yet.
         pool: Only broker groups of this pool hold its partitions; None is the common pool, of the
             groups without one.
-        replication: ``sync`` or ``async``; matters once a group has slaves.
+        replication: ``sync``. ``async`` is refused for a topic until groups can have slaves.
         readable: Consumers may read.
         writable: Producers may write.
     """

@@ -89,7 +89,7 @@ def disk_space(place: str, free: int, total: int, *, warn_at: float, refuse_at: 
     """Judge the room on a file system against the shares at which a broker warns and refuses."""
     used = 1.0 if total == 0 else 1 - free / total
     detail = f"{place}: {bytes_text(free)} free of {bytes_text(total)}, {used:.0%} in use"
-    remedy = "free space, shorten retention, or put the data on a larger file system"
+    remedy = "free space, delete topics, or put the data on a larger file system"
     if used >= refuse_at:
         return fail("disk space", f"{detail}; brokers refuse sends from {refuse_at:.0%}", remedy)
     if used >= warn_at:

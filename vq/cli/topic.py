@@ -49,7 +49,8 @@ def topic() -> None:
 @click.option(
     "--retention-hours",
     metavar="HOURS",
-    help="Age at which closed blocks may be deleted, or 'forever'.  [72]",
+    help="Age at which closed blocks may be deleted, or 'forever'; stored, no broker deletes by "
+    "age yet.  [72]",
 )
 @click.option("--max-message-bytes", type=int, metavar="BYTES", help="At most 1048576.  [1048576]")
 @click.option(
@@ -68,6 +69,7 @@ def create(
     pool: str | None,
 ) -> None:
     """Make a topic and place its partitions evenly on the live broker groups."""
+    _check_flush_options(flush, flush_messages, flush_ms)
     given = {
         "flush_interval_messages": flush_messages,
         "flush_interval_ms": flush_ms,
@@ -89,7 +91,18 @@ def create(
         invocation.output.document({"topic": name, "id": made.id, "partitions": rows})
         return
     invocation.output.remark(f"created {name} with {len(rows)} partition(s)")
+    if retention_hours not in {None, "forever"}:
+        invocation.output.remark("--retention-hours is stored; no broker deletes by age yet")
     invocation.output.table(rows, columns=("partition", "group", "state"))
+
+
+def _check_flush_options(flush: str, messages: int | None, ms: int | None) -> None:
+    for option, value in (("--flush-messages", messages), ("--flush-ms", ms)):
+        if value is not None and flush != FlushMode.ASYNC:
+            raise InvalidArgument(
+                f"{option} {value} has no effect with --flush {flush}, which flushes every append; "
+                f"leave {option} out, or take --flush async"
+            )
 
 
 def _hours(text: str) -> int | None:

@@ -56,8 +56,13 @@ async def ensure_group(
 
     Raises:
         InvalidArgument: The model differs, or the filter of a topic does: members that disagree
-            would skip or repeat messages.
+            would skip or repeat messages. Or the model is one that does not work yet.
     """
+    if contract.model != "clustering":
+        raise InvalidArgument(
+            f"model = {contract.model!r} does not work yet: each message goes to one member of a "
+            "group; give every reader that needs all messages a group of its own"
+        )
     path = ConsumerGroup.path(check_name("group", group))
 
     async def plan(_: CoordinationError | None) -> Plan[ConsumerGroup]:

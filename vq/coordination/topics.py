@@ -128,11 +128,13 @@ async def create_topic(
     ``rng`` draws the topic's id. A lost reply is settled by reading: a return means it is made.
 
     Raises:
+        InvalidArgument: A setting asks for what does not work yet.
         TopicExists: There is one of this name.
         CoordinationError: No broker group can take partitions, or ZooKeeper did not answer.
     """
     check_name("topic", name)
     settings, rng = settings or TopicSettings(), rng or random.SystemRandom()
+    _check_supported(settings)
     if await coordinator.exists(Topic.path(name)) is not None:
         raise await _exists_already(coordinator, name)
     whole = settings.partitions <= STEP_PARTITIONS
@@ -253,7 +255,8 @@ async def change_settings(
 
     Raises:
         UnknownTopic: There is none of this name.
-        InvalidArgument: The number of partitions differs.
+        InvalidArgument: The number of partitions differs, or a setting asks for what does not work
+            yet.
     """
 
     async def plan(_: CoordinationError | None) -> Plan[None]:
@@ -265,6 +268,7 @@ async def change_settings(
             )
         if settings == view.settings:
             return Plan((), None)
+        _check_supported(settings)
         topic = Topic(id=view.id, settings=settings)
         return Plan([Set(Topic.path(name), topic.encode(), view.version)], None)
 
@@ -329,6 +333,21 @@ async def touch_partition(coordinator: Coordinator, name: str, number: int, vers
 
 
 # Helpers --------------------------------------------------------------------------------------
+def _check_supported(settings: TopicSettings) -> None:
+    """See that nobody relies on a setting that is stored and not acted on.
+
+    In here and not in ``TopicSettings``: one that was stored before must stay readable.
+
+    Raises:
+        InvalidArgument: Somebody would; says what to do instead.
+    """
+    if settings.replication != "sync":
+        raise InvalidArgument(
+            f"replication = {settings.replication!r} does not work yet: a broker group has one "
+            "node, and nothing is copied; leave it at 'sync'"
+        )
+
+
 async def _changes_of(
     coordinator: Coordinator,
     name: str,

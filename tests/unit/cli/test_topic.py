@@ -37,7 +37,7 @@ def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin, "plan_delete", plan)
 
 
-def said(*arguments: str) -> dict[str, Any]:
+def said(*arguments: str, expected: int = errors.EXIT_FAILED) -> dict[str, Any]:
     """Run ``vq topic ... --json`` and return the error that it ends with."""
     stderr = io.StringIO()
     code = errors.run(
@@ -45,7 +45,7 @@ def said(*arguments: str) -> dict[str, Any]:
         as_json=True,
         stderr=stderr,
     )
-    assert code == 1
+    assert code == expected
     return json.loads(stderr.getvalue())  # type: ignore[no-any-return]
 
 
@@ -68,3 +68,30 @@ def test_a_change_that_was_cut_is_perhaps_done(
     assert error["outcome"] == "unknown"
     assert "orders may or may not" in error["message"]
     assert "vq topic describe" in error["hint"]
+
+
+@pytest.mark.parametrize("option", ["--flush-messages", "--flush-ms"])
+def test_an_option_without_effect_is_refused(option: str) -> None:
+    """With its value, why it has none, and what to do."""
+    error = said("create", "orders", option, "5", expected=errors.EXIT_USAGE)
+    assert error["message"].startswith(f"{option} 5 has no effect with --flush sync")
+    assert "--flush async" in error["message"]
+
+
+@pytest.mark.usefixtures("in_memory")
+@pytest.mark.parametrize(("hours", "told"), [("5", True), ("forever", False), (None, False)])
+def test_whoever_sets_an_age_is_told_that_nothing_is_deleted_yet(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    hours: str | None,
+    told: bool,
+) -> None:
+    """The setting is stored for the version that acts on it."""
+
+    async def create(*_: object) -> SimpleNamespace:
+        return SimpleNamespace(id="1", partitions=())
+
+    monkeypatch.setattr(admin, "create_topic", create)
+    given = [] if hours is None else ["--retention-hours", hours]
+    topic.topic.main(["create", "orders", *given], standalone_mode=False)
+    assert ("no broker deletes by age yet" in capsys.readouterr().err) is told

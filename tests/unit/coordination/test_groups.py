@@ -42,6 +42,17 @@ async def test_members_that_disagree_are_refused(client) -> None:
         await groups.ensure_group(client, "g", ConsumerGroup(topics={"t": "blue"}))
 
 
+async def test_a_model_that_does_not_work_yet_is_refused(client) -> None:
+    """Nothing is made; a group that another client made with it cannot be joined."""
+    wanted = ConsumerGroup(model="broadcasting")
+    with pytest.raises(InvalidArgument, match="'broadcasting' does not work yet"):
+        await groups.ensure_group(client, "g", wanted)
+    assert await groups.read_group(client, "g") is None
+    await client.create(ConsumerGroup.path("g"), wanted.encode(), parents=True)
+    with pytest.raises(InvalidArgument, match="has model 'broadcasting'"):
+        await groups.ensure_group(client, "g", ConsumerGroup())
+
+
 async def test_an_unknown_group_is_none(client) -> None:
     """Nothing is made by looking."""
     assert await groups.read_group(client, "g") is None

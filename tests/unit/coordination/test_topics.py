@@ -190,6 +190,22 @@ async def test_settings_are_replaced(client) -> None:
         await topics.change_settings(client, "t", replace(wanted, partitions=3))
 
 
+async def test_a_setting_that_does_not_work_yet_is_refused(client) -> None:
+    """Before anything is written; a topic that has it already can be read, and mended."""
+    wanted = TopicSettings(replication="async")
+    with pytest.raises(InvalidArgument, match=r"replication = 'async' does not work yet.*'sync'"):
+        await topics.create_topic(client, "t", wanted)
+    assert await topics.list_topics(client) == []
+    before = await topics.create_topic(client, "t")
+    with pytest.raises(InvalidArgument, match="does not work yet"):
+        await topics.change_settings(client, "t", wanted)
+    assert await topics.describe_topic(client, "t") == before
+    await client.set(Topic.path("t"), Topic(id=before.id, settings=wanted).encode())
+    assert (await topics.describe_topic(client, "t")).settings == wanted
+    mended = await topics.change_settings(client, "t", replace(wanted, replication="sync"))
+    assert mended.settings.replication == "sync"
+
+
 async def test_a_move_is_listed_and_leaves_the_topic_alone(client) -> None:
     """One watch on the list tells of it; another move of the same version is refused."""
     before = await topics.create_topic(client, "t", TopicSettings(partitions=2))
