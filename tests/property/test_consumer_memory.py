@@ -99,6 +99,9 @@ class Connection:
         self.asked: dict[int, tuple[int, int]] = {}
         self.waiting: deque[Callable[[Frame | None], None]] = deque()
 
+    def flush(self) -> None:
+        """What was sent is on its way already."""
+
     def send(self, command: int, header: bytes, body: bytes, on_reply: Any) -> int:
         if self.closed:
             raise ConnectionCut
