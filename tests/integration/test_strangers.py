@@ -11,6 +11,7 @@ from support.strangers import strangers
 from vq.devtools.processes import BrokerChild
 
 DEADLINE_S = 20.0
+LONGEST_WAIT_S = 5.0
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +33,7 @@ def _processor_s(broker: BrokerChild) -> float:
 
 @pytest.mark.parametrize("source", ["127.0.0.1", "127.0.0.2"], ids=["same address", "another"])
 def test_a_flood_of_silent_connections_does_not_keep_clients_waiting(processes, source):
-    """Two thousand that say nothing and come back at once: new clients get through in time."""
+    """Two thousand that say nothing and come back at once: each new client gets through."""
     broker = processes.add("b1")
     address = broker.spec.address
     with strangers(address, 2_000, source=source):
@@ -44,7 +45,8 @@ def test_a_flood_of_silent_connections_does_not_keep_clients_waiting(processes, 
             with RawClient(address, timeout_s=DEADLINE_S) as client:
                 client.status()
             waited.append(time.monotonic() - begun)
-    assert sorted(waited)[-2] < 1.0, waited
+    # Without a bound per address one of them waited 6.8 s and others were turned away.
+    assert max(waited) < LONGEST_WAIT_S, waited
 
 
 @pytest.mark.parametrize("descriptors", [80, 16], ids=["almost none left", "none left"])

@@ -30,6 +30,8 @@ ACCEPTS_PER_TURN: Final = 16
 ACCEPT_PAUSE_S: Final = 0.5
 #: Descriptors that connections leave to files: an eighth of the limit, at most so many.
 DESCRIPTORS_KEPT_MAX: Final = 512
+#: Connections the kernel may hold for a listener before they are taken.
+LISTEN_BACKLOG: Final = 4096
 _RECEIVE_BYTES: Final = 64 * limits.KIB
 #: Writes queue up to this many bytes before the protocol is told to pause.
 WRITE_BUFFER_HIGH_BYTES: Final = limits.MIB
@@ -145,7 +147,8 @@ class TcpNetwork:
     Args:
         server_ssl: For connections taken by ``listen``; None: plain TCP.
         client_ssl: For connections made by ``connect``; None: plain TCP.
-        backlog: Connections the kernel may hold before they are accepted.
+        backlog: Connections the kernel may hold before they are accepted; it lowers the number to
+            ``net.core.somaxconn``. A connection beyond it is tried again by its kernel after 1 s.
     """
 
     def __init__(
@@ -153,7 +156,7 @@ class TcpNetwork:
         *,
         server_ssl: ssl.SSLContext | None = None,
         client_ssl: ssl.SSLContext | None = None,
-        backlog: int = 1024,
+        backlog: int = LISTEN_BACKLOG,
     ) -> None:
         self._server_ssl = server_ssl
         self._client_ssl = client_ssl
