@@ -1,5 +1,6 @@
-"""The project's own promises: documented dependencies, pinned versions, one way to set up."""
+"""The project's own promises: documented dependencies and locks, pinned versions, one set-up."""
 
+import ast
 import re
 import tomllib
 from pathlib import Path
@@ -72,3 +73,30 @@ def test_every_decision_has_a_number_of_its_own_and_a_row_in_order() -> None:
     assert [name for _, name in rows] == files
     for number, name in rows:
         assert (directory / name).read_text().startswith(f"# {number} ")
+
+
+def locks_of(source: str) -> set[str]:
+    """The locks that the classes of a module keep, as ``Class.attribute``."""
+    return {
+        f"{each.name}.{target.attr}"
+        for each in ast.walk(ast.parse(source))
+        if isinstance(each, ast.ClassDef)
+        for step in ast.walk(each)
+        if isinstance(step, ast.Assign)
+        and ast.unparse(step.value) in {"threading.Lock()", "asyncio.Lock()"}
+        for target in step.targets
+        if isinstance(target, ast.Attribute)
+    }
+
+
+def test_every_lock_has_a_row_with_what_may_be_taken_inside() -> None:
+    """Commands and development tools aside, which keep their locks to themselves."""
+    page = (ROOT / "ARCHITECTURE.md").read_text()
+    folders = (ROOT / "vq" / name for name in ("broker", "client", "coordination", "store"))
+    modules = [
+        *(ROOT / "vq").glob("*.py"),
+        *(path for each in folders for path in each.rglob("*.py")),
+    ]
+    found = {name for module in modules for name in locks_of(module.read_text())}
+    assert len(found) > 10
+    assert sorted(name for name in found if f"`{name}`" not in page) == []
