@@ -53,7 +53,7 @@ def get(channel: Channel, session: Session, ticket: Ticket, header: wire.GetRequ
             return
         available = channel.read_limit - header.offset
         if (
-            available >= max(1, min(header.min_bytes, header.max_bytes))
+            available >= max(1, min(header.min_bytes, _fetch_bytes(header)))
             and not session.congested
             and cold(channel, header.offset, _fetch_bytes(header)) is None
         ):
@@ -403,7 +403,8 @@ def scan(
     try:
         found = filter_by_tag(view, position, tags)
         if sum(map(len, found[0])) > max_bytes:
-            view = log.reader.read(position, max_bytes, limit)  # what is picked of so much fits
+            # What is picked of so much fits; it tells at least how long the first record is.
+            view = log.reader.read(position, max(max_bytes, RECORD_HEADER_BYTES), limit)
             found = filter_by_tag(view, position, tags)
         if found[2] == position and len(view) >= RECORD_HEADER_BYTES:
             size = RECORD_HEADER_BYTES + RECORD_HEADER.unpack_from(view)[0]

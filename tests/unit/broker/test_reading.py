@@ -161,6 +161,18 @@ async def test_a_closed_connection_leaves_nothing_parked(served):
     assert served.node._server.reads_waiting == 0
 
 
+async def test_min_bytes_counts_where_max_bytes_is_left_out(served):
+    """A max_bytes of 0 stands for the largest answer, not for an empty one."""
+    latest = await _fill(served, 1)
+    waiting = served.client.send_get(
+        "t", 0, 0, max_bytes=0, min_bytes=latest + 1, max_wait_ms=5_000
+    )
+    await served.client.status()  # comes behind an answer to the GET, if there is one
+    assert not waiting.done()
+    await _fill(served, 1)
+    assert len((await asyncio.wait_for(waiting, 2)).body) > latest
+
+
 # Tag filters --------------------------------------------------------------------------------------
 async def test_a_tag_filter_gives_only_matching_records_with_their_offsets(served):
     """The body holds the matching records whole, and each one's offset is told."""
@@ -226,6 +238,21 @@ async def test_a_filtered_get_passes_a_record_larger_than_a_step(served):
     await served.client.put("t", 0, [message(b"y" * 400_000, 2, "red")])
     _, body = await served.client.get("t", 0, 0, tags=["red"], max_wait_ms=2_000)
     assert [r.id for r in decode_records(body, 0)] == [2]
+
+
+@pytest.mark.parametrize("max_bytes", [1, 19, 20, 100])
+async def test_a_filtered_get_gives_the_first_match_whole_however_little_is_asked_for(
+    served, max_bytes
+):
+    """Also when that is less than the header of a record."""
+    await served.client.put("t", 0, [message(b"no", 1, "blue"), message(b"y" * 200, 2, "red")])
+    await served.client.put("t", 0, [message(b"more", 3, "red")])
+    header, body = await served.client.get("t", 0, 0, tags=["red"], max_bytes=max_bytes)
+    assert [r.id for r in decode_records(body, 0)] == [2]
+    header, body = await served.client.get(
+        "t", 0, header.next_offset, tags=["red"], max_bytes=max_bytes
+    )
+    assert [r.id for r in decode_records(body, 0)] == [3]
 
 
 async def test_a_filtered_get_inside_a_record_is_refused(served):
