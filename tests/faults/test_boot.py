@@ -244,7 +244,7 @@ def test_a_second_process_under_one_name_is_refused_while_the_first_lives(
     patient = BrokerChild(
         elsewhere(broker.spec, data=processes.directory / "patient", more=("--accept-data-loss",))
     )
-    waiting = f"waiting for {broker.spec.address} to go"
+    waiting = f"holder={broker.spec.address}"
     with client_of(processes) as factory, admin(processes.zookeeper) as zookeeper:
         group = f"/vq/{processes.name}/brokers/b1"
         before = zookeeper.get(f"{group}/state")[0], zookeeper.get(f"{group}/nodes/n1")

@@ -333,7 +333,7 @@ def test_a_member_that_was_frozen_or_killed_and_has_its_name_does_no_work_twice(
         log = members.histories / f"{first}.log"
 
         def waits() -> bool:
-            return "its session has to end first" in log.read_text()
+            return "member name is in use" in log.read_text()
 
         # On a very busy machine a process takes longer to start than the session to end.
         until(lambda: waits() or not members.shares()[first], "it waits")

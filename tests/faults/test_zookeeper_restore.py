@@ -66,7 +66,7 @@ def test_data_of_a_topic_younger_than_the_backup_stay(
     zookeeper.restart()
     if restart:
         cluster.restart("b1")
-    until(lambda: "nothing says that it was deleted" in broker.spec.log.read_text(), "it says so")
+    until(lambda: "gone from ZooKeeper and was not deleted" in broker.spec.log.read_text(), "told")
     assert blocks(data, "young")[0].startswith(before[0].rstrip(b"\0"))
     cluster.vq_json("produce", "old", stdin=b"more")
 

@@ -81,5 +81,5 @@ def test_a_broker_without_descriptors_says_so_and_recovers(processes, descriptor
             each.close()
         assert not client.status().problems
     log = broker.spec.log.read_text()
-    assert log.count("new connections wait, the process is out of resources") == 1
-    assert log.count("new connections are taken again") == 1
+    assert log.count("cannot accept connections") == 1
+    assert log.count("accepting connections again") == 1

@@ -1,12 +1,21 @@
-"""The form of a log line."""
+"""The form of a log line, and that every logging call of vq has it."""
 
+import ast
 import logging
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import vq
 from vq.errors import DiskFull
 from vq.log_lines import VALUE_CHARS_MAX, Line, get_logger
+
+PACKAGE = Path(vq.__file__).parent
+LEVELS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
+#: They set up how lines are shown, or quieten another library.
+OWN_LOGGERS = {"log_lines.py", "cli/broker.py", "cli/consume.py", "cli/logs.py", "cli/text.py"}
 
 
 @pytest.mark.parametrize(
@@ -70,3 +79,42 @@ def test_a_line_below_the_level_makes_no_text() -> None:
     logger = get_logger("vq.test.quiet")
     logger.setLevel(logging.INFO)
     logger.debug("it happened", value=Value())
+
+
+def logging_calls() -> Iterator[tuple[str, ast.Call]]:
+    """Yield the logging calls of vq, each with its file and line."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr in LEVELS
+                and ast.unparse(node.func.value).endswith("logger")
+            ):
+                yield f"{path.relative_to(PACKAGE)}:{node.lineno}", node
+
+
+def test_each_logging_call_has_a_constant_message_and_names_its_values() -> None:
+    """Two lines of one event differ in their values only, so a line can be searched for."""
+    calls = list(logging_calls())
+    assert len(calls) > 100, "the search finds the calls"
+    for place, call in calls:
+        assert isinstance(call.func, ast.Attribute)
+        messages = call.args[1:] if call.func.attr == "log" else call.args
+        assert len(messages) == 1, f"{place}: one message, values as keywords"
+        message = messages[0]
+        assert isinstance(message, ast.Constant), f"{place}: the message is a constant"
+        assert isinstance(message.value, str), f"{place}: the message is a text"
+        assert re.fullmatch(r"[A-Za-z][A-Za-z0-9 ,;:'()/-]*[A-Za-z0-9)]", message.value), (
+            f"{place}: plain words without values: {message.value!r}"
+        )
+        assert all(keyword.arg for keyword in call.keywords), f"{place}: each value has its name"
+
+
+def test_modules_take_their_logger_from_one_place() -> None:
+    """A logger of ``logging`` itself would take lines of any form."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = str(path.relative_to(PACKAGE))
+        loggers = re.findall(r"logging\.getLogger\(([^)]*)\)", path.read_text())
+        if name not in OWN_LOGGERS:
+            assert all("kazoo" in each for each in loggers), f"{name}: use log_lines.get_logger"

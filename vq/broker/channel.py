@@ -13,7 +13,6 @@ The high watermark (HW) is where readers stop: with flush ``sync`` the end of wh
 ``async`` the end of the log. It never goes back, also when the setting changes.
 """
 
-import logging
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
@@ -33,6 +32,7 @@ from vq.errors import (
     VqError,
 )
 from vq.limits import PRODUCER_EPOCH_MAX
+from vq.log_lines import get_logger
 from vq.model import (
     FlushMode,
     PartitionPlacement,
@@ -47,7 +47,7 @@ from vq.store.format import CONTROL_BYTES
 from vq.store.log import Log, LogState
 from vq.store.ticket import SyncTicket
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class Acknowledgement(NamedTuple):
@@ -530,7 +530,7 @@ class Channel:
                 session.count_put_bytes(-size)
                 self._acknowledge(session, ticket, offset, duplicate=duplicate)
             except Exception:
-                logger.exception("acknowledging failed partition=%s", self)
+                logger.exception("acknowledging failed", partition=self)
         self._move_high_watermark(synced)
         self._tell_settled()
 
@@ -559,14 +559,14 @@ class Channel:
                 try:
                     callback()
                 except Exception:
-                    logger.exception("a callback that waited for a flush failed partition=%s", self)
+                    logger.exception("callback after a flush failed", partition=self)
         else:
             self.context.storer.mark(self)
 
     def fail(self, error: BaseException) -> None:
         """End writing for good: the first I/O error on a log is its last."""
         if self.state not in {State.FAILED, State.UNREADABLE}:
-            logger.error("partition %s: writing ends after an error: %s", self, error)
+            logger.error("writing ends after an error", partition=self, error=error)
             if self.log is not None:
                 self.log.fail(error)
             self._end(Event.OPEN_FAILED if self.log is None else Event.FAIL, error)
@@ -585,7 +585,7 @@ class Channel:
                 ack.session.count_put_bytes(-ack.size)
                 self._refuse(ack.session, ack.ticket, error)
             except Exception:
-                logger.exception("refusing failed partition=%s", self)
+                logger.exception("refusing failed", partition=self)
 
     # Readers ------------------------------------------------------------------------------------
     def _move_high_watermark(self, offset: int) -> None:
@@ -600,7 +600,7 @@ class Channel:
             try:
                 waiting.wake()
             except Exception:
-                logger.exception("waking a reader failed partition=%s", self)
+                logger.exception("waking a reader failed", partition=self)
                 self.parked.pop(waiting, None)
 
     def close(self, error: VqError) -> None:

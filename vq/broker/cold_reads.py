@@ -5,7 +5,6 @@ So whoever answers a read asks the log first whether the bytes are there (``LogR
 if not, has them fetched here and goes on when they are.
 """
 
-import logging
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,8 +12,9 @@ from typing import NamedTuple
 from vq.broker.runner import Lane, Runner
 from vq.broker.session import Session
 from vq.broker.tasks import Tasks
+from vq.log_lines import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class ColdRead(NamedTuple):
@@ -63,4 +63,4 @@ class ColdReads:
         try:
             read.then()
         except Exception:
-            logger.exception("a request that waited for the disk failed")
+            logger.exception("request that waited for the disk failed")

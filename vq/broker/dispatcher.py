@@ -7,7 +7,6 @@ one that is parked here stand in line behind it. What waits, requests and bytes,
 sent it and bounded where it comes in (``server``), by not reading.
 """
 
-import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -20,12 +19,13 @@ from vq.broker.directory import Directory, known, look_up
 from vq.broker.fetching import Fetches
 from vq.broker.session import Handler, Session
 from vq.errors import Busy, InternalError, NotMaster, VqError
+from vq.log_lines import get_logger
 from vq.model import TopicPartition
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import Ticket
 from vq.remoting.format import Command
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class Moves(Protocol):
@@ -314,7 +314,7 @@ class _Parked:
         try:
             handler(self._session, ticket, header, body)
         except Exception as error:
-            logger.exception("a request that waited failed: %s", ticket)
+            logger.exception("request that waited failed", request=ticket)
             self._session.refuse(ticket, InternalError(f"{type(error).__name__}: {error}"))
 
     def refuse(self, ticket: Ticket, error: VqError) -> None:

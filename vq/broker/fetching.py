@@ -16,7 +16,6 @@ Sessions end with their connection. What they remember is bounded per connection
 """
 
 import enum
-import logging
 from typing import Final
 
 from vq import limits
@@ -37,13 +36,14 @@ from vq.broker.reading import (
 from vq.broker.session import Session
 from vq.broker.turn import Turn
 from vq.errors import Busy, FetchSessionLost, InternalError, InvalidRequest, VqError
+from vq.log_lines import get_logger
 from vq.model import TopicPartition
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import Ticket
 from vq.remoting.frames import Buffer
 from vq.remoting.messages import describe_error
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: Filtered partitions scanned for one answer once it has something to tell: 128 KiB each, one a
 #: turn of the loop.
@@ -463,7 +463,7 @@ class FetchSession:
         try:
             self._answer()
         except Exception as error:
-            logger.exception("a fetch session failed: %s", self._ticket)
+            logger.exception("fetch session failed", request=self._ticket)
             self._session.refuse(self._ticket, InternalError(f"{type(error).__name__}: {error}"))
             self.cancel()
 

@@ -9,17 +9,17 @@ number of messages behind one fdatasync grows by itself as the disk gets slower 
 """
 
 import asyncio
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from vq.clock import Clock
+from vq.log_lines import get_logger
 from vq.store.begun import BegunLogs
 from vq.store.file_system import FileSystem
 from vq.store.ticket import SyncTicket
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: One entry per ticket: None when it is durable, otherwise why it is not known to be.
 Outcome = Sequence[BaseException | None]
@@ -199,9 +199,13 @@ def _sync(file_system: FileSystem, tickets: Sequence[SyncTicket], policy: FlushP
             if ticket.needs_metadata(file_system.block_bytes):
                 file_system.check_journal()
                 break
-    except Exception:
+    except Exception as error:
         policy.forbid_whole()
-        logger.exception("syncing a file system failed; flushing each log by itself from now on")
+        logger.error(
+            "syncing a file system failed, flushing each log by itself from now on",
+            error=error,
+            exc_info=None if isinstance(error, OSError) else error,
+        )
         _journal_error(file_system)
         return False
     return True
@@ -289,7 +293,7 @@ class ThreadFlusher:
             try:
                 loop.call_soon_threadsafe(on_done, tickets, outcome)
             except RuntimeError:
-                logger.warning("flusher ends: the event loop was closed under it")
+                logger.warning("flusher ends, the event loop was closed")
                 return
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from vq.broker.reserve import Reserve
 from vq.clock import Clock
+from vq.log_lines import get_logger
 from vq.model import TopicPartition
 from vq.store.begun import Beginning, BegunLog
 from vq.store.block import BlockCache
@@ -25,7 +26,7 @@ from vq.store.directory import DataDirectory, LocalTopic
 from vq.store.disk import Disk
 from vq.store.log import Log, LogConfig, LogState
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: Whether this group holds an offset of a partition, by the partition's placement.
 Holds = Callable[[int], bool]
@@ -148,7 +149,7 @@ class Logs:
         )
         level = logging.ERROR if log.state is LogState.QUARANTINED else logging.WARNING
         for note in log.recovery.notes:
-            logger.log(level, "[partition=%s] %s", partition, note)
+            logger.log(level, "recovery finding", partition=partition, finding=note)
         if begun_at is None and log.state is not LogState.FAILED:
             beginning = Beginning(self._begun, BegunLog(topic_id, path.name, log.start_offset))
             if _is_empty(log) and not log.messages_appended:

@@ -15,10 +15,11 @@ from vq.broker.config import BrokerConfig
 from vq.broker.node import BrokerNode
 from vq.clock import SystemClock
 from vq.coordination.zk import ZooKeeperCoordinator
+from vq.log_lines import get_logger
 from vq.remoting.transport import TcpNetwork
 from vq.store.disk import RealDisk
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: Freed memory that stays with the process, for the next frames.
 KEPT_BYTES: Final = 64 * limits.MIB
@@ -59,7 +60,7 @@ async def serve(config: BrokerConfig) -> bool:
         loop.add_signal_handler(number, stop.set)
     node = build_node(config)
     # Without it, a broker that waits for a ZooKeeper that is not there says nothing for long.
-    logger.info("begins a session with ZooKeeper at %s", config.zookeeper)
+    logger.info("connecting to ZooKeeper", servers=config.zookeeper)
     starting = asyncio.ensure_future(node.start())
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -68,7 +69,7 @@ async def serve(config: BrokerConfig) -> bool:
         await asyncio.wait({starting})
         return not node.hangs
     if node.hangs:
-        logger.critical("the broker cannot start: %s", starting.exception())
+        logger.critical("broker cannot start", error=starting.exception())
         return False
     starting.result()
     # What was made so far lives as long as the process: collections need not look at it again.
@@ -81,7 +82,7 @@ async def serve(config: BrokerConfig) -> bool:
         return await node.stop()
     stopping.cancel()
     error = failing.result()
-    logger.critical("the broker stops: %s", error)
+    logger.critical("broker stops, it cannot go on", error=error)
     if await node.stop():
         raise error
     return False
@@ -114,7 +115,7 @@ def raise_descriptor_limit() -> None:
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     except (OSError, ValueError) as error:  # an unlimited hard limit above the kernel's own
-        logger.warning("the limit of open files stays as it is: %s", error)
+        logger.warning("limit of open files cannot be raised", wanted=hard, error=error)
 
 
 def keep_freed_memory() -> bool:

@@ -10,7 +10,6 @@ as it is the newest one, and whoever asks meanwhile is told why.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -20,8 +19,9 @@ from vq.broker.runner import Runner
 from vq.coordination.coordinator import Coordinator
 from vq.coordination.registry import Registered, read_state
 from vq.errors import CoordinationError, DiskFull, NotMaster, VqError
+from vq.log_lines import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: Pause after an epoch could not be stored.
 RETRY_S: Final = 1.0
@@ -107,18 +107,28 @@ class Mastership:
         self.acting = newest
         self._lease.revoked = False
         self._refuse(None)
-        logger.info("[group=%s] epoch %d is stored and acted in", role.group, newest.epoch)
+        logger.info("epoch is stored and in use", group=role.group, epoch=newest.epoch)
         try:
             await self.look_at_group()
         except CoordinationError as error:  # it is looked at again with every load published
-            logger.info("[group=%s] its record cannot be read now: %s", role.group, error)
+            logger.info(
+                "state of the group cannot be read, trying again later",
+                group=role.group,
+                error=error,
+            )
 
     def _cannot_store(self, error: BaseException) -> None:
         role, newest = self._role, self._newest
         assert newest is not None
         problem = f"epoch {newest.epoch} of group {role.group} cannot be stored: {error}"
         if problem != role.problem:
-            logger.error("%s; it is tried again every %g s", problem, RETRY_S)
+            logger.error(
+                "epoch cannot be stored, messages are refused",
+                group=role.group,
+                epoch=newest.epoch,
+                retry_s=RETRY_S,
+                error=error,
+            )
         role.problem = problem
         self._refuse((DiskFull if isinstance(error, DiskFull) else NotMaster)(problem))
 

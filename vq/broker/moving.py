@@ -18,7 +18,6 @@ when its turn at the files has come: this group may take appends by then.
 """
 
 import asyncio
-import logging
 from collections.abc import Coroutine
 from functools import partial
 from typing import Any
@@ -39,12 +38,13 @@ from vq.errors import (
     UnknownTopic,
     VqError,
 )
+from vq.log_lines import get_logger
 from vq.model import TopicPartition
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import Ticket
 from vq.remoting.messages import Header
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: Pause before an attempt to take appends again that failed for want of ZooKeeper is repeated.
 RETRY_S = 1.0
@@ -92,7 +92,7 @@ class Mover:
             end_offset, producers = await self._partitions.seal_log(channel, version)
         finally:
             self._unseal_if_over(channel)
-        logger.info("partition %s is sealed at %d", channel, end_offset)
+        logger.info("partition is sealed", partition=channel, end_offset=end_offset)
         return wire.SealResponse(end_offset=end_offset, producers=producers)
 
     def _expire(self, channel: Channel, version: int) -> None:
@@ -118,11 +118,16 @@ class Mover:
                 version = channel.placement_version
                 await touch_partition(self._coordinator, topic, number, version)
             if await self._partitions.unseal_log(channel):
-                logger.info("partition %s takes appends again", channel)
+                logger.info("partition takes appends again", partition=channel)
         except (BadVersion, NoNode, UnknownTopic):
             pass  # changed meanwhile: what the refresh finds decides
         except CoordinationError as error:
-            logger.warning("partition %s stays sealed for now: %s", channel, error)
+            logger.warning(
+                "partition stays sealed, trying again",
+                partition=channel,
+                retry_s=RETRY_S,
+                error=error,
+            )
             self._context.call_later(RETRY_S, partial(self._unseal_if_over, channel))
         finally:
             self._unsealing.discard(channel)
@@ -157,7 +162,7 @@ class Mover:
         )
         if channel.state in {State.FAILED, State.UNREADABLE}:
             raise StorageFailed(f"partition {partition} cannot be prepared: {channel.cause}")
-        logger.info("partition %s is prepared from offset %d on", partition, header.start_offset)
+        logger.info("partition is prepared", partition=partition, start_offset=header.start_offset)
         return wire.AdoptResponse()
 
     # Shared -------------------------------------------------------------------------------------

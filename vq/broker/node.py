@@ -43,6 +43,7 @@ from vq.clock import Clock
 from vq.coordination.coordinator import Coordinator, SessionState
 from vq.coordination.registry import BrokerRegistration, Leadership
 from vq.errors import CoordinationError, DiskFull, InvalidState, ShuttingDown, VqError
+from vq.log_lines import get_logger
 from vq.model import Address
 from vq.remoting.connection import ServerIdentity
 from vq.remoting.transport import Listener, Network
@@ -51,7 +52,7 @@ from vq.store.disk import Disk
 from vq.store.log import LogConfig
 from vq.version import __version__
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 #: How often the trash, and the record of begun logs, are looked at, at least.
@@ -175,12 +176,12 @@ class BrokerNode:
         self._tasks.start(self._publish_load())
         self._tasks.start(self._tidy())
         logger.info(
-            "[broker=%s/%s] serves %d partitions at %s, epoch %d",
-            config.group,
-            config.node,
-            len(self._partitions.channels),
-            self._listener.address,
-            self._context.role.epoch,
+            "broker started",
+            group=config.group,
+            node=config.node,
+            address=self._listener.address,
+            epoch=self._context.role.epoch,
+            partitions=len(self._partitions.channels),
         )
 
     def _build(self, directory: DataDirectory) -> None:
@@ -288,7 +289,8 @@ class BrokerNode:
         except TimeoutError:
             self.hangs = True
             logger.warning(
-                "what the start took was not given back in %g s", self.config.stop_timeout_s
+                "cleaning up after a failed start takes too long",
+                timeout_s=self.config.stop_timeout_s,
             )
 
     # Mastership ---------------------------------------------------------------------------------
@@ -328,7 +330,7 @@ class BrokerNode:
         self._leadership.registered(incarnation)
         if incarnation is None:
             # Whether to go on acting is the lease's decision, not that of a lost session.
-            logger.warning("the registration is lost; messages are taken while the lease allows")
+            logger.warning("registration lost, messages are taken while the lease allows it")
 
     async def _leave(self) -> None:
         """Claim the group no more and take the registration back."""
@@ -390,7 +392,7 @@ class BrokerNode:
                 await registration.publish_load(load)
                 await self._mastership.look_at_group()
             except (CoordinationError, InvalidState) as error:
-                logger.info("load is not published now: %s", error)
+                logger.info("load cannot be published, trying again later", error=error)
             await asyncio.sleep(self.config.load_interval_s)
 
     async def _tidy(self) -> None:
@@ -404,10 +406,10 @@ class BrokerNode:
             try:
                 removed = await self._runner.run(lambda: self._logs.purge_trash(keep_s), Lane.PURGE)
             except OSError as error:
-                logger.warning("the trash cannot be emptied: %s", error)
+                logger.warning("trash cannot be emptied, trying again later", error=error)
             else:
                 if removed:
-                    logger.info("data of %d deleted topics were removed", removed)
+                    logger.info("data of deleted topics removed", topics=removed)
             await asyncio.sleep(min(keep_s, _TIDY_INTERVAL_S))
 
     async def _watch_disk(self) -> None:
@@ -423,16 +425,16 @@ class BrokerNode:
         try:
             level = watch.observe(*self._disk.free_space(self.config.data))
         except OSError as error:
-            logger.warning("the disk of %s cannot be measured: %s", self.config.data, error)
+            logger.warning("disk usage cannot be read", path=self.config.data, error=error)
             return
         if level is not was:
-            log = logger.warning if level > was else logger.info
-            log(
-                "disk of %s: %.1f %% in use (warned at %.0f %%, PUTs refused at %.0f %%)",
-                self.config.data,
-                watch.used_share * 100,
-                watch.warn * 100,
-                watch.refuse * 100,
+            logger.log(
+                logging.WARNING if level > was else logging.INFO,
+                "disk usage crossed a watermark",
+                path=self.config.data,
+                used=f"{watch.used_share:.1%}",
+                warn=f"{watch.warn:.0%}",
+                refuse=f"{watch.refuse:.0%}",
             )
             self._update_refusal()
 
@@ -468,12 +470,12 @@ class BrokerNode:
                 await self._stop()
         except TimeoutError:
             self.hangs = True
-            logger.warning("the broker did not stop cleanly in %g s", self.config.stop_timeout_s)
+            logger.warning("broker did not stop in time", timeout_s=self.config.stop_timeout_s)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1):
                     await self._coordinator.close()
             return False
-        logger.info("[broker=%s/%s] stopped", self.config.group, self.config.node)
+        logger.info("broker stopped", group=self.config.group, node=self.config.node)
         return True
 
     async def _stop(self) -> None:

@@ -10,7 +10,6 @@ the first PUT when there is not: a thousand idle partitions cost no files.
 
 import asyncio
 import itertools
-import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from weakref import WeakValueDictionary
@@ -40,11 +39,12 @@ from vq.errors import (
     VqError,
 )
 from vq.limits import is_valid_name
+from vq.log_lines import get_logger
 from vq.model import PartitionPlacement, TopicPartition
 from vq.store.directory import NamesakeFound
 from vq.store.log import LogState
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class Partitions:
@@ -169,13 +169,17 @@ class Partitions:
         try:
             await self.ensure_open(channel)
         except DiskFull as error:
-            logger.warning("[partition=%s] its log cannot be opened now: %s", channel, error)
+            logger.warning(
+                "log cannot be opened, trying again at the next request",
+                partition=channel,
+                error=error,
+            )
         finally:
             for then in self._opening.pop(channel):
                 try:
                     then()
                 except Exception:  # the others wait, too
-                    logger.exception("[partition=%s] a request that waited for it failed", channel)
+                    logger.exception("request that waited for a log failed", partition=channel)
 
     async def _open(
         self,
@@ -201,7 +205,7 @@ class Partitions:
         except DiskFull:
             raise  # no failure of this log: whoever asks next tries again
         except (OSError, VqError) as error:
-            logger.exception("[partition=%s] its log cannot be opened", channel)
+            logger.error("log cannot be opened", partition=channel, error=error)
             channel.fail(error)
         else:
             channel.attach(log)
@@ -275,7 +279,12 @@ class Partitions:
         channel.apply(view.settings, placement, version)
         await self._fit(channel)
         if channel.told != was:
-            logger.info("[partition=%s] is %s now", channel, " ".join(channel.told).strip())
+            logger.info(
+                "partition changed its state",
+                partition=channel,
+                state=channel.state,
+                reason=channel.told[1] or None,
+            )
 
     async def _fit(self, channel: Channel) -> None:
         """See that the log is the one that the placement asks for."""
@@ -284,21 +293,17 @@ class Partitions:
             return
         if channel.unprepared:
             logger.warning(
-                "[partition=%s] takes appends from %d on without having been prepared; resends "
-                "across the move cannot be recognised",
-                channel,
-                span.start,
+                "partition has no producer table from before the move, resends may repeat",
+                partition=channel,
+                start_offset=span.start,
             )
             await self.adopt_log(channel, span.start, b"", version=channel.placement_version)
         if span.end is not None and log.end_offset < span.end:
             logger.error(
-                "[partition=%s] holds messages up to %d only, where ZooKeeper says %d: "
-                "[%d, %d) is missing here",
-                channel,
-                log.end_offset,
-                span.end,
-                log.end_offset,
-                span.end,
+                "messages are missing, ZooKeeper says that the log is longer",
+                partition=channel,
+                missing_start=log.end_offset,
+                missing_end=span.end,
             )
         if channel.state is State.UNSEALING and self.on_sealed is not None:
             self.on_sealed(channel)
@@ -351,14 +356,16 @@ class Partitions:
         if path is None:
             return  # there are no data of that topic here
         if deleted:
-            logger.warning("topic %s (id %s) was deleted; its data go to %s", topic, topic_id, path)
+            logger.warning(
+                "topic was deleted, its data are moved", topic=topic, topic_id=topic_id, path=path
+            )
         else:
             logger.warning(
-                "another topic is called %s now, but nothing says that the one with id %s was "
-                "deleted: was ZooKeeper restored from a backup? Its data are kept in %s",
-                topic,
-                topic_id,
-                path,
+                "topic has another id and was not deleted, its data are kept",
+                topic=topic,
+                topic_id=topic_id,
+                path=path,
+                hint="was ZooKeeper restored from a backup?",
             )
 
     async def look_for_strangers(self) -> None:
@@ -371,7 +378,7 @@ class Partitions:
             found = await self._runner.run(self._logs.local_topics)
             kept = await self._runner.run(self._logs.kept)
         except OSError as error:
-            logger.warning("what lies in the data directory cannot be listed: %s", error)
+            logger.warning("data directory cannot be listed", error=error)
             return
         for local in found:
             if local.topic in self.view.topics or local.topic in self.view.problems:
@@ -381,19 +388,21 @@ class Partitions:
                     await self._move_away(local.topic, local.topic_id)
                 except (OSError, DiskFull, DirectoryRefused) as error:
                     logger.warning(
-                        "topic %s was deleted, but its data stay until the next start: %s",
-                        local.topic,
-                        error,
+                        "data of a deleted topic stay until the next start",
+                        topic=local.topic,
+                        error=error,
                     )
             else:
                 logger.warning(
-                    "ZooKeeper has no topic %s, and nothing says that it was deleted (id %s): its "
-                    "data are kept. Was ZooKeeper restored from a backup?",
-                    local.topic,
-                    local.topic_id or "unknown",
+                    "topic is gone from ZooKeeper and was not deleted, its data are kept",
+                    topic=local.topic,
+                    topic_id=local.topic_id or None,
+                    hint="was ZooKeeper restored from a backup?",
                 )
         for path in kept:
-            logger.warning("%s is kept: nothing says that this topic was deleted", path)
+            logger.warning(
+                "kept data found, ZooKeeper does not say that the topic was deleted", path=path
+            )
 
     async def _add_older(self, channel: Channel, path: Path) -> None:
         """Open an earlier range of the partition, for reading."""
@@ -403,8 +412,10 @@ class Partitions:
                     channel.partition, channel.topic_id, path=path, holds=channel.holds
                 )
             )
-        except (OSError, VqError):
-            logger.exception("[partition=%s] %s cannot be opened", channel, path)
+        except (OSError, VqError) as error:
+            logger.error(
+                "earlier range of a log cannot be opened", partition=channel, path=path, error=error
+            )
         else:
             channel.add_older(log)
 
@@ -436,8 +447,8 @@ class Partitions:
         deleted = await was_deleted(self._coordinator, topic_id)
         if not deleted and await self._coordinator.exists(Topic.path(name)) is None:
             raise CoordinationError(
-                f"topic {name!r} is gone from ZooKeeper, but nothing says that it was deleted "
-                f"(id {topic_id}): ZooKeeper was restored from a backup that is older than the "
+                f"topic {name!r} is gone from ZooKeeper and was not deleted (id {topic_id}): "
+                "ZooKeeper was restored from a backup that is older than the "
                 "topic. Its data are kept. Restore a newer backup; or, if the topic is not wanted "
                 "any more, stop this broker and remove the topic's directory"
             )
@@ -454,7 +465,7 @@ class Partitions:
 
     async def _forget(self, channel: Channel) -> None:
         """Close a channel of which this group holds nothing any more; its files stay."""
-        logger.info("partition %s is not held here any more", channel)
+        logger.info("partition is not held here any more", partition=channel)
         self._remove(channel)
         await self._close(channel, NotMaster(f"partition {channel} was moved away"))
 
@@ -574,7 +585,7 @@ class Partitions:
                 try:
                     await self._runner.run(log.close)
                 except (OSError, VqError) as failure:
-                    logger.warning("[partition=%s] was not closed cleanly: %s", channel, failure)
+                    logger.warning("log was not closed cleanly", partition=channel, error=failure)
 
     async def close_all(self, error: VqError) -> None:
         """Close every channel; who is parked is told ``error``."""
@@ -597,4 +608,4 @@ class Partitions:
         try:
             await self._runner.run(save)
         except OSError as error:
-            logger.warning("which logs were begun here is not saved now: %s", error)
+            logger.warning("list of begun logs cannot be saved", error=error)

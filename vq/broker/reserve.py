@@ -5,17 +5,17 @@ A broker that starts on a full disk must still store its epoch and put a torn ta
 serves does not have to wait until somebody has cleaned up.
 """
 
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
 from vq import limits
 from vq.errors import DiskFull
+from vq.log_lines import get_logger
 from vq.store.block import FULL_ERRNOS
 from vq.store.disk import Disk
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -51,13 +51,13 @@ class Reserve:
             if free < self._size(total):
                 self.release()
         except OSError as error:
-            logger.warning("the reserve of %s cannot be given back: %s", self._data, error)
+            logger.warning("reserve cannot be freed", path=self._data, error=error)
 
     def release(self) -> bool:
         """Give the reserve back; whether there was one."""
         if not self.held:
             return False
-        logger.warning("the disk of %s is full: its reserve is given back", self._data)
+        logger.warning("disk is full, the reserve is freed", path=self._data)
         self._disk.unlink(self._path)
         return True
 
@@ -74,7 +74,7 @@ class Reserve:
             finally:
                 file.close()
         except OSError as error:
-            logger.info("no reserve can be kept on the disk of %s: %s", self._data, error)
+            logger.info("reserve cannot be allocated", path=self._data, error=error)
 
     def spend(self, write: Callable[[], T], what: str) -> T:
         """Call ``write``; when the disk is full, give the reserve back and call it once more.

@@ -11,7 +11,6 @@ rest.
 """
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, cast
@@ -22,6 +21,7 @@ from vq.broker.session import Cancellable, Handler
 from vq.broker.turn import Turn
 from vq.clock import Clock
 from vq.errors import Busy, InternalError, TimedOut, VqError
+from vq.log_lines import get_logger
 from vq.remoting.connection import (
     Closing,
     Opened,
@@ -35,7 +35,7 @@ from vq.remoting.frames import Buffer
 from vq.remoting.messages import Header
 from vq.remoting.transport import tune
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: How long a peer that is being told off may go on sending before the connection is cut.
 LINGER_S: Final = 2.0
@@ -139,7 +139,7 @@ class BrokerSession(asyncio.Protocol):
                 try:
                     handlers[ticket.command](self, ticket, event.message, event.body)
                 except Exception as error:
-                    logger.exception("a request of %s failed: %s", self.address, ticket)
+                    logger.exception("request failed", peer=self.address, request=ticket)
                     self.refuse(ticket, InternalError(f"{type(error).__name__}: {error}"))
             elif type(event) is Closing:
                 self._close(event)
@@ -272,7 +272,9 @@ class BrokerSession(asyncio.Protocol):
             self._congested_since = now
         elif now - self._congested_since > self._server.limits.write_timeout_s:
             logger.warning(
-                "peer %s took nothing for %g s", self.address, self._server.limits.write_timeout_s
+                "connection ended, the peer reads nothing",
+                peer=self.address,
+                timeout_s=self._server.limits.write_timeout_s,
             )
             self.abort()
         self._untaken_bytes = untaken
@@ -505,11 +507,11 @@ class Server:
         if self._bad_peers:
             (address, count), *others = self._bad_peers.most_common()
             logger.warning(
-                "%d connections of %s (and of %d others) were ended; the last one for: %s",
-                count,
-                address,
-                len(others),
-                self._last_bad,
+                "connections ended for breaking a rule",
+                address=address,
+                connections=count,
+                other_addresses=len(others),
+                last_error=self._last_bad,
             )
             self._bad_peers.clear()
 

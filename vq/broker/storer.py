@@ -5,16 +5,16 @@ and whenever a flush ends, it hands all of them to the flusher at once. What is 
 flush runs waits for the next one.
 """
 
-import logging
 from collections.abc import Sequence
 from typing import Protocol
 
 from vq.broker.flusher import Flusher
 from vq.broker.turn import Turn
 from vq.errors import VqError
+from vq.log_lines import get_logger
 from vq.store.ticket import SyncTicket
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class Flushable(Protocol):
@@ -118,7 +118,8 @@ class Storer:
                 channel.settle()
             except Exception:
                 logger.exception(
-                    "settling failed; the next flush tries again partition=%s", channel
+                    "acknowledging after a flush failed, trying again at the next flush",
+                    partition=channel,
                 )
         self._turn.run()
 
@@ -126,8 +127,8 @@ class Storer:
 def _fail(channel: Flushable, error: BaseException) -> None:
     """End the writing of one log; whatever goes wrong with that, the others go on."""
     if not isinstance(error, (OSError, VqError)):
-        logger.error("flushing failed unexpectedly partition=%s", channel, exc_info=error)
+        logger.error("flush failed", partition=channel, exc_info=error)
     try:
         channel.flush_failed(error)
     except Exception:
-        logger.exception("ending the writing of a log failed partition=%s", channel)
+        logger.exception("ending the writing of a log failed", partition=channel)

@@ -1,11 +1,12 @@
 """Background tasks of a node: started, remembered, logged when they fail, cancelled at the end."""
 
 import asyncio
-import logging
 from collections.abc import Coroutine
 from typing import Any
 
-logger = logging.getLogger(__name__)
+from vq.log_lines import get_logger
+
+logger = get_logger(__name__)
 
 
 class Tasks:
@@ -27,7 +28,7 @@ class Tasks:
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("a background task failed: %s", error, exc_info=error)
+            logger.error("background task failed", error=error, exc_info=error)
 
     async def close(self) -> None:
         """Cancel what runs and wait until it ended; nothing can be started afterwards."""

@@ -12,7 +12,6 @@ When everything is read, the counts of open partitions are corrected (``open_cou
 
 import asyncio
 import contextlib
-import logging
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -31,9 +30,10 @@ from vq.coordination.paths import DELETING, READY, TOPICS, Topic
 from vq.coordination.reading import TopicView, children_or_none, gather_all, read_topic
 from vq.coordination.registry import group_names
 from vq.errors import Busy, CoordinationError, DiskFull, InternalError, UnknownTopic, VqError
+from vq.log_lines import get_logger
 from vq.store.block import FULL_ERRNOS
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: Pause after a read of ZooKeeper failed.
 RETRY_S = 1.0
@@ -180,7 +180,7 @@ class TopicsView:
             try:
                 then(error)
             except Exception:
-                logger.exception("a request that waited for a read of ZooKeeper failed")
+                logger.exception("request that waited for ZooKeeper failed")
 
     async def refresh(self) -> None:
         """Read what is to be read now.
@@ -256,10 +256,10 @@ class TopicsView:
             try:
                 await self.refresh()
             except VqError as caught:
-                logger.warning("topics cannot be read, again in %g s: %s", RETRY_S, caught)
+                logger.warning("topics cannot be read, trying again", retry_s=RETRY_S, error=caught)
                 error = caught
             except Exception as caught:  # the loop that follows topics must not end
-                logger.exception("topics cannot be followed, again in %g s", RETRY_S)
+                logger.exception("following topics failed, trying again", retry_s=RETRY_S)
                 error = CoordinationError(f"{type(caught).__name__}: {caught}")
             self._answer(asked, error)
             await asyncio.sleep(RETRY_S if error is not None else ASKED_INTERVAL_S)
@@ -294,18 +294,17 @@ class TopicsView:
         except Exception as error:
             problem = _problem(name, error)
             if str(self.problems.get(name)) != str(problem):
-                logger.log(
-                    logging.ERROR,
-                    "[topic=%s] it cannot be followed, again in %g s: %s",
-                    name,
-                    PROBLEM_RETRY_S,
-                    problem,
+                logger.error(
+                    "topic cannot be followed, trying again",
+                    topic=name,
+                    retry_s=PROBLEM_RETRY_S,
+                    error=problem,
                     exc_info=error if isinstance(problem, InternalError) else None,
                 )
             self.problems[name] = problem
         else:
             if self.problems.pop(name, None) is not None:
-                logger.info("topic %s: what kept it from being followed is over", name)
+                logger.info("topic is followed again", topic=name)
 
     async def _refresh_topic(self, name: str, found: _Found) -> None:
         view, damage = found

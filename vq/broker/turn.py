@@ -3,11 +3,12 @@
 All requests that arrive in one turn share one start of a flush and, per connection, one write.
 """
 
-import logging
 from collections.abc import Callable
 from typing import Protocol
 
-logger = logging.getLogger(__name__)
+from vq.log_lines import get_logger
+
+logger = get_logger(__name__)
 
 
 class Writer(Protocol):
@@ -57,11 +58,11 @@ class Turn:
             try:
                 self._action()
             except Exception:
-                logger.exception("the action at the end of a turn failed")
+                logger.exception("action at the end of a loop iteration failed")
         while self._writers:  # a fetch session that answers makes its connection one of them
             writers, self._writers = self._writers, []
             for writer in writers:
                 try:
                     writer.write_out()
                 except Exception:
-                    logger.exception("writing out failed connection=%s", writer)
+                    logger.exception("writing answers failed", connection=writer)

@@ -8,7 +8,6 @@ is noted in its channel, told by STATUS, and logged once.
 """
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -20,13 +19,14 @@ from vq.broker.runner import Lane, Runner
 from vq.broker.session import Session
 from vq.broker.tasks import Tasks
 from vq.errors import Busy, InvalidRequest, VqError
+from vq.log_lines import get_logger
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import Ticket
 from vq.store.disk import Disk
 from vq.store.log import Log, LogState
 from vq.store.scrub import Damage, Piece, Scrub
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: Reports taken at once after a quiet time, and how long one place takes to be free again.
 REPORTS_BURST: Final = 32
@@ -159,7 +159,11 @@ class Verifier:
             try:
                 self._report(channel, offset, lambda: None)
             except VqError:
-                logger.warning("[partition=%s] damage is suspected: offset=%d", channel, offset)
+                logger.warning(
+                    "damage suspected, too many reports to check it now",
+                    partition=channel,
+                    offset=offset,
+                )
 
     def known_damage(self, channel: Channel, offset: int) -> bool:
         """Whether damage is known at ``offset``."""
@@ -245,7 +249,7 @@ class Verifier:
                 try:
                     await self._look_into(channel, offset)
                 except Exception:
-                    logger.exception("[partition=%s] a report is not looked into", channel)
+                    logger.exception("checking reported damage failed", partition=channel)
                 finally:
                     for then in self._reports.pop(key):
                         then()
@@ -271,10 +275,9 @@ class Verifier:
                 self._note(channel, log, start, start + scrub.read_bytes, scrub.damage)
                 if not self.known_damage(channel, offset):
                     logger.warning(
-                        "[partition=%s] damage was reported and is not on the disk: offset=%d; the "
-                        "way to the reader or its machine may damage data",
-                        channel,
-                        offset,
+                        "reported damage is not on the disk, check the reader and its network",
+                        partition=channel,
+                        offset=offset,
                     )
 
     # Passes -------------------------------------------------------------------------------------
@@ -315,10 +318,10 @@ class Verifier:
         self._passes[channel] = found
         self._forget_gone()
         logger.info(
-            "[partition=%s] verifying begins: bytes=%d skipped=%d",
-            channel,
-            found.total_bytes,
-            found.skipped_bytes,
+            "verification started",
+            partition=channel,
+            bytes=found.total_bytes,
+            skipped_bytes=found.skipped_bytes,
         )
         return found
 
@@ -342,7 +345,7 @@ class Verifier:
                 try:
                     await self._go_on(running)
                 except Exception as error:
-                    logger.exception("[partition=%s] verifying failed", running.channel)
+                    logger.exception("verification failed", partition=running.channel)
                     running.trouble = f"verifying failed: {type(error).__name__}: {error}"
                     running.ended = True
         finally:
@@ -383,10 +386,10 @@ class Verifier:
                 known = self._known.setdefault(log, Known(log))
                 known.intact_to, known.pass_ended = end, self._context.clock.monotonic()
         logger.info(
-            "[partition=%s] verifying ended: bytes=%d damaged_ranges=%d",
-            current.channel,
-            current.read_bytes,
-            len(self.damage(current.channel)),
+            "verification ended",
+            partition=current.channel,
+            bytes=current.read_bytes,
+            damaged_ranges=len(self.damage(current.channel)),
         )
 
     # What was found -----------------------------------------------------------------------------
@@ -399,14 +402,13 @@ class Verifier:
             known = self._known[log] = Known(log)
         for each in known.replace(start, end, found, self._context.clock.wall_ms()):
             logger.error(
-                "[partition=%s] damage: offsets=[%d, %d) file=%s cause=%r; put an intact copy of "
-                "the file back while the broker is stopped, or let the groups go past it: "
-                "docs/operations.md says how",
-                channel,
-                each.start,
-                each.end,
-                each.path,
-                each.why,
+                "damage found",
+                partition=channel,
+                start=each.start,
+                end=each.end,
+                file=each.path,
+                cause=each.why,
+                hint="docs/operations.md says how to restore the file or go past the range",
             )
 
     def _forget_gone(self) -> None:

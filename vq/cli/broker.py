@@ -69,7 +69,7 @@ def broker(
     config = build(BrokerConfig, "broker", sources)
     logging.basicConfig(level=logging.INFO, force=True)
     use_safe_lines(
-        f"%(asctime)s %(levelname)s [{config.group}/{config.node}] %(name)s: %(message)s"
+        f"%(asctime)s %(levelname)s broker={config.group}/{config.node} %(name)s: %(message)s"
     )
     run_broker(config)
 

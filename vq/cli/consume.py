@@ -16,6 +16,7 @@ from vq.cli.options import Invocation, Seconds, WholeNumber, command_options
 from vq.client.config import StartPosition
 from vq.errors import InvalidArgument
 from vq.limits import MIB
+from vq.log_lines import Line
 from vq.model import Message
 
 _FETCH_BYTES = 1 * MIB
@@ -71,10 +72,9 @@ class Printer:
 
 
 def _hide_enough(record: logging.LogRecord) -> bool:
-    arguments = record.args if isinstance(record.args, tuple) else ()
+    values = record.msg.fields.values() if isinstance(record.msg, Line) else ()
     return not any(
-        isinstance(argument, BaseException) and isinstance(argument.__cause__, Enough)
-        for argument in arguments
+        isinstance(value, BaseException) and isinstance(value.__cause__, Enough) for value in values
     )
 
 

@@ -6,7 +6,6 @@ which any thread may use.
 
 import asyncio
 import itertools
-import logging
 import random
 import threading
 from collections.abc import Callable
@@ -31,13 +30,14 @@ from vq.errors import (
     Unreachable,
     VqError,
 )
+from vq.log_lines import get_logger
 from vq.model import Address, TopicPartition, check_name
 from vq.remoting import broker_connection as connections
 from vq.remoting.broker_connection import BrokerConnection
 from vq.remoting.frames import Buffer
 from vq.remoting.transport import Network, TcpNetwork
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 T = TypeVar("T")
 _SHUT_DOWN = "the factory is shut down"
 _RECONNECT = Backoff(first_s=0.1, most_s=1.0, jitter=0.5)
@@ -156,7 +156,7 @@ class ClusterClient:
         try:
             await self._watcher.refresh(topic)
         except VqError as error:
-            logger.debug("routes of %s could not be read again: %s", topic, error)
+            logger.debug("routes cannot be read again", topic=topic, error=error)
         finally:
             del self._refreshing[topic]
 
@@ -197,7 +197,7 @@ class ClusterClient:
             try:
                 listener()
             except Exception:  # the others want to know as well
-                logger.exception("following a change of the cluster stumbled, and goes on")
+                logger.exception("handling a change of the cluster failed")
 
     # Message ids ------------------------------------------------------------------------------
     async def lease_slot(self) -> None:
@@ -257,7 +257,7 @@ class ClusterClient:
             finally:
                 if self._ids.wants_mark and not self._mark_asked and self._loop is not None:
                     self._mark_asked = True
-                    logger.warning("message ids lag behind the clock until their mark has moved")
+                    logger.warning("message ids lag behind the clock until their limit has moved")
                     self._loop.call_soon_threadsafe(self._slot.move_mark_soon)
 
     # Connections ------------------------------------------------------------------------------
@@ -336,7 +336,7 @@ class ClusterClient:
             self._failures.pop(address, None)
         else:
             self._failures[address] = self._failures.get(address, 0) + 1
-            logger.debug("no connection to %s: %s", address, error)
+            logger.debug("cannot connect to a broker, trying again", broker=address, error=error)
         self._changed()
 
     def _connection_closed(self, connection: BrokerConnection) -> None:

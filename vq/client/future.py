@@ -6,15 +6,15 @@ sending a message may. This one makes its lock only when somebody waits.
 
 import asyncio
 import contextlib
-import logging
 import threading
 from collections.abc import Callable
 from typing import Any
 
 from vq.errors import InvalidState, TimedOut, VqError
+from vq.log_lines import get_logger
 from vq.model import SendResult, check_timeout
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: Threads in which outcomes are told. One that waited there for another outcome would wait for
 #: itself; kept by ``runtime``.
@@ -52,7 +52,9 @@ def report(what: str, error: BaseException) -> None:
     if ends_program and threading.get_ident() not in TELLING_THREADS:
         with contextlib.suppress(RuntimeError):  # no loop runs in this thread
             asyncio.get_running_loop().call_soon(_raise, error)
-    logger.error("%s raised", what, exc_info=error)  # last: the application's logging may raise
+    logger.error(
+        "callback raised", callback=what, exc_info=error
+    )  # last: the application's logging may raise
 
 
 def _raise(error: BaseException) -> None:

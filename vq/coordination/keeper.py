@@ -19,8 +19,9 @@ from vq.backoff import Backoff, Draws
 from vq.coordination.coordinator import Coordinator, SessionState
 from vq.coordination.session import end_task
 from vq.errors import CoordinationError
+from vq.log_lines import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class Keeper:
@@ -96,18 +97,18 @@ class Keeper:
                 pause_s = self._backoff.pause_s(failures, self._rng)
                 logger.log(
                     logging.WARNING if failures == 1 else logging.INFO,
-                    "cannot look at ZooKeeper now, again in a while: what=%r pause_s=%.2f: %s",
-                    self._what,
-                    pause_s,
-                    error,
+                    "ZooKeeper cannot be read, trying again",
+                    what=self._what,
+                    retry_s=round(pause_s, 2),
+                    error=error,
                 )
             except Exception:
                 failures += 1
                 pause_s = self._backoff.longest_s(self._rng)
                 logger.exception(
-                    "a look at ZooKeeper failed, again in a while: what=%r pause_s=%.2f",
-                    self._what,
-                    pause_s,
+                    "reading ZooKeeper failed, trying again",
+                    what=self._what,
+                    retry_s=round(pause_s, 2),
                 )
             else:
                 failures, pause_s = 0, self._audit_s

@@ -11,7 +11,6 @@ users' tests.
 import asyncio
 import contextvars
 import itertools
-import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -38,8 +37,9 @@ from vq.coordination.coordinator import (
 from vq.coordination.session import SessionBase, check_data, check_operations, check_path
 from vq.coordination.tree import ZnodeTree
 from vq.errors import CoordinationError, InvalidState
+from vq.log_lines import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: Heartbeats per session time-out, as in the real coordinator.
 HEARTBEATS_PER_TIMEOUT: Final = 5
@@ -701,7 +701,9 @@ class MemoryCoordinator(SessionBase):
         try:
             self._context.copy().run(watch, event)
         except Exception:
-            logger.exception("[session=%#x] a watch on %r failed", self._session_id, event.path)
+            logger.exception(
+                "watch callback failed", session=hex(self._session_id), path=event.path
+            )
 
     @staticmethod
     def _watch(table: dict[str, dict[Watch, None]], path: str, watch: Watch | None) -> None:

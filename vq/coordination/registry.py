@@ -9,7 +9,6 @@ nothing. A ``Leadership`` claims a group for a registration: a compare-and-set o
 
 import asyncio
 import contextlib
-import logging
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
@@ -45,9 +44,10 @@ from vq.coordination.paths import (
 from vq.coordination.reading import children_or_none, count_partitions, gather_all
 from vq.coordination.update import Plan, settle
 from vq.errors import CoordinationError, InvalidState
+from vq.log_lines import get_logger
 from vq.model import Address, GroupView, NodeInfo, check_name
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -227,7 +227,11 @@ class BrokerRegistration:
                         holder = f"{value.host}:{value.port}"
                         if await self._delete_if_dead(found, value):
                             continue
-                        logger.info("[node=%s] waiting for %s to go", self._path, holder)
+                        logger.info(
+                            "waiting for another registration to end",
+                            path=self._path,
+                            holder=holder,
+                        )
                         with contextlib.suppress(TimeoutError):
                             async with asyncio.timeout(AUDIT_INTERVAL_S):
                                 await gone.wait()
@@ -269,7 +273,7 @@ class BrokerRegistration:
         directory = bool(value.directory) and value.directory == self._value.directory
         if not ours and not directory:
             return False
-        logger.info("[node=%s] deleting the node a dead process or session left", self._path)
+        logger.info("deleting a node of a dead process or session", path=self._path)
         with contextlib.suppress(NoNode, BadVersion, ConnectionLost, SessionExpired):
             await self._coordinator.delete(self._path, version=found.stat.version)
         return True
@@ -301,7 +305,7 @@ class BrokerRegistration:
         if self._coordinator.session_id != session:
             raise SessionExpired("the session ended while the broker registered")
         self._incarnation = info.incarnation
-        logger.info("[node=%s] registered, incarnation %d", self._path, info.incarnation)
+        logger.info("broker registered", path=self._path, incarnation=info.incarnation)
         if self._on_change is not None:
             self._on_change(info.incarnation)
         return info.incarnation
@@ -322,7 +326,7 @@ class BrokerRegistration:
     def _lose(self, why: str) -> None:
         if self._incarnation is None:
             return
-        logger.warning("[node=%s] registration lost: %s", self._path, why)
+        logger.warning("registration lost", path=self._path, reason=why)
         self._incarnation = None
         if self._on_change is not None:
             self._on_change(None)
@@ -451,7 +455,7 @@ class Leadership:
             raise SessionExpired("the registration ended while the broker claimed its group")
         self._claimed_for = incarnation
         registered = Registered(incarnation, epoch)
-        logger.info("[node=%s] leads, incarnation %d, epoch %d", self._path, incarnation, epoch)
+        logger.info("broker leads its group", path=self._path, incarnation=incarnation, epoch=epoch)
         if self._on_change is not None:
             self._on_change(registered)
         return registered

@@ -9,7 +9,6 @@ stays in use. The picture may be old: a broker that refuses says ``refresh_route
 import asyncio
 import contextlib
 import functools
-import logging
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,9 +21,10 @@ from vq.coordination.keeper import Keeper
 from vq.coordination.paths import BrokerNode, GroupState
 from vq.coordination.reading import TopicView, gather_all, read_topic
 from vq.errors import InvalidState, UnknownPartition, UnknownTopic
+from vq.log_lines import get_logger
 from vq.model import Address, PartitionPlacement, TopicPartition
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 AUDIT_INTERVAL_S: Final = 30.0
 _BACKOFF: Final = Backoff(first_s=0.1, most_s=5.0)
@@ -289,7 +289,7 @@ class RouteWatcher:
             try:
                 callback(self._snapshot)
             except Exception:
-                logger.exception("a routes callback failed")
+                logger.exception("routes callback failed")
 
 
 class _Hint(functools.partial[None]):

@@ -5,7 +5,6 @@ sends and receives is in ``zk`` and ``memory``.
 """
 
 import asyncio
-import logging
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -26,8 +25,9 @@ from vq.coordination.coordinator import (
     Set,
 )
 from vq.errors import InvalidArgument, InvalidState
+from vq.log_lines import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: How long a call may take in all, in session time-outs: longer than a connection needs to be
 #: noticed as dead (two thirds of one) plus the way to another server.
@@ -104,7 +104,7 @@ class SessionBase:
             try:
                 listener(state)
             except Exception:
-                logger.exception("[session=%#x] a state listener failed", self._session_id)
+                logger.exception("state listener failed", session=hex(self._session_id))
 
     def _answered(self, sent: float, session_id: int) -> None:
         """Note that a call of this session, sent at ``sent``, was answered by the leader."""

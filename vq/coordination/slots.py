@@ -12,7 +12,6 @@ wrong meanwhile, whichever way.
 
 import asyncio
 import contextlib
-import logging
 import random
 from collections.abc import Callable
 from typing import Final
@@ -35,8 +34,9 @@ from vq.coordination.coordinator import (
 from vq.coordination.keeper import Keeper
 from vq.coordination.paths import SLOT_MARKS, SLOTS, Slot, SlotCounter, SlotMark
 from vq.errors import CoordinationError, InvalidState
+from vq.log_lines import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: Tries to win a slot against other producers that start at the same time.
 LEASE_TRIES_MAX: Final = 200
@@ -262,7 +262,7 @@ class SlotLease:
             except (BadVersion, NodeExists, NoNode):
                 # An earlier move had no answer and was done, or a server was read that lagged.
                 if not await self._read_again(slot) and slot == self._slot:
-                    logger.warning("a message-id slot is not ours any more: slot=%d", slot)
+                    logger.warning("message-id slot was lost", slot=slot)
                     self._set(None)
                     self._keeper.wake()
             else:

@@ -67,9 +67,10 @@ from vq.coordination.session import (
     end_task,
 )
 from vq.errors import CoordinationError, InvalidArgument, InvalidState
+from vq.log_lines import get_logger
 from vq.model import Address, check_name
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 _kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
 _kazoo_logger.setLevel(logging.ERROR)  # our own lines tell the transitions
 
@@ -153,7 +154,7 @@ class _WatchOnce:
         try:
             self._callback(WatchEvent(_KINDS[event.type], path))
         except Exception:
-            logger.exception("[%s] a watch on %r failed", self._owner.describe(), path)
+            logger.exception("watch callback failed", zookeeper=self._owner.describe(), path=path)
 
 
 class ZooKeeperCoordinator(SessionBase):
@@ -230,7 +231,11 @@ class ZooKeeperCoordinator(SessionBase):
             try:
                 await self._make_root()
             except (ConnectionLost, SessionExpired) as error:
-                logger.info("[%s] the first calls were lost, again: %s", self.describe(), error)
+                logger.info(
+                    "first calls to ZooKeeper were lost, trying again",
+                    zookeeper=self.describe(),
+                    error=error,
+                )
                 await asyncio.sleep(_AGAIN_S)
             else:
                 return
@@ -312,7 +317,12 @@ class ZooKeeperCoordinator(SessionBase):
     ) -> None:
         if client is not self._client:
             return
-        logger.info("[%s session=%#x] kazoo says %s", self.describe(), session_id, state)
+        logger.info(
+            "connection to ZooKeeper changed",
+            zookeeper=self.describe(),
+            session=hex(session_id),
+            state=state,
+        )
         if state == KazooState.CONNECTED:
             self._connected(client, session_id)
         elif state == KazooState.SUSPENDED:
@@ -320,7 +330,9 @@ class ZooKeeperCoordinator(SessionBase):
         else:
             self._enter(SessionState.LOST)
             if keeper_state in _DEAD_STATES:
-                logger.error("[%s] kazoo gave up (%s)", self.describe(), keeper_state)
+                logger.error(
+                    "ZooKeeper client gave up", zookeeper=self.describe(), state=keeper_state
+                )
                 self._alive_at = -math.inf  # the watchdog need not wait
 
     def _connected(self, client: KazooClient, session_id: int) -> None:
@@ -345,7 +357,7 @@ class ZooKeeperCoordinator(SessionBase):
                 client.stop()
                 client.close()
             except Exception:
-                logger.exception("[%s] kazoo did not stop cleanly", self.describe())
+                logger.exception("ZooKeeper client did not stop cleanly", zookeeper=self.describe())
             finally:
                 self.post(settle)
 
@@ -354,7 +366,11 @@ class ZooKeeperCoordinator(SessionBase):
             async with asyncio.timeout(STOP_WAIT_S):
                 await stopped
         except TimeoutError:
-            logger.info("[%s] kazoo is still stopping; not waited for", self.describe())
+            logger.info(
+                "ZooKeeper client is still stopping, not waiting for it",
+                zookeeper=self.describe(),
+                timeout_s=STOP_WAIT_S,
+            )
 
     async def _make_root(self) -> None:
         path = ""
@@ -381,7 +397,9 @@ class ZooKeeperCoordinator(SessionBase):
                 if silent_s > DEAD_AFTER_TIMEOUTS * self._session_timeout_s:
                     await self._maybe_rebuild()
             except Exception:
-                logger.exception("[%s] the watchdog stumbled, and goes on", self.describe())
+                logger.exception(
+                    "checking the ZooKeeper client failed, trying again", zookeeper=self.describe()
+                )
 
     async def _beat(self) -> None:
         """Renew the lease; after a lost session also make the root, should it have been wiped."""
@@ -413,7 +431,7 @@ class ZooKeeperCoordinator(SessionBase):
             await self._stop(fresh)
             self._alive_at = self._clock.monotonic()  # the next try comes after the same silence
             return
-        logger.warning("[%s] replaced a ZooKeeper client that was dead", self.describe())
+        logger.warning("dead ZooKeeper client replaced", zookeeper=self.describe())
         self._rebuilds += 1
         old, self._client = self._client, fresh
         self._fail_calls("the connection was replaced before the answer")
@@ -439,7 +457,11 @@ class ZooKeeperCoordinator(SessionBase):
 
     def _give_up(self) -> None:
         self._why_closed = f"{REBUILDS_MAX} ZooKeeper clients in a row died; restart the process"
-        logger.critical("[%s] %s", self.describe(), self._why_closed)
+        logger.critical(
+            "ZooKeeper clients died again and again, restart the process",
+            zookeeper=self.describe(),
+            clients=REBUILDS_MAX,
+        )
         self._fail_calls(self._why_closed)
         self._enter(SessionState.CLOSED)
 

@@ -11,7 +11,6 @@ A directory looks like this, and may be started again later::
     <directory>/server-1/server.log   what the Java process printed
 """
 
-import logging
 import os
 import re
 import shutil
@@ -29,8 +28,9 @@ from typing import Final, Self
 
 from vq.coordination.four_letter import four_letter_word
 from vq.errors import CoordinationError, InvalidArgument, InvalidState, VqError
+from vq.log_lines import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: The five jars that make a whole server; without snappy every session fails.
 JAR_PATTERNS: Final = (
@@ -192,7 +192,9 @@ class EmbeddedZooKeeper:
                 if not server.running:
                     server.launch(self._command(server))
             if self._wait_serving(deadline):
-                logger.info("ZooKeeper serves at %s (pids %s)", self.hosts, self.pids)
+                logger.info(
+                    "ZooKeeper started", servers=self.hosts, pids=",".join(map(str, self.pids))
+                )
                 return self
             # A port that was free a moment ago may be taken by now; others are tried.
             if self._port or time.monotonic() >= deadline:

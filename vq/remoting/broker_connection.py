@@ -8,11 +8,11 @@ while the next is made.
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable
 from typing import Any, cast
 
 from vq.errors import ConnectionCut, TimedOut, Unreachable, VqError
+from vq.log_lines import get_logger
 from vq.model import Address
 from vq.remoting import messages
 from vq.remoting.connection import ClientConnection, Closing, Opened, Reply
@@ -22,7 +22,7 @@ from vq.remoting.messages import Header
 from vq.remoting.transport import Network, tune
 from vq.version import __version__
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 LIBRARY = f"vq-python {__version__}"
 #: From here on a body is worth a system call of its own.
 _AT_ONCE_BYTES = 64 << 10
@@ -37,7 +37,7 @@ Report = Callable[[str, BaseException], None]
 
 def log_raised(what: str, error: BaseException) -> None:
     """Log what was raised; see ``Report``."""
-    logger.error("%s raised", what, exc_info=error)
+    logger.error("callback raised", callback=what, exc_info=error)
 
 
 class BrokerConnection(asyncio.Protocol):

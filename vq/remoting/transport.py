@@ -6,7 +6,6 @@ runs it. ``vq.remoting.memory`` holds the twin without sockets; one contract sui
 
 import asyncio
 import contextlib
-import logging
 import os
 import resource
 import socket
@@ -18,9 +17,10 @@ from typing import Final, Protocol, TypeVar, cast
 
 from vq import limits
 from vq.errors import AddressUnavailable, Unreachable
+from vq.log_lines import get_logger
 from vq.model import Address, is_host
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 P = TypeVar("P", bound=asyncio.Protocol)
 
@@ -339,7 +339,9 @@ class TcpListener:
         try:
             await self._loop.connect_accepted_socket(self._protocol_factory, sock, ssl=self._ssl)
         except OSError as error:  # the peer has gone, or its TLS handshake failed
-            logger.info("a connection ended before it began: error=%s", error)
+            logger.info(
+                "connection ended before it was accepted", address=self._address, error=error
+            )
             sock.close()
         except BaseException:
             sock.close()
@@ -352,11 +354,10 @@ class TcpListener:
         if trouble != self._trouble:
             soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
             logger.error(
-                "new connections wait, the process is out of resources: address=%s cause=%r "
-                "descriptors_max=%d; end connections or raise the limit (`ulimit -n`)",
-                self._address,
-                why,
-                soft,
+                "cannot accept connections, end some or raise the limit of open files (ulimit -n)",
+                address=self._address,
+                cause=why,
+                open_files_max=soft,
             )
         self._trouble = trouble
         self._retry = self._loop.call_later(ACCEPT_PAUSE_S, self._look_again)
@@ -370,7 +371,7 @@ class TcpListener:
             return
         self._retry = None
         self._trouble = ""
-        logger.info("new connections are taken again: address=%s", self._address)
+        logger.info("accepting connections again", address=self._address)
         self._watch()
 
     def _has_room(self) -> bool:

@@ -16,20 +16,20 @@ data directory of an earlier vq) is named after a start has found it.
 Threads: any; a lock is held during a write. ``Log`` and the event loop do not call in here.
 """
 
-import logging
 import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from vq.errors import DirectoryRefused
+from vq.log_lines import get_logger
 from vq.store.block import PASSING_ERRNOS
 from vq.store.checked_text import checksum
 from vq.store.disk import Disk
 
 __all__ = ["BEGUN_NAME", "Beginning", "BegunLog", "BegunLogs"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 BEGUN_NAME: Final = "@logs"
 _VERSION: Final = "1"
@@ -89,12 +89,12 @@ class BegunLogs:
             self._end = len(data)
         elif intact_after_damage:
             logger.warning(
-                "%s: %d lines cannot be read: that the logs they name are there cannot be told",
-                self._path,
-                damaged,
+                "damaged lines skipped, their logs are not known to exist",
+                path=self._path,
+                lines=damaged,
             )
         else:  # what a power cut leaves of a save; nothing was acknowledged by then
-            logger.info("%s: its last lines are torn and are left out", self._path)
+            logger.info("torn lines at the end skipped", path=self._path)
 
     def _take(self, words: list[str]) -> bool:
         """Take one intact line; whether it is one."""
@@ -185,7 +185,11 @@ class BegunLogs:
             except OSError as error:
                 if error.errno not in PASSING_ERRNOS:
                     raise
-                logger.warning("%s is not up to date: %s; it is tried again", self._path, error)
+                logger.warning(
+                    "list of begun logs cannot be written, trying again",
+                    path=self._path,
+                    error=error,
+                )
                 return
             self._lines.clear()
             self._saved = True

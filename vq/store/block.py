@@ -10,7 +10,6 @@ full, flushed or deleted (``log``).
 
 import contextlib
 import errno
-import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from vq.errors import CorruptData
+from vq.log_lines import get_logger
 from vq.store.disk import Disk, File
 from vq.store.format import (
     BATCH_ON_DISK_BYTES_MAX,
@@ -33,7 +33,7 @@ from vq.store.offset_index import OffsetIndex
 
 __all__ = ["Block", "BlockCache"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: Errors that say "no space" and nothing worse.
 FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -117,7 +117,7 @@ def _close(block: "Block") -> None:
     try:
         block.close()
     except OSError as error:
-        logger.warning("closing %s failed: %s", block.path, error)
+        logger.warning("closing a block failed", path=block.path, error=error)
 
 
 class Block:

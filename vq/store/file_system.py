@@ -18,7 +18,6 @@ by itself (decision 0017).
 """
 
 import ctypes
-import logging
 import os
 import re
 import sys
@@ -29,9 +28,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Protocol
 
+from vq.log_lines import get_logger
+
 __all__ = ["FileSystem", "FileSystems", "RealFileSystem"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 #: Kind of file system, as mountinfo names it -> whether ``syncfs`` always flushes the device.
 #: "ext4" is not "ext2": the driver of that name flushes nothing.
@@ -149,10 +150,10 @@ class FileSystems:
             else:
                 os.close(fd)
             logger.info(
-                "found file system path=%s kind=%s commits_of_many_files=%s",
-                directory,
-                kind or "unknown",
-                _describe(found),
+                "file system found",
+                path=directory,
+                kind=kind or None,
+                commits_of_many_files=_describe(found),
             )
             self._known[device] = found
             return found

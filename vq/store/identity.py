@@ -8,13 +8,13 @@ Topics are directories beside these two; no topic's name can begin with ``@``. `
 the directory is made: an emptied directory under a known node is thereby told from the old one.
 """
 
-import logging
 import secrets
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
 from vq.errors import CorruptData, DirectoryRefused
+from vq.log_lines import get_logger
 from vq.store.block import FULL_ERRNOS
 from vq.store.checked_text import decode_text, encode_text
 from vq.store.disk import Disk
@@ -22,7 +22,7 @@ from vq.store.format import FORMAT_VERSION, TEMPORARY_SUFFIX
 
 __all__ = ["IDENTITY_NAME", "LOCK_NAME", "Identity", "check_identity"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 IDENTITY_NAME: Final = "@identity"
 LOCK_NAME: Final = "@lock"
@@ -115,8 +115,7 @@ def _bring_up_to_date(file: Path, identity: Identity, disk: Disk) -> None:
         if error.errno not in FULL_ERRNOS:
             raise
         logger.warning(
-            "an identity of an earlier format stays until the next start: file=%s error=%s; do "
-            "not run an earlier vq in this directory",
-            file,
-            error,
+            "identity keeps its earlier format until the next start, do not run an earlier vq here",
+            file=file,
+            error=error,
         )

@@ -9,7 +9,6 @@ Threads: every method is called on one thread (the broker's event loop), except 
 which the flusher thread calls. Nothing here locks: what a ticket needs was copied into it.
 """
 
-import logging
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +23,7 @@ from vq.errors import (
     StorageFailed,
     VqError,
 )
+from vq.log_lines import get_logger
 from vq.model import ProducerStamp
 from vq.store.block import FULL_ERRNOS, Block, BlockCache
 from vq.store.blocks import Blocks
@@ -42,7 +42,7 @@ from vq.store.ticket import SyncTicket
 
 __all__ = ["Log", "LogConfig", "LogState", "SyncTicket"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _OK: Final = LogState.OK  # looked up for each batch
 
@@ -525,7 +525,9 @@ class Log:
         a new start, which reads what the medium really holds, can tell what is stored.
         """
         if self.status.can_flush:
-            logger.error("[partition=%s] writing ends: %s", partition_of(self.directory), error)
+            logger.error(
+                "writing ends after an error", partition=partition_of(self.directory), error=error
+            )
             self._stop(LogState.FAILED, f"{type(error).__name__}: {error}")
 
     def _stop(self, state: LogState, reason: str) -> None:

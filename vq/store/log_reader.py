@@ -1,12 +1,12 @@
 """Reading from a log's blocks and asking it questions. What changes a log is ``log``."""
 
 import errno
-import logging
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final
 
 from vq.errors import Busy, CorruptData, OffsetNotBoundary, PartitionFailed, VqError
+from vq.log_lines import get_logger
 from vq.store import lookup
 from vq.store.block import Block
 from vq.store.blocks import Blocks
@@ -17,7 +17,7 @@ from vq.store.scrub import Piece
 
 __all__ = ["LogReader"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 NO_DESCRIPTOR_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _EMPTY: Final = memoryview(b"")
@@ -106,18 +106,18 @@ class LogReader:
             return Busy(f"no file descriptor left for {directory}: {error}")
         block = self._block_of(error) if offset is None else self._blocks.at(offset)
         if block is None:
-            logger.error("[partition=%s] a read failed: %s", partition_of(directory), error)
+            logger.error("read failed", partition=partition_of(directory), error=error)
             return PartitionFailed(f"{directory} cannot be read: {error}")
         if offset is None:
             offset = max(block.start_offset, self._status.start_offset)
         if block.path not in self._told_unreadable:
             self._told_unreadable.add(block.path)
             logger.error(
-                "[partition=%s] a read failed: offset=%d file=%s cause=%r",
-                partition_of(directory),
-                offset,
-                str(block.path),
-                str(error),
+                "read failed",
+                partition=partition_of(directory),
+                offset=offset,
+                file=block.path,
+                error=error,
             )
         self.on_unreadable(offset)
         return PartitionFailed(

@@ -4,10 +4,10 @@ The log fills a ticket on the event loop (``Log.begin_sync``), any thread runs i
 it back on the event loop (``Log.finish_sync``). A ticket never looks at the log.
 """
 
-import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from vq.log_lines import get_logger
 from vq.store.begun import Beginning
 from vq.store.block import PASSING_ERRNOS, Block
 from vq.store.checkpoint import Checkpoint
@@ -24,7 +24,7 @@ from vq.store.log_config import partition_of
 
 __all__ = ["SyncTicket"]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -129,9 +129,7 @@ class SyncTicket:
             if error.errno not in PASSING_ERRNOS:
                 raise
             logger.warning(
-                "[partition=%s] its manifest was not synced: %s",
-                partition_of(self.directory),
-                error,
+                "manifest cannot be synced", partition=partition_of(self.directory), error=error
             )
             return
         try:
@@ -170,7 +168,7 @@ class SyncTicket:
             if error.errno not in PASSING_ERRNOS:
                 raise
             logger.warning(
-                "[partition=%s] no checkpoint was written: %s", partition_of(self.directory), error
+                "checkpoint cannot be written", partition=partition_of(self.directory), error=error
             )
             return False
         self.checkpoint_written = True
@@ -191,9 +189,9 @@ class SyncTicket:
                     self.disk.write_atomic(mark, b"")
         except OSError as error:
             logger.warning(
-                "[partition=%s] dropped blocks stay for now: %s",
-                partition_of(self.directory),
-                error,
+                "dropped blocks cannot be deleted yet",
+                partition=partition_of(self.directory),
+                error=error,
             )
 
     def _delete(self, start_offset: int) -> None:
@@ -202,9 +200,9 @@ class SyncTicket:
             self._delete_dropped(start_offset)
         except OSError as error:
             logger.warning(
-                "[partition=%s] dropped blocks stay for now: %s",
-                partition_of(self.directory),
-                error,
+                "dropped blocks cannot be deleted yet",
+                partition=partition_of(self.directory),
+                error=error,
             )
 
     def _delete_dropped(self, start_offset: int) -> None:

@@ -84,7 +84,7 @@ async def test_a_report_of_what_is_intact_finds_nothing(served, caplog):
     _overwrite(served, starts[4] + 30, b"damage")
     assert not (await _verify(served.client, offset=starts[3])).damage
     assert not await _status_damage(served.client)
-    assert "is not on the disk" in caplog.text
+    assert "reported damage is not on the disk" in caplog.text
 
 
 async def test_a_report_outside_the_log_is_refused(served):
@@ -312,8 +312,8 @@ async def test_a_block_that_a_reader_finds_missing_is_damage(served, caplog, tag
     await until(lambda: not served.node._dispatcher._verifies._reporting)
     (found,) = await _status_damage(served.client)
     assert (found.start, found.end, found.file) == (0, first.end, str(first.path))
-    assert caplog.text.count("[partition=t-0] a read failed") == 1
-    assert caplog.text.count("[partition=t-0] damage: offsets=[0, ") == 1
+    assert caplog.text.count("read failed partition=t-0") == 1
+    assert caplog.text.count("damage found partition=t-0 start=0 ") == 1
     assert (await served.client.get("t", 0, rest[0].start, tags=tags))[0]
 
 

@@ -144,7 +144,7 @@ def test_a_file_that_cannot_be_closed_is_nobody_elses_failure(
 
     monkeypatch.setattr(type(first.file), "close", close)
     cache.trim(second)
-    assert "closing" in caplog.text
+    assert "closing a block failed" in caplog.text
     assert (first.file, len(cache)) == (None, 1)
 
 

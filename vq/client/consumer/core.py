@@ -9,7 +9,6 @@ position is committed before anybody else may claim it. Its states are in ``hold
 import asyncio
 import contextlib
 import itertools
-import logging
 import os
 import socket
 from collections.abc import Callable, Iterable
@@ -33,9 +32,10 @@ from vq.client.consumer.reader import Reader
 from vq.client.consumer.troubles import Troubles
 from vq.coordination import claims, commits
 from vq.errors import CoordinationError, GenerationStale, InvalidArgument, InvalidState, VqError
+from vq.log_lines import get_logger
 from vq.model import PartitionTrouble, TopicPartition, check_name
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 _DRAIN_WARNING_S = 10.0
 _CLOSE_S = 30.0
 #: Pauses before a broker that did not tell about a place is asked again.
@@ -240,7 +240,11 @@ class ConsumerCore:
         try:
             await self.commit()
         except VqError as error:
-            logger.info("group %s: a stop is committed later: %s", self.config.group, error)
+            logger.info(
+                "stopped partition cannot be committed, trying again later",
+                group=self.config.group,
+                error=error,
+            )
 
     def _soon(self, callback: Callable[..., object], *arguments: Any) -> None:
         """Call back on the loop, from any thread; too late is no error."""
@@ -315,8 +319,9 @@ class ConsumerCore:
             await asyncio.wait([reading.drained], timeout=_DRAIN_WARNING_S)
             if not reading.drained.done():
                 logger.warning(
-                    "%s waits for its listener to return before it can be given up",
-                    reading.hold.partition,
+                    "partition waits for its listener to return before it is handed over",
+                    group=self.config.group,
+                    partition=reading.hold.partition,
                 )
 
     async def _commit_last(self, hold: Hold) -> None:
@@ -331,7 +336,10 @@ class ConsumerCore:
             if isinstance(error, CoordinationError) and error.retriable:
                 raise
             logger.warning(
-                "%s: the last commit before release was refused: %s", hold.partition, error
+                "last commit before a hand-over was refused",
+                group=self.config.group,
+                partition=hold.partition,
+                error=error,
             )
         self._forget(hold)
 
@@ -375,10 +383,10 @@ class ConsumerCore:
                 await self.commit()
             except VqError as error:
                 logger.warning(
-                    "group %s: commit failed, tried again later: %s", self.config.group, error
+                    "commit failed, trying again later", group=self.config.group, error=error
                 )
             except Exception:
-                logger.exception("group %s: a commit stumbled, and goes on", self.config.group)
+                logger.exception("commit failed, trying again later", group=self.config.group)
 
     async def commit(self) -> None:
         """Commit the position of every partition that has moved.
@@ -403,7 +411,12 @@ class ConsumerCore:
             outcome = await membership.share.commit(dirty)
             for partition, error in outcome.items():
                 if isinstance(error, GenerationStale):
-                    logger.warning("%s was taken over by another member: %s", partition, error)
+                    logger.warning(
+                        "partition was taken over by another member",
+                        group=self.config.group,
+                        partition=partition,
+                        error=error,
+                    )
                     membership.wake()
 
     async def committed(self, topic: str) -> dict[TopicPartition, int]:

@@ -11,7 +11,6 @@ by side when there is more than one worker.
 import contextlib
 import heapq
 import itertools
-import logging
 import math
 import queue
 import threading
@@ -30,9 +29,10 @@ from vq.client.consumer.fetcher import Chunk, Rest
 from vq.client.consumer.permit import RECHECK_S, Permit
 from vq.client.raised import forget_locals, shown
 from vq.errors import InternalError, ListenerFailed, VqError
+from vq.log_lines import get_logger
 from vq.model import Message, TopicPartition
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 _BACKOFF_MAX_S = 30.0
 
 Listener = Callable[[Message], Any]
@@ -244,7 +244,7 @@ class ThreadDelivery:
             try:
                 self._begin_anew(InternalError(f"{self.where}: delivery stumbled: {shown(error)}"))
             finally:  # last: the application's logging may raise
-                logger.exception("a delivery stumbled; it begins anew: partition=%s", self.where)
+                logger.exception("delivery failed, starting again", partition=self.where)
         finally:
             self._leave_worker(pause)
 
@@ -375,7 +375,12 @@ class ThreadDelivery:
         if config.on_listener_error is OnListenerError.SKIP and (
             self._tries > config.listener_retries
         ):
-            logger.error("%s: message skipped after %d tries: %s", self.where, self._tries, failed)
+            logger.error(
+                "listener raised, message skipped",
+                partition=self.where,
+                tries=self._tries,
+                error=failed,
+            )
             self.delivered += 1
             self._turn = _Turn(self._turn.handled + 1)
             self._tries = 0
@@ -383,7 +388,13 @@ class ThreadDelivery:
                 self._went_on()
             return None
         where_raised = error if self._tries == 1 else None
-        logger.warning("%s: try %d: %s", self.where, self._tries, failed, exc_info=where_raised)
+        logger.warning(
+            "listener raised, trying again",
+            partition=self.where,
+            tries=self._tries,
+            error=failed,
+            exc_info=where_raised,
+        )
         self._stuck(failed)
         backoff = Backoff(first_s=config.listener_backoff_s, most_s=_BACKOFF_MAX_S)
         return backoff.pause_s(self._tries)
@@ -457,7 +468,7 @@ class Workers:
                     delivery.run()
                 except BaseException:  # the others still need the thread
                     with contextlib.suppress(BaseException):  # of the application's logging
-                        logger.exception("a delivery stumbled, others go on")
+                        logger.exception("delivery failed, others continue")
 
     def _until_due(self) -> float | None:
         """Make ready what is due; return the seconds until something will be."""

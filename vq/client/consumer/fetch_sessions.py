@@ -12,7 +12,6 @@ docs/protocol.md, FETCH.
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable
 
 from vq import limits
@@ -22,6 +21,7 @@ from vq.client.consumer.asker import Asker
 from vq.client.consumer.buffer_space import BufferSpace
 from vq.client.raised import shown
 from vq.errors import ConnectionCut, InternalError, OutcomeUnknown, ProtocolError, VqError
+from vq.log_lines import get_logger
 from vq.model import Address
 from vq.remoting import messages
 from vq.remoting.broker_connection import BrokerConnection
@@ -29,7 +29,7 @@ from vq.remoting.format import Command
 from vq.remoting.frames import Frame
 from vq.remoting.wire_pb2 import FetchPartition, FetchRequest, FetchResponse, FetchResult
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 #: A broker that has not answered this long after the hold ended is asked again elsewhere.
 _GRACE_S = 10.0
 _BACKOFF = Backoff(first_s=0.02, most_s=1.0, jitter=0.5)
@@ -347,7 +347,7 @@ class FetchSession:
 
     def _no_answer(self) -> None:
         if not self.connection.closed:
-            logger.warning("the broker does not answer; connecting anew: address=%s", self.address)
+            logger.warning("broker does not answer, connecting again", broker=self.address)
             self.connection.close()
 
     def _on_reply(self, frame: Frame | None) -> None:
@@ -398,7 +398,7 @@ class FetchSession:
         if is_first:
             with contextlib.suppress(Exception):  # of the application's logging
                 logger.error(
-                    "an answer to FETCH stumbled: partition=%s", asker.where, exc_info=error
+                    "handling an answer to FETCH failed", partition=asker.where, exc_info=error
                 )
 
     def _tell(self, asker: Asker, result: FetchResult, part: bytes) -> None:

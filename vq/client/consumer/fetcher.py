@@ -9,7 +9,6 @@ and the decoder joins them.
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -20,12 +19,13 @@ from vq.client.consumer.damage import report_damage
 from vq.client.consumer.fetch_sessions import Fetches, passes
 from vq.client.raised import shown
 from vq.errors import InternalError, ProtocolError, VqError
+from vq.log_lines import get_logger
 from vq.model import Address, TopicPartition
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import FetchResult, GetRequest, GetResponse
 from vq.store.format import RECORD_HEADER_BYTES, RECORD_LENGTH_MAX
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 _CHUNK_OVERHEAD_BYTES = 512
 _BACKOFF = Backoff(first_s=0.02, most_s=1.0, jitter=0.5)
 #: Pauses before bytes that failed a check are read again: long enough that damage on disk, which
@@ -255,20 +255,19 @@ class PartitionFetcher:
             self.took(response, body)
         except Exception as error:
             self.failed(InternalError(f"{self.where}: an answer to GET stumbled: {shown(error)}"))
-            logger.exception("an answer to GET stumbled: partition=%s", self.where)
+            logger.exception("handling an answer to GET failed", partition=self.where)
 
     async def _report(self, address: Address, offset: int) -> None:
         """Tell the broker that its bytes fail a check, so that its operators hear of it."""
         try:
             on_disk = await report_damage(self._cluster, address, self.where, offset)
         except VqError as error:
-            logger.info("damage is reported later: partition=%s: %s", self.where, error)
+            logger.info(
+                "damage cannot be reported, trying again later", partition=self.where, error=error
+            )
         else:
             logger.debug(
-                "damage was reported: partition=%s offset=%d on_disk=%s",
-                self.where,
-                offset,
-                on_disk,
+                "damage was reported", partition=self.where, offset=offset, on_disk=on_disk
             )
 
     def consumed(self, size: int, rest: Rest = NO_REST) -> None:
@@ -402,7 +401,7 @@ class PartitionFetcher:
             self._on_error(error)
         except Exception:
             with contextlib.suppress(Exception):
-                logger.exception("telling of an error stumbled: partition=%s", self.where)
+                logger.exception("reporting an error failed", partition=self.where)
             return False
         return True
 

@@ -7,7 +7,6 @@ in here they look alike. In whose hands a message is, the task that asked for it
 
 import asyncio
 import contextlib
-import logging
 import sys
 import weakref
 from collections import deque
@@ -20,6 +19,7 @@ from vq.client.consumer.fetcher import Chunk
 from vq.client.consumer.permit import RECHECK_S, Permit
 from vq.client.raised import forget_locals, shown
 from vq.errors import InternalError, InvalidState, VqError
+from vq.log_lines import get_logger
 from vq.model import Message, TopicPartition
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ if sys.version_info >= (3, 12):
     _task_of = asyncio.current_task
 else:  # there it is not in C: a tenth of what a message costs
     _task_of = asyncio.tasks._current_tasks.get  # type: ignore[attr-defined]
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 _LEFT = "its loop was left before the next one was asked for"
 
 
@@ -140,10 +140,10 @@ class Inbox:
         if self._current is not None:
             delivery, message = self._current
             logger.warning(
-                "a message comes again: partition=%s offset=%d why=%s",
-                delivery.where,
-                message.offset,
-                why,
+                "message will be delivered again",
+                partition=delivery.where,
+                offset=message.offset,
+                reason=why,
             )
             self._let_go(consumed=False)
 
@@ -335,7 +335,7 @@ class InboxDelivery:
                 self._decode()
             except Exception as error:
                 self._begin_anew(InternalError(f"{self.where}: delivery stumbled: {shown(error)}"))
-                logger.exception("a delivery stumbled; it begins anew: partition=%s", self.where)
+                logger.exception("delivery failed, starting again", partition=self.where)
                 return None
         if self.messages:
             return self.messages.popleft()

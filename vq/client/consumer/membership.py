@@ -15,7 +15,6 @@ its ``Permit`` has lapsed by then, and delivery pauses until ownership is proved
 """
 
 import asyncio
-import logging
 import math
 import os
 import socket
@@ -38,9 +37,10 @@ from vq.errors import (
     UnknownTopic,
     VqError,
 )
+from vq.log_lines import get_logger
 from vq.model import TopicPartition
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 _BACKOFF_S = 0.1
 _BACKOFF_MAX_S = 5.0
 #: Members that join together are seen together: one round instead of several.
@@ -160,14 +160,18 @@ class Membership:
                 await self._give_up_for_good()
         except TimeoutError:
             logger.warning(
-                "group %s, member %s: listeners did not return within %g s; leaving without "
-                "a clean hand-over",
-                self._group,
-                self._member,
-                timeout_s,
+                "listeners did not return in time, leaving without a clean hand-over",
+                group=self._group,
+                member=self._member,
+                timeout_s=timeout_s,
             )
         except VqError as error:
-            logger.warning("group %s, member %s: %s", self._group, self._member, error)
+            logger.warning(
+                "partitions could not be handed over before leaving",
+                group=self._group,
+                member=self._member,
+                error=error,
+            )
         await self._leave()
 
     async def _give_up_for_good(self) -> None:
@@ -192,7 +196,9 @@ class Membership:
                 await self.share.release_owed()
                 await groups.leave_group(self._coordinator, self._group, self._member)
         except (TimeoutError, VqError) as error:
-            logger.warning("group %s: leaving failed: %r", self._group, error)
+            logger.warning(
+                "leaving the group failed", group=self._group, member=self._member, error=error
+            )
 
     def wake(self) -> None:
         """Look at the group again soon."""
@@ -218,10 +224,10 @@ class Membership:
     def _pause(self, why: str) -> None:
         """Deliver nothing until the tree says that what is held is still ours."""
         logger.warning(
-            "delivery pauses until ownership is proved: group=%s member=%s why=%s",
-            self._group,
-            self._member,
-            why,
+            "delivery pauses until ownership is confirmed",
+            group=self._group,
+            member=self._member,
+            reason=why,
         )
         self._permit.revoke()
         self._suspending = asyncio.get_running_loop().create_task(self._suspend())
@@ -269,11 +275,10 @@ class Membership:
         except NodeExists as error:
             bound_s = _NAME_SESSIONS * self._coordinator.session_timeout_s + _NAME_S
             logger.warning(
-                "a member of this name is there already; its session has to end first: group=%s "
-                "member=%s at_most_s=%g",
-                self._group,
-                self._member,
-                bound_s,
+                "member name is in use, waiting for its session to end",
+                group=self._group,
+                member=self._member,
+                timeout_s=bound_s,
             )
             if not await groups.name_came_free(
                 self._coordinator, self._group, self._member, bound_s
@@ -293,7 +298,9 @@ class Membership:
                 if self._member in present and present[self._member].value.nonce == self._nonce:
                     await groups.leave_group(self._coordinator, self._group, self._member)
         except (TimeoutError, VqError) as error:
-            logger.warning("group %s: leaving failed: %r", self._group, error)
+            logger.warning(
+                "leaving the group failed", group=self._group, member=self._member, error=error
+            )
 
     # The one task ---------------------------------------------------------------------------------
     async def _run(self) -> None:
@@ -311,11 +318,18 @@ class Membership:
                 pause_s = await self._round()
                 backoff_s = _BACKOFF_S
             except VqError as error:
-                logger.info("group %s, member %s: %s", self._group, self._member, error)
+                logger.info(
+                    "rebalance failed, trying again",
+                    group=self._group,
+                    member=self._member,
+                    error=error,
+                )
                 pause_s = backoff_s * (0.5 + self._cluster.rng.random())
                 backoff_s = min(_BACKOFF_MAX_S, backoff_s * 2)
             except Exception:
-                logger.exception("group %s, member %s", self._group, self._member)
+                logger.exception(
+                    "rebalance failed, trying again", group=self._group, member=self._member
+                )
                 pause_s = _BACKOFF_MAX_S
 
     async def _round(self) -> float:
@@ -358,11 +372,11 @@ class Membership:
             leaving = [str(hold.partition) for hold in self._holds if hold.is_leaving]
             if leaving:
                 logger.warning(
-                    "group %s, member %s: %s cannot be handed over before the last commit: %s",
-                    self._group,
-                    self._member,
-                    ", ".join(leaving),
-                    error,
+                    "partitions cannot be handed over before the last commit",
+                    group=self._group,
+                    member=self._member,
+                    partitions=",".join(leaving),
+                    error=error,
                 )
         await self.share.claim_all(target)
         if failed is not None:

@@ -7,7 +7,6 @@ makes up for.
 """
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -21,9 +20,10 @@ from vq.coordination.coordinator import EventKind, SessionState, WatchEvent
 from vq.coordination.group_view import Assigned
 from vq.coordination.paths import CommittedOffset
 from vq.errors import GenerationStale, VqError
+from vq.log_lines import get_logger
 from vq.model import PartitionTrouble, TopicPartition
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 T = TypeVar("T")
 #: Claims, releases and looks that are under way at once.
 _AT_ONCE: Final = 32
@@ -135,11 +135,11 @@ class Share:
         hold.claim = claim
         hold.on(Event.CLAIMED)
         logger.info(
-            "a partition was claimed: group=%s member=%s partition=%s generation=%d",
-            self._group,
-            self._member,
-            partition,
-            claim.generation,
+            "partition claimed",
+            group=self._group,
+            member=self._member,
+            partition=partition,
+            generation=claim.generation,
         )
         try:
             await self._hooks.claimed(hold)
@@ -175,10 +175,10 @@ class Share:
             await self._hooks.commit(hold)
             hold.on(Event.COMMITTED)
             logger.info(
-                "a partition is given up: group=%s member=%s partition=%s",
-                self._group,
-                self._member,
-                hold.partition,
+                "partition given up",
+                group=self._group,
+                member=self._member,
+                partition=hold.partition,
             )
         if self._coordinator.state is SessionState.CONNECTED:
             await self._release(hold)
@@ -207,10 +207,10 @@ class Share:
         async def look(hold: Hold) -> None:
             if not await claims.still_ours(self._coordinator, hold.claim):
                 logger.warning(
-                    "a partition was lost: group=%s member=%s partition=%s",
-                    self._group,
-                    self._member,
-                    hold.partition,
+                    "partition lost to another member",
+                    group=self._group,
+                    member=self._member,
+                    partition=hold.partition,
                 )
                 hold.on(Event.LOSE)
                 await self._end(hold)

@@ -5,15 +5,15 @@ decides anything: whoever is in trouble goes on trying.
 """
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from vq.clock import Clock
 from vq.errors import ListenerFailed, VqError
+from vq.log_lines import get_logger
 from vq.model import PartitionTrouble, TopicPartition
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 #: What is published changes no more often than this.
 _PUBLISH_S: Final = 1.0
 
@@ -59,13 +59,12 @@ class Troubles:
         if isinstance(error, ListenerFailed):
             return  # the delivery says each try
         logger.error(
-            "a partition does not go on; it is tried again, nothing is skipped: group=%s member=%s "
-            "partition=%s offset=%d error=%s",
-            self._group,
-            self._member,
-            where,
-            offset,
-            error,
+            "partition does not go on, trying again without skipping",
+            group=self._group,
+            member=self._member,
+            partition=where,
+            offset=offset,
+            error=error,
         )
 
     def over(self, where: TopicPartition) -> None:
@@ -77,12 +76,12 @@ class Troubles:
         if isinstance(trouble.error, ListenerFailed):
             return
         logger.warning(
-            "a partition goes on: group=%s member=%s partition=%s tries=%d seconds=%.1f",
-            self._group,
-            self._member,
-            where,
-            trouble.tries,
-            (self._clock.wall_ms() - trouble.since_ms) / 1000,
+            "partition goes on",
+            group=self._group,
+            member=self._member,
+            partition=where,
+            tries=trouble.tries,
+            seconds=round((self._clock.wall_ms() - trouble.since_ms) / 1000, 1),
         )
 
     def forget(self, where: TopicPartition) -> None:
@@ -107,10 +106,19 @@ class Troubles:
                 try:
                     await tell(where, trouble)
                 except VqError as error:
-                    logger.info("a trouble is published later: partition=%s: %s", where, error)
+                    logger.info(
+                        "error of a partition cannot be published, trying again later",
+                        group=self._group,
+                        partition=where,
+                        error=error,
+                    )
                     self._publish_soon(where)
                 except Exception:
-                    logger.exception("publishing a trouble stumbled: partition=%s", where)
+                    logger.exception(
+                        "publishing the error of a partition failed",
+                        group=self._group,
+                        partition=where,
+                    )
                 else:
                     self._note_published(where, present=trouble is not None)
             await asyncio.sleep(_PUBLISH_S)

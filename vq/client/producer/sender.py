@@ -8,7 +8,6 @@ appended while earlier ones are on their way.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
 
 from vq.client.cluster import ClusterClient
@@ -21,12 +20,13 @@ from vq.client.producer.partition_queue import PartitionQueue
 from vq.client.producer.puts import apply_answer, put_header
 from vq.client.producer.topic_queues import TopicQueues
 from vq.errors import ConnectionCut, NotSent, Unreachable, VqError
+from vq.log_lines import get_logger
 from vq.model import Address
 from vq.remoting.broker_connection import BrokerConnection
 from vq.remoting.format import Command
 from vq.remoting.frames import Frame
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 _TICK_S = 0.1
 #: A broker that has not answered a batch for so long is asked again on a new connection; the stamp
 #: keeps what it stored meanwhile from being stored twice.
@@ -129,7 +129,7 @@ class Sender:
         except VqError as error:
             queue.refuse_pending(NotSent(f"{queue.where}: {error}"))
         except Exception:
-            logger.exception("sending from a queue failed, and goes on: partition=%s", queue.where)
+            logger.exception("sending from a queue failed", partition=queue.where)
         finally:
             queue.owner = None
 
@@ -152,9 +152,9 @@ class Sender:
 
     def _no_answer(self, queue: PartitionQueue, connection: BrokerConnection) -> None:
         logger.warning(
-            "a broker does not answer, connecting anew: broker=%s partition=%s",
-            connection.address,
-            queue.where,
+            "broker does not answer, connecting again",
+            broker=connection.address,
+            partition=queue.where,
         )
         connection.close()
 

@@ -418,8 +418,8 @@ async def test_damage_is_told_while_it_lasts_and_reading_goes_on_once_it_is_put_
         return (await owner()).stopped == ""
 
     await until_true(is_over)
-    assert caplog.text.count("a partition does not go on") == 1
-    assert caplog.text.count("a partition goes on") == 1
+    assert caplog.text.count("partition does not go on") == 1
+    assert caplog.text.count("partition goes on") == 1
 
 
 async def test_bounds_follow_what_is_stored(factory: aio.MessageFactory) -> None:

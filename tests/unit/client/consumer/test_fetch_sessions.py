@@ -397,7 +397,7 @@ async def test_an_answer_that_stumbles_is_an_error_of_its_own_partition(
     ]
     (error,) = partitions[number].errors
     assert isinstance(error, InternalError)
-    assert caplog.text.count("an answer to FETCH stumbled") == 1
+    assert caplog.text.count("handling an answer to FETCH failed") == 1
     for each in partitions:
         each.ask()
     await turn()

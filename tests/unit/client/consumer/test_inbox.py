@@ -416,7 +416,7 @@ async def test_the_message_of_a_task_that_failed_is_not_consumed(
         partition.stop()
     inbox.close()
     assert (partition.stopped, partition.delivery.delivered) == (True, 0)
-    assert "offset=0 why=" in caplog.text
+    assert "offset=0 reason=" in caplog.text
     assert cancelled or isinstance(task.exception(), ZeroDivisionError)
 
 

@@ -24,7 +24,7 @@ def test_a_cause_is_said_once_and_counted(caplog: pytest.LogCaptureFixture) -> N
         clock.advance(1)
     trouble = troubles.present()[P0]
     assert (trouble.offset, trouble.since_ms, trouble.tries) == (10, 1_000, 3)
-    assert caplog.text.count("partition=t-0 offset=10 error=bad") == 1
+    assert caplog.text.count('partition=t-0 offset=10 error="CorruptData: bad"') == 1
     troubles.failed(P0, 10, ConnectionCut("gone"))
     troubles.failed(P0, 20, ConnectionCut("gone"))
     assert len(caplog.records) == 3
