@@ -6,10 +6,11 @@ which any thread may use.
 
 import asyncio
 import itertools
+import logging
 import random
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from vq.backoff import Backoff
 from vq.client.config import MessageFactoryConfig
@@ -41,6 +42,13 @@ logger = get_logger(__name__)
 T = TypeVar("T")
 _SHUT_DOWN = "the factory is shut down"
 _RECONNECT = Backoff(first_s=0.1, most_s=1.0, jitter=0.5)
+
+
+class _Failures(NamedTuple):
+    """Failed attempts in a row to connect to one broker, and why the last one failed."""
+
+    attempts: int
+    cause: str
 
 
 class ClusterClient:
@@ -81,7 +89,7 @@ class ClusterClient:
         self._ids_lock = threading.Lock()
         self._connections: dict[Address, BrokerConnection] = {}
         self._connecting: dict[Address, asyncio.Task[BrokerConnection]] = {}
-        self._failures: dict[Address, int] = {}
+        self._failures: dict[Address, _Failures] = {}
         self._listeners: list[Callable[[], None]] = []
         self._tracking: dict[str, asyncio.Task[None]] = {}
         self._refreshing: dict[str, asyncio.Task[None]] = {}
@@ -305,9 +313,9 @@ class ClusterClient:
         return task
 
     async def _connect(self, address: Address) -> BrokerConnection:
-        failures = self._failures.get(address, 0)
-        if failures:
-            await asyncio.sleep(_RECONNECT.pause_s(failures, self.rng))
+        failures = self._failures.get(address)
+        if failures is not None:
+            await asyncio.sleep(_RECONNECT.pause_s(failures.attempts, self.rng))
         connection = await self._open(address, self._connection_closed)
         if connection.closed:
             raise ConnectionCut(f"{address} closed the connection at once")
@@ -333,10 +341,17 @@ class ClusterClient:
             return
         error = task.exception()
         if error is None:
-            self._failures.pop(address, None)
+            if self._failures.pop(address, None) is not None:
+                logger.info("connected to a broker again", broker=address)
         else:
-            self._failures[address] = self._failures.get(address, 0) + 1
-            logger.debug("cannot connect to a broker, trying again", broker=address, error=error)
+            attempts, cause = self._failures.get(address, _Failures(0, ""))
+            self._failures[address] = _Failures(attempts + 1, str(error))
+            logger.log(
+                logging.DEBUG if cause == str(error) else logging.WARNING,  # once for each cause
+                "cannot connect to a broker, trying again",
+                broker=address,
+                error=error,
+            )
         self._changed()
 
     def _connection_closed(self, connection: BrokerConnection) -> None:

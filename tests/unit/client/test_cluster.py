@@ -1,6 +1,7 @@
 """What producers and consumers share: routes, connections, message ids; nothing of it is left."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -163,10 +164,27 @@ async def test_attempts_come_at_growing_intervals_and_one_at_a_time(
     for _ in range(3):
         with pytest.raises(Unreachable):
             await client.connection(nowhere)
-    assert client._failures[nowhere] == 3
+    assert client._failures[nowhere].attempts == 3
     for _ in range(5):
         assert client.live_connection(nowhere) is None
     assert len(client._connecting) == 1
+
+
+async def test_a_broker_that_cannot_be_reached_is_a_warning_once_for_each_cause(
+    cluster: MemoryCluster, client: ClusterClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Somebody waits for it. Further attempts are told at DEBUG, its return at INFO."""
+    caplog.set_level(logging.DEBUG, "vq.client.cluster")
+    address = await master(client)
+    listener = cluster.network._listeners.pop(address)
+    for _ in range(2):
+        with pytest.raises(Unreachable, match="nobody listens"):
+            await client.connection(address)
+    cluster.network._listeners[address] = listener
+    await client.connection(address)
+    assert [record.levelname for record in caplog.records] == ["WARNING", "DEBUG", "INFO"]
+    assert f"cannot connect to a broker, trying again broker={address} error=" in caplog.text
+    assert f"connected to a broker again broker={address}" in caplog.text
 
 
 async def test_a_request_has_one_deadline_for_connecting_and_answering(
