@@ -39,8 +39,8 @@ class BegunLog(NamedTuple):
     """A log that holds, or held, a message.
 
     Attributes:
-        topic_id: Of its topic.
-        name: Of its directory in that of the topic: ``0``, or ``0.from-5000``.
+        topic_id: Id of its topic.
+        name: Its directory inside the directory of the topic: ``0``, or ``0.from-5000``.
         start: The first offset it ever had.
     """
 
@@ -93,7 +93,7 @@ class BegunLogs:
                 path=self._path,
                 lines=damaged,
             )
-        else:  # what a power cut leaves of a save; nothing was acknowledged by then
+        else:  # a power cut interrupted a save; nothing was acknowledged by then
             logger.info("torn lines at the end skipped", path=self._path)
 
     def _take(self, words: list[str]) -> bool:
@@ -171,10 +171,10 @@ class BegunLogs:
         self._saved = False
 
     def save(self) -> None:
-        """Make durable what was noted; for want of space or descriptors the next save will do.
+        """Make noted lines durable; without space or file descriptors, leave it to the next save.
 
         Raises:
-            OSError: What is durable cannot be told; the next save writes another file.
+            OSError: It is unknown which lines are durable; the next save writes another file.
         """
         with self._lock:
             if self._saved:
@@ -214,7 +214,7 @@ class BegunLogs:
 
 
 class Beginning(NamedTuple):
-    """A log that will have begun with the flush of its first batch, and where that is noted."""
+    """A new log, and the record that names it once its first batch is flushed."""
 
     logs: BegunLogs
     log: BegunLog

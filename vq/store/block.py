@@ -37,7 +37,7 @@ logger = get_logger(__name__)
 
 #: Errors that say "no space" and nothing worse.
 FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-#: What says nothing about the medium and may be gone the next time.
+#: Errors that say nothing about the medium and may pass by themselves.
 PASSING_ERRNOS: Final = FULL_ERRNOS | {errno.EMFILE, errno.ENFILE}
 _ALLOCATION_UNIT: Final = 4096
 _WALK_BYTES: Final = 256 * 1024
@@ -108,12 +108,12 @@ class BlockCache:
             block.close()
 
     def closed(self, block: "Block") -> bool:
-        """Note that ``block`` gives its file back; False if somebody else did just before."""
+        """Note that ``block`` closes its file; False if another thread closed it just before."""
         return self._clean.pop(block, self) is None or self._dirty.pop(block, self) is None
 
 
 def _close(block: "Block") -> None:
-    """Close a block without bytes to lose; what the system says to that concerns no other log."""
+    """Close a clean block; an error is logged only, since it concerns no other log."""
     try:
         block.close()
     except OSError as error:
@@ -210,7 +210,7 @@ class Block:
             self.index = None
 
     def allocate(self, length: int, wish: int) -> None:
-        """Take space for ``length`` bytes, and for ``wish`` if there is so much.
+        """Allocate space for ``length`` bytes, or for ``wish`` bytes if the disk has them.
 
         Raises:
             OSError: ENOSPC or EDQUOT: not even ``length`` bytes fit; nothing has changed.
@@ -247,7 +247,7 @@ class Block:
         return self._opened().view(position, length)
 
     def cold(self, position: int, length: int) -> Callable[[], None] | None:
-        """Return what brings these bytes into memory, on any thread, or None: they are there.
+        """Return a function that brings these bytes into memory, on any thread; None: no need.
 
         Raises:
             OSError: The file cannot be opened.
@@ -334,7 +334,7 @@ class Block:
 def _fetch(disk: Disk, path: Path, position: int, length: int) -> None:
     """Bring bytes into memory, through a descriptor that no other thread may close.
 
-    What goes wrong is left to the read that follows: it meets the same and tells of it.
+    Errors are ignored here: the read that follows meets the same error and reports it.
     """
     with contextlib.suppress(OSError):
         file = disk.open(path)

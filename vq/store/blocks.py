@@ -1,6 +1,6 @@
 """The blocks of one log, in rising order of their start offsets, side by side without gaps.
 
-Only the collection and the search in it; what a block is stands in ``block``.
+In here: the collection and the search in it. Not in here: one block (``block``).
 """
 
 from bisect import bisect_right

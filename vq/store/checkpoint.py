@@ -79,7 +79,7 @@ class Checkpoint:
     manifest: tuple[ManifestEntry, ...] | None = ()
 
     def to_bytes(self) -> bytes:
-        """Return the bytes told in the module's table."""
+        """Return the bytes that the module's table shows."""
         topic_id = self.topic_id.encode()
         manifest = pack_manifest(self.manifest or ())
         head = _HEAD.pack(

@@ -1,9 +1,8 @@
 """The loops that run once per message: clients make, place and read records, brokers check them.
 
-Each is there twice: here in Python, the reference, and compiled in ``_codec.c``, which is built at
-install time where a C compiler is found and then takes its place. Both take and give the same; a
-test holds them against each other. Whatever is not common (headers, compression, damage) is left to
-``record``.
+Each loop exists twice: here in Python, the reference, and in ``_codec.c``, which replaces it where
+a C compiler was found at installation. Both have the same arguments and results; a test compares
+them. ``record`` handles what is not common: headers, compression, damage.
 """
 
 import struct
@@ -207,8 +206,8 @@ def python_decode_common(
 def python_intact(data: bytes | memoryview, position: int) -> int:
     """Return where the intact records end that begin at ``position``, a record boundary.
 
-    Looked at are whole control records, and messages with a tag, with properties, or with neither;
-    the first record of another kind ends the walk, as damage does.
+    The walk passes whole control records, and messages with a tag, with properties, or with
+    neither. It ends at the first damaged record, or record of another kind.
     """
     unpack = RECORD_HEADER.unpack_from
     size = len(data)

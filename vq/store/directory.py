@@ -8,8 +8,8 @@
 <data>/<topic>/topic.json      {"v": 2, "topic": "orders", "id": "5d2f…", "crc": "0a1b2c3d"}
 <data>/<topic>/<partition>/    a log (``log``); appears with the first append
 
-What cannot be told is refused: nothing is moved or removed because a file cannot be read. ``time``
-is when the data were moved, as ``20261122T095600Z``.
+A directory with a file that cannot be read is refused: nothing is moved or removed on a guess.
+``time`` is when the data were moved, as ``20261122T095600Z``.
 """
 
 import re
@@ -40,7 +40,7 @@ _MOVED = re.compile(r"(?P<base>.+)\.(?P<time>\d{8}T\d{6}Z)(-\d+)?")
 
 
 def unusable(path: Path, error: OSError) -> DirectoryRefused:
-    """Return what is said of a data directory that the system does not let us use."""
+    """Return the error for a data directory that the system does not let us use."""
     where = f" ({error.filename})" if error.filename not in {None, str(path)} else ""
     return DirectoryRefused(
         f"data directory {path} cannot be used: {error.strerror or error}{where}; give one that "
@@ -61,7 +61,7 @@ class NamesakeFound(DirectoryRefused):
 
 @dataclass(frozen=True, slots=True)
 class LocalTopic:
-    """What lies here of one topic: its id (empty if it cannot be told) and its partitions."""
+    """Data of one topic in this directory: its id (empty if unknown) and its partitions."""
 
     topic: str
     topic_id: str
@@ -113,12 +113,12 @@ class DataDirectory:
         self._lock.release()
 
     def claim_topic(self, topic: str, topic_id: str) -> None:
-        """Make this the directory of the topic with that id; do it before its logs are opened.
+        """Make this the directory of the topic with that id. Call it before its logs are opened.
 
         Raises:
             InvalidArgument: The topic's name may not name a directory.
             NamesakeFound: Data of a topic of the same name and another id lie here.
-            DirectoryRefused: Whose data lie here cannot be told; or a file has the topic's name.
+            DirectoryRefused: It is unknown whose data lie here, or a file has the topic's name.
             OSError: The topic's directory cannot be made or read.
         """
         if self._topic_ids.get(topic) == topic_id:
@@ -148,7 +148,7 @@ class DataDirectory:
         self._topic_ids[topic] = topic_id
 
     def _check_checkpoints(self, topic: str, topic_id: str) -> None:
-        """Return if no checkpoint of the topic's logs names another id than its file does."""
+        """Check that each checkpoint of the topic's logs names the same id as its file."""
         directory = self.path / topic
         for name in self._disk.listdir(directory):
             path = directory / name / CHECKPOINT_NAME
@@ -177,7 +177,7 @@ class DataDirectory:
         """Return the id of the topic whose data lie here.
 
         Raises:
-            DirectoryRefused: It cannot be told.
+            DirectoryRefused: The id cannot be read.
         """
         path = self.path / topic / TOPIC_FILE_NAME
         if not self._disk.exists(path):
@@ -251,7 +251,7 @@ class DataDirectory:
             keep: To ``@kept``, where they stay; otherwise to ``@trash``, which is purged.
 
         Raises:
-            DirectoryRefused: Whose data they are cannot be told.
+            DirectoryRefused: It is unknown whose data they are.
         """
         directory = self.path / check_name("topic", topic)
         if not self._disk.exists(directory):
@@ -287,8 +287,8 @@ class DataDirectory:
     def purge_trash(self, clock: Clock, keep_s: float) -> int:
         """Delete for good what was moved to the trash ``keep_s`` ago or earlier; return how many.
 
-        What has no time in its name, or one in the future (the clock was set back), gets the
-        present one: it is purged ``keep_s`` from now.
+        A name without a time, or with one in the future (the clock was set back), gets the present
+        time: its data are purged ``keep_s`` from now.
         """
         trash = self.path / TRASH_NAME
         if not self._disk.exists(trash):
@@ -307,7 +307,7 @@ class DataDirectory:
 
 
 def _moved(name: str) -> tuple[str, float | None]:
-    """Return what a name in the trash is without its time, and that time."""
+    """Split a name in the trash into the name before it was moved, and the time of the move."""
     found = _MOVED.fullmatch(name)
     if found is None:
         return name, None

@@ -25,7 +25,7 @@ __all__ = ["Buffer", "Disk", "File", "Lock", "RealDisk", "RealFile"]
 
 Buffer = bytes | bytearray | memoryview
 
-#: Messages are nobody's business but the broker's and its group's (backup, metrics).
+#: Only the broker's user and its group (backup, metrics) may read messages.
 FILE_MODE: Final = 0o640
 DIRECTORY_MODE: Final = 0o750
 
@@ -63,9 +63,10 @@ class File(Protocol):
         ...
 
     def resident(self, position: int, length: int) -> bool:
-        """Whether ``view`` of these bytes would not wait for the medium, as far as can be told.
+        """Whether ``view`` of these bytes would not wait for the medium, as far as is known.
 
-        Cheap, and not exact: it looks at one byte in 128 KiB, what disks read ahead at least.
+        Cheap, and not exact: it checks one byte in 128 KiB, since disks read ahead at least that
+        much.
         """
         ...
 
@@ -93,7 +94,7 @@ class File(Protocol):
         """Return once every byte written before this call, and the length, are durable.
 
         Raises:
-            OSError: What is durable cannot be told; calling it again proves nothing.
+            OSError: It is unknown what is durable; calling it again proves nothing.
         """
         ...
 
@@ -188,10 +189,10 @@ class Disk(Protocol):
         ...
 
     def file_system(self, path: Path) -> FileSystem | None:
-        """Return what a directory is on; None if no file was opened there or it cannot be synced.
+        """Return the file system of a directory; None: no file was opened there, or no sync.
 
         Raises:
-            OSError: It cannot be told.
+            OSError: The directory cannot be examined.
         """
         ...
 
@@ -201,9 +202,9 @@ _MADV_POPULATE_READ: Final = 22
 _PAGE: Final = mmap.PAGESIZE
 #: Linux 4.14: reads what is in the page cache, and fails where it would have to wait.
 _NOWAIT: Final[int | None] = getattr(os, "RWF_NOWAIT", None)
-#: How far apart bytes are looked at to see what is in the page cache.
+#: Distance between the bytes that ``resident`` checks in the page cache.
 _PROBE_BYTES: Final = 128 * 1024
-#: What one system call fetches.
+#: Bytes that one system call fetches.
 _FETCH_BYTES: Final = 1024 * 1024
 
 
@@ -428,7 +429,7 @@ class RealDisk:
                 if not self._reserve:
                     raise
                 _close_all(self._reserve)
-                _fsync_directory(path)  # nothing was synced before, so trying again is honest
+                _fsync_directory(path)  # no sync was tried before, so this hides no error
                 with contextlib.suppress(OSError):
                     self._reserve.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 

@@ -1,7 +1,7 @@
 """What of one log is not durable yet, and the flush that is under way.
 
-Belongs here: which blocks, names, indexes and dropped files the next ticket takes along, when a
-checkpoint is due, and what a ticket that came back proves. The flush itself is ``ticket``; what is
+In here: which blocks, names, indexes and dropped files the next ticket makes durable, when a
+checkpoint is due, and what a finished ticket proves. The flush itself is ``ticket``; what is
 appended, rolled and dropped is decided in ``log``.
 """
 
@@ -118,7 +118,7 @@ class Flushing:
         self.checkpoint_wanted = True
 
     def begin(self, make_checkpoint: Callable[[], Checkpoint]) -> SyncTicket | None:
-        """Return a ticket for all that was noted; None if there is nothing to do, or one is out.
+        """Return a ticket for all that was noted; None if there is nothing, or a ticket is out.
 
         ``make_checkpoint`` is called when a checkpoint is due.
         """
@@ -158,7 +158,7 @@ class Flushing:
         return ticket
 
     def take_back(self, ticket: SyncTicket) -> None:
-        """Take a ticket that ran, and believe it unless the log has failed meanwhile.
+        """Take back a ticket that ran, and apply its result unless the log has failed meanwhile.
 
         Raises:
             InvalidState: It is not the ticket that is out.

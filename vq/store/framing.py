@@ -65,7 +65,7 @@ def frame(
 
 
 def epoch_is_over(epoch: int, last_epoch: int) -> NotMaster:
-    """Return the error for a batch of ``epoch`` behind one of ``last_epoch``, which is larger."""
+    """Return the error for a batch of ``epoch`` behind one of the larger ``last_epoch``."""
     return NotMaster(f"epoch {epoch} is over: epoch {last_epoch} has appended here")
 
 
@@ -74,7 +74,7 @@ def check_frames(
 ) -> list[BatchHeader]:
     """Return the headers of the batches in ``data``, if a log that ends so may take them all.
 
-    Recovery would believe a log that they were appended to (``scan.verify``). The records' own
+    Recovery accepts a log that ends with these batches (``scan.verify``). The records' own
     checksums are the reader's to verify; the CRC of the batch covers them here.
 
     Args:

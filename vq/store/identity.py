@@ -106,8 +106,8 @@ def check_identity(path: Path, *, cluster: str, group: str, node: str, disk: Dis
 def _bring_up_to_date(file: Path, identity: Identity, disk: Disk) -> None:
     """Write an identity of an earlier format anew: an earlier vq must refuse it from now on.
 
-    On a full disk the old one stays until a later start: a broker that did not start could not
-    make room, for one by giving its reserve back.
+    On a full disk the old file stays until a later start. To refuse the start would leave the disk
+    full: only a running broker frees space, for example its reserve.
     """
     try:
         disk.write_atomic(file, identity.to_bytes())

@@ -51,7 +51,7 @@ class Log:
     """One partition's log on this node, opened by ``Log.open``.
 
     Attributes (read them freely, do not set them):
-        directory: Where it lies.
+        directory: The directory of the log.
         topic_id: Of the topic.
         config: Sizes.
         status: Where the log begins and ends, its state.
@@ -124,14 +124,14 @@ class Log:
     ) -> "Log":
         """Open the log in ``directory``, which need not exist, and recover it.
 
-        A log nobody ever appended to has no file, no descriptor and no directory. After an I/O
-        error the log is returned in state FAILED; it answers every call with ``PartitionFailed``.
+        A log without any append has no file, no descriptor and no directory. After an I/O error the
+        log is returned in state FAILED; it answers every call with ``PartitionFailed``.
 
         Args:
             directory: The partition's directory.
             topic_id: Id of the topic; a directory of another one is refused.
             config: Sizes.
-            disk: Where.
+            disk: The disk.
             clock: For append times.
             start_offset: Where a new log begins (a partition that moved here).
             producers: Producer table of a new log, as ``ProducerTable.to_bytes`` gave it.
@@ -177,7 +177,7 @@ class Log:
         return log
 
     def _found(self) -> None:
-        """Make durable where a new log begins, for it cannot be told from an empty directory."""
+        """Make the start of a new log durable: an empty directory does not show it."""
         try:
             self._make_directory()
             self._disk.write_atomic(
@@ -357,7 +357,7 @@ class Log:
             or (end := block.length + size) > block.allocated
             or end > self.config.block_bytes
         ):
-            block = self._make_room(size)
+            block = self._block_for(size)
         length = block.length
         try:
             file = block.file
@@ -382,8 +382,8 @@ class Log:
         status.epoch = epoch
         status.append_time_ms = time_ms
 
-    def _make_room(self, size: int) -> Block:
-        """Return the block that takes the next batch, with space for it; may begin a new one."""
+    def _block_for(self, size: int) -> Block:
+        """Return the block for the next batch, with space for it; may begin a new block."""
         if self.end_offset + size > OFFSET_MAX:
             raise PartitionReadOnly(f"offset {OFFSET_MAX} is the last one a partition can have")
         config = self.config
@@ -400,7 +400,7 @@ class Log:
                 wish = min(block.allocated + step, config.block_bytes)
                 block.allocate(needed, wish)
         except OSError as error:
-            raise self._room_failed(error) from error
+            raise self._allocation_failed(error) from error
         self._blocks.active = block
         self._cache.trim(block)
         return block
@@ -414,7 +414,7 @@ class Log:
             try:
                 block.load_index().messages_before = self.messages_appended - block.messages
             except OSError as error:
-                raise self._room_failed(error) from error
+                raise self._allocation_failed(error) from error
             except CorruptData as error:
                 self.fail(error)
                 raise self.status.refusal() from error
@@ -465,14 +465,14 @@ class Log:
         self.flushing.first_checkpoint = path
 
     def _end_block(self, block: Block) -> None:
-        """No appends to it any more: its unused space goes back, its index is to be saved."""
+        """End appends to a block: free its unused space, and have its index saved."""
         self._blocks.active = None
         block.cut_allocation()
         self.flushing.note_ended(block)
         self._rolled = True
 
-    def _room_failed(self, error: OSError) -> VqError:
-        """Return what to raise when there is no room; the log stays usable if that may pass."""
+    def _allocation_failed(self, error: OSError) -> VqError:
+        """Return the error for a failed allocation; the log stays usable if the cause may pass."""
         if error.errno in FULL_ERRNOS:
             return DiskFull(f"no space for a batch in {self.directory}: {error}")
         if error.errno in NO_DESCRIPTOR_ERRNOS:
@@ -481,7 +481,7 @@ class Log:
         return PartitionFailed(self.reason)
 
     def _append_failed(self, block: Block, error: OSError) -> VqError:
-        """Return what to raise after a failed write; a full disk is cut back and survived."""
+        """Return the error for a failed write; a full disk leaves the log usable, cut back."""
         if error.errno in NO_DESCRIPTOR_ERRNOS:
             return Busy(f"no file descriptor left for {self.directory}: {error}")
         if error.errno in FULL_ERRNOS:
@@ -519,7 +519,7 @@ class Log:
         self._cache.trim()
 
     def fail(self, error: BaseException) -> None:
-        """End writing for good after an I/O error; what is not known to be durable is unknown.
+        """End writing for good after an I/O error; the outcome of unflushed batches is unknown.
 
         Reading goes on. The files are not written again, not even to close the log properly: only
         a new start, which reads what the medium really holds, can tell what is stored.
@@ -570,7 +570,7 @@ class Log:
             try:
                 self._end_block(block)
             except OSError as error:
-                raise self._room_failed(error) from error
+                raise self._allocation_failed(error) from error
 
     def drop_before(self, offset: int) -> int:
         """Drop the blocks that end at or before ``offset``; return how many bytes that frees.
@@ -627,7 +627,7 @@ class Log:
             raise StorageFailed(f"sealing {self.directory} failed: {error}") from error
 
     def unseal(self) -> None:
-        """Take appends again, after a move that did not happen."""
+        """Take appends again, after a move was abandoned."""
         if self.state is LogState.SEALED:
             self.status.state, self.status.reason = LogState.OK, ""
             self.flushing.checkpoint_wanted = self._has_directory

@@ -1,4 +1,4 @@
-"""Reading from a log's blocks and asking it questions. What changes a log is ``log``."""
+"""Reading from a log's blocks, and lookups in them. ``log`` changes a log."""
 
 import errno
 from collections.abc import Callable, Collection
@@ -21,7 +21,7 @@ logger = get_logger(__name__)
 
 NO_DESCRIPTOR_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _EMPTY: Final = memoryview(b"")
-#: So many bytes at the end of a log are taken to be in memory: they were written just now.
+#: So many bytes at the end of a log count as in memory: they were written just now.
 _RECENT_BYTES: Final = 1024 * 1024
 
 
@@ -76,10 +76,10 @@ class LogReader:
             raise self._read_failed(error, offset) from error
 
     def cold(self, offset: int, max_bytes: int, limit: int) -> Callable[[], None] | None:
-        """Return what brings the bytes of such a ``read`` into memory, or None: they are there.
+        """Return a function that brings the bytes of a ``read`` into memory; None: no need.
 
-        To be called on another thread, before the read; for the last bytes appended it is not
-        asked whether they are there.
+        Call that function on another thread, before the read. The bytes appended last count as in
+        memory, without a check.
 
         Raises:
             VqError: As ``read``.
@@ -100,7 +100,7 @@ class LogReader:
             raise self._read_failed(error, offset) from error
 
     def _read_failed(self, error: OSError, offset: int | None = None) -> VqError:
-        """Return what to raise after a read at ``offset``, or somewhere, failed; tell who looks."""
+        """Return the error for a failed read at ``offset`` (None: unknown); report the place."""
         directory = self._status.directory
         if error.errno in NO_DESCRIPTOR_ERRNOS:
             return Busy(f"no file descriptor left for {directory}: {error}")
@@ -167,7 +167,7 @@ class LogReader:
         return block.start_offset
 
     def check_boundary(self, offset: int) -> None:
-        """Return if a record starts at ``offset``, or the log ends there.
+        """Check that a record starts at ``offset``, or that the log ends there.
 
         Raises:
             OffsetNotBoundary: It lies inside a record; ``details["next"]`` is where one starts.
@@ -190,7 +190,7 @@ class LogReader:
     def message_before(self, offset: int, tags: Collection[bytes] = ()) -> int | None:
         """Return the id of the last message that ends at or before a boundary.
 
-        Only those with one of ``tags`` count, if any are given. None: that cannot be told.
+        Only those with one of ``tags`` count, if any are given. None: not known.
 
         Raises:
             CorruptData: A batch on the way is damaged.

@@ -24,7 +24,7 @@ _FLUSHED_STATES: Final = (LogState.OK, LogState.SEALED)
 
 @dataclass(slots=True, kw_only=True)
 class LogStatus:
-    """What a log and its reader both go by.
+    """What a log and its reader share.
 
     Attributes:
         directory: Where the log lies.
@@ -66,7 +66,7 @@ class LogStatus:
         return PartitionFailed(text)
 
     def check_readable(self) -> None:
-        """Return if the offsets of this log mean anything.
+        """Check that the log was opened and is not closed.
 
         Raises:
             PartitionFailed: It could not be opened, so what it holds is unknown.
@@ -76,7 +76,7 @@ class LogStatus:
             raise self.refusal()
 
     def check_more(self, offset: int) -> None:
-        """Return unless nothing will ever be served at ``offset`` because of damage there.
+        """Check that ``offset`` does not lie at or behind damage, where nothing is ever served.
 
         Raises:
             PartitionQuarantined: It lies at or behind the damage.
@@ -85,7 +85,7 @@ class LogStatus:
             self.check_range(offset)
 
     def check_range(self, offset: int) -> None:
-        """Return if ``offset`` is in ``[start_offset, end_offset]`` and not behind damage.
+        """Check that ``offset`` is in ``[start_offset, end_offset]`` and not behind damage.
 
         Raises:
             OffsetOutOfRange: It is not; the details carry the valid range.

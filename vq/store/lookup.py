@@ -23,7 +23,7 @@ __all__ = [
     "offset_at_time",
 ]
 
-#: How far the message before an offset is looked for, where others have none that counts.
+#: How many batches back ``message_before`` searches for a message that counts.
 BATCHES_BACK_MAX: Final = 16
 
 

@@ -1,9 +1,9 @@
 """The manifest of a log: which files its bytes lie in, written down in every checkpoint.
 
-A directory alone cannot tell a file that is missing from one that retention deleted, or that never
-was. The manifest can: it names every place in rising order, each ends where the next one begins,
-the first begins at the log's start and the last holds the byte before the checkpoint's offset, or
-is a log's first block of which no byte is vouched for yet.
+A directory alone does not show whether a file is missing, was deleted by retention, or never
+existed. The manifest does. It names every place in rising order: each ends where the next one
+begins, the first begins at the log's start and the last holds the byte before the checkpoint's
+offset, or is a log's first block of which no byte is vouched for yet.
 
     | size | field                                                            |
     |  1   | kind: 0 a block file in the log's directory                      |
@@ -28,7 +28,7 @@ MANIFEST_ENTRY_BYTES: Final = _ENTRY.size
 
 
 class Kind(enum.IntEnum):
-    """What a place of bytes is."""
+    """What kind of file a place is."""
 
     BLOCK = 0
 
@@ -41,7 +41,7 @@ class ManifestEntry(NamedTuple):
 
 
 def pack_manifest(entries: Iterable[ManifestEntry]) -> bytes:
-    """Return the bytes told in the module's table."""
+    """Return the bytes that the module's table shows."""
     return b"".join(_ENTRY.pack(entry.kind, entry.start_offset) for entry in entries)
 
 

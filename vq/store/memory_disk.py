@@ -1,4 +1,4 @@
-"""The disk's twin in memory: records every operation, fails on order, and loses power on order.
+"""The disk's twin in memory: records every operation; fails and loses power on request.
 
 For tests and simulations, ours and our users'. What a crash keeps follows POSIX at its least
 generous: bytes written since the last ``datasync`` of a file survive sector by sector or not at
@@ -96,7 +96,7 @@ class _Node:
     durable: bytearray = field(default_factory=bytearray)
     pending: list[tuple[str, int, bytes]] = field(default_factory=list)
 
-    def settle(self, count: int | None = None) -> None:
+    def make_durable(self, count: int | None = None) -> None:
         """Bring the medium up to date with the first ``count`` changes (None: all)."""
         for kind, position, data in self.pending[:count]:
             if kind == "truncate":
@@ -139,7 +139,7 @@ class _Directory:
         _apply_names(self.now, names)
         self.pending.append(names)
 
-    def settle(self, count: int | None = None) -> None:
+    def make_durable(self, count: int | None = None) -> None:
         """The same as that of a file."""
         for change in self.pending[:count]:
             _apply_names(self.durable, change)
@@ -193,9 +193,9 @@ def _write_sectors(content: bytearray, position: int, data: bytes, chance: Chanc
     at = 0
     while at < len(data):
         step = min(len(data) - at, SECTOR_BYTES - (position + at) % SECTOR_BYTES)
-        room = len(content) - (position + at)
-        if chance.keep_sector() and room > 0:
-            part = data[at : at + min(step, room)]
+        space = len(content) - (position + at)
+        if chance.keep_sector() and space > 0:
+            part = data[at : at + min(step, space)]
             content[position + at : position + at + len(part)] = part
         at += step
 
@@ -218,9 +218,9 @@ class MemoryFile:
         if partly is not None:
             self._apply(position, data[: len(data) // 2])
             raise partly
-        room = self._disk._room_for(self._node, position + len(data))
-        if room < position + len(data):
-            self._apply(position, data[: max(0, room - position)])
+        space = self._disk._space_for(self._node, position + len(data))
+        if space < position + len(data):
+            self._apply(position, data[: max(0, space - position)])
             raise OSError(errno.ENOSPC, "the memory disk is full", str(self._path))
         self._apply(position, data)
 
@@ -262,7 +262,7 @@ class MemoryFile:
         self._check_open()
         self._disk._check("allocate", self._path)
         end = start + length
-        if self._disk._room_for(self._node, end) < end:
+        if self._disk._space_for(self._node, end) < end:
             raise OSError(errno.ENOSPC, "the memory disk is full", str(self._path))
         if end > len(self._node.now):
             self._node.pending.append(("truncate", end, b""))
@@ -288,7 +288,7 @@ class MemoryFile:
             self._disk._drop_changes(self._node)
             raise error
         self._disk._flush_device()
-        self._node.settle()
+        self._node.make_durable()
         self._disk._record(Operation("datasync", self._path))
 
     def forget_cache(self) -> None:
@@ -345,7 +345,7 @@ class MemoryDisk:
     Args:
         capacity_bytes: When it is full; None: never.
         open_files_max: How many files may be open at once.
-        record: Keep every operation; a long simulation that replays none does without.
+        record: Keep every operation; False saves memory in a long simulation that replays none.
         syncfs_flushes: Whether syncing it as a whole flushes the device (True as on ext4, False as
             on XFS); None: it cannot be synced as a whole.
 
@@ -353,7 +353,7 @@ class MemoryDisk:
         operations: Everything that changed something, in order (not part of a crash).
         open_files: How many files are open.
         cold: Nothing is in memory until it was fetched.
-        fetched: What was, in order: path and position.
+        fetched: What was fetched, in order: path and position.
     """
 
     def __init__(
@@ -432,7 +432,7 @@ class MemoryDisk:
         if error is not None:
             raise error
 
-    def _room_for(self, node: _Node, end: int) -> int:
+    def _space_for(self, node: _Node, end: int) -> int:
         """Return the length up to which the file may grow, at most ``end``."""
         if self.capacity_bytes is None:
             return end
@@ -592,7 +592,7 @@ class MemoryDisk:
         """See ``Disk.sync_directory``."""
         self._check("sync_directory", path)
         self._flush_device()
-        self._directory(path).settle()
+        self._directory(path).make_durable()
         self._record(Operation("sync_directory", path))
 
     def lock(self, path: Path) -> _MemoryLock:
@@ -653,7 +653,7 @@ class MemoryDisk:
             return
         paths = {id(node): path for path, node in self._root.walk(_TOP)}
         for node, count in self._written.items():
-            node.settle(count)
+            node.make_durable(count)
             kind = "datasync" if isinstance(node, _Node) else "sync_directory"
             self._record(Operation(kind, paths.get(id(node), _TOP)))
         self._written.clear()

@@ -110,7 +110,7 @@ class OffsetIndex:
         self._next = self._offsets[-1] + INTERVAL_BYTES if keep else self.start_offset
 
     def to_bytes(self, *, end_offset: int, messages: int) -> bytes:
-        """Return the bytes told in the module's table.
+        """Return the bytes that the module's table shows.
 
         Args:
             end_offset: Where the block ends.

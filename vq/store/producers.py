@@ -1,4 +1,4 @@
-"""Who wrote which batches last: how a resend is told from something new.
+"""The last batches of each producer, so that a resend is recognised.
 
 Plain values in and out; the table is part of the checkpoint, is rebuilt from the batch headers
 behind it, and moves along when a partition moves. Not here: appending, or waiting for a flush.
@@ -53,8 +53,8 @@ class ProducerTable:
     then everything of epoch 0 is refused.
 
     Attributes:
-        forgot: A producer that is not in the table may have written all the same: it was dropped
-            from a full table, or the log began elsewhere and its table did not come along.
+        forgot: Whether a producer that is not in the table may have written before: a full table
+            dropped some, or the log began elsewhere and its table did not come along.
     """
 
     __slots__ = ("_entries", "forgot")
@@ -67,7 +67,7 @@ class ProducerTable:
         return len(self._entries)
 
     def check(self, stamp: ProducerStamp, *, resend: bool = False) -> int | None:
-        """Return None if the batch is new and next in line; a repeated one's first start offset.
+        """Return None for the next new batch; for a repeated one the start offset of the first.
 
         A repeated batch may still wait for its flush: it is durable once the log's synced offset
         is beyond the offset returned.
@@ -135,7 +135,7 @@ class ProducerTable:
         return ProducerTable.from_bytes(self.to_bytes())
 
     def to_bytes(self) -> bytes:
-        """Return the bytes told in the module's table."""
+        """Return the bytes that the module's table shows."""
         parts = [_HEAD.pack(_VERSION, self.forgot, len(self._entries))]
         for producer_id, entry in self._entries.items():
             parts.append(_PRODUCER.pack(producer_id, entry.epoch, len(entry.batches)))

@@ -2,7 +2,7 @@
 
 Producers, the wire, the disk and consumers share these very bytes, so this module is the hot path
 of a client: the loops below bind what they call to local names and build no object they can avoid.
-The layout is told in ``format``; batches and files are not this module's business.
+``format`` has the layout. Not in here: batches and files.
 """
 
 import struct
@@ -130,7 +130,7 @@ def decode_into(buf: bytes | memoryview, base_offset: int, out: list[Record]) ->
         out: Receives the records in rising order of offsets.
 
     Raises:
-        CorruptData: A checksum fails, or a header cannot be one. ``details["offset"]`` is where;
+        CorruptData: A checksum fails, or a header is invalid. ``details["offset"]`` is where;
             ``out`` holds every record before it.
     """
     data = buf if type(buf) is bytes else bytes(buf)
@@ -199,7 +199,7 @@ def bytes_needed(buf: bytes | memoryview) -> int:
     whole record asks again with at least this.
 
     Raises:
-        CorruptData: The length cannot be one.
+        CorruptData: The length is out of range.
     """
     if len(buf) < RECORD_HEADER_BYTES:
         return RECORD_HEADER_BYTES
@@ -216,7 +216,7 @@ def boundaries(buf: bytes | memoryview, base_offset: int) -> list[int]:
     ``[0, 88, 118]``. Checksums are not verified.
 
     Raises:
-        CorruptData: A length cannot be one.
+        CorruptData: A length is out of range.
     """
     unpack = _unpack
     found = [base_offset]
@@ -238,7 +238,7 @@ def boundaries(buf: bytes | memoryview, base_offset: int) -> list[int]:
 # Properties -------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Properties:
-    """What a record says beside tag and payload.
+    """What a record holds beside tag and payload.
 
     Attributes:
         key: Business id, or None.

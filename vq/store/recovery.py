@@ -1,4 +1,4 @@
-"""Opening a log's directory after whatever happened to it: one entry point, one table of cases.
+"""Opening a log after a clean stop, a crash or damage: one entry point, one table of cases.
 
 The passes of ``recover``:
 
@@ -30,7 +30,7 @@ below an offset that some record says was flushed; a quarantined log is served b
 appends, and its files are left as they are. Cut bytes go to ``<block>.cut-<X>`` beside the block,
 and the report says how many, from where on, and what they held.
 
-Recovering twice is recovering once: every step leaves a state in which the next run does the rest.
+Recovery can be interrupted after any step: the next one then does the rest.
 """
 
 import contextlib
@@ -81,12 +81,12 @@ class RecoveryReport:
     Attributes:
         case: The row of the table.
         offset: X, where the verified part ends.
-        checkpoint_offset: From where on bytes were verified.
+        checkpoint_offset: Verification began here.
         verified_bytes: How many were.
         batches: In how many batches.
         cut_bytes: Bytes taken off the end.
         cut_files: Where they are kept now.
-        cut_messages: How many messages they announced at least; None: that cannot be told.
+        cut_messages: How many messages they announced at least; None: not known.
         notes: Sentences for the operator.
     """
 
@@ -156,7 +156,7 @@ def recover(
     Args:
         directory: The partition's directory.
         topic_id: Must be the one in the checkpoint.
-        disk: Where.
+        disk: The disk.
         cache: For the blocks.
         start_offset: Where a log without any files begins.
         producers: Producer table of a log without any files.
@@ -299,7 +299,7 @@ class _Recovery:
             return self._quarantine(log, x, f"below the checkpoint there is {error}")
         if self.gone:
             return self._quarantine(log, x, self._what_is_gone())
-        return self._settle(log, starts, x)
+        return self._decide(log, starts, x)
 
     def _remove_idle_marks(self, starts: list[int]) -> None:
         """Remove marks beside blocks that are there: somebody put the block back."""
@@ -466,7 +466,7 @@ class _Recovery:
         return checkpoint.offset, index
 
     # Pass 5 ---------------------------------------------------------------------------------------
-    def _settle(self, log: Recovered, starts: list[int], x: int) -> Recovered:
+    def _decide(self, log: Recovered, starts: list[int], x: int) -> Recovered:
         """Decide what X is and act."""
         later = [s for s in starts if s > log.blocks[-1].start_offset]
         rest_is_zero, behind = self._look_behind(log.blocks[-1], later, x)

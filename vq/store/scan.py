@@ -1,7 +1,7 @@
-"""Reading a block's bytes with distrust: verify batch after batch, and search behind damage.
+"""Verifying the bytes of a block, batch after batch, and searching for batches behind damage.
 
-Belongs here: what bytes say. What is done about them is decided in ``recovery``. Bytes are read
-with ``pread``, so that a medium error is an ``OSError`` here and no signal.
+In here: what the bytes hold. Not in here: what is done about it (``recovery``). Bytes are read with
+``pread``, so that a medium error is an ``OSError`` here and no signal.
 """
 
 from collections.abc import Iterator
@@ -82,7 +82,7 @@ def verify(
             chunk_start, at = offset, 0
             chunk = file.pread(offset - block_start, min(CHUNK_BYTES, end - offset))
         if len(chunk) - at < CONTROL_BYTES:
-            break  # the file is shorter than it said
+            break  # the file is shorter than its size said
         fields = unpack(chunk, at)
         length, checksum, record_id, flag, version, attributes = fields[:6]
         if flag != FLAG_CONTROL or length != CONTROL_PAYLOAD_BYTES or record_id:

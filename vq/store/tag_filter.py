@@ -1,4 +1,4 @@
-"""Picking the records of a tag out of log bytes, for readers that want no others.
+"""Selecting the records with some tags from log bytes, for readers that want no others.
 
 A reader verifies what it gets and cannot verify what was left out. So every record is verified here
 before its tag is believed: a flipped bit in a tag would otherwise hide a message from its readers.
@@ -17,7 +17,7 @@ __all__ = ["filter_by_tag"]
 def filter_by_tag(
     buf: memoryview, base_offset: int, tags: Collection[bytes]
 ) -> tuple[list[memoryview], list[int], int]:
-    """Pick the records whose tag is one of ``tags``; what is returned is not copied.
+    """Return the records whose tag is one of ``tags``, without copying them.
 
     Args:
         buf: Log bytes that begin at a record boundary.

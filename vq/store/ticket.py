@@ -29,7 +29,7 @@ logger = get_logger(__name__)
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SyncTicket:
-    """What one flush has to make durable, and what may be said once it has.
+    """What one flush has to make durable, and what is true once it has.
 
     Attributes:
         offset: Everything before it is durable after ``run``.
@@ -103,9 +103,9 @@ class SyncTicket:
                 is elsewhere (a link, a mount) and the checkpoint are left.
 
         Raises:
-            OSError: It may or may not be durable, or what was to save work could not be written
-                and not for want of room; hand the error to ``Log.fail``. Trying again would prove
-                nothing.
+            OSError: It may or may not be durable, or an index or checkpoint could not be written
+                for another reason than missing space. Hand the error to ``Log.fail``: trying again
+                proves nothing.
         """
         for file in self.files:
             if synced is None or file.file_system is not synced:
@@ -122,7 +122,7 @@ class SyncTicket:
             self.beginning.note()
 
     def _sync_first_checkpoint(self, path: Path) -> None:
-        """Make the log's first manifest durable; for want of a descriptor the next one will do."""
+        """Make the first manifest durable; without a file descriptor, leave it to the next one."""
         try:
             file = self.disk.open(path)
         except OSError as error:
@@ -138,13 +138,13 @@ class SyncTicket:
             file.close()
 
     def _save_work(self, checkpoint: Checkpoint) -> None:
-        """Write what saves work after a crash, then delete what retention dropped.
+        """Write indexes and checkpoint, then delete what retention dropped.
 
-        For want of room (or of a file descriptor) is no loss of messages: it is logged, and the
-        next checkpoint tries again, with a file of its own. On a full disk the dropped blocks are
-        emptied first, which makes the room that writing needs; each leaves a mark, since a block
-        that the last checkpoint names must not just be missing. Only a log without any block left
-        must wait for its checkpoint, which alone says where it goes on.
+        Without space (or a file descriptor) no message is lost: it is logged, and the next
+        checkpoint tries again, with a file of its own. On a full disk the dropped blocks are
+        emptied first, which frees the space that writing needs. Each leaves a mark: a block that
+        the last checkpoint names and that is missing without one is damage. Only a log without any
+        block left must wait for its checkpoint, which alone says where it goes on.
 
         Any other error ends the log like one of its blocks would, although all this could be made
         again: a rename or a directory whose sync failed may be reported as done the next time with
@@ -159,7 +159,7 @@ class SyncTicket:
         self._delete(checkpoint.start_offset)
 
     def _written(self, checkpoint: Checkpoint) -> bool:
-        """Write indexes and checkpoint; whether there was room for them."""
+        """Write indexes and checkpoint; return whether there was space for them."""
         try:
             for block, data in self.indexes:
                 self.disk.write_atomic(block.index_path, data)
@@ -183,8 +183,8 @@ class SyncTicket:
                     self.disk.rename(path, mark)
             self.disk.sync_directory(self.directory)
             for _, mark in marked:
-                # Another, empty file: to cut this one would pull mapped pages from under answers
-                # that wait to be sent.
+                # Replace it by an empty file: truncating it would unmap pages of answers that wait
+                # to be sent.
                 if self.disk.exists(mark) and self.disk.size(mark):
                     self.disk.write_atomic(mark, b"")
         except OSError as error:
@@ -195,7 +195,7 @@ class SyncTicket:
             )
 
     def _delete(self, start_offset: int) -> None:
-        """Delete what retention dropped; what stays costs room only, and is tried again."""
+        """Delete what retention dropped. What stays costs space only, and is tried again."""
         try:
             self._delete_dropped(start_offset)
         except OSError as error:
