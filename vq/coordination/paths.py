@@ -20,6 +20,7 @@ version); a higher ``v`` is refused. Nothing here does I/O.
       offsets/<topic>/<n>                 CommittedOffset offset, message id, time, member
     slots                                 SlotCounter     where the search for a slot starts
       <n>                     ephemeral   Slot            who holds this message-id slot
+    slot_marks/<n>                        SlotMark        up to when ids of the slot may be made
 """
 
 import json
