@@ -42,8 +42,6 @@ INSTALLED_FROM = (
     os.path.join("vq", "store", "_codec.c"),
     os.path.join("vq", "client", "producer", "_accumulator.c"),
 )
-#: So many of these files are compiled, where there is a compiler.
-COMPILED = sum(name.endswith(".c") for name in INSTALLED_FROM)
 #: What each profile needs beside the project itself: dependency groups of pyproject.toml.
 PROFILES = {"demo": (), "test": ("test",), "check": ("check",), "bench": ("bench",)}
 #: What the machine may have already: part -> (extra that brings it, what is said before).
@@ -177,6 +175,12 @@ def surroundings():
     return {**{name: os.environ.get(name) for name in names}, "java": shutil.which("java")}
 
 
+def is_compiled(root):
+    """Whether each of the files for a compiler lies beside what it was compiled into."""
+    sources = [name[: -len(".c")] for name in INSTALLED_FROM if name.endswith(".c")]
+    return all(glob.glob(os.path.join(root, name + ".*.so")) for name in sources)
+
+
 def read_stamp():
     """Return what was installed before; empty when it was for other files or another Python."""
     try:
@@ -279,7 +283,7 @@ def install_project(profiles, progress):
     if wanted:
         progress.begin(f"installing the project for: {', '.join(sorted(profiles - there))}")
         pip_install(wanted, progress)
-        if len(glob.glob(os.path.join(ROOT, "vq", "*", "_*.so"))) < COMPILED:
+        if not is_compiled(ROOT):
             progress.say(
                 "the loops per message were not compiled (no C compiler, or no Python headers): "
                 "vq runs in plain Python, with more time per message"

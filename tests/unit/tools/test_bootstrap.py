@@ -92,3 +92,18 @@ def test_wrong_arguments_are_usage(
     assert bootstrap.main([]) == 2
     assert bootstrap.main(["everything"]) == 2
     assert "demo|test|check" in capsys.readouterr().err
+
+
+def test_every_module_for_a_compiler_is_looked_for_beside_its_source(
+    bootstrap: ModuleType, tmp_path: Path
+) -> None:
+    """At any depth below vq/; one that is missing is noticed."""
+    root = Path(bootstrap.ROOT)
+    sources = [path.relative_to(root) for path in (root / "vq").rglob("*.c")]
+    assert {str(path) for path in sources} <= set(bootstrap.INSTALLED_FROM)
+    modules = [tmp_path / path.with_suffix(".cpython-311-x86_64-linux-gnu.so") for path in sources]
+    for path in modules:
+        assert not bootstrap.is_compiled(tmp_path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    assert bootstrap.is_compiled(tmp_path)
