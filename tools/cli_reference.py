@@ -27,9 +27,9 @@ This page is written by `make docs` from the commands themselves; a test keeps i
 
 ## What all commands share
 
-**Settings** are looked for in this order: flags, `VQ_*` variables, the TOML file named by
-`--config` or `VQ_CONFIG`, defaults. An unknown key in the file is refused with the nearest known
-one.
+**Settings.** A flag overrides a `VQ_*` variable, a variable overrides the TOML file (`--config` or
+`VQ_CONFIG`), and the file overrides the default. vq refuses an unknown key in the file and names
+the nearest known one.
 
 | in the file | variable | flag |
 | --- | --- | --- |
@@ -42,13 +42,18 @@ one.
 | `[consumer]` `commit_interval_s = 5.0` | `VQ_CONSUMER_COMMIT_INTERVAL_S` | |
 
 The sections take the fields of `BrokerConfig`, `MessageFactoryConfig`, `ProducerConfig` and
-`ConsumerConfig`; each field's meaning, unit, bounds and default stand at its class.
+`ConsumerConfig`. [operations.md](../operations.md#settings-of-a-broker) and [api.md](api.md) have
+the meaning, unit, bounds and default of each field.
 
-**Output.** Results go to standard output; remarks, plans and progress go to standard error. On a
-terminal lists are aligned tables, or a block of lines for each row where it is too narrow; in a
-pipe they are tab-separated lines under one line of column names; with `--json` they are one JSON
-document (for messages: one object a line). What is not known is `unknown` in tables and `null` in
-JSON, never 0.
+**Output.** Results go to standard output; remarks, plans and progress go to standard error.
+
+| output goes to | a list is |
+| --- | --- |
+| a terminal | an aligned table; on a narrow terminal, a block of lines for each row |
+| a pipe or file | tab-separated lines below one line of column names |
+| anywhere, with `--json` | one JSON document; for messages, one object per line |
+
+An unknown value is `unknown` in tables and `null` in JSON, never 0.
 
 **Errors** go to standard error with what to do. With `--json` they are one JSON object with
 `error` (its class), `outcome` (`refused`: certainly not done; `unknown`: perhaps done; `failed`),
@@ -59,8 +64,8 @@ JSON, never 0.
 | 0 | done |
 | 1 | refused, failed, or the outcome is unknown |
 | 2 | usage: an unusable flag, argument or setting |
-| 130 | interrupted with ctrl-C |
-| 141 | whoever read the output went away |
+| 130 | interrupted with ctrl-C; 129 after SIGHUP, 143 after SIGTERM |
+| 141 | the reader of the output ended |
 
 **Every command** takes `--zookeeper HOST:PORT[,...]`, `--cluster NAME`, `--config FILE`, `--json`
 and `--help`.
