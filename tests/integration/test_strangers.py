@@ -9,6 +9,7 @@ from support.raw_client import RawClient, message
 from support.strangers import strangers
 
 from vq.devtools.processes import BrokerChild
+from vq.errors import UnknownTopic
 
 DEADLINE_S = 20.0
 LONGEST_WAIT_S = 5.0
@@ -83,3 +84,26 @@ def test_a_broker_without_descriptors_says_so_and_recovers(processes, descriptor
     log = broker.spec.log.read_text()
     assert log.count("cannot accept connections") == 1
     assert log.count("accepting connections again") == 1
+
+
+def test_invented_topics_of_many_connections_do_not_keep_clients_waiting(processes):
+    """Sixteen connections name thousands of them: another client's look-up is answered before."""
+    broker = processes.add("b1")
+    processes.vq("topic", "create", "t")
+    greedy = [RawClient(broker.spec.address, timeout_s=DEADLINE_S) for _ in range(16)]
+    try:
+        asked = [
+            [client.send_get(f"invented-{number}-{n}", 0, 0) for n in range(150)]
+            for number, client in enumerate(greedy)
+        ]
+        with RawClient(broker.spec.address, timeout_s=DEADLINE_S) as client:
+            with pytest.raises(UnknownTopic):
+                client.get("mistyped", 0, 0)
+            assert client.status().requests_waiting > 16 * 150 // 3
+        for one, waiting in zip(greedy, asked, strict=True):
+            for each in waiting:
+                with pytest.raises(UnknownTopic):
+                    one.wait(each)
+    finally:
+        for one in greedy:
+            one.close()

@@ -14,9 +14,10 @@ import asyncio
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable, Iterable
 from typing import Final, NamedTuple
 
+from vq.broker.lookups import Lookup, Lookups, Then
 from vq.coordination.coordinator import (
     ConnectionLost,
     Coordinator,
@@ -39,14 +40,10 @@ logger = get_logger(__name__)
 RETRY_S = 1.0
 #: Pause after a topic could not be followed: a full disk, damage, a bug. The others go on.
 PROBLEM_RETRY_S = 5.0
-#: Reads asked for by requests of clients are at least so far apart.
+#: Reads asked for by requests of clients are at least so far apart ...
 ASKED_INTERVAL_S = 0.1
-#: Requests that may wait for one read. What a node lets wait at all is bounded where it comes in,
-#: but those whose connection has ended are not counted there any more.
-ASKED_MAX = 65_536
-#: Of these, requests of one connection: whoever names many topics that are not there leaves room
-#: for the others.
-ASKED_PER_CONNECTION_MAX = 4_096
+#: ... and each is of so many topics at most: whoever asks next waits for no more than these.
+ASKED_AT_ONCE_MAX: Final = 256
 
 
 #: Topics that could not be followed, of which STATUS tells; further ones are counted.
@@ -60,13 +57,6 @@ class _Found(NamedTuple):
 
     view: TopicView | None
     damage: VqError | None = None
-
-
-class _Question(NamedTuple):
-    """Somebody waits for a read."""
-
-    asker: object
-    then: Callable[[VqError | None], None]
 
 
 class _Counts(NamedTuple):
@@ -111,8 +101,7 @@ class TopicsView:
         self._list = False  # topics came or went
         self._wake = asyncio.Event()
         self._lock = asyncio.Lock()
-        self._asked: list[_Question] = []
-        self._asked_by: Counter[object] = Counter()  # also those that a read answers just now
+        self._lookups = Lookups()
 
     @property
     def topics(self) -> dict[str, TopicView]:
@@ -145,7 +134,7 @@ class TopicsView:
             self._hints.add(topic)
         self._wake.set()
 
-    def ask(self, topic: str, then: Callable[[VqError | None], None], asker: object) -> None:
+    def ask(self, topic: str, then: Then, asker: Hashable) -> None:
         """Read ``topic`` again and call ``then`` afterwards, with an error if that failed.
 
         In the next turn of the loop with an error, when too many wait already. Never before this
@@ -154,31 +143,21 @@ class TopicsView:
         Args:
             topic: Its name.
             then: What to call.
-            asker: Whose requests are counted together: a connection.
+            asker: Whose requests are counted together, and take turns with others': a connection.
         """
-        refusal = ""
-        if len(self._asked) >= ASKED_MAX:
-            refusal = f"{ASKED_MAX} requests wait for a read of ZooKeeper"
-        elif self._asked_by[asker] >= ASKED_PER_CONNECTION_MAX:
-            refusal = (
-                f"{ASKED_PER_CONNECTION_MAX} requests of this connection wait for a read of "
-                "ZooKeeper"
-            )
+        refusal = self._lookups.why_not(asker)
         if refusal:
             asyncio.get_running_loop().call_soon(then, Busy(f"{refusal}; try again"))
             return
-        self._asked.append(_Question(asker, then))
-        self._asked_by[asker] += 1
-        self.hint(topic)
+        self._lookups.add(topic, asker, then)
+        self._wake.set()
 
-    def _answer(self, asked: list[_Question], error: VqError | None) -> None:
+    def _answer(self, asked: Iterable[Lookup], error: VqError | None) -> None:
         """Call back those who asked; what one of them raises is no matter of the others."""
-        for asker, then in asked:
-            self._asked_by[asker] -= 1
-            if not self._asked_by[asker]:
-                del self._asked_by[asker]
+        for lookup in asked:
+            self._lookups.done(lookup)
             try:
-                then(error)
+                lookup.then(error)
             except Exception:
                 logger.exception("request that waited for ZooKeeper failed")
 
@@ -251,7 +230,8 @@ class TopicsView:
             if loop.time() >= retry_at:
                 self._hints.update(self.problems)
                 retry_at = loop.time() + PROBLEM_RETRY_S
-            asked, self._asked = self._asked, []
+            names, asked = self._lookups.take(ASKED_AT_ONCE_MAX)
+            self._hints.update(names)
             error: VqError | None = None
             try:
                 await self.refresh()
@@ -261,7 +241,11 @@ class TopicsView:
             except Exception as caught:  # the loop that follows topics must not end
                 logger.exception("following topics failed, trying again", retry_s=RETRY_S)
                 error = CoordinationError(f"{type(caught).__name__}: {caught}")
+            if error is not None:
+                asked += self._lookups.take_all()
             self._answer(asked, error)
+            if self._lookups:
+                self._wake.set()
             await asyncio.sleep(RETRY_S if error is not None else ASKED_INTERVAL_S)
 
     async def _read_one(self, name: str) -> _Found:

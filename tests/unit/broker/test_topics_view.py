@@ -10,11 +10,12 @@ from support.broker import DATA, WAIT_S, Client, message, until
 
 from vq.broker import topics_view
 from vq.broker.logs import Logs
+from vq.broker.lookups import Lookups
 from vq.broker.topics_view import TopicsView
 from vq.coordination.coordinator import ConnectionLost
 from vq.coordination.paths import Topic
 from vq.coordination.topics import change_settings, delete_topic, describe_topic
-from vq.errors import Busy, DiskFull, UnknownTopic
+from vq.errors import Busy, CoordinationError, DiskFull, UnknownTopic
 from vq.remoting.messages import decode_reply
 from vq.store.memory_disk import MemoryDisk
 
@@ -197,11 +198,11 @@ async def test_a_request_for_a_topic_just_made_waits_for_it(cluster):
     cluster.ensemble.release_events(cluster.coordinators["b1"])
 
 
-async def test_questions_that_wait_are_bounded(served, monkeypatch):
-    """While ZooKeeper does not answer, one question too many is refused at once."""
-    monkeypatch.setattr(topics_view, "ASKED_MAX", 2)
-    served.cluster.ensemble.disconnect(served.cluster.coordinators["b1"])
+async def test_lookups_that_wait_are_bounded(served):
+    """While ZooKeeper does not answer, one look-up too many is refused at once."""
     view, answers = served.node._partitions.view, []
+    view._lookups = Lookups(waiting_max=2, kept=0)
+    served.cluster.ensemble.disconnect(served.cluster.coordinators["b1"])
     for number in range(3):
         view.ask("nowhere", answers.append, f"connection {number}")
     assert answers == []  # who asks again when told no must not be called within its own call
@@ -209,31 +210,69 @@ async def test_questions_that_wait_are_bounded(served, monkeypatch):
     assert [type(answer) for answer in answers] == [Busy]
 
 
-async def test_the_questions_of_one_connection_leave_room_for_the_others(served, monkeypatch):
+async def test_the_lookups_of_one_connection_leave_room_for_the_others(served):
     """They are counted until they are answered, also while they are read."""
-    monkeypatch.setattr(topics_view, "ASKED_PER_CONNECTION_MAX", 2)
     view, answers, other = served.node._partitions.view, [], []
-    await until(lambda: not view._asked_by)
+    view._lookups = Lookups(per_asker_max=2)
     async with view._lock:  # no read begins
         for number in range(2):
             view.ask(f"u{number}", answers.append, "peer")
-        await until(lambda: not view._asked)  # they are to be read now
+        await until(lambda: not view._lookups)  # they are to be read now
         view.ask("u2", answers.append, "peer")
         view.ask("u2", other.append, "another")
         await until(lambda: answers)
         assert [type(answer) for answer in answers] == [Busy]
     await until(lambda: other)
-    assert (answers[1:], other, view._asked_by) == ([None, None], [None], {})
+    assert (answers[1:], other, view._lookups._counts) == ([None, None], [None], {})
 
 
-async def test_an_invented_topic_never_ends_the_following_of_topics(served, monkeypatch):
+async def test_lookups_of_greedy_connections_delay_one_of_another_by_few_reads(served, monkeypatch):
+    """Sixteen connections name thousands of topics; who asks behind them waits for few reads."""
+    monkeypatch.setattr(topics_view, "ASKED_AT_ONCE_MAX", 32)
+    monkeypatch.setattr(topics_view, "ASKED_INTERVAL_S", 0)
+    view, answered = served.node._partitions.view, []
+    reads = []
+    read_one = view._read_one
+
+    async def count(name):
+        if name != "t":
+            reads.append(name)
+        return await read_one(name)
+
+    view._read_one = count
+    for number in range(3_200):
+        view.ask(f"invented{number}", answered.append, number % 16)
+    view.ask("ordinary", lambda _error: answered.append("ordinary"), "another")
+    await until(lambda: "ordinary" in answered)
+    assert len(reads) <= 2 * 32
+    await until(lambda: len(answered) == 3_201, timeout_s=20)
+    assert len(reads) == 3_201
+
+
+async def test_all_that_wait_are_told_when_zookeeper_cannot_be_read(served, monkeypatch):
+    """Not one step of them after the other, each a pause later."""
+    monkeypatch.setattr(topics_view, "ASKED_AT_ONCE_MAX", 2)
+    view, answers = served.node._partitions.view, []
+
+    async def fail(_name):
+        raise ConnectionLost("no answer")
+
+    view._read_one = fail
+    for number in range(7):
+        view.ask(f"u{number}", answers.append, "peer")
+    await until(lambda: answers)
+    assert len(answers) == 7
+    assert all(isinstance(answer, CoordinationError) for answer in answers)
+
+
+async def test_an_invented_topic_never_ends_the_following_of_topics(served):
     """PUTs in line behind its look-up, and no room for another one: each is refused."""
     view = served.node._partitions.view
     ids = [f"id-{number}" for number in range(sys.getrecursionlimit() // 2)]
     async with view._lock:
         puts = [served.client.send_put("invented", 0, [message(b"x")], topic_id=i) for i in ids]
-        await until(lambda: view._asked_by and not view._asked)
-        monkeypatch.setattr(topics_view, "ASKED_PER_CONNECTION_MAX", 0)
+        await until(lambda: view._lookups._counts and not view._lookups)
+        view._lookups._per_asker_max = 0
     with pytest.raises(UnknownTopic):
         decode_reply(await asyncio.wait_for(puts[0], WAIT_S))
     for put in puts[1:]:

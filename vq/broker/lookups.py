@@ -1,0 +1,125 @@
+"""Look-ups of topics that clients wait for: who may wait, and whose turn it is; without I/O.
+
+A look-up waits for one read of its topic. Clients that ask for many topics must not keep the others
+waiting, so a part of the room is for clients that ask for few, and names are read in turn: one of
+each client, then the next one of each. One read of a name answers all that wait for it.
+
+Example, with three names to be read at a time:
+
+    client   waits for      read first   then
+    A        a b c d        a b          c d
+    B        z              z            –
+"""
+
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Hashable
+from typing import Final, NamedTuple
+
+from vq.errors import VqError
+
+#: Look-ups that may wait. What a node lets wait at all is bounded where it comes in, but those
+#: whose connection has ended are not counted there any more.
+WAITING_MAX: Final = 65_536
+#: Of these, look-ups of one client.
+WAITING_PER_ASKER_MAX: Final = 4_096
+#: A client with fewer look-ups than this asks for few ...
+FEW: Final = 16
+#: ... and so much of the room is for such clients alone.
+KEPT: Final = WAITING_MAX // 4
+
+#: Called after the read, with an error if that failed.
+Then = Callable[[VqError | None], None]
+
+
+class Lookup(NamedTuple):
+    """Somebody waits for a read of a topic."""
+
+    asker: Hashable
+    then: Then
+
+
+class Lookups:
+    """The look-ups of a node that wait or are being read.
+
+    Invariant: a name in one of ``_lines`` that is not in ``_by_name`` was taken in the turn of
+    another asker.
+    """
+
+    def __init__(
+        self,
+        *,
+        waiting_max: int = WAITING_MAX,
+        per_asker_max: int = WAITING_PER_ASKER_MAX,
+        kept: int = KEPT,
+        few: int = FEW,
+    ) -> None:
+        self._waiting_max = waiting_max
+        self._per_asker_max = per_asker_max
+        self._kept = kept
+        self._few = few
+        self._by_name: dict[str, list[Lookup]] = {}
+        self._lines: OrderedDict[Hashable, deque[str]] = OrderedDict()  # the next asker comes first
+        self._counts: Counter[Hashable] = Counter()  # also those that are read just now
+        self._waiting = 0
+
+    def __len__(self) -> int:
+        """How many wait; those that are read just now are not counted."""
+        return self._waiting
+
+    def why_not(self, asker: Hashable) -> str:
+        """Return why another look-up of ``asker`` may not wait, "" if it may."""
+        count = self._counts[asker]
+        if count >= self._per_asker_max:
+            return (
+                f"{count} look-ups of this connection wait for a read of ZooKeeper; at most "
+                f"{self._per_asker_max} may"
+            )
+        most = self._waiting_max if count < self._few else self._waiting_max - self._kept
+        if self._waiting >= most:
+            return f"{self._waiting} look-ups wait for a read of ZooKeeper; at most {most} may"
+        return ""
+
+    def add(self, name: str, asker: Hashable, then: Then) -> None:
+        """Have ``then`` called after a later read of ``name``; ask ``why_not`` first."""
+        waiting = self._by_name.setdefault(name, [])
+        waiting.append(Lookup(asker, then))
+        self._lines.setdefault(asker, deque()).append(name)
+        self._counts[asker] += 1
+        self._waiting += 1
+
+    def take(self, names_max: int) -> tuple[list[str], list[Lookup]]:
+        """Return the names to be read next, and all look-ups that such a read answers."""
+        names: list[str] = []
+        taken: list[Lookup] = []
+        while self._lines and len(names) < names_max:
+            asker, line = self._lines.popitem(last=False)
+            found = self._first_waiting(line)
+            if found is not None:
+                names.append(found)
+                taken += self._by_name.pop(found)
+            if line:
+                self._lines[asker] = line
+        self._waiting -= len(taken)
+        return names, taken
+
+    def take_all(self) -> list[Lookup]:
+        """Return all look-ups that wait: ZooKeeper cannot be read."""
+        taken = [each for waiting in self._by_name.values() for each in waiting]
+        self._by_name.clear()
+        self._lines.clear()
+        self._waiting = 0
+        return taken
+
+    def done(self, lookup: Lookup) -> None:
+        """Count a look-up that was taken no more."""
+        self._counts[lookup.asker] -= 1
+        if not self._counts[lookup.asker]:
+            del self._counts[lookup.asker]
+
+    def _first_waiting(self, line: deque[str]) -> str | None:
+        """Take the names off the line up to the first one that still waits; return that one."""
+        while line:
+            name = line.popleft()
+            if name in self._by_name:
+                return name
+        return None
