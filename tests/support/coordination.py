@@ -7,9 +7,10 @@ from typing import Any
 
 from vq.clock import SystemClock
 from vq.coordination.coordinator import Coordinator, SessionState
+from vq.coordination.leadership import Leadership, Registered
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.paths import CommittedOffset
-from vq.coordination.registry import BrokerRegistration, Leadership, Registered
+from vq.coordination.registry import BrokerRegistration
 from vq.model import Address
 
 WAIT_S = 10.0

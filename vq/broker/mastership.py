@@ -1,9 +1,9 @@
 """Whether this node may act as master of its group, and in which epoch.
 
 In here: taking an epoch (stored first, then acted in), looking whether the group still has this
-node as its master, and the reason why PUTs are refused. Not in here: registering the node and
-claiming the group (``coordination.registry``), and for how long a reply of ZooKeeper vouches for us
-(``lease``).
+node as its master, and the reason why PUTs are refused. Not in here: registering the node
+(``coordination.registry``), claiming the group (``coordination.leadership``), and for how long a
+reply of ZooKeeper vouches for us (``lease``).
 
 An epoch that cannot be stored is not acted in, and that ends nothing: it is tried again for as long
 as it is the newest one, and whoever asks meanwhile is told why.
@@ -17,7 +17,8 @@ from vq.broker.context import Role
 from vq.broker.lease import Lease
 from vq.broker.runner import Runner
 from vq.coordination.coordinator import Coordinator
-from vq.coordination.registry import Registered, read_state
+from vq.coordination.leadership import Registered
+from vq.coordination.registry import read_state
 from vq.errors import CoordinationError, DiskFull, NotMaster, VqError
 from vq.log_lines import get_logger
 

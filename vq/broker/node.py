@@ -41,7 +41,8 @@ from vq.broker.turn import Turn
 from vq.broker.verifying import Verifier
 from vq.clock import Clock
 from vq.coordination.coordinator import Coordinator, SessionState
-from vq.coordination.registry import BrokerRegistration, Leadership
+from vq.coordination.leadership import Leadership
+from vq.coordination.registry import BrokerRegistration
 from vq.errors import CoordinationError, DiskFull, InvalidState, ShuttingDown, VqError
 from vq.log_lines import get_logger
 from vq.model import Address

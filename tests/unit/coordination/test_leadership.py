@@ -1,0 +1,146 @@
+"""Who may lead a group: claims by compare-and-set, each with a new epoch."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.coordination import LeadingBroker, expire
+
+from vq.clock import SystemClock
+from vq.coordination import registry
+from vq.coordination.leadership import Leadership, MastershipRefused, Registered
+from vq.coordination.memory import MemoryCoordinator
+from vq.coordination.paths import BrokerNode, GroupState
+from vq.coordination.registry import BrokerRegistration
+from vq.errors import CoordinationError
+from vq.model import Address, GroupView
+
+
+def broker(client: MemoryCoordinator, node: str = "n1", **options: Any) -> LeadingBroker:
+    options = {"address": Address("127.0.0.1", 8123)} | options
+    return LeadingBroker(client, node=node, **options)
+
+
+async def test_a_node_can_be_registered_and_lead_nothing(client) -> None:
+    """Nobody leads the group then; the node may lead it later, in its present registration."""
+    registration = BrokerRegistration(
+        client, SystemClock(), group="b1", node="n1", address=Address("127.0.0.1", 8123)
+    )
+    incarnation = await registration.start()
+    [node] = await registry.nodes(client, "b1")
+    assert node.incarnation == incarnation == registration.incarnation
+    assert await registry.read_state(client, "b1") is None
+    assert await registry.groups(client) == [GroupView("b1", alive=False)]
+    leadership = Leadership(client, group="b1", node="n1")
+    leadership.registered(incarnation)
+    assert await leadership.start() == Registered(incarnation, 1)
+    assert await registry.groups(client) == [GroupView("b1", alive=True)]
+    await leadership.stop()
+    await registration.stop()
+
+
+async def test_a_node_that_may_not_lead_stays_registered(client, other) -> None:
+    """It claims the group for as long as it is registered, and leads it when that is allowed."""
+    first = broker(client)
+    await first.start()
+    state = await registry.read_state(client, "b1")
+    assert state is not None
+    await client.set(GroupState.path("b1"), replace(state, insync=("n1", "n2")).encode())
+    second = broker(other, "n2")
+    incarnation = await second.registration.start()
+    with pytest.raises(MastershipRefused, match="'n1', which is alive"):
+        await second.leadership.start()
+    assert second.registration.incarnation == incarnation
+    assert {node.node for node in await registry.nodes(client, "b1")} == {"n1", "n2"}
+    await first.stop()
+    assert await second.leadership.start() == Registered(incarnation, 2)
+    await second.stop()
+
+
+async def test_nothing_is_claimed_without_a_registration(client) -> None:
+    leadership = Leadership(client, group="b1", node="n1")
+    with pytest.raises(CoordinationError, match="is not registered"):
+        await leadership.start(timeout_s=0.0)
+    assert await registry.read_state(client, "b1") is None
+
+
+async def test_mastership_needs_the_registration(client) -> None:
+    """A process whose node is gone leads nothing, whatever it believes."""
+    one = broker(client)
+    info = await one.registration.register()
+    await client.delete(BrokerNode.path("b1", "n1"))
+    with pytest.raises(CoordinationError):
+        await one.leadership.claim_mastership(info.incarnation)
+    assert await registry.read_state(client, "b1") is None
+
+
+async def test_only_a_member_in_sync_may_lead(client) -> None:
+    """A new node might lack acknowledged messages; the message says whom to start."""
+    state = GroupState(epoch=4, master="n1", insync=("n1",), incarnations={"n1": 1})
+    await client.create(GroupState.path("b1"), state.encode(), parents=True)
+    with pytest.raises(MastershipRefused, match=r"'n2' is not in sync.*start 'n1'"):
+        await broker(client, "n2").start()
+    assert await registry.read_state(client, "b1") == state
+
+
+async def test_a_living_master_is_not_deposed(client, other) -> None:
+    """Even by another member in sync."""
+    await broker(client, "n1").start()
+    path = GroupState.path("b1")
+    state = await registry.read_state(client, "b1")
+    assert state is not None
+    both = GroupState(
+        epoch=state.epoch,
+        master="n1",
+        insync=("n1", "n2"),
+        incarnations={**state.incarnations, "n2": 1},
+    )
+    await client.set(path, both.encode())
+    with pytest.raises(MastershipRefused, match="'n1', which is alive"):
+        await broker(other, "n2").start()
+    await client.close()
+    successor = broker(other, "n2")
+    assert (await successor.start()).epoch == 2
+    await successor.stop()
+
+
+async def test_a_node_leads_only_with_the_directory_it_was_in_sync_with(client) -> None:
+    """An emptied or swapped directory lacks acknowledged messages: an operator must say so."""
+    first = broker(client, directory="d1")
+    await first.start()
+    await first.stop()
+    with pytest.raises(
+        MastershipRefused, match=r"with id d1; this one has id d2.*accept-data-loss"
+    ):
+        await broker(client, directory="d2").start()
+    state = await registry.read_state(client, "b1")
+    assert state is not None
+    assert (state.epoch, state.directories) == (1, {"n1": "d1"})
+    again = broker(client, directory="d1")
+    assert (await again.start()).epoch == 2
+    await again.stop()
+    accepted = broker(client, directory="d2", accept_data_loss=True)
+    assert (await accepted.start()).epoch == 3
+    await accepted.stop()
+    with pytest.raises(MastershipRefused, match="with id d2; this one has id d1"):
+        await broker(client, directory="d1").start()
+
+
+async def test_a_start_tells_of_no_registration_that_is_over(ensemble, client, monkeypatch) -> None:
+    """The session ended right behind the claim, and its node with it: another one is made."""
+    told: list[Registered | None] = []
+    one = broker(client, on_change=told.append)
+    claim, epochs = one.leadership.claim_mastership, []
+
+    async def claim_slowly(incarnation: int) -> int:
+        epochs.append(await claim(incarnation))
+        if len(epochs) == 1:
+            await expire(ensemble, client)
+        return epochs[-1]
+
+    monkeypatch.setattr(one.leadership, "claim_mastership", claim_slowly)
+    registered = await one.start()
+    [node] = await registry.nodes(client, "b1")
+    assert told == [registered]
+    assert (registered.incarnation, registered.epoch) == (node.incarnation, 2)
+    await one.stop()

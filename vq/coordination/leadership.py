@@ -1,0 +1,258 @@
+"""Leadership of a broker group: claimed by a registered node, with an epoch that rises each time.
+
+In here: who may lead, and the compare-and-set on the group's ``state`` that makes it so. Not in
+here: registering the node (``registry``), and storing an epoch before it is acted in
+(``broker.mastership``).
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from vq.coordination.coordinator import (
+    BadVersion,
+    Check,
+    ConnectionLost,
+    Coordinator,
+    Create,
+    NodeExists,
+    NoNode,
+    SessionExpired,
+    Set,
+)
+from vq.coordination.keeper import Keeper
+from vq.coordination.paths import BrokerNode, GroupState
+from vq.coordination.registry import (
+    AUDIT_INTERVAL_S,
+    BACKOFF,
+    PAUSE_S,
+    REGISTER_TIMEOUT_S,
+    read_state,
+)
+from vq.coordination.update import Plan, settle
+from vq.errors import CoordinationError, InvalidState
+from vq.log_lines import get_logger
+from vq.model import check_name
+
+logger = get_logger(__name__)
+
+T = TypeVar("T")
+
+
+class MastershipRefused(CoordinationError):
+    """This node may not lead its group now; the message says why and what to do."""
+
+    retriable = False
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """This process is registered and leads its group, since ``incarnation``, with ``epoch``."""
+
+    incarnation: int
+    epoch: int
+
+
+class Leadership:
+    """The leadership of one group, claimed by one node for each of its registrations.
+
+    ``registered`` says that the node is registered; only then it can lead. ``start`` claims and
+    begins keeping the claim; after a new registration the group is claimed again, with a new
+    epoch, and ``on_change`` is called; this is tried for ever, with back-off. ``stop`` ends that,
+    and leaves the group's record as it is.
+
+    Args:
+        coordinator: A started coordinator.
+        group: The broker group.
+        node: This process's name in it.
+        directory: Identity of this process's data directory.
+        accept_data_loss: Lead even if the group's record names another data directory for this
+            node, whose messages are then gone from the group.
+        rng: For the back-off.
+        on_change: Told on the loop of every claim. Must not block.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        *,
+        group: str,
+        node: str,
+        directory: str = "",
+        accept_data_loss: bool = False,
+        rng: random.Random | None = None,
+        on_change: Callable[[Registered], None] | None = None,
+    ) -> None:
+        self._coordinator = coordinator
+        self.group = check_name("group", group)
+        self.node = check_name("node", node)
+        self._path = BrokerNode.path(group, node)
+        self._directory = directory
+        self._accept_data_loss = accept_data_loss
+        self._rng = rng or random.SystemRandom()
+        self._on_change = on_change
+        self._incarnation: int | None = None
+        self._claimed_for: int | None = None
+        self._keeper = Keeper(
+            coordinator,
+            self._look,
+            what=f"leadership of {group}/{node}",
+            audit_s=AUDIT_INTERVAL_S,
+            backoff=BACKOFF,
+            rng=self._rng,
+        )
+
+    def registered(self, incarnation: int | None) -> None:
+        """See ``OnRegistration``."""
+        self._incarnation = incarnation
+        self._keeper.wake()
+
+    async def check(self, *, timeout_s: float = REGISTER_TIMEOUT_S) -> None:
+        """See that this node's data directory is the one it was in sync with.
+
+        Raises:
+            MastershipRefused: It is another one, so acknowledged messages would be missing.
+            CoordinationError: ZooKeeper did not answer.
+        """
+
+        async def read() -> GroupState | None:
+            return await read_state(self._coordinator, self.group)
+
+        state = await self._try(read, timeout_s)
+        if state is not None:
+            self._check_directory(state)
+
+    async def start(self, *, timeout_s: float = REGISTER_TIMEOUT_S) -> Registered:
+        """Claim the group for the present registration, and keep claiming it until ``stop``.
+
+        Raises:
+            MastershipRefused: The group is led by, or only in sync on, another node, or its
+                messages lie in another data directory.
+            CoordinationError: ZooKeeper did not answer.
+        """
+        if self._keeper.started:
+            raise InvalidState("the leadership was started before")
+        registered = await self._try(self._claim, timeout_s)
+        self._keeper.start()
+        return registered
+
+    async def _try(self, call: Callable[[], Awaitable[T]], timeout_s: float) -> T:
+        """Call again after errors that are retriable, until the time is up."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while True:
+            try:
+                return await call()
+            except CoordinationError as error:
+                if not error.retriable or loop.time() >= deadline:
+                    raise
+                await asyncio.sleep(self._rng.uniform(0, PAUSE_S))
+
+    async def stop(self) -> None:
+        """Claim nothing any more."""
+        await self._keeper.stop()
+
+    async def _claim(self) -> Registered:
+        incarnation = self._incarnation
+        if incarnation is None:
+            raise CoordinationError(f"node {self.node!r} of group {self.group!r} is not registered")
+        epoch = await self.claim_mastership(incarnation)
+        if self._incarnation != incarnation:
+            raise SessionExpired("the registration ended while the broker claimed its group")
+        self._claimed_for = incarnation
+        registered = Registered(incarnation, epoch)
+        logger.info("broker leads its group", path=self._path, incarnation=incarnation, epoch=epoch)
+        if self._on_change is not None:
+            self._on_change(registered)
+        return registered
+
+    async def _look(self, _: bool) -> None:
+        """Claim the group for a new registration; see ``Keeper``."""
+        if self._incarnation is not None and self._incarnation != self._claimed_for:
+            await self._claim()
+
+    async def claim_mastership(self, incarnation: int) -> int:
+        """Become master of the group with a new epoch, which is returned.
+
+        Raises:
+            MastershipRefused: Another node leads and is alive, or this node is not in sync, or not
+                with this data directory.
+        """
+        path = GroupState.path(self.group)
+        own = Check(self._path, 0)
+        tried: GroupState | None = None
+
+        async def plan(_: CoordinationError | None) -> Plan[int]:
+            nonlocal tried
+            try:
+                node = await self._coordinator.get(path)
+            except NoNode:
+                tried = self._claimed(None, incarnation)
+                return Plan([own, Create(path, tried.encode())], tried.epoch)
+            state = GroupState.decode(path, node.data)
+            if state == tried:
+                # Only this incarnation writes itself as master, so the record tells that a claim
+                # without an answer was applied.
+                return Plan((), state.epoch)
+            await self._check_may_lead(state)
+            tried = self._claimed(state, incarnation)
+            return Plan([own, Set(path, tried.encode(), node.stat.version)], tried.epoch)
+
+        return await settle(
+            self._coordinator,
+            plan,
+            what=f"the state of group {self.group!r}",
+            again=(BadVersion, NodeExists, ConnectionLost),  # without our node there is no claim
+        )
+
+    async def _check_may_lead(self, state: GroupState) -> None:
+        if self.node not in state.insync:
+            raise MastershipRefused(
+                f"node {self.node!r} is not in sync in group {self.group!r} "
+                f"(in sync: {', '.join(state.insync)}), so it may lack acknowledged messages; "
+                f"start {state.master!r}, or give this node a group of its own"
+            )
+        self._check_directory(state)
+        if state.master == self.node:
+            return
+        other = await self._coordinator.exists(BrokerNode.path(self.group, state.master))
+        if other is not None:
+            raise MastershipRefused(
+                f"group {self.group!r} is led by node {state.master!r}, which is alive; "
+                "give this node a group of its own"
+            )
+
+    def _check_directory(self, state: GroupState) -> None:
+        """See that this is the data directory this node was in sync with, not a new one.
+
+        Raises:
+            MastershipRefused: It is another one, so acknowledged messages would be missing.
+        """
+        known, mine = state.directories.get(self.node, ""), self._directory
+        if known in {"", mine} or self._accept_data_loss:
+            return
+        raise MastershipRefused(
+            f"what group {self.group!r} acknowledged lies in the data directory with id {known}; "
+            f"this one has id {mine}: start node {self.node!r} with the directory it had. If that "
+            "one is gone for good, --accept-data-loss goes on without its messages"
+        )
+
+    def _claimed(self, state: GroupState | None, incarnation: int) -> GroupState:
+        directory = {self.node: self._directory} if self._directory else {}
+        if state is None:
+            return GroupState(
+                epoch=1,
+                master=self.node,
+                insync=(self.node,),
+                incarnations={self.node: incarnation},
+                directories=directory,
+            )
+        return GroupState(
+            epoch=state.epoch + 1,
+            master=self.node,
+            insync=state.insync,
+            incarnations={**state.incarnations, self.node: incarnation},
+            directories={**state.directories, **directory},
+        )
