@@ -194,9 +194,10 @@ class BrokerRegistration:
 
         Raises:
             NameTaken: Another process's node was still there after ``timeout_s``.
+            CoordinationError: ZooKeeper did not answer.
         """
         await ensure_group(self._coordinator, self.group, pool=self._pool, labels=self._labels)
-        holder = "another process"
+        holder = ""
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
@@ -218,6 +219,11 @@ class BrokerRegistration:
                             async with asyncio.timeout(AUDIT_INTERVAL_S):
                                 await gone.wait()
         except TimeoutError:
+            if not holder:
+                raise CoordinationError(
+                    f"node {self.node!r} of group {self.group!r} could not be registered within "
+                    f"{timeout_s:g} s: ZooKeeper did not answer; it is tried again"
+                ) from None
             raise NameTaken(
                 f"node {self.node!r} of group {self.group!r} is registered by {holder}, which is "
                 f"still alive after {timeout_s:g} s; stop it or give this node another name"
@@ -283,9 +289,11 @@ class BrokerRegistration:
     async def _register_and_watch(self, timeout_s: float) -> int:
         info = await self.register(timeout_s=timeout_s)
         session = self._coordinator.session_id
-        await self._coordinator.exists(self._path, watch=self._wake)
+        stat = await self._coordinator.exists(self._path, watch=self._wake)
         if self._coordinator.session_id != session:
             raise SessionExpired("the session ended while the broker registered")
+        if stat is None or stat.czxid != info.incarnation:
+            raise CoordinationError(f"{self._path} was deleted while the broker registered")
         self._incarnation = info.incarnation
         logger.info("broker registered", path=self._path, incarnation=info.incarnation)
         if self._on_change is not None:

@@ -7,7 +7,7 @@ import pytest
 from support.coordination import FAULTS, LeadingBroker, client_of, disarm, expire, strike, until
 
 from vq.coordination import registry
-from vq.coordination.coordinator import Stat
+from vq.coordination.coordinator import ConnectionLost, Stat
 from vq.coordination.leadership import Registered
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.paths import BrokerGroup, BrokerLoad, BrokerNode, GroupState
@@ -153,6 +153,42 @@ async def test_a_node_changed_and_then_deleted_by_hand_is_made_again(client, oth
     await until(lambda: len(told) == 3)
     assert told[2] is not None
     await one.stop()
+
+
+async def test_a_node_deleted_while_it_is_registered_is_made_again(client, other) -> None:
+    """No registration is told of that is not there; nobody has to wait for the audit."""
+    told: list[Registered | None] = []
+    one = broker(client, on_change=told.append)
+    exists, path = client.exists, BrokerNode.path("b1", "n1")
+    deleted: list[str] = []
+
+    async def late(asked: str, **options: Any) -> Stat | None:
+        if asked == path and not deleted:
+            deleted.append(asked)
+            await other.delete(path)
+        return await exists(asked, **options)
+
+    client.exists = late
+    registered = await one.start()
+    [node] = await registry.nodes(client, "b1")
+    assert deleted
+    assert told == [registered]
+    assert registered.incarnation == node.incarnation
+    await one.stop()
+
+
+async def test_nobody_is_blamed_when_zookeeper_does_not_answer(client, monkeypatch) -> None:
+    """The name is not taken: whoever starts the broker must not look for another process."""
+
+    async def fail(*_: Any, **__: Any) -> None:
+        raise ConnectionLost("the connection ended before the answer")
+
+    await registry.ensure_group(client, "b1")
+    monkeypatch.setattr(registry, "PAUSE_S", 0.0)
+    monkeypatch.setattr(client, "create", fail)
+    with pytest.raises(CoordinationError, match="ZooKeeper did not answer") as found:
+        await broker(client).registration.register(timeout_s=0.01)
+    assert not isinstance(found.value, NameTaken)
 
 
 async def test_load_is_published_and_ends_with_the_session(client, other) -> None:
