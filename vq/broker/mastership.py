@@ -62,6 +62,7 @@ class Mastership:
         self._store = store
         self._on_change = on_change
         self._newest: Registered | None = None
+        self._seen_epoch = 0  # of the group's record, when it was read last
         self._wake = asyncio.Event()
         self.refusal: VqError | None = NotMaster("this node is not registered yet")
         self.acting: Registered | None = None
@@ -106,6 +107,8 @@ class Mastership:
         role = self._role
         role.epoch, role.problem = max(role.epoch, newest.epoch), ""
         self.acting = newest
+        if newest.epoch < self._seen_epoch:
+            return  # while it was stored, somebody else began to lead; that refusal stays
         self._lease.revoked = False
         self._refuse(None)
         logger.info("epoch is stored and in use", group=role.group, epoch=newest.epoch)
@@ -143,6 +146,7 @@ class Mastership:
         state = await read_state(self._coordinator, role.group)
         if state is None:
             return  # nobody else can lead by it either
+        self._seen_epoch = state.epoch
         self._lease.alone = state.insync == (self._node,)
         claimed = max(role.epoch, newest.epoch if newest is not None else 0)
         if state.master != self._node or state.epoch > claimed:

@@ -139,6 +139,27 @@ async def test_a_lost_connection_while_an_epoch_is_taken_does_no_harm(cluster, m
     await client.put("t", 0, [message(b"x")])
 
 
+async def test_an_epoch_that_was_overtaken_while_it_was_stored_takes_no_messages(served):
+    """Another process leads in a newer one by then; a slow disk does not bring the old one back."""
+    node, runner = served.node, served.cluster.runners["b1"]
+    with runner.held():
+        served.cluster.ensemble.expire(served.cluster.coordinators["b1"])
+        await until(lambda: runner.waiting)
+        async with served.cluster.admin() as admin:
+            path = GroupState.path("b1")
+            state = GroupState.decode("", (await admin.get(path)).data)
+            newer = replace(state, epoch=state.epoch + 1, directories={"n1": "another"})
+            await admin.set(path, newer.encode())
+        await node._mastership.look_at_group()
+        assert node._lease.revoked
+        # What reads the record once more comes late, as when ZooKeeper is away.
+        served.cluster.ensemble.disconnect(served.cluster.coordinators["b1"])
+    await until(lambda: node._mastership.acting.epoch == 2)
+    assert node._lease.revoked
+    with pytest.raises(NotMaster, match="in epoch 3"):
+        await served.client.put("t", 0, [message(b"x")])
+
+
 async def test_an_epoch_that_does_not_rise_ends_a_start(cluster):
     """ZooKeeper lost the group's record: an epoch that was used before is no fence."""
     await (await cluster.start()).stop()
