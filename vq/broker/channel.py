@@ -18,7 +18,8 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from vq.broker.batch_check import check_batch
-from vq.broker.context import Context, Role, Timer
+from vq.broker.context import Context, Role
+from vq.broker.flush_due import FlushDue
 from vq.broker.partition_state import RULES, Event, Rules, State, found, next_state, placed
 from vq.broker.session import Session
 from vq.errors import (
@@ -107,8 +108,7 @@ class Channel:
     """
 
     __slots__ = (
-        "_flush_timer",
-        "_unflushed_messages",
+        "_flush_due",
         "_when_settled",
         "acks",
         "cause",
@@ -126,7 +126,6 @@ class Channel:
         "span",
         "start_offset",
         "state",
-        "sync",
         "topic_id",
     )
 
@@ -150,13 +149,11 @@ class Channel:
         self.log: Log | None = None
         self.span = local_span(placement, context.group)
         self.start_offset = self.high_watermark = self.span.start if self.span else 0
-        self.sync = settings.flush is FlushMode.SYNC
         self.state = State.OPENING
         self.cause: BaseException | None = None
         self.acks: deque[Acknowledgement] = deque()
         self.parked: dict[Woken, None] = {}
-        self._flush_timer: Timer | None = None
-        self._unflushed_messages = 0
+        self._flush_due = FlushDue(context.call_later, self.flush_now)
         self._when_settled: list[Callable[[], None]] = []
         self.older: list[Channel] = []
         self.flushing = False
@@ -170,6 +167,11 @@ class Channel:
     def rules(self) -> Rules:
         """What the state allows."""
         return RULES[self.state]
+
+    @property
+    def sync(self) -> bool:
+        """Whether a PUT is acknowledged when it is durable, and not before."""
+        return self.settings.flush is FlushMode.SYNC
 
     @property
     def takes_puts(self) -> bool:
@@ -276,7 +278,6 @@ class Channel:
         self.span = local_span(placement, self.context.group)
         if self.log is None and self.span is not None:
             self.start_offset = self.high_watermark = self.span.start
-        self.sync = settings.flush is FlushMode.SYNC
         for older in self.older:
             older.settings, older.placement = settings, placement
         self._look()
@@ -413,7 +414,7 @@ class Channel:
             )
             context.storer.mark(self)
         else:
-            self._appended_async(count)
+            self._flush_due.appended(count, self.settings)
             self._acknowledge(session, ticket, start + CONTROL_BYTES, duplicate=False)
             self._move_high_watermark(log.end_offset)
 
@@ -473,21 +474,9 @@ class Channel:
             self._acknowledge(session, ticket, offset, duplicate=True)
 
     # Flush --------------------------------------------------------------------------------------
-    def _appended_async(self, count: int) -> None:
-        """Note an append that nobody waits for; flush after so many messages or so much time."""
-        self._unflushed_messages += count
-        if self._unflushed_messages >= self.settings.flush_interval_messages:
-            self.flush_now()
-        elif self._flush_timer is None:
-            delay_s = self.settings.flush_interval_ms / 1000
-            self._flush_timer = self.context.call_later(delay_s, self.flush_now)
-
     def flush_now(self) -> None:
         """Have everything appended so far made durable with the next flush."""
-        if self._flush_timer is not None:
-            self._flush_timer.cancel()
-            self._flush_timer = None
-        self._unflushed_messages = 0
+        self._flush_due.clear()
         if self.log is not None and not self.failed:
             self.context.storer.mark(self)
 
@@ -606,7 +595,7 @@ class Channel:
     def close(self, error: VqError) -> None:
         """Refuse everything from now on; whoever is parked is told ``error``."""
         self._end(Event.CLOSE, error)
-        if self._flush_timer is not None:
-            self._flush_timer.cancel()
-            self._flush_timer = None
+        self._flush_due.clear()
+        for older in self.older:
+            older.close(error)
         self.wake()

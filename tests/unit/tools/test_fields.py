@@ -1,21 +1,30 @@
-"""How much state a class of a consumer has: past fourteen fields that change, it is two classes."""
+"""How much state a class has: past fourteen fields that change, it is two classes."""
 
 import ast
 from pathlib import Path
 
-import pytest
+import vq
 
-import vq.client.consumer
-
-FOLDER = Path(vq.client.consumer.__file__).parent
+FOLDER = Path(vq.__file__).parent
 MOST = 14
-#: With the reason beside the class; may only shrink.
-LARGER = {"ThreadDelivery": 17}
+#: Classes with more, each with the reason; a number here may only shrink.
+LARGER = {
+    "broker/fetching.py FetchSession": 20,
+    "broker/node.py BrokerNode": 15,  # most are parts that ``_build`` makes once
+    "broker/server.py BrokerSession": 22,
+    "client/consumer/delivery.py ThreadDelivery": 17,  # told beside the class
+    "coordination/memory.py MemoryCoordinator": 17,  # five of them are faults that a test injects
+}
 
 
-def classes() -> list[ast.ClassDef]:
-    trees = (ast.parse(path.read_text("utf-8")) for path in sorted(FOLDER.glob("*.py")))
-    return [node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
+def sizes() -> dict[str, list[str]]:
+    """The fields that change, of every class."""
+    return {
+        f"{path.relative_to(FOLDER)} {node.name}": sorted(changing(node))
+        for path in sorted(FOLDER.rglob("*.py"))
+        for node in ast.parse(path.read_text("utf-8")).body
+        if isinstance(node, ast.ClassDef)
+    }
 
 
 def targets(node: ast.AST) -> list[str]:
@@ -56,12 +65,15 @@ def changing(found: ast.ClassDef) -> set[str]:
     return fields
 
 
-@pytest.mark.parametrize("found", classes(), ids=lambda found: found.name)
-def test_a_class_has_few_fields_that_change(found: ast.ClassDef) -> None:
-    fields = sorted(changing(found))
-    assert len(fields) <= LARGER.get(found.name, MOST), ", ".join(fields)
+def test_a_class_has_few_fields_that_change() -> None:
+    """Compose: what belongs together has a noun of its own."""
+    found = sizes()
+    assert len(found) > 300
+    many = {name: fields for name, fields in found.items() if len(fields) > LARGER.get(name, MOST)}
+    assert not many
 
 
 def test_exceptions_are_needed() -> None:
-    sizes = {found.name: len(changing(found)) for found in classes()}
-    assert {name: sizes[name] for name in LARGER} == LARGER
+    """A class that got smaller leaves the list."""
+    found = {name: len(fields) for name, fields in sizes().items()}
+    assert {name: found[name] for name in LARGER} == LARGER
