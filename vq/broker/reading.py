@@ -346,7 +346,7 @@ class FilteredGet(WaitingGet):
             session.refuse(self._ticket, error)
             return
         at_end = self._position >= channel.read_limit
-        if slices or (self._timed_out and at_end):
+        if slices or self._timed_out:
             self._reply(slices, offsets)
         elif at_end:
             self._needed = self._position + 1
