@@ -23,7 +23,6 @@ from vq.store.format import (
     CHECKSUM_MD5,
     COMPRESSION_NONE,
     COMPRESSION_ZLIB,
-    CONTROL_PAYLOAD_BYTES,
     COVERED_AT,
     COVERED_HEADER,
     COVERED_HEADER_BYTES,
@@ -184,11 +183,13 @@ def decode_records(buf: bytes | memoryview, base_offset: int) -> list[Record]:
 
 
 def is_intact(record: bytes) -> bool:
-    """Whether one whole record, a message or a control record, is what was written."""
-    length, checksum, record_id, flag = _unpack(record)
+    """Whether one whole record, a message or a control record, is what was written.
+
+    A control record may have any size: later ones mean something that we do not know.
+    """
+    _, checksum, record_id, flag = _unpack(record)
     if flag == FLAG_CONTROL:
-        fits = length == CONTROL_PAYLOAD_BYTES and not record_id
-        return fits and md5(record[RECORD_HEADER_BYTES:]).digest()[:4] == checksum
+        return not record_id and md5(record[RECORD_HEADER_BYTES:]).digest()[:4] == checksum
     return flag in KNOWN_FLAGS and _checksum(flag, record[COVERED_AT:]) == checksum
 
 

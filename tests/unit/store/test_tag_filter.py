@@ -11,6 +11,7 @@ from vq.store.format import (
     CHECKSUM_HEADER,
     COMPRESSION_ZLIB,
     COVERED_HEADER,
+    FLAG_CONTROL,
     FLAG_TAG,
     RECORD_LENGTH_MAX,
     BatchHeader,
@@ -52,6 +53,19 @@ def test_filter_keeps_whole_records_of_the_tags_and_merges_neighbours() -> None:
     ]
     assert end == 100 + 2 * len(BATCH)
     assert filter_by_tag(data, 100, {b"green"}) == ([], [], end)
+
+
+def test_control_records_of_unknown_sizes_are_passed_over() -> None:
+    """One of a later version does not stop the readers of this one; a damaged one does."""
+    payload = b"\x02" * 200
+    unknown = CHECKSUM_HEADER.pack(200, md5(payload).digest())
+    unknown += COVERED_HEADER.pack(0, FLAG_CONTROL) + payload
+    data = TAGGED + unknown + TAGGED
+    slices, offsets, end = filter_by_tag(memoryview(data), 0, {b"red"})
+    assert (b"".join(slices), end) == (TAGGED + TAGGED, len(data))
+    assert offsets == [0, len(TAGGED + unknown)]
+    damaged = TAGGED + unknown[:-1] + b"x" + TAGGED
+    assert filter_by_tag(memoryview(damaged), 0, {b"red"})[2] == len(TAGGED)
 
 
 def test_a_tag_that_reaches_beyond_its_record_matches_nothing() -> None:

@@ -18,6 +18,7 @@ from vq.store.format import (
     CHECKSUM_HEADER,
     COMPRESSION_ZLIB,
     COVERED_HEADER,
+    FLAG_CONTROL,
     FLAG_TAG,
     RECORD_HEADER_BYTES,
     BatchHeader,
@@ -75,6 +76,21 @@ def reference(data: bytes = DATA, base: int = BASE) -> list[Message]:
 
 def raw(data: bytes, offset: int = BASE) -> Chunk:
     return Chunk(offset, offset + len(data), data, None)
+
+
+@pytest.mark.parametrize("size", [0, 20, 67, 69, 500])
+def test_control_records_of_unknown_sizes_are_skipped(size: int) -> None:
+    """A later broker may write some; a damaged one is damage all the same."""
+    payload = b"\x02" * size
+    unknown = CHECKSUM_HEADER.pack(size, md5(payload).digest())
+    unknown += COVERED_HEADER.pack(0, FLAG_CONTROL) + payload
+    data = encode_record(1, b"before") + unknown + encode_record(2, b"behind", b"x")
+    decoder = Decoder(WHERE)
+    assert [each.content for each in decoder.decode(raw(data))] == [b"before", b"behind"]
+    assert decoder.error is None
+    damaged = data.replace(unknown, unknown[:4] + bytes([unknown[4] ^ 1]) + unknown[5:])
+    assert [each.content for each in decoder.decode(raw(damaged))] == [b"before"]
+    assert isinstance(decoder.error, CorruptData)
 
 
 def test_messages_are_those_of_the_reference() -> None:
