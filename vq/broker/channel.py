@@ -310,8 +310,12 @@ class Channel:
         return True
 
     # Earlier ranges -----------------------------------------------------------------------------
-    def add_older(self, log: Log) -> None:
-        """Keep a log of an earlier range of this partition, for reading."""
+    def add_older(self, start: int, log: Log | BaseException) -> None:
+        """Keep an earlier range of this partition, which begins at ``start``, for reading.
+
+        Given the reason why its log cannot be opened, or one that cannot be read, requests for the
+        range are refused: nobody is told that it holds nothing.
+        """
         older = Channel(
             self.partition,
             topic_id=self.topic_id,
@@ -320,11 +324,17 @@ class Channel:
             placement_version=self.placement_version,
             context=self.context,
         )
-        older.attach(log)
-        start, group = log.start_offset, self.context.group
+        older.start_offset = older.high_watermark = start
+        if isinstance(log, BaseException):
+            older._end(Event.OPEN_FAILED, log)
+        elif log.status.readable:
+            older.attach(log)
+        else:
+            older._end(Event.OPEN_FAILED, StorageFailed(log.reason))
+        group = self.context.group
         known = self.placement.span_at(start)
         mine = known is not None and known.group == group and known.end is not None
-        older.span = known if mine else Span(group, start, log.end_offset)
+        older.span = known if mine else Span(group, start, older.high_watermark)
         self.older.append(older)
 
     def holding(self, offset: int) -> "Channel":
@@ -352,11 +362,12 @@ class Channel:
 
     @property
     def end_of_range(self) -> int:
-        """Where an earlier range ends: also what is damaged, or lost, of it belongs to it."""
+        """Where an earlier range ends: also what cannot be read, or is lost, belongs to it."""
         log, span = self.log, self.span
-        if log is None or log.state is not LogState.QUARANTINED or span is None:
+        if span is None or span.end is None:
             return self.read_limit
-        return self.read_limit if span.end is None else span.end
+        is_whole = log is not None and log.state is not LogState.QUARANTINED
+        return self.read_limit if is_whole else span.end
 
     @property
     def earliest(self) -> int:

@@ -42,7 +42,8 @@ def _aside_path(usual: Path, start: int) -> Path:
     return usual.with_name(f"{usual.name}{_ASIDE}{start}")
 
 
-def _start_of(aside: Path) -> int:
+def start_of(aside: Path) -> int:
+    """Return where the log in the directory of an earlier range starts."""
     return int(aside.name.partition(_ASIDE)[2])
 
 
@@ -94,14 +95,14 @@ class Logs:
         if not there and usual.name in begun:
             # A process that was killed had put it aside, and not yet noted that.
             at_least = begun[usual.name]
-            renamed = [p.name for p in aside if p.name not in begun and _start_of(p) >= at_least]
+            renamed = [p.name for p in aside if p.name not in begun and start_of(p) >= at_least]
             if renamed:
                 self._begun.note_moved(topic_id, usual.name, renamed[-1])
                 begun[renamed[-1]] = begun.pop(usual.name)
         expected = [usual.with_name(name) for name, start in begun.items() if holds(start)]
         there = there or usual in expected
         aside += [path for path in expected if path != usual and path not in aside]
-        return there, sorted(aside, key=_start_of)
+        return there, sorted(aside, key=start_of)
 
     def _starts_aside(self, partition: TopicPartition) -> list[int]:
         """Return where the partition's earlier ranges start, in rising order.

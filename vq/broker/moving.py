@@ -32,6 +32,7 @@ from vq.coordination.coordinator import BadVersion, Coordinator, NoNode
 from vq.coordination.topics import touch_partition
 from vq.errors import (
     CoordinationError,
+    InternalError,
     InvalidRequest,
     PartitionReadOnly,
     StorageFailed,
@@ -182,3 +183,6 @@ class Mover:
             session.refuse(ticket, error)
         except OSError as error:
             session.refuse(ticket, StorageFailed(str(error)))
+        except Exception as error:  # whoever asked must not wait for ever
+            logger.exception("request of a move failed", request=ticket)
+            session.refuse(ticket, InternalError(f"{type(error).__name__}: {error}"))

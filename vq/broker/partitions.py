@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 
 from vq.broker.channel import Channel, check_placement_version
 from vq.broker.context import Context
-from vq.broker.logs import Logs
+from vq.broker.logs import Logs, start_of
 from vq.broker.partition_state import State
 from vq.broker.runner import Lane, Runner
 from vq.broker.tasks import Tasks
@@ -87,14 +87,15 @@ class Partitions:
     def told_problems(self) -> list[str]:
         """Return what STATUS tells beside the states of partitions; bounded."""
         damaged = [
-            f"an earlier range of partition {channel} is {older.log.state}: {older.log.reason}"
+            f"an earlier range of partition {channel} is {older.state}: "
+            f"{older.log.reason if older.log is not None else older.cause}"
             for channel in self.channels.values()
             for older in channel.older
-            if older.log is not None and older.log.state is LogState.QUARANTINED
+            if older.state in {State.QUARANTINED, State.UNREADABLE}
         ]
         told = damaged[:PROBLEMS_TOLD_MAX]
         if len(damaged) > len(told):
-            told.append(f"{len(damaged) - len(told)} more earlier ranges are quarantined")
+            told.append(f"{len(damaged) - len(told)} more earlier ranges are damaged or unreadable")
         return [*self.view.told_problems(), *told]
 
     def files(self, partition: tuple[str, int]) -> asyncio.Lock:
@@ -405,7 +406,7 @@ class Partitions:
             )
 
     async def _add_older(self, channel: Channel, path: Path) -> None:
-        """Open an earlier range of the partition, for reading."""
+        """Open an earlier range of the partition, for reading; one that cannot be is noted."""
         try:
             log = await self._runner.run(
                 lambda: self._logs.open(
@@ -416,8 +417,9 @@ class Partitions:
             logger.error(
                 "earlier range of a log cannot be opened", partition=channel, path=path, error=error
             )
+            channel.add_older(start_of(path), error)
         else:
-            channel.add_older(log)
+            channel.add_older(start_of(path), log)
 
     async def _remove_topic(self, name: str) -> None:
         async with self._membership:
@@ -508,16 +510,22 @@ class Partitions:
             if channel.log is None and channel.rules.read:
                 await self._open(channel, start_offset, producers, lane=Lane.MOVES)
             log = channel.log
-            if log is None or log.end_offset == start_offset:
+            if log is None:
+                return
+            if log.end_offset == start_offset and log.state is not LogState.QUARANTINED:
                 return  # it comes back to where it left, or this is the same ADOPT again
             await self.settle(channel)
             self._check_current(channel, version)
             if channel.failed:
                 return
             channel.put_aside()
-            path = await self._runner.run(
-                lambda: self._logs.put_aside(channel.partition, log), Lane.MOVES
-            )
+            try:
+                path = await self._runner.run(
+                    lambda: self._logs.put_aside(channel.partition, log), Lane.MOVES
+                )
+            except (OSError, VqError):
+                await self._open(channel)  # it is closed by now; whoever asks again finds it
+                raise
             if path is not None:
                 await self._add_older(channel, path)
             await self._open(channel, start_offset, producers, lane=Lane.MOVES)

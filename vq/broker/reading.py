@@ -436,6 +436,8 @@ def _offsets(channel: Channel, header: wire.OffsetsRequest) -> wire.OffsetsRespo
     for part in parts:
         if part.log is not None:
             part.log.status.check_readable()
+        elif not part.rules.read:
+            raise part.why_refused()
     response = wire.OffsetsResponse(
         earliest=channel.earliest,
         latest=channel.high_watermark,

@@ -446,6 +446,9 @@ def _unverified(channel: Channel, found: Pass | None) -> str:
     state, reason = channel.told
     if state in {"failed", "quarantined"}:
         return f"only what is served can be read: it is {state}: {reason}"
+    for older in channel.older:
+        if not older.rules.read:
+            return f"an earlier range is {older.state}: {older.cause}"
     for log in _logs(channel):
         if log.state in {LogState.FAILED, LogState.QUARANTINED}:
             return f"only what is served can be read: it is {log.state.value}: {log.reason}"

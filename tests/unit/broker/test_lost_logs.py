@@ -8,9 +8,11 @@ from support.broker import DATA, Client, message, until
 
 from vq.coordination.placement import move
 from vq.coordination.topics import change_placement, delete_topic, describe_topic
-from vq.errors import PartitionQuarantined
+from vq.errors import PartitionFailed, PartitionQuarantined
 from vq.model import Span
 from vq.store.begun import BEGUN_NAME
+from vq.store.checkpoint import Checkpoint
+from vq.store.format import CHECKPOINT_NAME
 from vq.store.memory_disk import MemoryDisk
 
 
@@ -69,6 +71,42 @@ async def test_an_earlier_range_that_is_lost_is_told(cluster):
     assert (await client.put("t", 0, [message(b"z")])).offset > 9_000 + 88
     header, _ = await client.get("t", 0, 9_000)
     assert header.next_offset == header.high_watermark
+
+
+@pytest.mark.parametrize("fault", ["unreadable", "foreign"])
+async def test_an_earlier_range_that_cannot_be_opened_is_told(cluster, fault):
+    """Nobody is told that the partition begins behind it, and would leave its messages out."""
+    node = await cluster.start()
+    await cluster.create_topic()
+    client = await Client.connect(cluster.network, node.address)
+    await client.put("t", 0, [message(b"x")])
+    await node.stop()
+    disk, aside = cluster.disks["b1"], DATA / "t" / "0.from-0"
+    disk.rename(DATA / "t" / "0", aside)  # as if put aside by an ADOPT
+    async with cluster.admin() as admin:
+        view = await describe_topic(admin, "t")
+        back = move(move(view.partitions[0], 4_000, "b2"), 9_000, "b1")
+        await change_placement(admin, view, back)
+    if fault == "unreadable":
+        disk.fail("read_bytes", name=f"{aside.name}/{CHECKPOINT_NAME}")
+    else:
+        checkpoint = Checkpoint(topic_id="another", start_offset=0, offset=0)
+        disk.write_atomic(aside / CHECKPOINT_NAME, checkpoint.to_bytes())
+
+    node = await cluster.start()
+    client = await Client.connect(cluster.network, node.address)
+    (problem,) = (await client.status()).problems
+    assert problem.startswith("an earlier range of partition t-0 is unreadable: ")
+    for offset in (0, 100, 3_999):
+        with pytest.raises(PartitionFailed):
+            await client.get("t", 0, offset)
+    with pytest.raises(PartitionFailed):
+        await client.offsets("t", 0)
+    assert (await client.put("t", 0, [message(b"z")])).offset == 9_000 + 88
+    assert (await client.get("t", 0, 9_000))[1]
+    async with cluster.admin() as admin:
+        await delete_topic(admin, "t")
+    await until(lambda: not node._partitions.channels)
 
 
 async def test_a_partition_that_is_given_another_begin_goes_on_there(cluster):

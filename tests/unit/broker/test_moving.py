@@ -23,6 +23,7 @@ from vq.coordination.topics import (
 from vq.errors import (
     Busy,
     DiskFull,
+    InternalError,
     InvalidRequest,
     NotMaster,
     PartitionFailed,
@@ -305,6 +306,23 @@ async def test_a_partition_comes_back(pair):
     assert await pair.move() == end
     await pair.until_writable(first)
     assert (await pair.put(first)).offset == end + 88
+
+
+async def test_a_partition_comes_back_to_a_damaged_log_and_takes_messages(pair):
+    """The damaged one is put aside, though it ends where the partition comes back."""
+    await pair.put(pair.old)
+    first, second = pair.old, pair.new
+    end = await pair.move()
+    pair.old, pair.new = second, first
+    await pair.until_writable(second)
+    await pair.until_known(first, second)
+    channel = pair.channel(first)
+    channel.log._stop(LogState.QUARANTINED, "its first block is missing")
+    channel._look()
+    assert await pair.move() == end
+    await pair.until_writable(first)
+    assert (await pair.put(first)).offset == end + 88
+    assert (await pair.clients[first].get("t", 0, 0))[0].next_offset == end
 
 
 async def test_a_partition_comes_back_with_what_was_written_elsewhere_in_between(pair):
@@ -598,6 +616,43 @@ async def test_readers_are_told_while_a_log_is_put_aside(pair):
                 await client.get("t", 0, 0, tags=tags, max_wait_ms=20_000)
     await adopting
     assert (await client.get("t", 0, 0))[1]
+
+
+async def test_a_log_that_cannot_be_put_aside_is_read_on_and_put_aside_later(pair, monkeypatch):
+    """A directory that was read-only for a while, and a group that takes appends unprepared."""
+    monkeypatch.setattr(topics_view, "PROBLEM_RETRY_S", 0.01)
+    await pair.put(pair.old)
+    first, second = pair.old, pair.new
+    await pair.move()
+    await pair.until_writable(second)
+    await pair.put(second)
+    await pair.until_known(first, second)
+    disk, partitions = pair.cluster.disks[first], pair.cluster.nodes[first]._partitions
+    for _ in range(1_000):
+        disk.fail("rename", error=errno.EROFS, name="/t/0")
+    pair.old, pair.new = second, first
+    sealed = await pair.seal()
+    await pair.place(await pair.view(), sealed.end_offset)  # without an ADOPT
+    await until(lambda: "t" in partitions.view.problems)
+    client = pair.clients[first]
+    assert (await client.get("t", 0, 0))[1], "what is there is read on"
+    with pytest.raises(PartitionReadOnly, match="being"):
+        await pair.put(first)
+    disk.forget_faults()
+    await pair.until_writable(first)
+    assert (await pair.put(first)).offset == sealed.end_offset + 88
+    assert (await client.get("t", 0, 0))[1]
+
+
+async def test_an_adopt_that_meets_a_bug_is_answered(pair, monkeypatch):
+    """The mover does not wait until its own time is up."""
+
+    async def stumble(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(pair.cluster.nodes[pair.new]._partitions, "adopt_log", stumble)
+    with pytest.raises(InternalError, match="ZeroDivisionError"):
+        await pair.adopt(0)
 
 
 async def test_readers_are_told_of_a_log_that_cannot_be_opened(pair, monkeypatch):
