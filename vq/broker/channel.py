@@ -281,7 +281,7 @@ class Channel:
         for older in self.older:
             older.settings, older.placement = settings, placement
         self._look()
-        if self.log is not None and not self.sync:
+        if self.log is not None and not self.sync and not self.failed:
             self._move_high_watermark(self.log.end_offset)
         self.wake()
 

@@ -26,7 +26,7 @@ from vq.errors import (
     UnknownTopic,
     VqError,
 )
-from vq.model import TopicPartition
+from vq.model import FlushMode, TopicPartition
 from vq.remoting.messages import decode_reply
 from vq.store import producers
 from vq.store.format import CONTROL_BYTES
@@ -318,6 +318,20 @@ async def test_after_a_failed_flush_waiting_sends_are_unknown_and_later_ones_ref
     header, body = await served.client.get("t", 0, 0)
     assert header.high_watermark == kept
     assert [r.payload for r in decode_records(body, 0)] == [b"kept"]
+
+
+async def test_changed_settings_do_not_show_what_a_failed_flush_left(served):
+    """Whether those bytes are stored only the next start can tell; a reader must not see them."""
+    await served.client.put("t", 0, [message(b"kept")])
+    kept = (await served.client.offsets("t", 0)).latest
+    served.disk.fail("datasync")
+    with pytest.raises(StorageFailed):
+        await served.client.put("t", 0, [message(b"lost?")])
+    async with served.cluster.admin() as admin:
+        view = await describe_topic(admin, "t")
+        await change_settings(admin, "t", replace(view.settings, flush=FlushMode.ASYNC))
+    await until(lambda: not channel_of(served, 0).sync)
+    assert (await served.client.offsets("t", 0)).latest == kept
 
 
 async def test_a_failed_flush_gives_the_bytes_of_its_puts_back(served):
