@@ -346,7 +346,8 @@ class FilteredGet(WaitingGet):
             session.refuse(self._ticket, error)
             return
         at_end = self._position >= channel.read_limit
-        if slices or self._timed_out:
+        is_far = at_end or self._position - self._header.offset >= FILTER_SCAN_BYTES
+        if slices or (self._timed_out and is_far):
             self._reply(slices, offsets)
         elif at_end:
             self._needed = self._position + 1

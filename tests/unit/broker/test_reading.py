@@ -232,6 +232,22 @@ async def test_a_rare_tag_in_a_long_log_is_found_in_steps(served):
     assert header.next_offset == header.high_watermark
 
 
+async def test_a_filtered_get_in_a_long_log_is_answered_when_its_time_is_up(served):
+    """It tells how far it looked; who reads on from there comes to the match."""
+    many = [message(b"x" * 1000, n, "blue") for n in range(200)]
+    for _ in range(4):
+        await served.client.put("t", 0, many)
+    await served.client.put("t", 0, [message(b"here", 1, "red")])
+    offset, answers = 0, []
+    while not answers or not answers[-1]:
+        header, body = await served.client.get("t", 0, offset, tags=["red"], max_wait_ms=0)
+        assert header.next_offset > offset
+        offset = header.next_offset
+        answers.append(body)
+    assert [r.payload for r in decode_records(answers[-1], 0)] == [b"here"]
+    assert len(answers) > 2
+
+
 async def test_a_filtered_get_passes_a_record_larger_than_a_step(served):
     """A record that does not fit into one scan step is looked at whole."""
     await served.client.put("t", 0, [message(b"x" * 400_000, 1, "blue")])
