@@ -24,6 +24,7 @@ from vq.broker.cold_reads import ColdRead
 from vq.broker.config import ConnectionLimits
 from vq.broker.context import Context, Timer
 from vq.broker.directory import Directory, known, look_up
+from vq.broker.fetch_answer import FetchAnswer, FetchWait
 from vq.broker.reading import (
     FILTER_SCAN_BYTES,
     check_boundary,
@@ -40,8 +41,6 @@ from vq.log_lines import get_logger
 from vq.model import TopicPartition
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import Ticket
-from vq.remoting.frames import Buffer
-from vq.remoting.messages import describe_error
 
 logger = get_logger(__name__)
 
@@ -51,12 +50,6 @@ SCANS_PER_ANSWER: Final = 8
 #: Offsets checked in one turn of the loop: each check may walk through a batch of thousands of
 #: records, and a client that begins names hundreds of partitions at once.
 CHECKS_PER_TURN: Final = 8
-#: Header bytes that a result takes at most in either encoding, its error and offsets not counted,
-#: and each of its offsets.
-_RESULT_BYTES: Final = 224
-_OFFSET_BYTES: Final = 10
-#: An answer takes no further result beyond this; the largest one still fits behind it.
-_HEADER_BYTES_MAX: Final = limits.FRAME_HEADER_BYTES_MAX - 256 * limits.KIB
 
 
 class Fetches:
@@ -277,27 +270,19 @@ class FetchSession:
     """
 
     __slots__ = (
+        "_answer",
         "_checks",
         "_cold",
         "_due",
         "_fetches",
-        "_max_bytes",
         "_next_turn",
         "_number",
-        "_parts",
         "_progress_since",
         "_progressed",
         "_ready",
-        "_response",
-        "_results_bytes",
         "_scans",
-        "_scans_done",
         "_session",
-        "_size",
-        "_ticket",
-        "_timed_out",
-        "_timer",
-        "_wait_s",
+        "_waiting",
         "partitions",
         "sequence",
     )
@@ -318,20 +303,12 @@ class FetchSession:
         self._progressed: dict[FetchedPartition, None] = {}
         self._progress_since = 0.0
         # The request that waits,
-        self._ticket: Ticket | None = None
-        self._max_bytes = 0
-        self._wait_s = 0.0
-        self._timed_out = False
-        self._timer: Timer | None = None
+        self._waiting: FetchWait | None = None
         self._due: Due | None = None
         # The call in the next turn: one, however many requests come meanwhile.
         self._next_turn: Timer | None = None
         # and its answer so far.
-        self._response = wire.FetchResponse()
-        self._parts: list[Buffer] = []
-        self._size = 0
-        self._results_bytes = 0
-        self._scans_done = 0
+        self._answer = FetchAnswer()
         self._checks = 0  # of offsets, since the last call in a next turn
         session.waiting[self] = None
 
@@ -342,13 +319,12 @@ class FetchSession:
         A request that waits already is answered first, with what there is: perhaps nothing.
         """
         self.sequence = header.sequence
-        if self._ticket is not None:
-            self._send()
-        self._due = Due.NEXT_TURN  # ``_answer`` below, for all that is ready by then
-        self._ticket = ticket
-        self._max_bytes = min(header.max_bytes or limits.FETCH_BYTES_MAX, limits.FETCH_BYTES_MAX)
-        self._wait_s = min(header.max_wait_ms / 1000, limits.LONG_POLL_S_MAX)
-        self._timed_out = self._wait_s <= 0
+        if self._waiting is not None:
+            self._send(self._waiting)
+        self._due = Due.NEXT_TURN  # ``_gather`` below, for all that is ready by then
+        wait_s = min(header.max_wait_ms / 1000, limits.LONG_POLL_S_MAX)
+        max_bytes = min(header.max_bytes or limits.FETCH_BYTES_MAX, limits.FETCH_BYTES_MAX)
+        waiting = self._waiting = FetchWait(ticket, max_bytes, wait_s, timed_out=wait_s <= 0)
         if header.close:
             self.end()
             return
@@ -356,10 +332,9 @@ class FetchSession:
             self._remove(handle)
         for item in header.partitions:
             self._ask(item)
-        self._answer()
-        if self._ticket is not None and not self._timed_out:
-            context = self._fetches.context
-            self._timer = context.call_later(self._wait_s, self._expire)
+        self._gather(waiting)
+        if self._waiting is waiting and not waiting.timed_out:
+            waiting.timer = self._fetches.context.call_later(wait_s, self._expire)
 
     def _ask(self, item: wire.FetchPartition) -> None:
         """Look at one partition that a request names."""
@@ -369,7 +344,7 @@ class FetchSession:
         fetched = self.partitions.get(item.handle)
         if fetched is None:
             error = InvalidRequest(f"handle {item.handle} is not in fetch session {self._number}")
-            self._tell_error(item.handle, item.offset, error)
+            self._answer.add_error(item.handle, item.offset, error)
             return
         self._unready(fetched)
         fetched.ask(item)
@@ -387,7 +362,7 @@ class FetchSession:
             if not self._fetches.take_room(self._session, size):
                 raise Busy(self._fetches.no_room)
         except VqError as error:
-            self._tell_error(item.handle, item.offset, error)
+            self._answer.add_error(item.handle, item.offset, error)
             return
         fetched = self.partitions[item.handle] = FetchedPartition(self, item.handle, tags, size)
         fetched.ask(item)
@@ -414,8 +389,8 @@ class FetchSession:
 
     def end(self) -> None:
         """End the session; a request that waits is answered with what there is."""
-        if self._ticket is not None:
-            self._send()
+        if self._waiting is not None:
+            self._send(self._waiting)
         self.cancel()
 
     def cancel(self) -> None:
@@ -423,11 +398,12 @@ class FetchSession:
         if self not in self._session.waiting:
             return  # it has ended before
         del self._session.waiting[self]
-        self._stop_timer()
+        if self._waiting is not None:
+            self._waiting.stop_timer()
+            self._waiting = None
         if self._next_turn is not None:
             self._next_turn.cancel()
             self._next_turn = None
-        self._ticket = None
         for handle in list(self.partitions):
             self._remove(handle)
         self._fetches.forget(self._session, self._number)
@@ -439,7 +415,7 @@ class FetchSession:
             self._scans[fetched] = None
         else:
             self._ready[fetched] = None
-        if self._ticket is not None and self._due is None:
+        if self._waiting is not None and self._due is None:
             self._due = Due.END_OF_TURN
             self._fetches.turn.add(self)
 
@@ -452,22 +428,24 @@ class FetchSession:
         self._go_on(Due.NEXT_TURN)
 
     def _expire(self) -> None:
-        self._timer = None
-        self._timed_out = True
+        if self._waiting is not None:
+            self._waiting.timer = None
+            self._waiting.timed_out = True
         self._go_on(None)
 
     def _go_on(self, due: Due | None) -> None:
         """Answer if it is due; called by nobody who could deal with an error."""
-        if self._ticket is None or self._due is not due:
+        waiting = self._waiting
+        if waiting is None or self._due is not due:
             return
         try:
-            self._answer()
+            self._gather(waiting)
         except Exception as error:
-            logger.exception("fetch session failed", request=self._ticket)
-            self._session.refuse(self._ticket, InternalError(f"{type(error).__name__}: {error}"))
+            logger.exception("fetch session failed", request=waiting.ticket)
+            self._session.refuse(waiting.ticket, InternalError(f"{type(error).__name__}: {error}"))
             self.cancel()
 
-    def _answer(self) -> None:
+    def _gather(self, waiting: FetchWait) -> None:
         """Gather what is ready, and send it once it is enough."""
         if self._session.congested:
             if self._due is not Due.PEER:
@@ -475,37 +453,29 @@ class FetchSession:
                 self._session.defer(lambda: self._go_on(Due.PEER))
             return
         self._due = Due.NEXT_TURN  # until it is decided below
+        answer = self._answer
         turn_is_used = self._next_turn is not None  # by a request before this one
         if not turn_is_used:
             self._checks = 0
-            if self._scans and not self._full:
+            if self._scans and not answer.is_full(waiting.max_bytes):
                 self._scan(next(iter(self._scans)))
-        while self._ready and not self._full:
-            if not self._read(next(iter(self._ready))):
+        while self._ready and not answer.is_full(waiting.max_bytes):
+            if not self._read(next(iter(self._ready)), waiting.max_bytes - answer.size):
                 break
-        has_results = bool(self._response.results)
-        is_far = has_results and self._scans_done >= SCANS_PER_ANSWER
-        scans_on = self._scans and not is_far and (turn_is_used or not self._timed_out)
-        if (scans_on or self._checks >= CHECKS_PER_TURN) and not self._full:
+        is_far = answer.has_results and answer.scans >= SCANS_PER_ANSWER
+        scans_on = self._scans and not is_far and (turn_is_used or not waiting.timed_out)
+        is_full = answer.is_full(waiting.max_bytes)
+        if (scans_on or self._checks >= CHECKS_PER_TURN) and not is_full:
             if not turn_is_used:
                 self._next_turn = self._fetches.context.call_later(0, self._turn_came)
             return
         self._due = None
-        if has_results or self._timed_out:
-            self._tell_progress()
-            self._send()
+        if answer.has_results or waiting.timed_out:
+            self._tell_progress(waiting)
+            self._send(waiting)
 
-    @property
-    def _full(self) -> bool:
-        return (
-            self._size >= self._max_bytes
-            or self._results_bytes >= _HEADER_BYTES_MAX
-            or len(self._response.results) >= limits.FETCH_PARTITIONS_PER_REQUEST_MAX
-        )
-
-    def _read(self, fetched: FetchedPartition) -> bool:
+    def _read(self, fetched: FetchedPartition, room: int) -> bool:
         """Put bytes or the error of a partition into the answer; False when that must wait."""
-        room = self._max_bytes - self._size
         try:
             if fetched.failure is not None:
                 self._fail(fetched, fetched.failure)
@@ -522,7 +492,7 @@ class FetchSession:
             part = fetched.readable()
             limit = part.read_limit
             wanted = min(limit - fetched.position, fetched.max_bytes)
-            if wanted > room and self._size:
+            if wanted > room and self._answer.size:
                 return False  # it comes first in the next answer, and whole
             if part.log is None or wanted <= 0:
                 if fetched.at_once:
@@ -543,7 +513,7 @@ class FetchSession:
     def _scan(self, fetched: FetchedPartition) -> None:
         """Look through the next bytes of a filtered partition."""
         del self._scans[fetched]
-        self._scans_done += 1
+        self._answer.scans += 1
         try:
             part = fetched.readable()
             if self._must_fetch(fetched, part, FILTER_SCAN_BYTES):
@@ -591,16 +561,16 @@ class FetchSession:
             self._tell(fetched, fetched.position, [])
         else:
             self._remove(fetched.handle)
-            self._tell_error(fetched.handle, fetched.offset, error)
+            self._answer.add_error(fetched.handle, fetched.offset, error)
 
-    def _tell_progress(self) -> None:
+    def _tell_progress(self, waiting: FetchWait) -> None:
         """Tell how far filters got that picked nothing, once in a while."""
         if not self._progressed:
             return
         since = self._fetches.context.clock.monotonic() - self._progress_since
-        if not self._timed_out and since < self._wait_s:
+        if not waiting.timed_out and since < waiting.wait_s:
             return
-        while self._progressed and not self._full:
+        while self._progressed and not self._answer.is_full(waiting.max_bytes):
             fetched = next(iter(self._progressed))
             self._tell(fetched, fetched.position, [])
 
@@ -617,41 +587,24 @@ class FetchSession:
         fetched.unpark()
         self._unready(fetched)
         offsets = offsets or []
-        size = sum(map(len, slices))
-        self._response.results.add(
+        self._answer.add(
+            slices,
+            offsets,
             handle=fetched.handle,
             offset=fetched.offset,
             next_offset=next_offset,
             high_watermark=channel.high_watermark,
             log_start_offset=channel.earliest,
             epoch=channel.role.epoch,
-            size=size,
             filtered=bool(fetched.tags),
-            offsets=offsets,
         )
-        self._parts += slices
-        self._size += size
-        self._results_bytes += _RESULT_BYTES + _OFFSET_BYTES * len(offsets)
 
-    def _tell_error(self, handle: int, offset: int, error: VqError) -> None:
-        result = self._response.results.add(handle=handle, offset=offset)
-        describe_error(error, result)
-        self._results_bytes += _RESULT_BYTES + 2 * result.ByteSize()
-
-    def _send(self) -> None:
-        ticket, response, parts = self._ticket, self._response, self._parts
-        assert ticket is not None
-        self._stop_timer()
-        self._ticket = None
-        self._fetches.context.counters.bytes_out += self._size
-        self._response, self._parts = wire.FetchResponse(), []
-        self._size = self._results_bytes = self._scans_done = 0
-        if len(parts) == 1:
-            self._session.reply(ticket, response, parts[0])
+    def _send(self, waiting: FetchWait) -> None:
+        waiting.stop_timer()
+        self._waiting = None
+        answer, self._answer = self._answer, FetchAnswer()
+        self._fetches.context.counters.bytes_out += answer.size
+        if len(answer.parts) == 1:
+            self._session.reply(waiting.ticket, answer.response, answer.parts[0])
         else:
-            self._session.reply_parts(ticket, response, parts)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+            self._session.reply_parts(waiting.ticket, answer.response, answer.parts)

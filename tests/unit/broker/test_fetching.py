@@ -10,7 +10,7 @@ import pytest
 from support.broker import Client, fetched, message, until
 
 from vq import limits
-from vq.broker import fetching
+from vq.broker import fetch_answer, fetching
 from vq.broker.config import ConnectionLimits
 from vq.broker.fetching import (
     CHECKS_PER_TURN,
@@ -341,17 +341,17 @@ async def test_offsets_are_checked_a_few_in_a_turn(wide, monkeypatch, tags):
     for number in range(60):
         await wide.client.put("w", number, [message(b"x", 1, "red"), message(b"y", 2, "red")])
     turns: list[int] = []
-    check, answer_ = FetchedPartition.check, FetchSession._answer
+    check, answer_ = FetchedPartition.check, FetchSession._gather
 
-    def noted_answer(self) -> None:
+    def noted_answer(self, waiting) -> None:
         turns.append(0)
-        answer_(self)
+        answer_(self, waiting)
 
     def noted_check(self) -> None:
         turns[-1] += 1
         check(self)
 
-    monkeypatch.setattr(FetchSession, "_answer", noted_answer)
+    monkeypatch.setattr(FetchSession, "_gather", noted_answer)
     monkeypatch.setattr(FetchedPartition, "check", noted_check)
     end = (await wide.client.offsets("w", 0)).latest
     asked = [add(n, 3, topic="w", tags=tags, validate=True) for n in range(20)]
@@ -663,7 +663,7 @@ async def test_an_answer_can_be_had_at_once(served, tags):
 
 async def test_an_answer_counts_its_own_header_only(served, monkeypatch):
     """Answers that were sent make no later answer full."""
-    monkeypatch.setattr(fetching, "_HEADER_BYTES_MAX", 1_000)
+    monkeypatch.setattr(fetch_answer, "_HEADER_BYTES_MAX", 1_000)
     await fill(served.client, [0])
     await served.client.fetch(0, add(0))
     for sequence in range(1, 10):
@@ -806,7 +806,7 @@ async def test_hostile_requests_harm_nobody(served, seed, caplog):
 async def test_a_bug_in_here_ends_the_request_and_the_session(served, monkeypatch):
     """And is told as one: nobody waits for ever."""
 
-    def fail(self) -> None:
+    def fail(self, _waiting) -> None:
         raise ZeroDivisionError("a bug")
 
     waiting = served.client.send_fetch(0, add(0))
