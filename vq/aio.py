@@ -319,8 +319,8 @@ class MessageFactory:
         core = ConsumerCore(
             cluster,
             config or ConsumerConfig(),
-            make_delivery=lambda where, position, _listener, hooks: InboxDelivery(
-                where, position, inbox, hooks
+            make_delivery=lambda partition, position, _listener, hooks: InboxDelivery(
+                partition, position, inbox, hooks
             ),
             permit=permit,
         )
@@ -343,8 +343,8 @@ class MessageFactory:
         """Ask one broker, or every registered one, for its status."""
         if address is None:
             return await all_statuses(self._opened())
-        where = Address.parse(address) if isinstance(address, str) else address
-        return await broker_status(self._opened(), where)
+        broker = Address.parse(address) if isinstance(address, str) else address
+        return await broker_status(self._opened(), broker)
 
     def _opened(self) -> ClusterClient:
         if self._cluster is None:

@@ -372,8 +372,8 @@ class MessageFactory:
             return ConsumerCore(
                 cluster,
                 settings,
-                make_delivery=lambda where, position, listener, hooks: ThreadDelivery(
-                    where,
+                make_delivery=lambda partition, position, listener, hooks: ThreadDelivery(
+                    partition,
                     position,
                     listener,
                     settings,
@@ -420,8 +420,8 @@ class MessageFactory:
         runtime, cluster = self._opened()
         if address is None:
             return runtime.run(all_statuses(cluster))
-        where = Address.parse(address) if isinstance(address, str) else address
-        return runtime.run(broker_status(cluster, where))
+        broker = Address.parse(address) if isinstance(address, str) else address
+        return runtime.run(broker_status(cluster, broker))
 
     def _opened(self) -> tuple[LoopThread, ClusterClient]:
         if self._runtime is None or self._cluster is None:

@@ -98,12 +98,12 @@ def _bind_once(address: Address) -> None:
         OSError: It cannot be had.
     """
     found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    for family, kind, protocol, _, where in found:
+    for family, kind, protocol, _, place in found:
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            probe.bind(where)
+            probe.bind(place)
 
 
 # The cluster ----------------------------------------------------------------------------------

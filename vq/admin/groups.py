@@ -198,19 +198,21 @@ async def _read(cluster: ClusterClient, name: str) -> GroupNodes:
     present = {view.name: view for view in views if view is not None}
     offsets = await commits.read_offsets(coordinator, name, names)
     fresh = [
-        where
+        partition
         for view in present.values()
         for number in range(len(view.partitions))
-        if (where := TopicPartition(view.name, number)) not in offsets
+        if (partition := TopicPartition(view.name, number)) not in offsets
     ]
-    younger = await gather_all(claims.is_younger(coordinator, name, where) for where in fresh)
+    younger = await gather_all(
+        claims.is_younger(coordinator, name, partition) for partition in fresh
+    )
     return GroupNodes(
         contract,
         await groups.members(coordinator, name),
         await claims.read_partitions(coordinator, Owner, name, names),
         offsets,
         present,
-        {where for where, is_younger in zip(fresh, younger, strict=True) if is_younger},
+        {partition for partition, is_younger in zip(fresh, younger, strict=True) if is_younger},
     )
 
 
@@ -225,16 +227,20 @@ async def progress(
     inspector: Inspector, nodes: GroupNodes, placement: PartitionPlacement, *, count: bool
 ) -> GroupProgress:
     """Return how far a group is in one partition."""
-    where = TopicPartition(placement.topic, placement.partition)
-    committed = nodes.offsets.get(where)
-    owner = nodes.owners.get(where)
+    partition = TopicPartition(placement.topic, placement.partition)
+    committed = nodes.offsets.get(partition)
+    owner = nodes.owners.get(partition)
     stopped = committed.stopped if committed is not None else ""
     ends = await inspector.ends(placement)
     begin = end = None
     if ends is not None:
         end = ends.latest
         begin = max(committed.offset, ends.earliest) if committed is not None else ends.earliest
-        if committed is None and nodes.contract.start == "latest" and where not in nodes.younger:
+        if (
+            committed is None
+            and nodes.contract.start == "latest"
+            and partition not in nodes.younger
+        ):
             begin = end
     messages = None
     beyond = begin is not None and end is not None and begin > end  # messages were lost

@@ -105,7 +105,7 @@ async def plan_reset(
     before = await commits.read_offsets(cluster.coordinator, group, names)
     planner = _Planner(cluster, target)
     plans = await gather_all(
-        planner.plan(view, placement, before.get(_where(placement)), only_stopped)
+        planner.plan(view, placement, before.get(_partition_of(placement)), only_stopped)
         for view, placement in chosen
     )
     return [each for each in plans if each is not None]
@@ -130,7 +130,7 @@ def _placements(view: TopicView, only: Collection[int]) -> Sequence[PartitionPla
     return [each for each in view.partitions if not only or each.partition in only]
 
 
-def _where(placement: PartitionPlacement) -> TopicPartition:
+def _partition_of(placement: PartitionPlacement) -> TopicPartition:
     return TopicPartition(placement.topic, placement.partition)
 
 
@@ -150,36 +150,36 @@ class _Planner:
         only_stopped: bool,
     ) -> Reset | None:
         """Return what is to be done with one partition; None: nothing."""
-        where = _where(placement)
+        partition = _partition_of(placement)
         ends = await self._inspector.ends(placement)
         if ends is None:
             raise NotMaster(
-                f"the broker of {where} does not answer; start it first (`vq cluster status`)"
+                f"the broker of {partition} does not answer; start it first (`vq cluster status`)"
             )
         if only_stopped and not _is_stopped(before, ends):
             return None
         if self._target.goal is Goal.COMMITTED:
-            return await self._go_on(where, before, ends)
+            return await self._go_on(partition, before, ends)
         offset = await self._offset(placement, ends)
         after = CommittedOffset(offset=offset, time_ms=self._now_ms(), topic_id=view.id)
         old = ends.earliest if before is None else max(before.offset, ends.earliest)
         if before is None or old == offset:
-            return Reset(where, before, after)
+            return Reset(partition, before, after)
         if old > ends.latest:  # nobody knows what lay between
-            return Reset(where, before, after, None if offset < old else 0, None)
+            return Reset(partition, before, after, None if offset < old else 0, None)
         count = await self._inspector.count(placement, min(old, offset), max(old, offset))
         forward = offset > old
-        return Reset(where, before, after, count if forward else 0, 0 if forward else count)
+        return Reset(partition, before, after, count if forward else 0, 0 if forward else count)
 
     async def _go_on(
-        self, where: TopicPartition, before: CommittedOffset | None, ends: PartitionEnds
+        self, partition: TopicPartition, before: CommittedOffset | None, ends: PartitionEnds
     ) -> Reset | None:
         """Plan to take a stop away; the offset must be one that can be read."""
         if before is None or not before.stopped:
             return None
         if before.offset > ends.latest:
             raise OffsetOutOfRange(
-                f"the offset of {where}, {before.offset}, still lies beyond the end {ends.latest}"
+                f"the offset {before.offset} of {partition} still lies beyond the end {ends.latest}"
             )
         after = CommittedOffset(
             offset=before.offset,
@@ -187,7 +187,7 @@ class _Planner:
             time_ms=self._now_ms(),
             topic_id=before.topic_id,
         )
-        return Reset(where, before, after)
+        return Reset(partition, before, after)
 
     async def _offset(self, placement: PartitionPlacement, ends: PartitionEnds) -> int:
         target = self._target
@@ -199,7 +199,7 @@ class _Planner:
             return await self._at_time(placement, target.value, ends)
         if not ends.earliest <= target.value <= ends.latest:
             raise OffsetOutOfRange(
-                f"offset {target.value} of {_where(placement)} is outside "
+                f"offset {target.value} of {_partition_of(placement)} is outside "
                 f"[{ends.earliest}, {ends.latest}]"
             )
         await self._check_boundary(placement, target.value)
@@ -210,7 +210,9 @@ class _Planner:
     ) -> int:
         offset = await self._inspector.offset_at_time(placement, time_ms)
         if offset is None:
-            raise NotMaster(f"a broker of {_where(placement)} does not answer; start it first")
+            raise NotMaster(
+                f"a broker of {_partition_of(placement)} does not answer; start it first"
+            )
         return min(max(offset, ends.earliest), ends.latest)
 
     async def _check_boundary(self, placement: PartitionPlacement, offset: int) -> None:

@@ -20,9 +20,9 @@ def cluster() -> None:
 @cluster.command()
 @command_options
 def status(invocation: Invocation) -> None:
-    """Show every broker group with its nodes, and what each broker says of itself.
+    """Show every broker group with its nodes and the status of each broker.
 
-    Exit code 1 when a group has no master, a registered broker does not answer or tells of a
+    Exit code 1 if a group has no master, a registered broker does not answer or reports a
     problem, or a partition is failed, quarantined or damaged.
     """
 
@@ -55,14 +55,14 @@ def status(invocation: Invocation) -> None:
 
 
 def _fail_unless_well(found: ClusterStatus) -> None:
-    """End with the first kind of trouble there is.
+    """Raise for the first kind of problem found.
 
     Raises:
-        CommandFailed: There is one.
+        CommandFailed: There is a problem.
     """
     if found.silent:
         raise CommandFailed(
-            f"{len(found.silent)} of {len(found.brokers)} broker(s) are not well, see 'answers'"
+            f"{len(found.silent)} of {len(found.brokers)} broker(s) do not work, see 'answers'"
         )
     if found.failed_partitions:
         raise CommandFailed(
@@ -74,7 +74,7 @@ def _fail_unless_well(found: ClusterStatus) -> None:
             "docs/operations.md (Damage in a partition) says what to do"
         )
     if found.problems:
-        raise CommandFailed(f"brokers tell of {len(found.problems)} problem(s), see above")
+        raise CommandFailed(f"brokers report {len(found.problems)} problem(s), see above")
 
 
 def _row(report: BrokerReport) -> dict[str, Any]:

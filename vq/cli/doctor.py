@@ -1,4 +1,4 @@
-"""``vq doctor``: what ``vq.admin`` finds, and what ``vq standalone`` would need here."""
+"""``vq doctor``: the checks of ``vq.admin``, and what ``vq standalone`` needs on this machine."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ _MARKS = {Level.OK: "ok  ", Level.WARN: "WARN", Level.FAIL: "FAIL"}
 def doctor(invocation: Invocation, data: Path | None, local: bool) -> None:
     """Check machine and cluster, and say what to do.
 
-    Exit code 1 when something fails; warnings alone are fine.
+    Exit code 1 if a check fails; a warning is no failure.
     """
     config = _broker_config(invocation, data)
     findings = [
@@ -50,7 +50,7 @@ def doctor(invocation: Invocation, data: Path | None, local: bool) -> None:
 
 
 def _broker_config(invocation: Invocation, data: Path | None) -> BrokerConfig:
-    """Return the settings a broker here would have; what it must be told is filled in."""
+    """Return the settings of a broker here; required ones that are missing are filled in."""
     sources = invocation.sources.with_flags(data=data)
     for name, value in (("data", Path()), ("group", "doctor"), ("node", "doctor")):
         if not is_given("broker", name, sources):
@@ -70,7 +70,7 @@ def _print(invocation: Invocation, findings: Sequence[Finding]) -> None:
             output.line(f"{' ' * (width + 6)}  -> {finding.remedy}")
 
 
-# What the development tools know of this machine ----------------------------------------------
+# Checks of the development tools on this machine ----------------------------------------------
 def _part(check: str, find: Callable[[], str]) -> Finding:
     try:
         return checks.part(check, find(), "")

@@ -1,11 +1,11 @@
-"""From an exception to an exit code and what a person reads on standard error.
+"""Exit codes, and the text on standard error, of exceptions.
 
 0    ok
-1    failed: refused, unknown outcome, or the machine said no
+1    failed: refused, unknown outcome, or an error of the system
 2    usage: an unusable flag, argument or setting
 129  interrupted with SIGHUP: the terminal went away
 130  interrupted with ctrl-C
-141  whoever read our output went away
+141  the reader of our output closed it
 143  interrupted with SIGTERM
 """
 
@@ -27,7 +27,7 @@ EXIT_BROKEN_PIPE = 141
 
 
 class CommandFailed(VqError):
-    """A command did its work and the answer is no; the message says why, everything is printed."""
+    """A command did its work and found a failure; its results are printed, the message says why."""
 
 
 def outcome(error: VqError) -> str:
@@ -39,7 +39,7 @@ def outcome(error: VqError) -> str:
 
 
 def as_json_text(error: Exception, message: str, hint: str = "") -> str:
-    """Return an error as one JSON object; only those of vq itself know more than their message."""
+    """Return an error as one JSON object; only errors of vq have more than a message."""
     known = error if isinstance(error, VqError) else None
     return text.json_text(
         {
@@ -55,14 +55,14 @@ def as_json_text(error: Exception, message: str, hint: str = "") -> str:
 
 
 def describe(error: VqError, *, as_json: bool) -> str:
-    """Return what standard error gets: message and hint, or one JSON object."""
+    """Return the text for standard error: message and hint, or one JSON object."""
     if as_json:
         return as_json_text(error, str(error), error.hint)
     label = "outcome unknown" if outcome(error) == "unknown" else "error"
-    said = str(error)
+    shown = str(error)
     show = text.safe_lines if isinstance(error, ChildFailed) else text.safe
-    lines = [f"{label}: {show(said)}"]
-    if error.hint and error.hint.partition(":")[0] not in said:  # said already, in more detail
+    lines = [f"{label}: {show(shown)}"]
+    if error.hint and error.hint.partition(":")[0] not in shown:  # it has it in more detail
         lines.append(f"  what to do: {text.safe(error.hint)}")
     return "\n".join(lines)
 

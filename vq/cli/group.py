@@ -83,21 +83,22 @@ def describe(invocation: Invocation, name: str, no_count: bool) -> None:
 
 def _remarks(group: str, progress: GroupProgress) -> list[str]:
     """Return what a person is told of a partition in which the group does not go on."""
-    where = f"{progress.topic}-{progress.partition}"
+    partition = f"{progress.topic}-{progress.partition}"
     if progress.needs_reset:
         return [
-            f"{where}: the group was stopped at offset {progress.committed}: {progress.stopped}; "
+            f"{partition}: the group was stopped at offset {progress.committed}: "
+            f"{progress.stopped}; "
             f"`vq group reset {group}` sets where it goes on"
         ]
     found = []
     if progress.stopped is not None:
         found.append(
-            f"{where}: {progress.owner} does not go on at offset {progress.stopped_at} since "
+            f"{partition}: {progress.owner} does not go on at offset {progress.stopped_at} since "
             f"{_utc(progress.stopped_since_ms)}: {progress.stopped}"
         )
     if progress.beyond_end:
         found.append(
-            f"{where}: the committed offset {progress.committed} lies beyond the end "
+            f"{partition}: the committed offset {progress.committed} lies beyond the end "
             f"{progress.end}: messages were lost there; `vq group reset {group}` sets where the "
             "group goes on"
         )

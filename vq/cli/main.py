@@ -1,7 +1,7 @@
 """The ``vq`` command: a table of sub-commands, each imported only when it is called.
 
-``vq --help`` shows the table's own one-line texts, so that no sub-command need be imported for it;
-a test compares them with what the commands say themselves.
+``vq --help`` shows the texts of the table, so that no sub-command is imported for it; a test
+compares them with the help of the commands.
 """
 
 import importlib
@@ -18,7 +18,7 @@ from vq.version import __version__
 
 
 class Entry(NamedTuple):
-    """Where a sub-command lives, and what the list of commands says of it."""
+    """The module of a sub-command, and its line in the list of commands."""
 
     module: str
     attribute: str
@@ -58,7 +58,7 @@ class LazyGroup(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the sub-command; click itself would end the process when the output is gone."""
+        """Run the sub-command; click alone would end the process when the output is closed."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -107,14 +107,14 @@ def main() -> None:
 
 
 def _show_what_cannot_be_written() -> None:
-    """Have a stream that is not UTF-8 show an escape instead of ending the command."""
+    """Let a stream that is not UTF-8 print escapes instead of raising."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def _open_closed_streams() -> None:
-    """Let closed standard streams be empty ones: no socket may get their numbers."""
+    """Replace closed standard streams by empty ones: no socket may get their descriptors."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))

@@ -1,8 +1,8 @@
 """How commands print: tables on a terminal, tab-separated lines in a pipe, JSON when asked.
 
-One command says once what it has to tell; this module decides how it looks. Results go to standard
-output; progress and remarks go to standard error, so that a pipe carries results only. An unknown
-value is None: ``unknown`` for people, ``null`` in JSON, never 0.
+A command hands over values; this module decides how they look. Results go to standard output;
+progress and remarks go to standard error, so that a pipe carries results only. An unknown value is
+None: ``unknown`` for people, ``null`` in JSON, never 0.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from vq.cli.text import json_text, safe
 #: What a cell may hold.
 Value = str | int | float | bool | None
 Advance = Callable[[int], None]
-#: Wider than any table, to ask for the room that one needs.
+#: Wider than any table, to measure the width that one needs.
 _ENDLESS = 100_000
 
 
@@ -40,7 +40,7 @@ class Output:
 
         A row may have more keys than are shown as columns: JSON has them all. Where a terminal is
         too narrow for the columns, each row is a block of lines instead: nothing is left out.
-        None in one of the columns ``optional`` is no unknown value, but none: ``-`` for people.
+        None in a column of ``optional`` means no value, not an unknown one: ``-`` for people.
         """
         if self.as_json:
             self.document(list(rows))
@@ -83,7 +83,7 @@ class Output:
             self._line(safe(text))
 
     def remark(self, text: str) -> None:
-        """Tell a person something that is not part of the result, in one line."""
+        """Print one line for people, on standard error, that is not part of the result."""
         print(safe(text), file=self._stderr, flush=True)
 
     @contextlib.contextmanager
@@ -141,7 +141,7 @@ class Output:
 
 
 def _takes_all(stream: TextIO) -> bool:
-    """Whether a stream takes every character: one in ASCII would write JSON that is none."""
+    """Whether a stream takes every character; one in ASCII would write invalid JSON."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return encoding.lower().replace("-", "").startswith("utf")
 

@@ -24,16 +24,16 @@ _SHOWN_ERRORS = 5
 LINE_BYTES_MAX = 2 * limits.MESSAGE_BYTES_MAX
 
 
-class Turns:
-    """Messages take turns over the partitions, whatever their key."""
+class RoundRobin:
+    """Each message goes to the next partition, whatever its key."""
 
     def __init__(self) -> None:
-        self._turn = 0
+        self._count = 0
 
     def choose(self, key: str | None, partitions: int, writable: Sequence[int]) -> int:
         """See ``Partitioner.choose``."""
-        self._turn += 1
-        return writable[self._turn % len(writable)] if writable else self._turn % partitions
+        self._count += 1
+        return writable[self._count % len(writable)] if writable else self._count % partitions
 
 
 class OnePartition:
@@ -89,7 +89,7 @@ class LongLine:
 def lines_of(file: BinaryIO) -> Iterator[bytes | LongLine]:
     """Yield the lines without their newline; a last line without one counts too.
 
-    Whatever comes without an end, such as /dev/zero, takes no more memory than a line may have.
+    Input without newlines, such as /dev/zero, takes no more memory than the longest line.
     """
     while line := file.readline(LINE_BYTES_MAX + 1):
         size = len(line)
@@ -113,7 +113,7 @@ def message_of(
 
 
 def send(producer: MessageProducer, message: Message, number: int, tally: Tally) -> None:
-    """Send one line; a message that the client itself refuses is counted like the broker's no."""
+    """Send one line; a refusal of the client is counted like one of the broker."""
     try:
         producer.send_async(message, lambda result, error: tally.ended(number, result, error))
     except Refused as error:
@@ -121,17 +121,17 @@ def send(producer: MessageProducer, message: Message, number: int, tally: Tally)
 
 
 def too_long(line: LongLine) -> MessageTooLarge:
-    """Return the refusal of a line that was not even read to its end."""
+    """Return the error for a line that is longer than any message."""
     return MessageTooLarge(
         f"line of {line.size} bytes; no message has more than {limits.MESSAGE_BYTES_MAX}"
     )
 
 
 def partitioner_of(partition_by: str, partition: int | None) -> Partitioner | None:
-    """Return what chooses the partition of each message; None: the producer's own way, by key."""
+    """Return the partitioner of the messages; None: the producer's own, by key."""
     if partition is not None:
         return OnePartition(partition)
-    return None if partition_by == "key" else Turns()
+    return None if partition_by == "key" else RoundRobin()
 
 
 @click.command()
@@ -149,7 +149,7 @@ def partitioner_of(partition_by: str, partition: int | None) -> Partitioner | No
     type=click.Choice(["key", "round-robin"]),
     default="key",
     show_default=True,
-    help="Hash of the key, where there is one; or turns, whatever the key.",
+    help="By a hash of the key, if there is one; or each message to the next partition.",
 )
 @click.option(
     "--partition", type=WholeNumber(min=0), metavar="N", help="Send everything to partition N."
@@ -178,8 +178,8 @@ def produce(
 ) -> None:
     """Send the lines of a file or of standard input.
 
-    FILE is read to its end; without it (or with -) standard input is. Each line is one message,
-    sent in order per partition. Exit code 1 when any was refused or its outcome is unknown.
+    Without FILE, or with -, standard input is read. Each line is one message, sent in order per
+    partition. Exit code 1 if any message was refused or its outcome is unknown.
     """
     if key is not None and key_separator is not None:
         raise click.UsageError("--key and --key-separator exclude one another")
@@ -224,8 +224,7 @@ def produce(
         raise interrupted
     if tally.acknowledged != sent:
         raise CommandFailed(
-            f"of {sent} messages {tally.refused} were refused and certainly not stored, "
-            f"{tally.unknown} may or may not be stored"
+            f"{tally.refused} of {sent} refused (not stored), {tally.unknown} unknown"
         )
 
 

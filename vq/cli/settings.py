@@ -132,9 +132,9 @@ def _look_up(
     for variable in _variables(section, name):
         if variable in sources.environ:
             return _from_text(sources.environ[variable], kind, variable)
-    for place, where in ((table, f"[{section}]"), (sources.file, "the top")):
+    for place, source in ((table, f"[{section}]"), (sources.file, "the top")):
         if name in place and (place is table or name in SHARED):
-            return _from_toml(place[name], kind, f"{name} in {where} of {sources.file_name}")
+            return _from_toml(place[name], kind, f"{name} in {source} of {sources.file_name}")
     return None
 
 
@@ -152,13 +152,13 @@ def _is_required(item: "dataclasses.Field[Any]") -> bool:
     return item.default is missing and item.default_factory is missing
 
 
-def _refuse_unknown(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+def _refuse_unknown(table: Mapping[str, Any], known: Iterable[str], source: str) -> None:
     names = list(known)
     for key in table:
         if key not in names:
             near = difflib.get_close_matches(key, names, n=1)
             meant = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names)}"
-            raise InvalidArgument(f"{where} has the unknown key {key!r}: {meant}")
+            raise InvalidArgument(f"{source} has the unknown key {key!r}: {meant}")
 
 
 # From text and TOML to the type of a field ----------------------------------------------------
@@ -169,7 +169,7 @@ def _plain(kind: Any) -> Any:
     return kind
 
 
-def _from_text(text: str, kind: Any, where: str) -> Any:
+def _from_text(text: str, kind: Any, source: str) -> Any:
     plain = _plain(kind)
     try:
         if typing.get_origin(plain) in {Mapping, dict}:
@@ -180,7 +180,7 @@ def _from_text(text: str, kind: Any, where: str) -> Any:
             return Address.parse(text)
         return plain(text)
     except ValueError as error:
-        raise InvalidArgument(f"{where} = {text!r} is not {_expected(plain)}") from error
+        raise InvalidArgument(f"{source} = {text!r} is not {_expected(plain)}") from error
 
 
 def _pairs(text: str) -> dict[str, str]:
@@ -194,15 +194,15 @@ def _pairs(text: str) -> dict[str, str]:
     return values
 
 
-def _from_toml(value: Any, kind: Any, where: str) -> Any:
+def _from_toml(value: Any, kind: Any, source: str) -> Any:
     plain = _plain(kind)
     if plain is float and type(value) is int:
         return float(value)
     if isinstance(value, str) and plain is not bool and not _is_number(plain):
-        return _from_text(value, kind, where)
+        return _from_text(value, kind, source)
     accepted = dict if typing.get_origin(plain) in {Mapping, dict} else plain
     if type(value) is not accepted:
-        raise InvalidArgument(f"{where} = {value!r} is not {_expected(plain)}")
+        raise InvalidArgument(f"{source} = {value!r} is not {_expected(plain)}")
     return value
 
 

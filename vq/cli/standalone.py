@@ -168,12 +168,12 @@ def _announce(invocation: Invocation, cluster: StandaloneCluster, data: Path) ->
     output.line(f"ZooKeeper  {hosts}")
     for child in children:
         output.line(f"broker {child['group']}  {child['address']}  (log {child['log']})")
-    where = "" if hosts == "127.0.0.1:2181" else f" --zookeeper {hosts}"
+    flag = "" if hosts == "127.0.0.1:2181" else f" --zookeeper {hosts}"
     output.line("")
     output.line("Try, in another terminal:")
-    output.line(f"  vq topic create hello --partitions 2{where}")
-    output.line(f"  echo world | vq produce hello{where}")
-    output.line(f"  vq consume hello --group me --max 1{where}")
+    output.line(f"  vq topic create hello --partitions 2{flag}")
+    output.line(f"  echo world | vq produce hello{flag}")
+    output.line(f"  vq consume hello --group me --max 1{flag}")
     output.line("")
     output.line("ctrl-C stops everything; the data stay for the next time.")
 

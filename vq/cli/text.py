@@ -1,8 +1,8 @@
 """A message as bytes for a pipe, as fields, or as JSON; and text that is safe to show.
 
-What others chose (contents, keys, tags, headers, names) may hold control characters: a terminal
-would obey them, and a newline or a tab forges lines and columns. Whatever is printed for people
-goes through ``safe``, JSON through ``json_text``.
+Texts of others (contents, keys, tags, headers, names) may hold control characters: a terminal would
+obey them, and a newline or a tab forges lines and columns. So text for people goes through
+``safe``, JSON through ``json_text``.
 """
 
 import base64
@@ -59,7 +59,7 @@ def json_text(value: Any, *, indent: int | None = None, ascii_only: bool = False
 
 
 class SafeFormatter(logging.Formatter):
-    """Log lines for people: what others sent is in them, too.
+    """Log lines for people, with control characters escaped.
 
     A record is one line. A traceback follows it indented, since the texts of its errors may come
     from others and have lines that look like a record.

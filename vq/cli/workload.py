@@ -372,8 +372,8 @@ def audit_partitions(arrived: Sequence[tuple[int, bytes]], size: int) -> Audit:
     audit = Audit(size)
     for partition in sorted({partition for partition, _ in arrived}):
         audit.begin_partition()
-        for where, each in arrived:
-            if where == partition:
+        for place, each in arrived:
+            if place == partition:
                 audit.take(each)
     return audit
 

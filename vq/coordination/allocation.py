@@ -19,10 +19,10 @@ def allocate(
     """Return the group of each new partition, in order of the partitions.
 
     Only groups that are alive, not draining and of that very pool are used; None is the common
-    pool, of the groups that were given none: who sets groups apart for some topics does not want
-    the others there. Each partition goes to the group with the fewest partitions of *this* call
-    first, so that one topic is spread evenly (counts differ by at most 1), then to the one with the
-    fewest partitions in all, then by name. The order of ``groups`` does not matter.
+    pool: the groups without a pool. A group with a pool gets only topics of that pool. Each
+    partition goes to the group with the fewest partitions of *this* call first, so that one topic
+    is spread evenly (counts differ by at most 1), then to the one with the fewest partitions in
+    all, then by name. The order of ``groups`` does not matter.
 
     Raises:
         InvalidArgument: ``partition_count`` is outside [1, 4096].
@@ -56,7 +56,7 @@ def _why_not(group: GroupView, pool: str | None) -> str | None:
 
 
 def pool_text(pool: str | None) -> str:
-    """Return how messages call a pool."""
+    """Return the name of a pool for messages."""
     return "the common pool" if pool is None else f"pool {pool!r}"
 
 

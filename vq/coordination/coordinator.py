@@ -12,7 +12,7 @@ twin), nor what the tree of vq looks like (``paths``).
 
 A session that is lost always passes LOST, even when the new one is there at once: count the
 transitions with a listener, never poll ``state``. Neither CONNECTED nor the absence of LOST proves
-that the session lives: whoever needs that compares ``last_reply_monotonic`` with its clock.
+that the session lives: to know that, compare ``last_reply_monotonic`` with the clock.
 """
 
 import enum
@@ -25,12 +25,12 @@ from vq.errors import CoordinationError
 NODE_BYTES_MAX = 512 * 1024
 #: Most operations in one ``multi``.
 MULTI_OPERATIONS_MAX = 1_000
-#: Calls of one coordinator that may be under way; further ones wait their turn.
+#: Calls of one coordinator that may be under way; further calls wait.
 CALLS_IN_FLIGHT_MAX = 1_024
 
 
 class SessionState(enum.Enum):
-    """Where a session stands; see the module's text."""
+    """The state of a session; see the module's text."""
 
     CONNECTED = "connected"
     SUSPENDED = "suspended"
@@ -39,13 +39,13 @@ class SessionState(enum.Enum):
 
 
 class EventKind(enum.Enum):
-    """What a watch saw."""
+    """What happened to a watched node."""
 
     CREATED = "created"
     CHANGED = "changed"
     DELETED = "deleted"
     CHILDREN = "children"
-    #: The connection went away and the watch with it: anything may have happened, read again.
+    #: The connection ended, and the watch with it: read again.
     DISCONNECTED = "disconnected"
 
 
@@ -57,7 +57,7 @@ class WatchEvent(NamedTuple):
 
 
 class Stat(NamedTuple):
-    """What ZooKeeper knows of a znode beside its value.
+    """Version, creation and owner of a znode.
 
     ``czxid`` is unique to this creation of the node; ``ephemeral_owner`` is the session id that
     the node ends with, 0 for persistent ones.
@@ -112,7 +112,7 @@ Listener = Callable[[SessionState], None]
 
 
 class _PathError(CoordinationError):
-    """An answer of ZooKeeper about one path: certain, and nothing was changed."""
+    """ZooKeeper refused an operation on a path: nothing was changed."""
 
     retriable: ClassVar[bool] = False
     hint: ClassVar[str] = ""
@@ -178,7 +178,8 @@ class Coordinator(Protocol):
     ``SessionExpired``; no answer of another session than the one it was begun in is ever returned.
     Reads may be stale (a server may be behind) until this client writes or calls ``sync``; what
     they do not show yet, a watch that they set tells of. Nothing is ever retried in
-    here: a lost reply surfaces as ``ConnectionLost`` and the caller settles it by reading.
+    here: a lost reply is raised as ``ConnectionLost``, and the caller reads to see what was
+    applied.
     """
 
     @property
@@ -188,7 +189,7 @@ class Coordinator(Protocol):
 
     @property
     def state(self) -> SessionState:
-        """The state as last told to the listeners."""
+        """The state that the listeners were called with last."""
         ...
 
     @property
@@ -290,7 +291,7 @@ class Coordinator(Protocol):
         ...
 
     def add_listener(self, listener: Listener) -> Callable[[], None]:
-        """Have every state transition told to ``listener`` on the loop; returns its remover.
+        """Call ``listener`` on the loop at each change of state; return its remover.
 
         Listeners must not block and must not await calls: they only enqueue.
         """

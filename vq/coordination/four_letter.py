@@ -1,4 +1,4 @@
-"""ZooKeeper's four-letter words: what a server says of itself without a session. Blocking."""
+"""ZooKeeper's four-letter words: a server's status without a session. Blocking."""
 
 import socket
 

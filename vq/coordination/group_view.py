@@ -1,11 +1,11 @@
 """What a member knows of its group: the other members, and who claimed which partition last.
 
-Read once, then only what changed: every node read is watched, a watch that fires marks its node,
-and marked nodes are read again when they are asked for. So a member that joins costs each of the
-others the reading of one node, and of one for each partition that moved.
+Everything is read once; then only what changed. Every node read is watched, a watch that fires
+marks its node, and ``members`` and ``assigned`` read marked nodes again. So a member that joins
+costs each of the others the reading of one node, and of one for each partition that moved.
 
-Watches are hints: ``doubt`` has everything read again, for a lost connection takes them along, and
-``audit`` has a part of it, so that all is compared with the tree by and by.
+Watches may be lost. So ``doubt`` has everything read again after a lost connection, and ``audit`` a
+part of it, so that in time all is compared with the tree.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -34,14 +34,14 @@ AUDITED_AT_ONCE: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """The last claim of a partition: who made it, and the version it gave the assignment's node."""
+    """The last claim of a partition: the member, and the version of the assignment's node."""
 
     member: str
     version: int
 
 
 class GroupView:
-    """The members and assignments of one group, as fresh as the watches. Loop-bound, one reader.
+    """The members and assignments of one group, kept fresh by watches. Loop-bound, one reader.
 
     Args:
         coordinator: Where the group is.
@@ -130,7 +130,7 @@ class _Children(Generic[T]):
                     self._values.pop(name, None)
                 else:
                     self._values[name] = self._decode(join(self._parent, name), node)
-        except BaseException:  # also of one that cannot be decoded: it is there all the same
+        except BaseException:  # also of one that cannot be decoded: the node exists
             self._stale.update(names)
             raise
         if self._doubted:  # meanwhile: the watches just left went, too

@@ -1,6 +1,7 @@
-"""Keeping something true in ZooKeeper: one task that looks again and again.
+"""A task that keeps something true in ZooKeeper: it compares and repairs, again and again.
 
-In here: when to look. Not in here: what is looked at and mended; the owner's ``look`` does that.
+In here: when to compare. Not in here: what is compared and repaired; the owner's ``look`` does
+that.
 
     hint       a watch fired, a session began, the owner wants it: look now
     audit      no hint for ``audit_s``: look all the same, since a watch may be lost
@@ -8,7 +9,7 @@ In here: when to look. Not in here: what is looked at and mended; the owner's ``
     CLOSED     the coordinator has given up: the end
 
 A hint says only that something may have changed, so ``look`` compares with the tree whatever woke
-it. Not kept by this: the topics of a broker (``broker.topics_view``).
+it. The topics of a broker have a task of their own (``broker.topics_view``).
 """
 
 import asyncio
@@ -28,9 +29,9 @@ class Keeper:
     """The task of one owner. Used on its loop.
 
     Args:
-        coordinator: Ends the task when it is CLOSED.
-        look: Compares with the tree and mends; whether everything is to be compared: at an audit,
-            and after a look that failed. What it raises is logged, and it is called again.
+        coordinator: When it is CLOSED, the task ends.
+        look: Compares with the tree and repairs. Its argument says whether to compare everything:
+            at an audit, and after a failure. What it raises is logged, and it is called again.
         what: What is kept, for log lines: "routes".
         audit_s: Longest time between two looks that succeed.
         backoff: Pauses after failures.

@@ -663,7 +663,7 @@ class MemoryCoordinator(SessionBase):
         if lost:
             self._ensemble.blink(self)
             return
-        self._reply_pipe.send(lambda: _settle(future, result, error))
+        self._reply_pipe.send(lambda: _resolve(future, result, error))
 
     # Watches ------------------------------------------------------------------------------------
     def catch_up(self) -> None:
@@ -731,7 +731,7 @@ def _count_down(count: int) -> tuple[int, bool]:
     return max(0, count - 1), count == 1
 
 
-def _settle(future: "asyncio.Future[Any]", result: Any, error: Exception | None) -> None:
+def _resolve(future: "asyncio.Future[Any]", result: Any, error: Exception | None) -> None:
     if future.done():
         return
     if error is not None:

@@ -1,13 +1,12 @@
 """How many partitions are open on each broker group: counted as they change, corrected by brokers.
 
-Whoever places a new partition needs these numbers, and must not read every partition for them. So
+The placement of a new partition needs these numbers, and must not read every partition for them. So
 ``brokers/<group>/partitions`` (``paths.OpenPartitions``) has the number for one group. Every change
 of a placement (a topic made or deleted, partitions added, one moved) writes it in the same
 ``multi``, by compare-and-set.
 
-Only placement rests on a count, nothing else, and a count may be wrong: an older vq, or an
-operator, changes placements without it. Every broker reads all topics now and then, and corrects
-the counts::
+Only placement uses a count, and a count may be wrong: an older vq, or an operator, changes
+placements without it. Every broker reads all topics now and then, and corrects the counts::
 
     read_counts        the counts, with their versions
     (all topics)       each at least as new as the counts, since one session reads
@@ -63,7 +62,7 @@ async def count_operations(coordinator: Coordinator, changes: Mapping[str, int])
 
 
 def counted(counts: Mapping[str, OpenCount | None], changes: Mapping[str, int]) -> list[Operation]:
-    """Return what adds ``changes`` to the counts of groups, as parts of a ``multi``.
+    """Return the parts of a ``multi`` that add ``changes`` to the counts of groups.
 
     Groups without a count are left without. The ``multi`` fails with ``BadVersion`` or ``NoNode``
     when a count changed since it was read: read again then.
@@ -84,7 +83,7 @@ async def correct_counts(
     """Write the counts that are missing or differ from ``actual``, unless they changed meanwhile.
 
     Args:
-        coordinator: Where; ``before`` and then ``actual`` were read through it.
+        coordinator: ``before`` and then ``actual`` were read through it.
         before: What ``read_counts`` returned before all topics were read.
         actual: The open partitions of each group in these topics; groups without any may be left
             out.

@@ -19,7 +19,7 @@ from vq.model import PartitionPlacement, TopicSettings
 
 T = TypeVar("T")
 
-#: Reads of a topic that may be overtaken by changes before we say so.
+#: Reads of a topic, each overtaken by a change, before an error is raised.
 SNAPSHOT_TRIES_MAX: Final = 20
 #: Calls that one reader has under way. Readers of many topics read many partitions of each, so the
 #: square of it is what waits for the coordinator, at most.
@@ -81,7 +81,7 @@ async def gather_all(calls: Iterable[Awaitable[T]]) -> list[T]:
     """Run calls, ``AT_ONCE_MAX`` at a time; return the results, or raise the first error.
 
     An error is raised when the calls begun with it have ended; further ones are not begun. Give a
-    generator: a call that waits for its turn in the coordinator fails after a while.
+    generator: a call that waits in the coordinator fails after a while.
     """
     results: list[T] = []
     rest = iter(calls)
@@ -145,8 +145,8 @@ async def read_topic(
 ) -> TopicView:
     """Read a topic and all its partitions; with ``known``, only what changed since that was read.
 
-    A watch is left on the topic's node whatever comes out, also when the topic does not exist, and
-    one on the list of changed partitions. ``known`` itself is returned when nothing changed.
+    A watch is left on the topic's node in any case, also when the topic does not exist, and one on
+    the list of changed partitions. ``known`` itself is returned when nothing changed.
 
     Raises:
         UnknownTopic: It does not exist, or (without ``any_phase``) is being made or deleted.
@@ -189,7 +189,7 @@ async def read_topic(
         if numbers and not await _still(coordinator, path, node.stat):
             continue  # what was read may be a namesake's
         if known is not None and len(found) < len(numbers):
-            known = None  # what is missing is told by reading everything
+            known = None  # reading everything shows what is missing
             continue
         view = base.with_partitions(found)
         _check_complete(view)

@@ -1,8 +1,8 @@
-"""Where partitions live and who leads: a cached picture, kept fresh by watches and a slow timer.
+"""Where partitions live and who leads: a cached snapshot, kept fresh by watches and a slow timer.
 
 ``Routes`` is an immutable snapshot; ``RouteWatcher`` keeps one for the topics that were asked for.
-Watches only mark something as dirty; one task re-reads it. While ZooKeeper is away the last picture
-stays in use. The picture may be old: a broker that refuses says ``refresh_routes``, then call
+Watches only mark something as dirty; one task re-reads it. While ZooKeeper is away the last
+snapshot stays in use. It may be old: a broker that refuses says ``refresh_routes``, then call
 ``refresh``.
 """
 
@@ -72,20 +72,20 @@ class Routes:
         """
         return self.topic(topic).partitions
 
-    def placement(self, where: TopicPartition) -> PartitionPlacement:
+    def placement(self, partition: TopicPartition) -> PartitionPlacement:
         """Return where one partition lives.
 
         Raises:
             UnknownTopic: As for ``topic``.
             UnknownPartition: The topic has fewer partitions.
         """
-        placements = self.topic(where.topic).partitions
-        if not 0 <= where.partition < len(placements):
+        placements = self.topic(partition.topic).partitions
+        if not 0 <= partition.partition < len(placements):
             raise UnknownPartition(
-                f"topic {where.topic!r} has partitions 0 to {len(placements) - 1}, "
-                f"not {where.partition}"
+                f"topic {partition.topic!r} has partitions 0 to {len(placements) - 1}, "
+                f"not {partition.partition}"
             )
-        return placements[where.partition]
+        return placements[partition.partition]
 
     def master(self, group: str) -> tuple[Address, int] | None:
         """Return address and epoch of the group's master, None while nobody leads it."""
@@ -119,11 +119,11 @@ class RouteWatcher:
 
     @property
     def snapshot(self) -> Routes:
-        """The present picture; never blocks."""
+        """The present snapshot; never blocks."""
         return self._snapshot
 
     def on_change(self, callback: Callable[[Routes], None]) -> Callable[[], None]:
-        """Have every new snapshot told to ``callback`` on the loop; returns its remover."""
+        """Call ``callback`` on the loop with each new snapshot; return its remover."""
         self._callbacks.append(callback)
 
         def remove() -> None:
@@ -135,7 +135,7 @@ class RouteWatcher:
     async def track(self, topic: str) -> tuple[PartitionPlacement, ...]:
         """Follow a topic from now on; returns its partitions.
 
-        A topic that does not exist is followed all the same: it appears once it is made.
+        A topic that does not exist is followed, too: it appears once it is made.
 
         Raises:
             UnknownTopic: It does not exist now.

@@ -1,7 +1,7 @@
 """What every ``Coordinator`` shares: state, listeners, waiting for a connection, checks of input.
 
-A base class, so that the real coordinator and its twin cannot drift in these rules. No I/O: what
-sends and receives is in ``zk`` and ``memory``.
+A base class, so that the real coordinator and its twin follow the same rules. No I/O: what sends
+and receives is in ``zk`` and ``memory``.
 """
 
 import asyncio
@@ -88,7 +88,7 @@ class SessionBase:
         return lambda: void(self._listeners.pop(key, None))
 
     def _enter(self, state: SessionState, session_id: int = 0) -> None:
-        """Take a state and tell everybody; a state entered twice in a row is told once."""
+        """Enter a state and call the listeners; entering the same state again calls nobody."""
         if state is self._state and session_id == self._session_id:
             return
         self._state = state
@@ -133,7 +133,7 @@ class SessionBase:
 
     @asynccontextmanager
     async def _admitted(self) -> AsyncIterator[int]:
-        """Hold one call: bounded in number and time, begun only when connected.
+        """Admit one call: bounded in number and time, begun only when connected.
 
         Yields the number of sessions lost so far, for ``_check_same_session``.
 

@@ -1,4 +1,4 @@
-"""Compare-and-set on the tree: read, decide, write under the versions that were read; bounded.
+"""Compare-and-set on the tree: read, decide, write if the versions are still those read; bounded.
 
 In here: the loop, its bound, and which failures mean "read again". Not in here: what is to be
 written; the caller decides that from what was read, and decides again when it is asked again.
@@ -9,8 +9,8 @@ written; the caller decides that from what was read, and decides again when it i
     ``TRIES_MAX`` tries in vain                                     raised
 
 A write whose answer was lost may have been applied, so the decision must find "nothing to write"
-when it reads its own write. Whatever keeps the tree from being read afterwards is raised as
-that ``ConnectionLost``: the outcome is unknown then.
+when it reads its own write. If the tree cannot be read afterwards, that ``ConnectionLost`` is
+raised: the outcome is unknown.
 
 Not for writers that know the version without reading it: the mark of a slot (``slots``), commits
 (``commits.commit``).
@@ -38,7 +38,7 @@ from vq.errors import CoordinationError
 
 T = TypeVar("T")
 
-#: Tries before we say that somebody else keeps writing.
+#: Tries before an error says that somebody else keeps writing.
 TRIES_MAX: Final = 20
 #: Failures of a write after which the tree is read again.
 AGAIN: Final[tuple[type[CoordinationError], ...]] = (
@@ -51,20 +51,20 @@ AGAIN: Final[tuple[type[CoordinationError], ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class Plan(Generic[T]):
-    """What to write, all or nothing, and what the caller gets then. No operations: nothing."""
+    """What to write, all or nothing, and the result for the caller; may be no operations."""
 
     operations: Sequence[Operation]
     result: T
 
 
-#: From a node as it is (None: there is none) to what makes it as wanted; nothing: it is.
+#: Takes a node (None: it is missing) and returns the operations that make it as wanted, if any.
 Change = Callable[[Node | None], Sequence[Operation]]
 #: Reads and decides; gets the error of the try before, None at the first.
 Planner = Callable[[CoordinationError | None], Awaitable[Plan[T]]]
 
 
 async def update(coordinator: Coordinator, path: str, change: Change, *, what: str) -> None:
-    """Make one node what ``change`` says of it; a node that is created gets its parents.
+    """Write one node as ``change`` decides; a node that is created gets its parents.
 
     Args:
         coordinator: A started coordinator.
@@ -93,7 +93,7 @@ async def settle(
     what: str,
     again: tuple[type[CoordinationError], ...] = AGAIN,
 ) -> T:
-    """Write what ``plan`` says, and plan anew until that is done; returns its result.
+    """Write what ``plan`` returns, and plan again until a write succeeds; return its result.
 
     Args:
         coordinator: A started coordinator.

@@ -1,9 +1,9 @@
 """One connection to one broker, on the event loop: requests out, replies matched to them.
 
 Requests are pipelined and answered out of order. The hot path hands over ready header bytes and a
-callback; ``request`` is the same for everything that is not hot. What is sent in one turn of the
-loop leaves in one ``writelines``, but a large body leaves at once: the broker works on one batch
-while the next is made.
+callback; ``request`` is the same for everything that is not hot. Requests of one loop iteration
+leave in one ``writelines``. A large body leaves at once: the broker works on one batch while the
+client makes the next.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from vq.version import __version__
 
 logger = get_logger(__name__)
 LIBRARY = f"vq-python {__version__}"
-#: From here on a body is worth a system call of its own.
+#: A body of at least this size leaves at once, with a system call of its own.
 _AT_ONCE_BYTES = 64 << 10
 
 OnReply = Callable[[Frame | None], None]
@@ -32,7 +32,7 @@ OnReply = Callable[[Frame | None], None]
 
 
 Report = Callable[[str, BaseException], None]
-"""Called with what was being done, and what was raised there."""
+"""Called with the name of a callback, and the exception it raised."""
 
 
 def log_raised(what: str, error: BaseException) -> None:
@@ -74,7 +74,7 @@ class BrokerConnection(asyncio.Protocol):
         )
 
     def data_received(self, data: bytes) -> None:
-        """Hand every whole reply to whoever waits for it."""
+        """Hand each whole reply to the callback of its request."""
         for event in self._state.receive_data(data):
             if isinstance(event, Reply):
                 if event.context is not None:
@@ -86,10 +86,10 @@ class BrokerConnection(asyncio.Protocol):
                 self.close()
 
     def _tell(self, on_reply: OnReply, frame: Frame | None) -> None:
-        """Tell one of those who wait; the others get theirs whatever it does.
+        """Call the callback of one request; whatever it raises, the others are called, too.
 
-        Also when a signal handler raises there, or the application's logging: an answer that came
-        with this one is told of here or never.
+        A signal handler, or the application's logging, may raise there. Each reply is handed over
+        once, so a callback left out here would wait for ever.
         """
         try:
             on_reply(frame)
@@ -102,12 +102,12 @@ class BrokerConnection(asyncio.Protocol):
             return
         if isinstance(outcome, VqError):
             self.opened.set_exception(outcome)
-            self.opened.exception()  # whoever waits gets it; nobody waiting is no fault
+            self.opened.exception()  # ``connect`` raises it; it is no defect if nobody waits
         else:
             self.opened.set_result(outcome)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell everybody who waits that there will be no answer."""
+        """Call the callbacks of all open requests: there will be no reply."""
         self.closed = True
         self._open(
             ConnectionCut(f"{self.address} closed the connection: {exc or 'no reason given'}")
@@ -122,7 +122,7 @@ class BrokerConnection(asyncio.Protocol):
 
     # Requests ---------------------------------------------------------------------------------
     def send(self, command: int, header: bytes, body: Buffer, on_reply: OnReply) -> int:
-        """Put a request on the wire, at the end of this turn of the loop at latest; return its id.
+        """Send a request, at the end of this loop iteration at the latest; return its id.
 
         ``body`` must not change before the reply.
 
@@ -141,7 +141,7 @@ class BrokerConnection(asyncio.Protocol):
         return request_id
 
     def flush(self) -> None:
-        """Hand what was sent to the network now, not at the end of this turn."""
+        """Hand what was sent to the network now, not at the end of this loop iteration."""
         out, self._out = self._out, []
         if out and self._transport is not None and not self.closed:
             self._transport.writelines(out)
@@ -176,7 +176,7 @@ class BrokerConnection(asyncio.Protocol):
         return messages.decode_reply(frame), frame.body
 
     def close(self) -> None:
-        """End the connection; whoever waits learns of it soon."""
+        """End the connection; the callbacks of open requests are called soon."""
         self.closed = True  # nothing can be sent any more
         if self._transport is not None:
             self._transport.abort()
@@ -194,8 +194,7 @@ async def connect(
 ) -> BrokerConnection:
     """Connect and say HELLO, all within ``timeout`` seconds.
 
-    ``report`` is told what was being done, and what was raised, when somebody who waits for an
-    answer fails to take it.
+    ``report`` is called with the exception if the callback of a request raises.
 
     Raises:
         Unreachable: Nobody listens there, or nobody answers in time.

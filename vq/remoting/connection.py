@@ -47,7 +47,7 @@ from vq.remoting.messages import (
 
 
 class State(enum.Enum):
-    """Where a connection is in its life; the same for both ends."""
+    """The state of a connection, the same at both ends."""
 
     AWAITING_HELLO = "awaiting hello"
     OPEN = "open"
@@ -55,7 +55,7 @@ class State(enum.Enum):
 
 
 class Step(enum.Enum):
-    """What moves a connection from one state to the next."""
+    """An event that changes the state of a connection."""
 
     HELLO_ACCEPTED = "hello accepted"
     REFUSED = "refused"
@@ -112,7 +112,7 @@ class Closing(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerIdentity:
-    """What a broker says of itself in its answer to HELLO."""
+    """How a broker identifies itself in its answer to HELLO."""
 
     cluster: str
     group: str
@@ -122,7 +122,7 @@ class ServerIdentity:
 
 
 def accept_anonymous(hello: wire.HelloRequest) -> None:
-    """Accept whoever names no mechanism; the default ``authenticate`` of ``ServerConnection``.
+    """Accept a client that names no mechanism; the default of ``ServerConnection``.
 
     Raises:
         AuthenticationFailed: A mechanism is named, and this broker has none.
@@ -134,7 +134,7 @@ def accept_anonymous(hello: wire.HelloRequest) -> None:
 
 
 class _Connection:
-    """What both ends share: the parser, the state, and what waits to be sent."""
+    """What both ends share: parser, state, and the bytes to send."""
 
     def __init__(self, frame_bytes_max: int) -> None:
         self._parser = FrameParser(frame_bytes_max)
@@ -143,7 +143,7 @@ class _Connection:
 
     @property
     def state(self) -> State:
-        """Where this connection is in its life."""
+        """The state of this connection."""
         return self._state
 
     @property
@@ -157,12 +157,12 @@ class _Connection:
         return self._parser.pending_bytes
 
     def data_to_send(self) -> list[Buffer]:
-        """Return what this connection itself has to say, and forget it."""
+        """Return the bytes that the connection itself sends, and forget them."""
         outgoing, self._outgoing = self._outgoing, []
         return outgoing
 
     def ended(self) -> None:
-        """The transport is gone, whoever closed it."""
+        """Note that the transport is gone, whichever end closed it."""
         self._step(Step.ENDED)
 
     def _step(self, step: Step) -> None:
@@ -199,9 +199,9 @@ class ServerConnection(_Connection):
         return len(self._waiting)
 
     def receive_data(self, data: bytes) -> list[Opened | Request | Closing]:
-        """Take the next bytes from the peer; return what they mean, in order.
+        """Parse the next bytes from the peer; return the events, in order.
 
-        Never raises for what a peer sent: that becomes an error reply and ``Closing``.
+        Never raises because of what a peer sent: that becomes an error reply and ``Closing``.
         """
         events: list[Opened | Request | Closing] = []
         while data and self._state is State.AWAITING_HELLO:
@@ -216,8 +216,8 @@ class ServerConnection(_Connection):
     def reply(self, ticket: Ticket, message: Header, body: Buffer = b"") -> list[Buffer]:
         """Return the buffers of a good answer; the body is not copied.
 
-        What the connection itself still has to say, such as its answer to HELLO, comes first.
-        Empty when the connection has ended meanwhile.
+        Bytes of the connection itself, such as its answer to HELLO, come first. Empty when the
+        connection has ended meanwhile.
 
         Raises:
             InvalidState: The request was answered before.
@@ -226,7 +226,7 @@ class ServerConnection(_Connection):
         command, correlation_id, flags = ticket
         header = encode_header(command, message, flags)
         head = encode_frame(command, STATUS_OK, correlation_id, flags, header, len(body))
-        if not self._settle(ticket):
+        if not self._note_answered(ticket):
             return []
         buffers = self.data_to_send() if self._outgoing else []
         buffers.append(head)
@@ -240,25 +240,25 @@ class ServerConnection(_Connection):
         header = encode_header(command, message, flags)
         size = sum(map(len, parts))
         head = encode_frame(command, STATUS_OK, correlation_id, flags, header, size)
-        if not self._settle(ticket):
+        if not self._note_answered(ticket):
             return []
         return [*self.data_to_send(), head, *parts]
 
     def reply_error(self, ticket: Ticket, error: VqError) -> list[Buffer]:
-        """Return the buffers that refuse a request; otherwise as ``reply``."""
-        if not self._settle(ticket):
+        """Return the buffers of an error reply; otherwise as ``reply``."""
+        if not self._note_answered(ticket):
             return []
         return [*self.data_to_send(), _error_frame(ticket, error)]
 
     def refuse(self, error: VqError) -> Closing:
-        """End the connection for a reason of the caller's, such as a time-out or a bound.
+        """End the connection for a reason that the caller found, such as a time-out.
 
         ``data_to_send`` then holds an error frame for command 0, correlation id 0.
         """
         return self._close(Ticket(0, 0, 0), error)
 
-    def _settle(self, ticket: Ticket) -> bool:
-        """Note that ``ticket`` is answered now; return False when nobody waits for it any more."""
+    def _note_answered(self, ticket: Ticket) -> bool:
+        """Note that the request is answered now; return False if the connection has ended."""
         if self._state is State.CLOSED:
             self._waiting.clear()
             return False
@@ -358,7 +358,7 @@ class ClientConnection(_Connection):
     """The client's end: gives out correlation ids and finds the request a reply belongs to.
 
     ``context`` is whatever the caller wants back with the reply. Until ``Opened`` only ``hello``
-    may be sent. Headers go in and come out encoded, so that a hot path can keep a ready one.
+    may be sent. Headers are passed encoded, so that a hot path can reuse one.
     """
 
     def __init__(self, *, frame_bytes_max: int = limits.FRAME_BYTES_MAX) -> None:
@@ -435,9 +435,9 @@ class ClientConnection(_Connection):
         return self._send(command, header, body, context, flags)
 
     def forget(self, correlation_id: int) -> Any:
-        """Return the context of a request nobody waits for any more, such as after a time-out.
+        """Return the context of a request that the caller gave up, for example after a time-out.
 
-        Its place stays taken until its reply comes (``Reply`` with context None) or the connection
+        It counts as in flight until its reply comes (``Reply`` with context None) or the connection
         ends: the broker is still busy with it.
         """
         command, context = self._waiting.get(correlation_id, (0, None))
@@ -456,9 +456,9 @@ class ClientConnection(_Connection):
         return contexts
 
     def receive_data(self, data: bytes) -> list[Opened | Reply | Closing]:
-        """Take the next bytes from the broker; return what they mean, in order.
+        """Parse the next bytes from the broker; return the events, in order.
 
-        Never raises for what a peer sent: that becomes ``Closing``.
+        Never raises because of what a peer sent: that becomes ``Closing``.
         """
         events: list[Opened | Reply | Closing] = []
         if self._state is State.CLOSED:
@@ -470,7 +470,7 @@ class ClientConnection(_Connection):
                 known = waiting.get(frame.correlation_id)
                 if known is None or known[0] != frame.command:
                     raise _unsolicited(frame)
-                del waiting[frame.correlation_id]  # not before: ``abandon`` tells who still waits
+                del waiting[frame.correlation_id]  # ``abandon`` needs the open requests
                 if frame.command in READS:
                     self._reads -= 1
                 if frame.command == Command.HELLO:
@@ -552,7 +552,7 @@ def _too_many(count: int, is_read: bool, bound: int) -> Busy:
 
 
 def _unsolicited(frame: Frame) -> VqError:
-    """Return what a reply means that answers nothing: the broker's reason to end, or a fault."""
+    """Return the error of a reply without a request: the broker's, or a protocol error."""
     if frame.status != STATUS_OK and not frame.correlation_id:
         return decode_error(frame.status, frame.header, frame.flags)
     return ProtocolError(

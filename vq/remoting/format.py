@@ -1,8 +1,8 @@
 """The bytes of a frame: layout, numbers of commands, flag bits.
 
 Every constant of the wire lives here; header fields live in ``wire.proto``; bounds shared with
-other packages live in ``vq.limits``. docs/protocol.md tells the same to people who write a client
-in another language, and a test keeps the two in step.
+other packages live in ``vq.limits``. docs/protocol.md describes the same for authors of clients in
+other languages; a test compares the two.
 
     field            size
     length           4     bytes after this field: 16 + header + body
@@ -53,9 +53,9 @@ FLAGS_KNOWN: Final = FLAG_HESSIAN
 
 
 class Place(enum.IntEnum):
-    """What OFFSETS says of a place that a consumer group committed."""
+    """How OFFSETS describes a place that a consumer group committed."""
 
-    UNKNOWN = 0  # it cannot be told
+    UNKNOWN = 0  # unknown
     SAME = 1  # that message lies before that offset
     OTHER = 2  # the log ends before it, or holds something else there
 
@@ -78,8 +78,8 @@ class Command(enum.IntEnum):
     ADOPT = 21
 
 
-#: Commands that may wait for data. They are counted apart from all others: a connection whose reads
-#: wait has as much room for PUTs as one that reads nothing.
+#: Commands that may wait for data. They have a bound of their own: a connection whose reads wait
+#: may have as many PUTs in flight as one without reads.
 READS: Final = frozenset({int(Command.GET), int(Command.FETCH)})
 
 assert PREFIX_BYTES == 20

@@ -19,7 +19,7 @@ from vq.remoting.format import (
     VERSION_MAX,
 )
 
-#: What may be handed to a transport for sending.
+#: What a transport can send.
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 #: Chunks smaller than this are merged while a frame is gathered: a peer that sends one byte at a
@@ -116,7 +116,7 @@ class FrameParser:
 
     @property
     def failure(self) -> VqError | None:
-        """What was found to be no frame; nothing behind it is parsed."""
+        """The error of the bytes that are no frame; nothing behind them is parsed."""
         return self._failure
 
     @property
@@ -128,8 +128,8 @@ class FrameParser:
     def pending_frame(self) -> int | None:
         """The number of the frame that is incomplete, or None when none has begun.
 
-        Whoever holds the clock closes a connection on which this is the same number for too long
-        (``limits.FRAME_TIMEOUT_S``) while it was reading.
+        The caller, which has a clock, closes a connection on which this is the same number for too
+        long (``limits.FRAME_TIMEOUT_S``) while it was reading.
         """
         return self.frames if self._head or self._total else None
 
@@ -140,7 +140,7 @@ class FrameParser:
 
     @property
     def missing_bytes(self) -> int:
-        """How many more bytes decide something: the rest of a prefix, or of a frame."""
+        """How many bytes are missing of the prefix, or of the frame."""
         if self._total:
             return self._total - self._gathered_bytes
         return PREFIX_BYTES - len(self._head)
@@ -218,7 +218,7 @@ class FrameParser:
     def _refuse(
         self, length: int, magic: bytes, command: int, correlation_id: int, header_bytes: int
     ) -> None:
-        """Raise what is wrong with a prefix of which something is."""
+        """Raise the error of an invalid prefix."""
         if magic[:2] != MAGIC:
             raise ProtocolError(f"a frame starts with {magic[:2]!r} where {MAGIC!r} must be")
         self._suspect = (command, correlation_id)
@@ -248,7 +248,7 @@ class FrameParser:
         self._gather(data, position, out)
 
     def _gather(self, data: bytes, position: int, out: list[Frame]) -> int:
-        """Take what the gathered frame misses from ``data``; return the position behind it."""
+        """Append what the incomplete frame needs from ``data``; return the position behind it."""
         size = len(data)
         end = min(size, position + self._total - self._gathered_bytes)
         if end - position < _SMALL_CHUNK_BYTES:

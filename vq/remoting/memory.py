@@ -1,9 +1,9 @@
 """A network without sockets: the twin of ``TcpNetwork``, for tests and simulations.
 
 Connections are ordered streams of bytes between asyncio protocols, delivered by timers of the
-running loop; on a loop with virtual time, and with a seeded generator, a run repeats exactly. What
-real networks do to programs can be asked for: latency, chunks cut at odd places, cuts that hold
-bytes back until they heal (as TCP's resending does), and hosts that die.
+running loop; on a loop with virtual time, and with a seeded generator, a run repeats exactly. It
+simulates on request what real networks do: latency, chunks cut at odd places, cuts that hold bytes
+back until they heal (as TCP's resending does), and hosts that die.
 
 Everything happens on one event loop; nothing here is thread-safe but ``open_stream`` and what it
 returns, for threads beside the loop. Each end calls its protocol in
@@ -35,7 +35,7 @@ _EOF: Final = b""
 
 
 class MemoryNetwork:
-    """All hosts and the ways between them. Itself a ``Network``, for the host ``local_host``.
+    """All hosts and the links between them. Itself a ``Network``, for the host ``local_host``.
 
     Args:
         latency_s: Time a byte takes from one host to another, >= 0.
@@ -351,7 +351,7 @@ class MemoryListener:
         return "new connections wait: no file descriptor left" if self.full else ""
 
     def set_full(self, full: bool) -> None:
-        """Let its process have no file descriptor for new connections, or have some again."""
+        """Simulate a process without file descriptors for new connections, or end that."""
         self.full = full
         self._room.set()
         self._room = asyncio.Event()
@@ -414,7 +414,7 @@ class MemoryTransport(asyncio.Transport):
         protocol.connection_made(self)
 
     def accept(self, protocol_factory: Callable[[], asyncio.Protocol]) -> None:
-        """Have this end started by the process that listens, in its own time."""
+        """Start this end in the context of the process that listens."""
         self._loop.call_soon(lambda: self.start(protocol_factory()), context=self._context)
 
     # asyncio.Transport ------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 Protobuf is the default; with the HESSIAN flag the header is a Hessian 2 map with the same field
 names as in ``wire.proto`` (``vq.remoting.hessian_messages``). A reply is encoded as its request
-was. Bodies are none of this module's business.
+was. Not in here: bodies.
 """
 
 from collections.abc import Mapping
@@ -109,7 +109,7 @@ def decode_response(command: int, header: bytes, flags: int) -> Header:
 
 
 def status_of(error: VqError) -> int:
-    """Return the wire status for ``error``; one that never travels becomes that of its meaning."""
+    """Return the wire status for ``error``; without one, that of a bug or of a bad request."""
     if error.status is not None:
         return error.status
     if isinstance(error, InvalidArgument):
@@ -118,7 +118,7 @@ def status_of(error: VqError) -> int:
 
 
 def encode_error(error: VqError, flags: int = 0) -> tuple[int, bytes]:
-    """Return status and header bytes that tell a peer of ``error``; never too large for a frame."""
+    """Return status and header bytes of an error reply; never too large for a frame."""
     message = wire.Error()
     _describe(error, message)
     if flags & FLAG_HESSIAN:
@@ -127,13 +127,13 @@ def encode_error(error: VqError, flags: int = 0) -> tuple[int, bytes]:
 
 
 def describe_error(error: VqError, result: wire.FetchResult) -> None:
-    """Make ``result`` tell of ``error``; never too large for a frame."""
+    """Put ``error`` into ``result``; never too large for a frame."""
     result.status = status_of(error)
     _describe(error, result)
 
 
 def described_error(result: wire.FetchResult) -> VqError:
-    """Return the error that a result with ``status`` != 0 tells of; the caller may raise it."""
+    """Return the error in a result with ``status`` != 0; the caller may raise it."""
     details: dict[str, int | str] = {**result.numbers, **result.texts}
     return error_from_status(result.status, result.message, details=details)
 
@@ -149,7 +149,7 @@ def _describe(error: VqError, message: wire.Error | wire.FetchResult) -> None:
 
 
 def decode_error(status: int, header: bytes, flags: int) -> VqError:
-    """Return the error that a reply with ``status`` != 0 tells of; the caller may raise it.
+    """Return the error in a reply with ``status`` != 0; the caller may raise it.
 
     Raises:
         ProtocolError: The header is no ``Error``.
@@ -164,7 +164,7 @@ def decode_reply(frame: Frame) -> Header:
 
     Raises:
         VqError: What the broker answered instead.
-        ProtocolError: The header is not what it should be.
+        ProtocolError: The header is invalid.
     """
     if frame.status != STATUS_OK:
         raise decode_error(frame.status, frame.header, frame.flags)
@@ -185,7 +185,7 @@ def _known_commands() -> str:
 
 
 assert set(MESSAGES) == set(Command)
-# Four bytes a character, and room for lengths: an error fits into any header.
+# Four bytes a character, and space for lengths: an error fits into any header.
 assert (
     4 * (ERROR_TEXT_CHARS_MAX + ERROR_DETAILS_MAX * (ERROR_KEY_CHARS_MAX + ERROR_VALUE_CHARS_MAX))
     < limits.FRAME_HEADER_BYTES_MAX - limits.KIB

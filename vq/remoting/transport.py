@@ -24,13 +24,13 @@ logger = get_logger(__name__)
 
 P = TypeVar("P", bound=asyncio.Protocol)
 
-#: Connections taken in one turn of the loop.
+#: Connections accepted in one loop iteration.
 ACCEPTS_PER_TURN: Final = 16
-#: How long none is taken after the process ran out of descriptors or kernel memory.
+#: How long no connection is accepted after the process ran out of descriptors or kernel memory.
 ACCEPT_PAUSE_S: Final = 0.5
-#: Descriptors that connections leave to files: an eighth of the limit, at most so many.
+#: Descriptors kept free of connections, for files: an eighth of the limit, at most so many.
 DESCRIPTORS_KEPT_MAX: Final = 512
-#: Connections the kernel may hold for a listener before they are taken.
+#: Connections that the kernel holds for a listener until they are accepted.
 LISTEN_BACKLOG: Final = 4096
 _RECEIVE_BYTES: Final = 64 * limits.KIB
 #: Writes queue up to this many bytes before the protocol is told to pause.
@@ -38,20 +38,20 @@ WRITE_BUFFER_HIGH_BYTES: Final = limits.MIB
 
 
 class Listener(Protocol):
-    """An address that takes connections."""
+    """An address at which connections are accepted."""
 
     @property
     def address(self) -> Address:
-        """Where it listens; the real port if 0 was asked for."""
+        """The address it listens on, with the real port if 0 was given."""
         ...
 
     @property
     def trouble(self) -> str:
-        """Why it takes no connections at this moment; empty when it does."""
+        """Why it accepts no connections now; empty if it does."""
         ...
 
     def close(self) -> None:
-        """Take no more connections; those already made go on. May be called twice."""
+        """Accept no more connections; open ones stay open. May be called twice."""
         ...
 
     async def wait_closed(self) -> None:
@@ -101,15 +101,15 @@ class Network(Protocol):
         *,
         on_full: Callable[[], None] | None = None,
     ) -> Listener:
-        """Take connections at ``address``; port 0 means any free one.
+        """Accept connections at ``address``; port 0 means any free one.
 
-        While the process has no file descriptor to spare, connections wait in the backlog, and the
-        listener looks again every so often.
+        While the process has no free file descriptor, connections wait in the backlog, and the
+        listener checks again every ``ACCEPT_PAUSE_S``.
 
         Args:
             address: Where.
             protocol_factory: Makes the protocol of each connection.
-            on_full: Called each time no descriptor is found; closing connections makes room.
+            on_full: Called each time no descriptor is free; it may close connections.
 
         Raises:
             AddressUnavailable: It is taken, not this machine's, or not permitted.
@@ -260,8 +260,8 @@ def seconds_left(deadline: float) -> float:
 class TcpListener:
     """A listening socket; made by ``TcpNetwork.listen``.
 
-    It accepts by itself: asyncio's server retries at once when the process is out of descriptors,
-    uvloop's closes the connection without a word.
+    It calls ``accept`` itself: when the process is out of descriptors, asyncio's server retries at
+    once, and uvloop's closes the connection without an error.
     """
 
     def __init__(
@@ -318,7 +318,7 @@ class TcpListener:
             self._loop.remove_reader(sock.fileno())
 
     def _accept(self, listening: socket.socket) -> None:
-        """Take some of the connections that wait, so that others than newcomers get their turn."""
+        """Accept some of the waiting connections, so that open ones are served, too."""
         for _ in range(ACCEPTS_PER_TURN):
             try:
                 sock, _ = listening.accept()
@@ -348,7 +348,7 @@ class TcpListener:
             raise
 
     def _pause(self, why: str) -> None:
-        """Take nothing for a while; the kernel keeps what comes."""
+        """Accept nothing for a while; the kernel holds new connections."""
         self._unwatch()
         trouble = f"new connections wait: {why}"
         if trouble != self._trouble:
@@ -363,7 +363,7 @@ class TcpListener:
         self._retry = self._loop.call_later(ACCEPT_PAUSE_S, self._look_again)
 
     def _look_again(self) -> None:
-        """Go on if a connection could be taken now; else have room made and look again later."""
+        """Accept again if a descriptor is free; else call ``on_full`` and check again later."""
         if not self._has_room():
             self._retry = self._loop.call_later(ACCEPT_PAUSE_S, self._look_again)
             if self._on_full is not None:
@@ -384,7 +384,7 @@ class TcpListener:
 
 
 def _descriptors_max() -> int:
-    """Return the descriptor number from which on no connection is taken.
+    """Return the descriptor number from which on no connection is accepted.
 
     The kernel gives the lowest free number, so the number tells how many are in use. Those above
     are left to block files and directories: clients that are connected already need them.
@@ -403,14 +403,14 @@ async def _bind(address: Address, backlog: int) -> list[socket.socket]:
     sockets: list[socket.socket] = []
     port = address.port
     try:
-        for family, kind, protocol, _, where in dict.fromkeys(found):
+        for family, kind, protocol, _, place in dict.fromkeys(found):
             sock = socket.socket(family, kind, protocol)
             sockets.append(sock)
             sock.setblocking(False)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            sock.bind((where[0], port, *where[2:]))
+            sock.bind((place[0], port, *place[2:]))
             port = sock.getsockname()[1]
         for sock in sockets:
             sock.listen(backlog)

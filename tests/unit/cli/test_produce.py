@@ -8,8 +8,8 @@ from vq.cli.produce import (
     LINE_BYTES_MAX,
     LongLine,
     OnePartition,
+    RoundRobin,
     Tally,
-    Turns,
     lines_of,
     message_of,
     partitioner_of,
@@ -61,9 +61,9 @@ def test_the_key_is_the_text_before_the_first_separator(
 
 def test_partitioners() -> None:
     assert partitioner_of("key", None) is None  # the producer's own way
-    turns = Turns()
+    turns = RoundRobin()
     assert {turns.choose("a", 3, [0, 1, 2]) for _ in range(3)} == {0, 1, 2}
-    assert isinstance(partitioner_of("round-robin", None), Turns)
+    assert isinstance(partitioner_of("round-robin", None), RoundRobin)
     assert isinstance(partitioner_of("key", 4), OnePartition)
     assert OnePartition(4).choose("a", 5, []) == 4
     with pytest.raises(InvalidArgument, match=r"partition 5 is outside \[0, 5\)"):
