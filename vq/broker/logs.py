@@ -92,8 +92,9 @@ class Logs:
         paths = [_aside_path(usual, start) for start in self._starts_aside(partition)]
         there, aside = self._disk.exists(usual), [p for p in paths if self._disk.exists(p)]
         begun = self._begun.of_partition(topic_id, partition.partition)
-        if not there and usual.name in begun:
-            # A process that was killed had put it aside, and not yet noted that.
+        if usual.name in begun:
+            # A process had put it aside and was killed before that was noted; perhaps when it had
+            # made the directory of the next log. An earlier range begins before the usual log.
             at_least = begun[usual.name]
             renamed = [p.name for p in aside if p.name not in begun and start_of(p) >= at_least]
             if renamed:

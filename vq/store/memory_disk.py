@@ -564,6 +564,9 @@ class MemoryDisk:
         node = self._find(source)
         if node is None:
             raise FileNotFoundError(errno.ENOENT, "no such file or directory", str(source))
+        there = self._find(target)
+        if isinstance(node, _Directory) and isinstance(there, _Directory) and there.now:
+            raise OSError(errno.ENOTEMPTY, "directory not empty", str(target))
         old, new = self._directory(source.parent), self._directory(target.parent)
         if old is new:
             old.change({source.name: None, target.name: node})

@@ -228,6 +228,19 @@ def test_a_log_that_was_put_aside_and_not_noted_is_the_same_log(disk: MemoryDisk
     assert logs.open(WHERE, "id", path=aside).state is LogState.QUARANTINED
 
 
+def test_a_log_begun_behind_one_that_was_put_aside_and_not_noted_is_not_lost(
+    disk: MemoryDisk,
+) -> None:
+    """The record could not be written, and the process was killed when it made the next log."""
+    aside = HOME / "t" / "0.from-0"
+    disk.rename(BLOCK.parent, aside)
+    disk.mkdir(BLOCK.parent)
+    logs = logs_of(disk)
+    assert logs.prepare(WHERE, "id") == (True, [aside])
+    assert logs.open(WHERE, "id", path=aside).state is LogState.OK
+    assert logs.open(WHERE, "id", start_offset=9_000).state is LogState.OK
+
+
 def test_a_lost_log_stays_known_when_another_takes_its_place(disk: MemoryDisk) -> None:
     """The partition moves away and comes back: the range that is lost is an earlier one now."""
     disk.rmtree(BLOCK.parent)

@@ -99,6 +99,10 @@ def test_names(place: tuple[Disk, Path]) -> None:
     disk.rename(path / "a" / "one", path / "a" / "two")
     assert disk.read_bytes(path / "a" / "two") == b"1"
     assert not disk.exists(path / "a" / "one")
+    disk.mkdir(path / "c" / "d")
+    with pytest.raises(OSError, match="not empty"):
+        disk.rename(path / "a", path / "c")
+    disk.rmtree(path / "c" / "d")
     disk.rename(path / "a", path / "c")
     assert disk.read_bytes(path / "c" / "two") == b"1"
     disk.unlink(path / "c" / "two")
