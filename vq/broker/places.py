@@ -21,10 +21,13 @@ def check_place(channel: Channel, header: wire.OffsetsRequest) -> Answer:
     a few batches at most.
 
     Raises:
-        PartitionFailed: The medium cannot deliver what is needed to tell.
+        PartitionFailed: The medium cannot deliver what is needed to tell, or the range that holds
+            the place cannot be read.
     """
     offset = header.place_offset
     channel = channel.holding(offset)
+    if not channel.rules.read:
+        raise channel.why_refused()
     log = channel.log
     if log is None or not channel.start_offset < offset:
         return _after_an_empty_log(channel, offset)

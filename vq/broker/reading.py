@@ -434,11 +434,10 @@ def offsets(
 def _offsets(channel: Channel, header: wire.OffsetsRequest) -> wire.OffsetsResponse:
     parts = [*channel.older, channel]
     log = channel.log
-    for part in parts:
-        if part.log is not None:
-            part.log.status.check_readable()
-        elif not part.rules.read:
-            raise part.why_refused()
+    if log is not None:
+        log.status.check_readable()
+    elif not channel.rules.read:
+        raise channel.why_refused()
     response = wire.OffsetsResponse(
         earliest=channel.earliest,
         latest=channel.high_watermark,
@@ -455,8 +454,14 @@ def _offsets(channel: Channel, header: wire.OffsetsRequest) -> wire.OffsetsRespo
 
 
 def _offset_at_time(parts: list[Channel], time_ms: int) -> int:
-    """Return the first batch appended at or after the time in any of the ranges kept here."""
+    """Return the first batch appended at or after the time in any of the ranges kept here.
+
+    Raises:
+        PartitionFailed: An earlier range cannot be read, so it is unknown.
+    """
     for part in parts:
+        if not part.rules.read:
+            raise part.why_refused()
         if part.log is not None:
             found = part.log.reader.offset_at_time(time_ms)
             if found < part.read_limit:

@@ -100,8 +100,11 @@ async def test_an_earlier_range_that_cannot_be_opened_is_told(cluster, fault):
     for offset in (0, 100, 3_999):
         with pytest.raises(PartitionFailed):
             await client.get("t", 0, offset)
-    with pytest.raises(PartitionFailed):
-        await client.offsets("t", 0)
+    told = await client.offsets("t", 0, count=True, from_offset=0, to_offset=9_000)
+    assert (told.earliest, told.latest, told.count_exact) == (0, 9_000, False)
+    for unknown in ({"by_time": True, "time_ms": 1}, {"place": True, "place_offset": 100}):
+        with pytest.raises(PartitionFailed):
+            await client.offsets("t", 0, **unknown)
     assert (await client.put("t", 0, [message(b"z")])).offset == 9_000 + 88
     assert (await client.get("t", 0, 9_000))[1]
     async with cluster.admin() as admin:
