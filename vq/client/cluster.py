@@ -256,17 +256,22 @@ class ClusterClient:
         if self._given_up:
             raise CoordinationError(f"no message can be given an id any more: {self._given_up}")
         assert self._ids is not None, "lease_slot comes first"
-        with self._ids_lock:
-            try:
-                return self._ids.take(count)
-            except IdsUsedUp:
-                self.ids_ready = bool(self._given_up)
-                raise
-            finally:
-                if self._ids.wants_mark and not self._mark_asked and self._loop is not None:
-                    self._mark_asked = True
-                    logger.warning("message ids lag behind the clock until their limit has moved")
-                    self._loop.call_soon_threadsafe(self._slot.move_mark_soon)
+        loop = None
+        try:
+            with self._ids_lock:
+                try:
+                    return self._ids.take(count)
+                except IdsUsedUp:
+                    self.ids_ready = bool(self._given_up)
+                    raise
+                finally:
+                    if self._ids.wants_mark and not self._mark_asked:
+                        loop = self._loop
+                        self._mark_asked = loop is not None
+        finally:  # without the lock: the application's log handler may send, too
+            if loop is not None:
+                loop.call_soon_threadsafe(self._slot.move_mark_soon)
+                logger.warning("message ids lag behind the clock until their limit has moved")
 
     # Connections ------------------------------------------------------------------------------
     def live_connection(self, address: Address) -> BrokerConnection | None:

@@ -293,6 +293,28 @@ async def test_ids_follow_a_clock_that_leapt_once_their_mark_has(cluster: Memory
         await until(lambda: time_ms_of(client.take_ids(1)[0]) == clock.wall_ms())
 
 
+async def test_a_log_handler_may_take_ids_when_it_is_told_that_they_lag(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs in the thread that took some, which must not hold the lock of the ids any more."""
+    clock = ManualClock(wall_ms=EPOCH_MS + 10**9)
+    locked: list[bool] = []
+    async with started(cluster, clock=clock) as client:
+        await client.lease_slot()
+        handler = logging.Handler()
+        monkeypatch.setattr(
+            handler, "emit", lambda record: locked.append(client._ids_lock.locked())
+        )
+        logger = logging.getLogger("vq.client.cluster")
+        logger.addHandler(handler)
+        try:
+            clock.step_wall_ms(3_600_000)
+            client.take_ids(1)
+        finally:
+            logger.removeHandler(handler)
+    assert locked == [False]
+
+
 async def test_without_ids_up_to_the_mark_there_is_a_pause_until_it_moves(
     cluster: MemoryCluster,
 ) -> None:
