@@ -47,6 +47,19 @@ async def test_an_epoch_is_acted_in_only_after_it_is_stored(served):
     await served.client.get("t", 0, 0, epoch=2)
 
 
+async def test_a_claim_that_comes_while_an_epoch_is_stored_is_stored_in_its_turn(served):
+    """What is acted in is what was written, not what is newest by then."""
+    ensemble, runner = served.cluster.ensemble, served.cluster.runners["b1"]
+    mastership_of_node = served.node._mastership
+    with runner.held():
+        for epoch in (2, 3):
+            ensemble.expire(served.cluster.coordinators["b1"])
+            await until(lambda epoch=epoch: mastership_of_node._newest.epoch == epoch)
+            await until(lambda: runner.waiting)
+    await until(lambda: served.node.epoch == 3)
+    assert read_epoch(DATA, served.disk) == 3
+
+
 @pytest.mark.parametrize(("code", "refusal"), [(errno.ENOSPC, DiskFull), (errno.EIO, NotMaster)])
 async def test_an_epoch_that_cannot_be_stored_after_a_lost_session_is_tried_again(
     served, code, refusal

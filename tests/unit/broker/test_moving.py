@@ -134,6 +134,30 @@ async def pair(cluster):
     return await Pair(cluster).start()
 
 
+async def test_a_log_that_two_requests_need_is_opened_once(pair, monkeypatch):
+    """A first PUT and a SEAL at the same moment: another log would not know what it took."""
+    await pair.until_writable(pair.old)
+    logs, runner = pair.cluster.nodes[pair.old]._partitions._logs, pair.cluster.runners[pair.old]
+    open_log, opened = logs.open, []
+
+    def count(*args: Any, **fields: Any) -> Any:
+        opened.append(args[0])
+        return open_log(*args, **fields)
+
+    monkeypatch.setattr(logs, "open", count)
+    with runner.held():
+        put = asyncio.create_task(pair.put(pair.old))
+        await until(lambda: runner.waiting)
+        seal = asyncio.create_task(pair.seal())
+        await until(lambda: pair.channel(pair.old).state is State.SEALED)
+        for _ in range(3):
+            await asyncio.sleep(0)
+    assert (await seal).end_offset == 0
+    with pytest.raises(PartitionReadOnly):
+        await put
+    assert opened == [("t", 0)]
+
+
 async def test_offsets_go_on_where_the_old_place_ended(pair):
     """The new place takes appends from the end of the old one; both parts stay readable."""
     await pair.put(pair.old)

@@ -12,6 +12,7 @@ import pytest
 from support.broker import DATA, Client, message, until
 
 from vq.broker.epoch_file import read_epoch
+from vq.broker.partition_state import State
 from vq.broker.runner import Lane, ThreadRunner
 from vq.coordination.coordinator import SessionState
 from vq.coordination.paths import BrokerLoad, BrokerNode, GroupState, Partition, Topic
@@ -423,6 +424,23 @@ async def test_who_waits_on_a_deleted_topic_is_told(served, stored):
         await delete_topic(admin, "t")
     with pytest.raises(UnknownTopic):
         decode_reply(await asyncio.wait_for(waiting, 5))
+
+
+async def test_a_log_that_is_opened_while_its_topic_goes_is_closed(served):
+    """Nothing is left open in a directory that is moved out of the way."""
+    partitions, runner = served.node._partitions, served.cluster.runners["b1"]
+    await until(lambda: ("t", 0) in partitions.channels)
+    channel = partitions.channels["t", 0]
+    with runner.held():
+        putting = served.client.send_put("t", 0, [message(b"x")])
+        await until(lambda: runner.waiting)
+        async with served.cluster.admin() as admin:
+            await delete_topic(admin, "t")
+        await until(lambda: channel.state is State.CLOSED)
+    with pytest.raises(UnknownTopic):
+        decode_reply(await asyncio.wait_for(putting, 5))
+    await until(lambda: "t" not in partitions.view.topics)
+    assert channel.log is None
 
 
 async def test_an_emptied_zookeeper_does_not_delete_data(served):

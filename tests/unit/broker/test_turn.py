@@ -22,6 +22,18 @@ def test_a_turn_ends_once_with_the_action_first():
     assert len(scheduled) == 2
 
 
+def test_what_is_marked_while_a_turn_writes_out_has_a_turn_of_its_own():
+    """The action of the turn that writes was over by then."""
+    scheduled, seen = [], []
+    turn = Turn(scheduled.append)
+    turn.on_end(lambda: seen.append("action"))
+    turn.add(SimpleNamespace(write_out=turn.schedule))
+    scheduled.pop()()
+    scheduled.pop()()
+    assert seen == ["action", "action"]
+    assert not scheduled
+
+
 def test_what_fails_at_the_end_of_a_turn_stops_nothing_else(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -69,6 +69,26 @@ async def test_a_dead_owner_makes_way(ensemble, client, other) -> None:
     assert theirs.generation == 2
 
 
+async def test_a_claim_goes_on_behind_the_last_commit_of_the_owner_before(
+    client, other, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which comes while the claim is under way, just before the release."""
+    claimed = await claims.claim(other, "g", "m2", P0)
+    theirs = (await commits.commit(other, [(claimed, at(100))])).done[P0]
+    exists = client.exists
+
+    async def after_the_release(path: str, **options: object) -> object:
+        monkeypatch.setattr(client, "exists", exists)
+        last = (await commits.commit(other, [(theirs, at(200))])).done[P0]
+        await claims.release(other, last)
+        return await exists(path, **options)
+
+    monkeypatch.setattr(client, "exists", after_the_release)
+    mine = await claims.claim(client, "g", "m1", P0)
+    assert mine.committed == at(200)
+    assert (await commits.commit(client, [(mine, at(300))])).done[P0].committed == at(300)
+
+
 async def test_members_that_race_get_one_owner(client, other) -> None:
     """Of many claims at once exactly one wins."""
     outcomes = await asyncio.gather(

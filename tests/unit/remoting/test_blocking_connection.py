@@ -8,7 +8,10 @@ import pytest
 from vq.errors import Unreachable
 from vq.model import Address
 from vq.remoting.blocking_connection import BlockingConnection
+from vq.remoting.connection import Request, ServerConnection, ServerIdentity
 from vq.remoting.format import Command
+from vq.remoting.messages import decode_reply
+from vq.remoting.wire_pb2 import PingRequest, PingResponse
 
 
 class NobodyThere:
@@ -34,3 +37,60 @@ def test_connecting_has_a_bound_of_its_own_and_that_of_the_message(
     with pytest.raises(Unreachable):
         connection.exchange(Command.PUT, b"", b"", exchange_s)
     assert begin + 1e3 <= network.deadlines[0] <= time.monotonic() + 1e3
+
+
+class Broker:
+    """A network with a broker behind it that numbers its answers to PING from 1 on.
+
+    ``interrupt``: raised once, by a thread that waits for the answer to a PING.
+    """
+
+    def __init__(self, interrupt: BaseException) -> None:
+        self.interrupt: BaseException | None = interrupt
+        self.pings = 0
+
+    def open_stream(self, address: Address, deadline: float) -> Any:
+        return Stream(self)
+
+
+class Stream:
+    """One connection to ``Broker``."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._server = ServerConnection(ServerIdentity(cluster="c", group="b1", node="n1"))
+        self._out = b""
+
+    def send(self, data: bytes, deadline: float) -> None:
+        for event in self._server.receive_data(data):
+            if isinstance(event, Request):
+                self._broker.pings += 1
+                answer = PingResponse(wall_ms=self._broker.pings)
+                self._out += b"".join(map(bytes, self._server.reply(event.ticket, answer)))
+        self._out += b"".join(map(bytes, self._server.data_to_send()))
+
+    def receive(self, deadline: float) -> bytes:
+        interrupt = self._broker.interrupt
+        if interrupt is not None and self._broker.pings:
+            self._broker.interrupt = None
+            raise interrupt
+        out, self._out = self._out, b""
+        return out
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), TimeoutError(), MemoryError()])
+def test_an_exchange_that_was_interrupted_leaves_its_answer_to_nobody(
+    interrupt: BaseException,
+) -> None:
+    """The next one must not take it for its own: it would acknowledge what is not stored."""
+    network: Any = Broker(interrupt)
+    connection = BlockingConnection(
+        network, Address("b", 1), client_id="c", cluster="c", timeout=1e3
+    )
+    ping = PingRequest().SerializeToString()
+    with pytest.raises(type(interrupt)):
+        connection.exchange(Command.PING, ping, b"", 1e3)
+    assert decode_reply(connection.exchange(Command.PING, ping, b"", 1e3)).wall_ms == 2

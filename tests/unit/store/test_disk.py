@@ -36,6 +36,25 @@ def test_what_was_written_is_read(place: tuple[Disk, Path]) -> None:
     file.close()
 
 
+def test_what_the_kernel_moves_in_pieces_lies_in_one_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal or a full disk may cut a write or a read short; the next goes on behind it."""
+    pread, pwrite = os.pread, os.pwrite
+    monkeypatch.setattr(os, "pread", lambda fd, length, at: pread(fd, min(length, 2), at))
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: pwrite(fd, data[:2], at))
+    monkeypatch.setattr(os, "pwritev", lambda fd, buffers, at: pwrite(fd, buffers[0][:2], at))
+    file = RealDisk().open(tmp_path / "f", create=True)
+    file.pwrite([b"abc", bytearray(b"def"), memoryview(b"g")], 5)
+    assert (tmp_path / "f").read_bytes() == bytes(5) + b"abcdefg"
+    assert file.pread(4, 100) == b"\0abcdefg"
+    assert file.pread(4, 5) == b"\0abcd"
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: 0)
+    with pytest.raises(OSError, match="wrote nothing"):
+        file.pwrite([b"abc"], 0)
+    file.close()
+
+
 def test_a_view_outlives_growth_cuts_and_close(place: tuple[Disk, Path]) -> None:
     """Readers hold slices while the file changes under them."""
     disk, path = place

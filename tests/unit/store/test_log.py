@@ -94,6 +94,21 @@ def test_append_times_never_fall() -> None:
     assert open_log(log._disk).last_append_time_ms == 5_000
 
 
+def test_neither_append_times_nor_epochs_fall_over_a_clean_restart() -> None:
+    """The checkpoint alone tells the last ones: nothing behind it is read again."""
+    disk, clock = memory_disk(), ManualClock(wall_ms=5_000)
+    log = open_log(disk, clock=clock)
+    append(log, b"x", epoch=3)
+    log.close()
+    clock.step_wall_ms(-3_000)
+    log = open_log(disk, clock=clock)
+    assert log.recovery.verified_bytes == 0
+    with pytest.raises(NotMaster):
+        append(log, b"y", epoch=2)
+    append(log, b"y", epoch=3)
+    assert log.last_append_time_ms == 5_000
+
+
 def test_an_older_epoch_cannot_append() -> None:
     """Nor after a restart: the log itself remembers."""
     disk = memory_disk()

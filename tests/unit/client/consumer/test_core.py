@@ -12,6 +12,7 @@ from support.client import HOST, factory_of, started
 from support.coordination import strike
 
 from vq import aio
+from vq.admin import placements
 from vq.backoff import Backoff
 from vq.broker.channel import Channel
 from vq.client.cluster import ClusterClient
@@ -440,6 +441,20 @@ async def test_a_group_begins_where_it_is_told(factory: aio.MessageFactory) -> N
     await send(factory, *texts(3))
     assert await take(earliest, 3) == [b"1", b"2", b"3"]
     assert await take(latest, 1) == [b"3"]
+
+
+async def test_a_group_begins_with_the_oldest_message_of_a_partition_that_moved(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """Where that lies on another broker group than the newest one, too."""
+    await send(factory, *texts(1, 2))
+    await cluster.start("b2")
+    async with started(cluster) as operator:
+        await placements.move_all(operator, await placements.plan_moves(operator, "t", [0], "b2"))
+    await send(factory, *texts(3))
+    consumer = await consumer_of(factory)
+    assert await take(consumer, 3) == [b"1", b"2", b"3"]
+    await consumer.close()
 
 
 async def test_a_partition_younger_than_the_group_is_read_from_its_start(

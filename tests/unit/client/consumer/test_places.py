@@ -199,6 +199,21 @@ async def test_a_running_member_notices_that_its_broker_lost_messages(
         assert await rest == ["m0", "m1", *(f"n{n}" for n in range(grown)), "o0"]
 
 
+async def test_a_place_is_compared_again_after_a_pause(cluster: MemoryCluster) -> None:
+    """While a member is without ZooKeeper, its broker may come back with a shorter log."""
+    async with factory_of(cluster, host="reader") as reader, await member(reader) as consumer:
+        assert await take(consumer, 4) == ["m0", "m1", "m2", "m3"]
+        core = consumer._core
+        pausing = asyncio.create_task(core._suspend())
+        rest = asyncio.create_task(take(consumer, 1))
+        await pausing
+        await crash(cluster, keep=2)
+        await send(cluster, "n", 4)
+        core._resume()
+        assert (await until_stopped(cluster, consumer)).offset == 4 * SIZE
+        rest.cancel()
+
+
 async def test_a_running_member_goes_on_when_its_broker_lost_nothing(
     cluster: MemoryCluster,
 ) -> None:

@@ -130,6 +130,23 @@ def test_the_loop_is_woken_once_until_it_slept_again(bench: Bench) -> None:
     assert bench.wakes == 2
 
 
+def test_a_loop_that_falls_asleep_during_an_append_is_woken(bench: Bench) -> None:
+    """The clock is Python code: another thread may run meanwhile, as the sender that drains."""
+    awake: list[bool] = []
+
+    def clock() -> float:
+        appender.awake = False
+        return 0.0
+
+    make = type(bench.appender)
+    make_one = PythonAppender if make is PythonAppender else make_appender
+    appender = make_one(bench.lock, clock, 1.0, lambda: awake.append(True), {}, SPACE)
+    appender.topics["t"] = queues_of()
+    appender.awake = True
+    assert appender.append(Message("t", b"x"), None, None) is not None
+    assert awake == [True]
+
+
 def test_nothing_is_appended_once_the_space_is_used_up(bench: Bench) -> None:
     """Each message counts with its payload, its head and what is around it; one may go beyond."""
     bench.appender.use(SPACE - 2 * (MESSAGE_OVERHEAD_BYTES + 10) - 1)

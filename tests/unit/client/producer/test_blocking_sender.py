@@ -350,6 +350,16 @@ def test_one_that_waits_past_its_deadline_wakes_whoever_gives_it_up(producer: Pr
         assert first.result(5).done()
 
 
+def test_the_nearest_deadline_of_a_shared_batch_bounds_its_exchange(producer: Producer) -> None:
+    """A message that another thread carries keeps its own time-out."""
+    first, hurried = producer.append(within=9.0), producer.append(within=4.0)
+    producer.sender.send(producer.queues[0], first)
+    (connection,) = producer.made
+    assert connection.timeouts == [4.0]
+    assert isinstance(first.outcome, SendResult)
+    assert isinstance(hurried.outcome, SendResult)
+
+
 def test_one_that_is_late_just_when_it_gets_the_lead_passes_it_on(producer: Producer) -> None:
     gate = Gate()
     acts = iter([gate])

@@ -238,6 +238,19 @@ def test_a_refused_batch_with_nothing_behind_it_costs_no_epoch() -> None:
     assert line.idle
 
 
+def test_numbers_are_not_used_again_while_a_copy_without_an_answer_may_come() -> None:
+    """Of a batch that waits for its resend: its first copy may be late on the connection cut."""
+    line = Line(batch_records=1)
+    late = line.submit(b"1", within=1.0)
+    line.submit(b"2")
+    first, second = line.send()
+    line.refuse(first, errors.Busy("later"))
+    line.cut(second)
+    line.later(1.5)
+    assert outcomes(late) == ["Busy"]
+    assert numbers([second]) == [(1, 0)]
+
+
 def test_a_refused_batch_that_may_be_stored_all_the_same_costs_an_epoch() -> None:
     """Its copy must not meet the number of another batch."""
     line = Line(batch_records=1)
