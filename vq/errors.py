@@ -30,7 +30,7 @@ class VqError(Exception):
     Attributes:
         status: The number this class has on the wire, or None for errors that never travel.
         retriable: Trying the same thing again later may succeed.
-        refresh_routes: The caller's picture of the cluster is old; read it again before retrying.
+        refresh_routes: The caller's routes are old; read them again before retrying.
         hint: What to do, in one sentence; shown by the command line beside the message.
         details: Machine-readable facts, such as the valid range of an offset.
     """
@@ -64,7 +64,7 @@ class CorruptData(VqError):
 
 
 class GroupStopped(VqError):
-    """What a group committed is no place in the log any more: it stands still until it is reset."""
+    """A committed offset is not in the log any more: the group stands still until a reset."""
 
     hint = "`vq group reset` sets where the group goes on; `vq group describe` shows where it was"
 
@@ -291,7 +291,7 @@ class Unreachable(Refused):
 
 # Outcome unknown: perhaps done ----------------------------------------------------------------
 class OutcomeUnknown(VqError):
-    """Whether the request was carried out cannot be told. Never to be reported as failed."""
+    """It is unknown whether the request was carried out. Never report it as failed."""
 
 
 class InternalError(OutcomeUnknown):
@@ -305,7 +305,7 @@ class StorageFailed(OutcomeUnknown):
 
 
 class SequenceStale(OutcomeUnknown):
-    """The one unknown outcome that a resend does not settle: the broker remembers no further."""
+    """An unknown outcome that a resend cannot resolve: the broker has forgotten the batch."""
 
     status = 41
     hint = (

@@ -21,7 +21,7 @@ TAG_BYTES_MAX: Final = 255
 FILTER_TAGS_MAX: Final = 64
 #: Largest encoded properties (key, headers and the like) of one record.
 PROPERTIES_BYTES_MAX: Final = 32 * KIB
-#: Room a record needs beside its payload: fixed header, two length fields, tag, properties.
+#: Bytes a record needs beside its payload: fixed header, two length fields, tag, properties.
 RECORD_OVERHEAD_BYTES_MAX: Final = 20 + 4 + TAG_BYTES_MAX + 4 + PROPERTIES_BYTES_MAX
 #: Largest sum of records in one batch (the control record in front of it not counted).
 BATCH_BYTES_MAX: Final = 4 * MIB
@@ -29,13 +29,13 @@ BATCH_BYTES_MAX: Final = 4 * MIB
 BATCH_RECORDS_MAX: Final = 20_000
 
 # Frames ---------------------------------------------------------------------------------------
-#: Largest frame before HELLO is accepted: nobody unknown may make the broker allocate more.
+#: Largest frame before HELLO is accepted: an unknown peer must not make the broker allocate more.
 FRAME_BYTES_MAX_BEFORE_HELLO: Final = 4 * KIB
 #: Largest frame afterwards.
 FRAME_BYTES_MAX: Final = 16 * MIB
 #: Largest header inside a frame: STATUS of thousands of partitions, the producers of SEAL.
 FRAME_HEADER_BYTES_MAX: Final = 1 * MIB
-#: Largest answer to one GET; leaves room for the frame around it.
+#: Largest answer to one GET; leaves space for the frame around it.
 FETCH_BYTES_MAX: Final = 8 * MIB
 
 # Producers ------------------------------------------------------------------------------------

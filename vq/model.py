@@ -76,7 +76,7 @@ class Address(NamedTuple):
 
 
 class ProducerStamp(NamedTuple):
-    """What makes a resend recognisable: who sent the batch, and as which one in a row.
+    """Identifies a batch, so that a resend is recognised: its producer and its sequence.
 
     ``sequence`` counts batches of this producer id and epoch in one partition, from 0.
     """
@@ -206,7 +206,7 @@ class SendResult(NamedTuple):
 
 
 class PartitionTrouble(NamedTuple):
-    """What keeps a consumer from going on in one partition; it goes on trying by itself.
+    """The error that keeps a consumer from going on in one partition; it tries again by itself.
 
     Attributes:
         error: The last try's: ``CorruptData``, ``ListenerFailed``, or what the broker answered.
@@ -258,7 +258,7 @@ class GroupView:
 
 @dataclass(frozen=True, slots=True)
 class StatusResult:
-    """What a broker says of itself; ``raw`` is everything it said."""
+    """The status of a broker; ``raw`` has all fields of its answer."""
 
     address: Address
     group: str
@@ -287,7 +287,7 @@ def check_name(kind: str, name: str) -> str:
 def check_timeout(timeout: float) -> float:
     """Return a time-out that a user gave, in [0, ``limits.TIMEOUT_S_MAX``].
 
-    A negative one has gone by at the start; a huge or endless one is as good as the largest.
+    A negative one is over at once; a huge or endless one counts as the largest.
 
     Raises:
         InvalidArgument: It is no number.

@@ -293,7 +293,7 @@ async def test_the_bound_holds_and_everything_is_delivered(seed: int) -> None:
     for held in history.held.values():
         held.stop()
     fetches = history.fetches
-    assert (fetches.space._grower, fetches.space._line, fetches.space._extra_sum) == (None, {}, 0)
+    assert (fetches.space._grower, fetches.space._queue, fetches.space._extra_sum) == (None, {}, 0)
 
 
 async def test_partitions_that_all_hold_half_a_record_go_on_one_after_the_other() -> None:

@@ -1,4 +1,4 @@
-"""What brokers say of themselves, and which of them leads a group.
+"""The status of brokers, and which of them leads a group.
 
 Loop-bound functions on a ``ClusterClient``.
 """
@@ -21,7 +21,7 @@ from vq.remoting.wire_pb2 import (
     StatusResponse,
 )
 
-#: States in which a partition takes no messages until somebody mends it.
+#: States in which a partition takes no messages until somebody repairs it.
 FAILED_STATES: Final = frozenset({"failed", "quarantined"})
 _SOUND_STATES: Final = frozenset({"rw", "ro"})
 
@@ -37,7 +37,7 @@ class BadPartition:
 
     @property
     def failed(self) -> bool:
-        """Whether it takes no messages until somebody mends it; others go on by themselves."""
+        """Whether it takes no messages until somebody repairs it; else it recovers by itself."""
         return self.state in FAILED_STATES
 
 
@@ -48,7 +48,7 @@ class Damage:
     Attributes:
         topic: The partition's topic.
         partition: Its number.
-        group: The broker group whose master tells of it.
+        group: The broker group whose master reports it.
         start: The first offset.
         end: The offset behind the last one.
         file: The block file, on the broker's machine.
@@ -157,7 +157,7 @@ def bad_partitions(status: StatusResult) -> list[BadPartition]:
 
 
 def damage(status: StatusResult) -> list[Damage]:
-    """Return the damaged ranges a broker tells of: the first few of each partition."""
+    """Return the damaged ranges in a status: the first few of each partition."""
     return [
         Damage(topic=part["topic"], partition=part["partition"], group=status.group, **each)
         for part in status.raw["partitions"]
@@ -166,7 +166,7 @@ def damage(status: StatusResult) -> list[Damage]:
 
 
 def damaged_ranges(status: StatusResult) -> int:
-    """Return how many damaged ranges a broker knows of, told or not."""
+    """Return how many damaged ranges a broker knows, those left out included."""
     return sum(part["damaged_ranges"] for part in status.raw["partitions"])
 
 

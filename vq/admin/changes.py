@@ -1,4 +1,4 @@
-"""What became of a change that ZooKeeper did not answer."""
+"""Errors for changes whose outcome is unknown because ZooKeeper did not answer."""
 
 import contextlib
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from vq.errors import OutcomeUnknown
 
 
 class ChangeUnknown(OutcomeUnknown):
-    """ZooKeeper went away in the middle of a change of several steps."""
+    """ZooKeeper did not answer during a change of several steps."""
 
     hint = "`vq topic describe NAME` says how things stand; then run the command again if need be"
 

@@ -1,4 +1,4 @@
-"""What is concluded from what was measured. Plain values in, findings out; no I/O.
+"""Findings from measured values. Plain values in, findings out; no I/O.
 
 A check that fails means that something vq needs does not work now; a warning, that it works but
 not as one would want it in production, or only a part (such as ``vq standalone``) would not.
@@ -22,7 +22,7 @@ ZOOKEEPER_MIN = (3, 5)
 
 
 class Level(enum.StrEnum):
-    """How a finding is to be taken."""
+    """How serious a finding is."""
 
     OK = "ok"
     WARN = "warn"
@@ -40,7 +40,7 @@ class Finding:
 
 
 def ok(check: str, detail: str) -> Finding:
-    """Return a finding that nothing need be done about."""
+    """Return a finding that needs no action."""
     return Finding(check, Level.OK, detail)
 
 
@@ -50,7 +50,7 @@ def warn(check: str, detail: str, remedy: str) -> Finding:
 
 
 def fail(check: str, detail: str, remedy: str) -> Finding:
-    """Return a finding that must be mended."""
+    """Return a finding that must be repaired."""
     return Finding(check, Level.FAIL, detail, remedy)
 
 
@@ -86,7 +86,7 @@ def open_files(soft: int, hard: int) -> Finding:
 
 
 def disk_space(place: str, free: int, total: int, *, warn_at: float, refuse_at: float) -> Finding:
-    """Judge the room on a file system against the shares at which a broker warns and refuses."""
+    """Judge the free space of a file system by the shares at which a broker warns and refuses."""
     used = 1.0 if total == 0 else 1 - free / total
     detail = f"{place}: {bytes_text(free)} free of {bytes_text(total)}, {used:.0%} in use"
     remedy = "free space, delete topics, or put the data on a larger file system"
@@ -167,7 +167,7 @@ def zookeeper_session(seconds: Sequence[float], error: str | None) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class BrokerAnswer:
-    """What one registered broker did when asked; ``error`` is None when it answered."""
+    """The answer of one registered broker; ``error`` is None if it answered."""
 
     name: str
     address: str

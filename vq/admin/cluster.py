@@ -1,7 +1,7 @@
-"""The cluster as ZooKeeper knows it and as its brokers answer themselves.
+"""The cluster as ZooKeeper has it, with the status of each broker.
 
-Loop-bound functions on a ``ClusterClient``. A broker that does not answer is part of the picture,
-with the reason; nothing it would have to tell is taken for 0.
+Loop-bound functions on a ``ClusterClient``. A broker that does not answer is listed with the
+reason; its numbers are None, never 0.
 """
 
 import asyncio
@@ -18,10 +18,10 @@ from vq.model import GroupView, NodeInfo, StatusResult
 
 @dataclass(frozen=True, slots=True)
 class BrokerReport:
-    """One node of a broker group, and what it says of itself.
+    """One node of a broker group, and its status.
 
     Attributes:
-        group: What ZooKeeper says of its group.
+        group: Its group, from ZooKeeper.
         node: The registered node; None: no node of the group is registered.
         epoch: Of the group's master; None before anybody led it.
         status: The broker's own answer; None: it did not answer.
@@ -41,17 +41,17 @@ class BrokerReport:
 
     @property
     def damage(self) -> list[Damage]:
-        """The damaged ranges it tells of: the first few of each partition."""
+        """The damaged ranges in its status: the first few of each partition."""
         return [] if self.status is None else brokers.damage(self.status)
 
     @property
     def damaged_ranges(self) -> int:
-        """How many damaged ranges it knows of, told or not."""
+        """How many damaged ranges it knows, those left out included."""
         return 0 if self.status is None else brokers.damaged_ranges(self.status)
 
     @property
     def problems(self) -> list[str]:
-        """What it says is wrong with the node as a whole."""
+        """The problems of the node as a whole."""
         return [] if self.status is None else list(self.status.raw["problems"])
 
 
@@ -68,22 +68,22 @@ class ClusterStatus:
 
     @property
     def failed_partitions(self) -> list[BadPartition]:
-        """The partitions that take no messages until somebody mends them."""
+        """The partitions that take no messages until somebody repairs them."""
         return [bad for each in self.brokers for bad in each.bad_partitions if bad.failed]
 
     @property
     def damage(self) -> list[Damage]:
-        """The damaged ranges that brokers tell of: the first few of each partition."""
+        """The damaged ranges that brokers report: the first few of each partition."""
         return [damage for each in self.brokers for damage in each.damage]
 
     @property
     def damaged_ranges(self) -> int:
-        """How many damaged ranges brokers know of, told or not."""
+        """How many damaged ranges brokers know, those left out included."""
         return sum(each.damaged_ranges for each in self.brokers)
 
     @property
     def problems(self) -> list[str]:
-        """What brokers say is wrong with them as a whole, each with its name."""
+        """The problems of brokers as a whole, each with its name."""
         return [
             f"{each.group.group}/{each.node.node}: {problem}"
             for each in self.brokers
@@ -93,7 +93,7 @@ class ClusterStatus:
 
 
 async def cluster_status(cluster: ClusterClient) -> ClusterStatus:
-    """Ask every registered broker for its status; one that does not answer is told with why."""
+    """Ask every registered broker for its status; one that does not answer has the reason."""
     views = await registry.groups(cluster.coordinator)
     found = await gather_all(_reports(cluster, view) for view in views)
     return ClusterStatus(tuple(report for reports in found for report in reports))

@@ -1,6 +1,6 @@
-"""Looks at this machine, at ZooKeeper and at every broker; ``checks`` concludes. Changes nothing.
+"""Measures this machine, ZooKeeper and every broker; ``checks`` judges. Changes nothing.
 
-The looks at the machine block for a moment; those at the cluster run on a loop.
+Checks of the machine block for a moment; those of the cluster run on a loop.
 """
 
 import asyncio
@@ -92,10 +92,10 @@ def port_error(address: Address) -> str | None:
 
 
 def _bind_once(address: Address) -> None:
-    """Take the address and give it back, in each family that its host has.
+    """Bind the address and release it, in each address family of its host.
 
     Raises:
-        OSError: It cannot be had.
+        OSError: It cannot be bound.
     """
     found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     for family, kind, protocol, _, place in found:

@@ -1,7 +1,7 @@
 """Consumer groups: their members, and how far behind they are.
 
-Loop-bound functions on a ``ClusterClient``. What a broker that is away would have to tell is None,
-never 0. Setting where a group goes on is in ``resets``.
+Loop-bound functions on a ``ClusterClient``. A number that no broker answers is None, never 0.
+Setting where a group goes on is in ``resets``.
 """
 
 from collections.abc import Iterable, Mapping, Set

@@ -1,7 +1,6 @@
 """The offsets that partitions hold: their ends, the one of a time, and the messages between two.
 
-Loop-bound functions on a ``ClusterClient``. What a broker that is away would have to tell is None,
-never 0.
+Loop-bound functions on a ``ClusterClient``. A number that no broker answers is None, never 0.
 """
 
 import asyncio

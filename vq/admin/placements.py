@@ -7,7 +7,7 @@ new one starts at that offset::
     ADOPT at the new master    makes an empty log that starts there and knows the producers
     compare-and-set            the partition's znode gets [old: start…end) [new: end…)
 
-Until the last step nothing has changed for anybody: a mover that dies before leaves a seal that the
+Until the last step nothing changes for clients: a mover that dies before it leaves a seal that the
 old master takes back after its ``seal_timeout_s``.
 """
 
@@ -161,7 +161,7 @@ async def _carry_out(cluster: ClusterClient, planned: Move) -> int:
 
 
 async def seal(cluster: ClusterClient, planned: Move) -> SealResponse:
-    """First step of a move: the old master ends its appends and tells where."""
+    """First step of a move: the old master ends its appends and returns the end."""
     request = SealRequest(
         topic=planned.placement.topic,
         partition=planned.placement.partition,

@@ -1,7 +1,6 @@
 """Having brokers read what they store, and look for damage.
 
-Loop-bound functions on a ``ClusterClient``. A verification is the brokers' own work: it goes on if
-whoever asked for it goes away.
+Loop-bound functions on a ``ClusterClient``. Brokers go on verifying if the caller goes away.
 """
 
 import asyncio
@@ -46,7 +45,7 @@ class Verified:
 
     @property
     def damaged(self) -> int | None:
-        """How many ranges are damaged; None where it could not be told that none is."""
+        """How many ranges are damaged; None if it is unknown whether any is."""
         if self.damage is None or (self.error and not self.damage):
             return None
         return len(self.damage)
@@ -74,7 +73,7 @@ async def verify(
 ) -> list[Verified]:
     """Have brokers verify topics whole; return what each found when all have ended.
 
-    What cannot be verified is told in ``error`` of its partition.
+    If something cannot be verified, ``error`` of its partition says why.
 
     Args:
         cluster: Where.

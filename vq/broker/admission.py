@@ -1,9 +1,10 @@
-"""Who may stay when connections become too many: bounds and shares, decided without I/O.
+"""Which connections are ended when there are too many: bounds and shares, without I/O.
 
 A connection is *silent* until its HELLO was accepted. A silent connection costs its peer nothing,
 so it never keeps out a newer one: at a bound the oldest silent connection is ended, and only when
 there is none is the newcomer refused. Some places are kept for *favoured* addresses: those of the
-machine itself, and those from which a client has said HELLO lately. Strangers compete for the rest.
+machine itself, and those from which a client has said HELLO lately. Other connections, called
+strangers', compete for the rest.
 
     bound                              who goes, if somebody must
     silent connections of one address  the oldest of them
@@ -124,7 +125,7 @@ class Admission:
             self._see(address, now)
 
     def oldest_silent(self) -> Peer | None:
-        """Return the silent connection that should go first, a stranger's before others'."""
+        """Return the silent connection to end first: a stranger's before others'."""
         return next((peer for pool in self._silent.values() for peer in pool), None)
 
     def _add(self, peer: Peer, stranger: bool) -> None:

@@ -80,19 +80,19 @@ def what_is_wrong_with_record(body: bytes, position: int, max_message_bytes: int
 
     The same rules as ``codec.python_well_formed``, in the same order, each with its own words.
     """
-    where = f"the record at byte {position}"
+    record = f"the record at byte {position}"
     length, _, message_id, flag = RECORD_HEADER.unpack_from(body, position)
     start = position + RECORD_HEADER_BYTES
     end = start + length
     if end > len(body):
-        return InvalidRequest(f"{where} ends at byte {end}, the body at {len(body)}")
+        return InvalidRequest(f"{record} ends at byte {end}, the body at {len(body)}")
     if message_id > _ID_MAX:
-        return InvalidRequest(f"{where} has the id {message_id}; an id has 63 bits")
+        return InvalidRequest(f"{record} has the id {message_id}; an id has 63 bits")
     if flag & FLAG_CONTROL:
-        return InvalidRequest(f"{where} is a control record; only brokers write these")
+        return InvalidRequest(f"{record} is a control record; only brokers write these")
     if flag & ~SENDABLE_FLAGS_MASK:
         return InvalidRequest(
-            f"{where} has the flag {flag:#x}; bits {SENDABLE_FLAGS_MASK:#x} may be set"
+            f"{record} has the flag {flag:#x}; bits {SENDABLE_FLAGS_MASK:#x} may be set"
         )
     for bit, field, bytes_max in (
         (FLAG_TAG, "tag", limits.TAG_BYTES_MAX),
@@ -102,15 +102,15 @@ def what_is_wrong_with_record(body: bytes, position: int, max_message_bytes: int
             continue
         size = _LENGTH.unpack_from(body, start)[0] if end - start >= _LENGTH.size else 0
         if end - start < _LENGTH.size + size:
-            return InvalidRequest(f"{where} is cut off inside its {field}")
+            return InvalidRequest(f"{record} is cut off inside its {field}")
         start += _LENGTH.size
         if size > bytes_max:
             return MessageTooLarge(
-                f"{where} has {field} of {size} bytes; at most {bytes_max} are allowed",
+                f"{record} has {field} of {size} bytes; at most {bytes_max} are allowed",
                 details={"max_message_bytes": max_message_bytes},
             )
         if bit == FLAG_TAG and not _is_utf8(body[start : start + size]):
-            return InvalidRequest(f"{where} has a tag that is no UTF-8")
+            return InvalidRequest(f"{record} has a tag that is no UTF-8")
         start += size
     return MessageTooLarge(
         f"payload of {end - start} bytes; this topic takes at most {max_message_bytes}",

@@ -1,8 +1,8 @@
 """Reads of bytes that are not in memory: a thread brings them there first.
 
-A read of the mapped file faults its pages in on the event loop, and everybody waits for the disk.
-So whoever answers a read asks the log first whether the bytes are there (``LogReader.cold``), and
-if not, has them fetched here and goes on when they are.
+A read of the mapped file on the event loop waits for the disk if pages are missing, and all
+connections wait with it. So a read first asks the log whether the bytes are in memory
+(``LogReader.cold``); if not, they are fetched here, and the read goes on afterwards.
 """
 
 from collections import deque
@@ -18,11 +18,11 @@ logger = get_logger(__name__)
 
 
 class ColdRead(NamedTuple):
-    """Bytes to be brought into memory, and who waits for them."""
+    """Bytes to bring into memory, and the request that waits for them."""
 
     fetch: Callable[[], None]  # blocks
-    wanted: Callable[[], bool]  # whether somebody still waits
-    then: Callable[[], None]  # called on the loop, unless nobody does
+    wanted: Callable[[], bool]  # whether the request still waits
+    then: Callable[[], None]  # called on the loop, if the request still waits
 
 
 class ColdReads:

@@ -1,7 +1,7 @@
-"""What one broker process is told: names, places, addresses and bounds.
+"""Settings of one broker process: names, paths, addresses and bounds.
 
 What must be equal on every broker is kept in ZooKeeper with the topics (``vq.model.TopicSettings``)
-and is not here. Reading flags, environment and files is the entry point's work.
+and is not here. The entry point reads flags, environment and files.
 """
 
 from collections.abc import Mapping

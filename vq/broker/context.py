@@ -1,4 +1,4 @@
-"""What all channels of a node share: the storer, timers, counters, and its role in each group."""
+"""What all channels of a node share: storer, timers, counters, and the role in each group."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ class Counters:
 
 
 def _fetch_at_once(session: object, read: Any) -> None:
-    """Stand in where nobody fetches on a thread."""
+    """The default: fetch on the calling thread."""
     read.then()
 
 
@@ -38,10 +38,10 @@ class Role:
     """What this node is in one group. Only ``mastership`` writes it.
 
     Attributes:
-        group: Which one.
+        group: The group.
         holds: Whether an append may still be acknowledged under ``epoch``.
         epoch: The epoch in which this node leads, stamped into every batch; 0 while it does not.
-        problem: Why a newer epoch than ``epoch`` is not acted in, "" if there is none.
+        problem: Why the node does not use a newer epoch than ``epoch``; "" if there is none.
     """
 
     group: str

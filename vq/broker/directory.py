@@ -21,7 +21,8 @@ class Directory(Protocol):
     ) -> None:
         """Look again for a partition that is not in ``channels``; ``then`` is called later.
 
-        How many look-ups of one ``asker`` wait is bounded; one too many is told ``Busy``.
+        The number of waiting look-ups of one ``asker`` is bounded; beyond it ``then`` gets
+        ``Busy``.
         """
         ...
 
@@ -45,8 +46,8 @@ def look_up(
 ) -> None:
     """Look for the partition in ZooKeeper: the watch that tells of it may be on its way.
 
-    Or of another topic of that name. What is sent to it must not end in its namesake, which is
-    about to be deleted here. ``asker`` is the connection that wants to know.
+    Also if the channel here is of another topic of that name, which is about to be deleted: a
+    message for the new topic must not be stored there. ``asker`` is the connection that asks.
     """
 
     def compare(found: Channel | VqError) -> None:

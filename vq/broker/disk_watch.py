@@ -1,11 +1,11 @@
-"""How full may the disk get? Decides from what was measured; measuring is the node's work."""
+"""The level of disk usage, from measurements. The node measures."""
 
 import enum
 from dataclasses import dataclass
 
 
 class DiskLevel(enum.IntEnum):
-    """How full the disk is, as far as it matters."""
+    """The level of disk usage."""
 
     OK = 0
     WARN = 1
@@ -35,7 +35,7 @@ class DiskWatch:
         return 1 - self.free / self.total if self.total else 0.0
 
     def observe(self, free: int, total: int) -> DiskLevel:
-        """Take a measurement and return the new level."""
+        """Note a measurement and return the new level."""
         self.free, self.total = free, total
         used = self.used_share
         if used >= self.refuse or (self.level is DiskLevel.REFUSE and used >= self.resume):

@@ -1,10 +1,10 @@
-"""Routes every request to the channel that can answer it, or says why nobody here can.
+"""Routes every request to the channel of its partition, or refuses it.
 
 The dispatcher knows commands, channels, and the few reasons a whole node refuses PUTs. It holds no
 queue: a request is answered, parked (in its channel, or until its topic was looked up or its log
-opened), or handed to the flush it waits for before the next one is looked at. PUTs that come behind
-one that is parked here stand in line behind it. What waits, requests and bytes, is counted for who
-sent it and bounded where it comes in (``server``), by not reading.
+opened), or handed to the flush it waits for before the next request is handled. PUTs that follow a
+parked one wait behind it. Waiting requests and bytes are counted per connection; at a bound the
+server stops reading the connection (``server``).
 """
 
 from collections import deque
@@ -29,7 +29,7 @@ logger = get_logger(__name__)
 
 
 class Moves(Protocol):
-    """Who carries out moves; in practice ``moving.Mover``."""
+    """Carries out moves; in practice ``moving.Mover``."""
 
     def seal(self, session: Session, ticket: Ticket, channel: Channel, version: int) -> None:
         """Carry out a SEAL."""
@@ -41,7 +41,7 @@ class Moves(Protocol):
 
 
 class Verifies(Protocol):
-    """Who looks for damage; in practice ``verifying.Verifier``."""
+    """Looks for damage; in practice ``verifying.Verifier``."""
 
     def verify(
         self, session: Session, ticket: Ticket, channel: Channel, header: wire.VerifyRequest
@@ -110,7 +110,7 @@ class Dispatcher:
         header: wire.PutRequest,
         body: bytes,
     ) -> None:
-        """Have the channel say what becomes of a PUT, unless the node takes none."""
+        """Hand a PUT to its channel, unless the node takes none."""
         refusal = self._refusal()
         if refusal is not None or channel is None:
             self._context.counters.refused += 1
@@ -119,14 +119,14 @@ class Dispatcher:
             channel.put(session, ticket, header, body)
 
     def _refusal(self) -> VqError | None:
-        """Why this node takes no PUT now, or None."""
+        """The error with which this node refuses PUTs now, or None."""
         if self.put_refusal is None and self._context.role.holds():
             return None
         return self.put_refusal or _lease_ended(self._context)
 
-    # PUTs of one connection to one partition are carried out in the order they were sent, so those
-    # that come while one waits stand behind it. Other connections have lines of their own: who asks
-    # for a topic that must be looked up delays nobody else.
+    # PUTs of one connection to one partition are carried out in the order they were sent, so a PUT
+    # waits behind one that waits. Each connection has a queue of its own: a topic that must be
+    # looked up delays only the connection that named it.
     def _advance(self, session: Session, key: TopicPartition) -> None:
         """Handle the PUTs that wait, in order, until one must go on waiting."""
         line = self._lines[session, key]
@@ -158,8 +158,8 @@ class Dispatcher:
     ) -> None:
         """Go on after a look-up for the first PUT that waits.
 
-        An error holds for all PUTs of that topic id that stood in line when the look-up began, and
-        for no later one: the topic may have been made before that was sent.
+        An error holds for all PUTs of that topic id that waited when the look-up began, and for no
+        later one: the topic may have been made before that was sent.
         """
         if isinstance(found, VqError):
             line = self._lines[session, key]
@@ -168,7 +168,7 @@ class Dispatcher:
         self._advance(session, key)
 
     def _opened(self, session: Session, key: TopicPartition, channel: Channel, count: int) -> None:
-        """Go on once the log is open; those that stood in line are told when it is not."""
+        """Go on once the log is open; if it is not, refuse the PUTs that wait."""
         if channel.log is None:
             for each in _take(self._lines[session, key], count, (channel.topic_id, "")):
                 each.go_on(partial(self._append, channel))
@@ -190,7 +190,7 @@ class Dispatcher:
     def offsets(
         self, session: Session, ticket: Ticket, header: wire.OffsetsRequest, body: bytes
     ) -> None:
-        """OFFSETS: tell the range of a partition."""
+        """OFFSETS: return the range of a partition."""
         channel = self._known(header)
         if channel is None:
             self._resolve(self.offsets, session, ticket, header, b"")
@@ -208,13 +208,13 @@ class Dispatcher:
             self._verifies.verify(session, ticket, channel, header)
 
     def ping(self, session: Session, ticket: Ticket, _header: object, _body: bytes) -> None:
-        """PING: say that this node lives, and what its wall clock shows."""
+        """PING: answer with the time of the wall clock."""
         session.reply(ticket, wire.PingResponse(wall_ms=self._context.clock.wall_ms()))
 
     def status(
         self, session: Session, ticket: Ticket, header: wire.StatusRequest, _body: bytes
     ) -> None:
-        """STATUS: say what this node is and has done."""
+        """STATUS: answer with role, partitions and counters of this node."""
         session.reply(ticket, self._status(header))
 
     def seal(self, session: Session, ticket: Ticket, header: wire.SealRequest, body: bytes) -> None:
@@ -251,7 +251,7 @@ class Dispatcher:
 
 
 def _is_ready(channel: Channel | None, header: wire.PutRequest) -> TypeGuard[Channel]:
-    """Whether the channel can say at once what becomes of a PUT."""
+    """Whether the channel can handle a PUT at once."""
     return (
         channel is not None
         and header.topic_id in (channel.topic_id, "")
@@ -272,7 +272,7 @@ class _WaitingPut(NamedTuple):
 
 
 def _take(line: deque[_WaitingPut], count: int, topic_ids: tuple[str, ...]) -> list[_WaitingPut]:
-    """Take those of the first ``count`` that name one of the topic ids; the others stay."""
+    """Remove those of the first ``count`` that name one of the topic ids; the others stay."""
     first = [line.popleft() for _ in range(count)]
     line.extendleft(each for each in reversed(first) if each.header.topic_id not in topic_ids)
     return [each for each in first if each.header.topic_id in topic_ids]
@@ -281,9 +281,9 @@ def _take(line: deque[_WaitingPut], count: int, topic_ids: tuple[str, ...]) -> l
 class _Parked:
     """The body of a request that waits for its channel: counted, and dropped with its connection.
 
-    A connection that ends takes the bodies along, not only their count: whoever sends, hangs up and
-    comes again must not fill the memory while a look-up takes its time. Nobody was told anything of
-    such a PUT, and the client sends it again over its next connection.
+    When its connection ends, the body is dropped, not only its count: a client that sends,
+    disconnects and connects again must not fill the memory during a slow look-up. Such a PUT was
+    not answered, and the client sends it again over its next connection.
     """
 
     __slots__ = ("_body", "_session")
@@ -306,7 +306,7 @@ class _Parked:
     def go_on(self, handler: Handler, ticket: Ticket, header: Any) -> None:
         """Have the request handled, unless its connection has ended.
 
-        Raises nothing: who calls this has others to call, and a loop of its own to keep.
+        Raises nothing: the caller has other requests to call.
         """
         body = self._take()
         if body is None:

@@ -4,9 +4,9 @@ A text file of one line, ``<data>/@epoch``, sample:
 
     vq-epoch 2 17 4d10e8df
 
-The words are: what it is, version of this layout, epoch, CRC-32C of the three words before (version
-1 had none): a changed digit is damage, not another epoch. It lets a broker notice that the group's
-record in ZooKeeper was lost: an epoch that does not rise is no fence.
+The words are: file type, version of this layout, epoch, and CRC-32C of the three words before
+(version 1 had none). So a changed digit is damage, not another epoch. It lets a broker notice that
+the group's record in ZooKeeper was lost: an epoch that does not rise is no fence.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ from vq.errors import CoordinationError, DirectoryRefused
 from vq.store.checked_text import checksum
 from vq.store.disk import Disk
 
-_NAME = "@epoch"  # no topic can be called that
+_NAME = "@epoch"  # no topic can have this name
 _MARK = "vq-epoch"
 _VERSION = "2"
 _UNCHECKED_VERSION = "1"
@@ -26,7 +26,7 @@ def read_epoch(data: Path, disk: Disk) -> int:
     """Return the stored epoch, 0 if there never was one.
 
     Raises:
-        DirectoryRefused: The file is not what it should be.
+        DirectoryRefused: The file is damaged, or a newer vq wrote it.
     """
     path = data / _NAME
     if not disk.exists(path):

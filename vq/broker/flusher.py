@@ -48,9 +48,9 @@ class FlushPolicy:
     Syncing in turn costs about the same for every file; ``syncfs`` costs little more for many files
     than for one. Measured on ext4 with 500 dirty bytes a file (ms): 1 file 0.14 / 0.19, 2 files
     0.32 / 0.14, 4 files 0.56 / 0.16, 16 files 2.0 / 0.29, 256 files 31 / 1.6. But ``syncfs``
-    also writes out what strangers left dirty on that file system, so the choice follows
-    what both really cost lately rather than a fixed number of files, and every
-    ``RETRY_EVERY`` flushes the dearer way is tried again.
+    also writes out dirty data of other programs on that file system, so the choice follows the
+    measured cost of both rather than a fixed number of files, and every ``RETRY_EVERY`` flushes the
+    dearer way is tried again.
     """
 
     RETRY_EVERY = 512
@@ -71,7 +71,7 @@ class FlushPolicy:
         self._since_retry += 1
         if self._since_retry >= self.RETRY_EVERY:
             self._since_retry = 0
-            # Sixty-four files in turn take longer than anybody should wait for a measurement.
+            # Syncing 64 files one by one takes too long for a measurement.
             return not whole or count > 64
         return whole
 
@@ -212,10 +212,10 @@ def _sync(file_system: FileSystem, tickets: Sequence[SyncTicket], policy: FlushP
 
 
 def _journal_error(file_system: FileSystem) -> BaseException | None:
-    """Have the kernel look at the journal after an error; return why nothing is durable, if so."""
+    """Check the journal after an error; return the error if nothing is durable any more."""
     try:
         file_system.check_journal()
-    except Exception as error:  # noqa: BLE001  whatever it is, the journal is not known to be well
+    except Exception as error:  # noqa: BLE001  after any error the journal may be damaged
         return error
     return None
 

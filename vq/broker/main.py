@@ -59,7 +59,7 @@ async def serve(config: BrokerConfig) -> bool:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     node = build_node(config)
-    # Without it, a broker that waits for a ZooKeeper that is not there says nothing for long.
+    # Without this line, a broker that waits for an unreachable ZooKeeper logs nothing for long.
     logger.info("connecting to ZooKeeper", servers=config.zookeeper)
     starting = asyncio.ensure_future(node.start())
     stopping = asyncio.ensure_future(stop.wait())
@@ -72,7 +72,7 @@ async def serve(config: BrokerConfig) -> bool:
         logger.critical("broker cannot start", error=starting.exception())
         return False
     starting.result()
-    # What was made so far lives as long as the process: collections need not look at it again.
+    # Objects made so far live as long as the process: exclude them from garbage collection.
     gc.collect()
     gc.freeze()
     failing = asyncio.ensure_future(node.failed())
@@ -110,7 +110,7 @@ def run_broker(config: BrokerConfig) -> None:
 
 
 def raise_descriptor_limit() -> None:
-    """Take all the file descriptors there are: connections and block files both need them."""
+    """Raise the limit of open files to the maximum: connections and block files need them."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -119,7 +119,7 @@ def raise_descriptor_limit() -> None:
 
 
 def keep_freed_memory() -> bool:
-    """Have the allocator keep what was freed, up to a bound; return whether it does.
+    """Have the allocator keep freed memory, up to a bound; return whether it does.
 
     Frames come and go all the time. By default glibc hands the memory of a large one back to the
     kernel as soon as it is freed, and each page of the next one costs a page fault: measured with

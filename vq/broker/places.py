@@ -1,7 +1,7 @@
-"""Whether an offset is still the place it was: asked of a broker with an OFFSETS.
+"""Whether an offset is still the same place in the log; OFFSETS asks for it.
 
-A consumer group commits an offset and the id of the message before it. A log that came back shorter
-gives out the same offsets again, for other messages; the id tells one place from the other.
+A consumer group commits an offset and the id of the message before it. A log that lost its end
+gives the same offsets to other messages; the id tells the places apart.
 """
 
 from vq.broker.channel import Channel
@@ -17,8 +17,8 @@ _UNKNOWN: Answer = (Place.UNKNOWN, "")
 def check_place(channel: Channel, header: wire.OffsetsRequest) -> Answer:
     """Return whether ``place_message_id`` is the message before ``place_offset``, and if not, why.
 
-    What is damaged, was deleted by retention or lies elsewhere cannot be told. Reads the headers of
-    a few batches at most.
+    The answer is unknown where the message is damaged, deleted by retention, or elsewhere. Reads
+    the headers of a few batches at most.
 
     Raises:
         PartitionFailed: The medium cannot deliver what is needed to tell, or the range that holds

@@ -1,8 +1,8 @@
 """Space kept aside on the disk of the logs, for what a broker must write when it is full.
 
 In here: one file, ``<data>/@reserve``, made while there is space and deleted when there is none.
-A broker that starts on a full disk must still store its epoch and put a torn tail aside; what it
-serves does not have to wait until somebody has cleaned up.
+A broker that starts on a full disk must still store its epoch and put a torn tail aside; with the
+reserve it can serve before anybody frees space.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ logger = get_logger(__name__)
 T = TypeVar("T")
 
 RESERVE_NAME: Final = "@reserve"
-#: Room for a few small files and for the usual torn tail: the last batch of a log, 4 MiB at most.
+#: Space for a few small files and for the usual torn tail: the last batch of a log, 4 MiB at most.
 #: Cutting it gives its space back before the next log is opened, so one is enough for all. A longer
 #: one (many batches in flight when the power went) has its partition wait for space …
 RESERVE_BYTES: Final = 2 * limits.BATCH_BYTES_MAX
@@ -42,9 +42,9 @@ class Reserve:
         return self._disk.exists(self._path)
 
     def release_if_short(self) -> None:
-        """Give the reserve back when less than that is free; for a start, before anything else.
+        """Free the reserve when less than its size is free; called first at a start.
 
-        Failing is no error: what needs the space says so itself.
+        A failure is logged only: the write that needs the space raises its own error.
         """
         try:
             free, total = self._disk.free_space(self._data)
@@ -54,7 +54,7 @@ class Reserve:
             logger.warning("reserve cannot be freed", path=self._data, error=error)
 
     def release(self) -> bool:
-        """Give the reserve back; whether there was one."""
+        """Free the reserve; return whether there was one."""
         if not self.held:
             return False
         logger.warning("disk is full, the reserve is freed", path=self._data)
@@ -77,7 +77,7 @@ class Reserve:
             logger.info("reserve cannot be allocated", path=self._data, error=error)
 
     def spend(self, write: Callable[[], T], what: str) -> T:
-        """Call ``write``; when the disk is full, give the reserve back and call it once more.
+        """Call ``write``; when the disk is full, free the reserve and call it once more.
 
         ``what`` says what it does, for the error: "the broker's epoch cannot be stored".
 

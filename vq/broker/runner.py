@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Lane(enum.Enum):
-    """A kind of work that waits for no other kind; the value is how many threads it has.
+    """A kind of blocking work with threads of its own; the value is how many.
 
     Work of one lane with one thread is done in the order in which it was handed in.
     """
@@ -39,7 +39,7 @@ class Runner(Protocol):
     async def close(self) -> None:
         """Take no more calls; return once those under way have ended.
 
-        They are left alone when this is cancelled, and may never end then.
+        If this is cancelled, they go on, perhaps for ever.
         """
         ...
 

@@ -1,13 +1,12 @@
 """The shell around connections: an asyncio protocol per connection, deadlines, caps, back-pressure.
 
-What the bytes mean is decided in ``vq.remoting.connection``, what is done about a request in
-``dispatcher``. No task, future or timer belongs to a connection or a request: data come in through
-``data_received``, answers gather until the end of the loop's turn and leave with one
-``writelines``, and one sweep looks at everybody's deadlines.
+Parsing is in ``vq.remoting.connection``, handling of requests in ``dispatcher``. No task, future or
+timer belongs to a connection or a request: data come in through ``data_received``, answers gather
+until the end of the loop iteration and leave with one ``writelines``, and one sweep checks the
+deadlines of all connections.
 
 Reading from a peer pauses while too many of its requests wait, too many bytes of its PUTs wait, it
-does not take what it was sent, or the node as a whole has too much to do. TCP tells the peer the
-rest.
+does not read its answers, or the node as a whole is at a bound. TCP then stops the peer.
 """
 
 import asyncio
@@ -37,7 +36,7 @@ from vq.remoting.transport import tune
 
 logger = get_logger(__name__)
 
-#: How long a peer that is being told off may go on sending before the connection is cut.
+#: How long a peer may go on sending after its connection was refused, before it is cut.
 LINGER_S: Final = 2.0
 #: How many such connections are kept at once; further ones are closed at once, and their peers may
 #: see a reset instead of the reason.
@@ -107,7 +106,7 @@ class BrokerSession(asyncio.Protocol):
 
     # Called by the transport --------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the connection, or end it at once when there are too many."""
+        """Accept the connection, or end it at once if there are too many."""
         # A cast, not isinstance: uvloop's transports do not inherit from asyncio's.
         self._transport = cast("asyncio.Transport", transport)
         tune(transport)
@@ -180,13 +179,13 @@ class BrokerSession(asyncio.Protocol):
         self._server.remove(self)
 
     def pause_writing(self) -> None:
-        """The peer does not take what it was sent: stop reading from it."""
+        """The peer does not read its answers: stop reading from it."""
         self._write_paused = True
         self._congest()
         self._pause()
 
     def resume_writing(self) -> None:
-        """The peer took enough: go on with what waited for that."""
+        """The peer has read enough: send the answers that waited."""
         self._write_paused = False
         self._relieve()
 
@@ -266,7 +265,7 @@ class BrokerSession(asyncio.Protocol):
                 self.end(TimedOut(f"no request for {limits.idle_timeout_s:g} s"))
 
     def _sweep_congested(self, now: float) -> None:
-        """Close when the peer has taken nothing at all for too long; slow ones may go on."""
+        """Close if the peer has read nothing at all for too long; a slow peer may go on."""
         untaken = self._transport.get_write_buffer_size() if self._transport is not None else 0
         if untaken < self._untaken_bytes or not self._untaken_bytes:
             self._congested_since = now
@@ -296,7 +295,7 @@ class BrokerSession(asyncio.Protocol):
         self._server.opened(self)
 
     def _close(self, event: Closing, *, linger: bool = True) -> None:
-        """Send why, stop listening to the peer, and end once it has had time to read that.
+        """Send the reason, drop what the peer sends, and end once it has had time to read.
 
         Closing at once while the peer still sends would make the kernel drop the reason: a reset
         discards what the peer has not read yet. So its bytes are read and thrown away for a while.
@@ -321,7 +320,7 @@ class BrokerSession(asyncio.Protocol):
             transport.close()
 
     def _forget(self) -> None:
-        """Give back what this session holds of the node; requests get no answer any more."""
+        """Subtract this session from the counts of the node; its requests get no answer."""
         server = self._server
         self.open = False
         server.requests_waiting -= self.in_flight
@@ -345,14 +344,14 @@ class BrokerSession(asyncio.Protocol):
             self.maybe_resume()
 
     def _send(self, buffers: list[Buffer]) -> None:
-        """Have ``buffers`` written at the end of this turn."""
+        """Have ``buffers`` written at the end of this loop iteration."""
         if not self._out:
             self._server.turn.add(self)
         self._out += buffers
         for buffer in buffers:
             self._out_bytes += len(buffer)
         if self._out_bytes > self._server.limits.write_buffer_bytes:
-            self._congest()  # until the transport has shown what it does with so much
+            self._congest()  # until the transport has shown how much it takes
 
     def _congest(self) -> None:
         if not self.congested:
@@ -361,7 +360,7 @@ class BrokerSession(asyncio.Protocol):
             self._untaken_bytes = 0
 
     def _relieve(self) -> None:
-        """Go on with the answers that waited, until there is too much again."""
+        """Send the answers that waited, until the peer is congested again."""
         self.congested = False
         deferred, self._deferred = self._deferred, []
         for index, action in enumerate(deferred):
@@ -382,7 +381,7 @@ class BrokerSession(asyncio.Protocol):
             self._server.paused[self] = None
 
     def maybe_resume(self) -> None:
-        """Read again if nothing stands against it any more."""
+        """Read again if no bound is reached any more."""
         limits, transport = self._server.limits, self._transport
         if (
             self._paused
@@ -413,8 +412,8 @@ class Server:
         put_bytes: Bytes of PUTs of all sessions, ended ones too, that wait; see
             ``session.Session``.
         gathered_bytes: Bytes of incomplete frames kept for all sessions.
-        lingering: Connections whose peers are given time to read why they were ended.
-        refused: Connections ended for what their peer did, or for want of room.
+        lingering: Ended connections whose peers still have time to read the reason.
+        refused: Connections ended because of a bound, or because of what their peer did.
     """
 
     def __init__(
@@ -452,14 +451,14 @@ class Server:
         return ServerConnection(self.identity, requests_max=self.limits.requests_in_flight_max)
 
     def admit(self, session: BrokerSession) -> None:
-        """Count a new connection; end whoever must go for it, perhaps itself."""
+        """Count a new connection; end the connections that exceed a bound, perhaps itself."""
         self.sessions[session] = None
         for peer, error in self._admission.admit(session, self.now()):
             # A newcomer's HELLO may be under way; one that was silent for long has sent nothing.
             cast("BrokerSession", peer).end(error, linger=peer is session)
 
     def too_many_reads(self) -> Busy:
-        """Return the refusal of a read beyond the node's bound."""
+        """Return the error for a read beyond the node's bound."""
         return Busy(
             f"{self.reads_waiting - 1} reads wait for data on this node, at most "
             f"{self.limits.reads_waiting_max} may; read many partitions with one FETCH"
@@ -472,7 +471,7 @@ class Server:
     def leaves(self, session: BrokerSession, error: VqError) -> None:
         """Note that a connection is being ended: it does not count any more.
 
-        One log line a sweep tells of all of them.
+        Each sweep writes one log line for all of them.
         """
         self._admission.forget(session, self.now())
         self.refused += 1
@@ -498,7 +497,7 @@ class Server:
             cast("BrokerSession", peer).end(error, linger=False)
 
     def sweep(self) -> None:
-        """Look at everybody's deadlines, at who may be read from again, and log who was ended."""
+        """Check deadlines, resume reading where no bound is reached, and log ended connections."""
         now = self.now()
         for session in list(self.sessions):
             session.sweep(now)

@@ -1,4 +1,4 @@
-"""What channels see of a connection: somebody who asked and waits for an answer."""
+"""A connection as channels see it: requests come from it and are answered through it."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -24,7 +24,7 @@ class Session(Protocol):
         waiting: Requests parked for this session, cancelled when it ends.
         put_bytes: Bytes of its PUTs that wait: for a look-up, for the log, or for their
             acknowledgement. Changed by ``count_put_bytes`` only.
-        congested: The peer does not take what was sent; answers of many bytes should wait.
+        congested: The peer does not read its answers; large ones should wait.
     """
 
     waiting: dict[Cancellable, None]
@@ -32,7 +32,7 @@ class Session(Protocol):
     congested: bool
 
     def count_put_bytes(self, change: int) -> None:
-        """Note that so many bytes of its PUTs more (below 0: fewer) wait, here and on the node.
+        """Add to the bytes of its waiting PUTs (below 0: subtract), here and on the node.
 
         Subtract before answering: the answer is when reading may go on.
         """
@@ -47,7 +47,7 @@ class Session(Protocol):
         ...
 
     def defer(self, action: Callable[[], None]) -> None:
-        """Call ``action`` when the peer has taken enough of what was sent, if ever."""
+        """Call ``action`` once the peer has read enough of its answers."""
         ...
 
     def refuse(self, ticket: Ticket, error: VqError) -> None:

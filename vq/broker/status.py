@@ -1,4 +1,4 @@
-"""What a node says of itself in answer to STATUS. Every number is read where it is counted."""
+"""The answer to STATUS. Every number is read where it is counted."""
 
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -13,20 +13,20 @@ from vq.broker.server import Server
 from vq.remoting import wire_pb2 as wire
 from vq.version import __version__
 
-#: An answer tells of no further partition beyond this; the rest is asked for with further requests.
+#: Size at which an answer takes no further partition; the client asks for the rest.
 _PARTITIONS_BYTES: Final = limits.FRAME_HEADER_BYTES_MAX // 2
-#: What a partition and a damaged range take more in Hessian, which names every field.
+#: Extra bytes of a partition and of a damaged range in Hessian, which names every field.
 _PARTITION_EXTRA_BYTES: Final = 192
 _RANGE_EXTRA_BYTES: Final = 64
-#: Damaged ranges told of a partition, and in one answer; VERIFY tells all of a partition.
+#: Damaged ranges of one partition, and in one answer; VERIFY returns all of a partition.
 RANGES_PER_PARTITION: Final = 4
 RANGES_PER_ANSWER: Final = 256
-#: What is told of a reason.
+#: Longest reason, in characters.
 _REASON_CHARS_MAX: Final = 1_000
 
 
 class KnowsDamage(Protocol):
-    """Who knows of damage; in practice ``verifying.Verifier``."""
+    """Has the damage found; in practice ``verifying.Verifier``."""
 
     def damage(self, channel: Channel, *, at_most: int | None = None) -> list[wire.DamagedRange]:
         """Return the damage known of a partition."""

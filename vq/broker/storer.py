@@ -1,8 +1,8 @@
-"""Group commit over all logs of a node: which logs are dirty, and whom a finished flush concerns.
+"""Group commit over all logs of a node: which are dirty, and what a flush acknowledges.
 
-The storer lives on the event loop. It keeps the set of dirty channels; at the end of a loop turn,
-and whenever a flush ends, it hands all of them to the flusher at once. What is appended while a
-flush runs waits for the next one.
+The storer lives on the event loop. It keeps the set of dirty channels; at the end of a loop
+iteration, and whenever a flush ends, it hands all of them to the flusher at once. What is appended
+while a flush runs waits for the next one.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ logger = get_logger(__name__)
 
 
 class Flushable(Protocol):
-    """A log with somebody waiting for it; in practice a ``Channel``."""
+    """A log that can be flushed; in practice a ``Channel``."""
 
     def begin_flush(self) -> SyncTicket | None:
         """Return what is to be made durable, or None when nothing is dirty any more."""
@@ -29,7 +29,7 @@ class Flushable(Protocol):
         ...
 
     def settle(self) -> None:
-        """Answer those for whom enough is durable now."""
+        """Acknowledge the batches that are durable now."""
         ...
 
     def flush_failed(self, error: BaseException) -> None:
@@ -38,10 +38,10 @@ class Flushable(Protocol):
 
 
 class Storer:
-    """Starts flushes and tells their outcome.
+    """Starts flushes and hands their outcomes to the channels.
 
     Invariant: at most one flush is in flight, and while any channel is dirty one is in flight or
-    will be started at the end of this loop turn.
+    will be started at the end of this loop iteration.
 
     Attributes:
         flushes: How many flushes ended.
@@ -96,7 +96,7 @@ class Storer:
     def _on_done(
         self, tickets: Sequence[SyncTicket], outcome: Sequence[BaseException | None]
     ) -> None:
-        """Take the outcome of a flush: first what the next one needs, then the acknowledgements."""
+        """Handle the outcome of a flush: first start the next one, then acknowledge."""
         channels = self._flushing
         self._busy = False
         self.flushes += 1
@@ -125,7 +125,7 @@ class Storer:
 
 
 def _fail(channel: Flushable, error: BaseException) -> None:
-    """End the writing of one log; whatever goes wrong with that, the others go on."""
+    """End the writing of one log; an error in that does not stop the others."""
     if not isinstance(error, (OSError, VqError)):
         logger.error("flush failed", partition=channel, exc_info=error)
     try:

@@ -1,4 +1,4 @@
-"""What a turn of the event loop leaves to be done at its end, gathered and done once.
+"""Work gathered during a turn, one iteration of the event loop, and done once at its end.
 
 All requests that arrive in one turn share one start of a flush and, per connection, one write.
 """
@@ -39,7 +39,7 @@ class Turn:
         self._action = action
 
     def schedule(self) -> None:
-        """See to it that ``run`` is called at the end of this turn."""
+        """Have ``run`` called at the end of this turn."""
         if not self._scheduled:
             self._scheduled = True
             self._call_soon(self.run)

@@ -1,4 +1,4 @@
-"""What fetch sessions and the buffer space know of a partition that is read."""
+"""A partition that is read, as fetch sessions and the buffer space see it."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -14,10 +14,10 @@ class Asker(Protocol):
     Attributes:
         asked: Bytes asked for that have not come yet; 0 when it waits for no answer.
         buffered: Bytes that have come and are not consumed, the beginning of a record included.
-        missing: What it must ask for at least to go on, when it waits in line for that.
+        missing: Bytes it must ask for at least to go on, while it waits for space.
         behind: More data are known to be there.
-        anxious: It wants an answer also when there are no data: an error was told, and whether that
-            is over cannot be seen otherwise.
+        anxious: It wants an answer also when there are no data: after an error, only an answer
+            shows that the error is over.
     """
 
     where: TopicPartition
@@ -36,7 +36,7 @@ class Asker(Protocol):
     def behind(self) -> bool: ...
 
     def go_on(self) -> None:
-        """There may be room now for what is ``missing``."""
+        """There may be space now for what is ``missing``."""
         ...
 
     def took(self, result: FetchResult, body: bytes) -> None:

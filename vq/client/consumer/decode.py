@@ -23,7 +23,7 @@ from vq.store.record import Record, bytes_needed, decode_into, decode_properties
 STEP_BYTES: Final = 4 * limits.MIB
 
 
-def to_message(where: TopicPartition, record: Record) -> Message:
+def to_message(partition: TopicPartition, record: Record) -> Message:
     """Return a record as a user sees it.
 
     Raises:
@@ -37,12 +37,12 @@ def to_message(where: TopicPartition, record: Record) -> Message:
         parsed = decode_properties(properties)
         key, headers = parsed.key, parsed.headers or None
     return Message(
-        where.topic,
+        partition.topic,
         payload,
         None if tag is None else _text(tag, offset),
         key,
         headers,
-        where.partition,
+        partition.partition,
         offset,
         next_offset,
         message_id,
@@ -57,14 +57,14 @@ def _text(tag: bytes, offset: int) -> str:
 
 
 def decode_messages(
-    data: bytes, base: int, where: TopicPartition, out: list[Message], *, start: int = 0
+    data: bytes, base: int, partition: TopicPartition, out: list[Message], *, start: int = 0
 ) -> tuple[int, bool]:
     """Append the whole messages of ``data`` from ``start`` on to ``out``, verified.
 
     Args:
         data: Log bytes that begin at a record boundary.
         base: Offset of the first byte of ``data``.
-        where: Put into every message.
+        partition: Put into every message.
         out: Receives the messages in rising order of offsets.
         start: Position in ``data`` of the record to begin with.
 
@@ -75,12 +75,12 @@ def decode_messages(
     Raises:
         CorruptData: A record is damaged; ``out`` holds every message before it.
     """
-    topic, partition = where
+    topic, number = partition
     tags: dict[bytes, str] = {}
     position = start
     decompressed = 0
     while True:
-        position = decode_common(data, position, base, topic, partition, tags, out)
+        position = decode_common(data, position, base, topic, number, tags, out)
         if len(data) - position < RECORD_HEADER_BYTES:
             break
         if decompressed >= STEP_BYTES:
@@ -90,7 +90,7 @@ def decode_messages(
         records: list[Record] = []
         read_to = decode_into(data[position:end], base + position, records)
         for record in records:
-            message = to_message(where, record)
+            message = to_message(partition, record)
             out.append(message)
             decompressed += len(message.content)
         if read_to == base + position:
@@ -107,10 +107,10 @@ class Decoder:
         has_more: The chunk has messages that were not returned yet: call ``more``.
     """
 
-    def __init__(self, where: TopicPartition) -> None:
+    def __init__(self, partition: TopicPartition) -> None:
         self.error: CorruptData | None = None
         self.has_more = False
-        self._where = where
+        self._partition = partition
         self._rest = b""  # an incomplete record at the end of the last chunk
         self._chunk: Chunk | None = None
         self._data = b""  # the rest and the chunk
@@ -179,15 +179,15 @@ class Decoder:
 
     def _decode_raw(self, chunk: Chunk, out: list[Message]) -> None:
         data, base = self._data, self._base(chunk)
-        end, self.has_more = decode_messages(data, base, self._where, out, start=self._at)
+        end, self.has_more = decode_messages(data, base, self._partition, out, start=self._at)
         self._at = end
         if self.has_more:
             return
         self._rest = data[end:] if end < len(data) else b""
         if self._rest and chunk.at_end:
             raise CorruptData(
-                f"{self._where}: the record at offset {base + end} claims to go on beyond the end "
-                f"of what is stored, {chunk.next_offset}",
+                f"{self._partition}: the record at offset {base + end} claims to go on beyond "
+                f"the end of what is stored, {chunk.next_offset}",
                 details={"offset": base + end},
             )
 
@@ -196,12 +196,14 @@ class Decoder:
         found: list[Message] = []
         first = self._count
         try:
-            end, self.has_more = decode_messages(chunk.body, 0, self._where, found, start=self._at)
+            end, self.has_more = decode_messages(
+                chunk.body, 0, self._partition, found, start=self._at
+            )
         except CorruptData as error:
             count = first + len(found)
             at = offsets[count] if count < len(offsets) else chunk.offset
             raise CorruptData(
-                f"{self._where}: the record at offset {at} is damaged: {error}",
+                f"{self._partition}: the record at offset {at} is damaged: {error}",
                 details={"offset": at},
             ) from error
         finally:
@@ -219,7 +221,7 @@ class Decoder:
         ):
             self.has_more = False
             raise CorruptData(
-                f"{self._where}: an answer for offset {chunk.offset} has {len(offsets)} offsets "
-                f"for {count} records and {len(chunk.body) - end} bytes behind them",
+                f"{self._partition}: an answer for offset {chunk.offset} has {len(offsets)} "
+                f"offsets for {count} records and {len(chunk.body) - end} bytes behind them",
                 details={"offset": chunk.offset},
             )

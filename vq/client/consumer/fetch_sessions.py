@@ -35,7 +35,7 @@ _GRACE_S = 10.0
 _BACKOFF = Backoff(first_s=0.02, most_s=1.0, jitter=0.5)
 #: One request waits, one changes what is waited for.
 _REQUESTS_MAX = 2
-#: Named by one request: the broker looks at each of them in one turn of its loop.
+#: Partitions of one request: the broker checks each of them in one iteration of its loop.
 _ITEMS_MAX = 256
 #: Of a header; what is left goes into the next request.
 _ITEMS_BYTES_MAX = limits.FRAME_HEADER_BYTES_MAX // 2
@@ -45,7 +45,7 @@ _ANSWER_BYTES_MAX = 2 * limits.MIB
 
 
 def passes(error: VqError) -> bool:
-    """Whether asking again, perhaps somewhere else, settles it; then nobody need be told."""
+    """Whether asking again, perhaps another broker, can succeed; then no error is reported."""
     cut = isinstance(error, OutcomeUnknown) and not isinstance(error, InternalError)
     return error.retriable or error.refresh_routes or cut
 
@@ -70,10 +70,10 @@ class Fetches:
 
     # Partitions -----------------------------------------------------------------------------------
     def expect(self, count: int) -> None:
-        """Share memory out for so many partitions from now on; some of them may join later.
+        """Divide the memory by so many partitions from now on; some of them may join later.
 
-        Those that are idle were asked for with the share they had. They are asked for anew, or all
-        of them together could send more than the bound.
+        Idle partitions were requested with their old share. They are requested again, or all of
+        them together could send more than the bound.
         """
         if not self.space.expect(count):
             return
@@ -105,7 +105,7 @@ class Fetches:
                 self._timer = None
 
     def withdraw(self, asker: Asker) -> None:
-        """Ask no more for what a partition asked for; it may ask again."""
+        """Cancel the request of a partition; it may ask again."""
         self._waiting.pop(asker, None)
         session = self._placed.pop(asker, None)
         if session is not None:
@@ -136,7 +136,7 @@ class Fetches:
 
     # What sessions tell ---------------------------------------------------------------------------
     def answered(self) -> None:
-        """A broker answered; nothing stands against asking at once the next time."""
+        """A broker answered; the next request needs no pause."""
         self._failures = 0
 
     def dropped(self, asker: Asker) -> None:
@@ -177,7 +177,7 @@ class Fetches:
 
     # Following the cluster ------------------------------------------------------------------------
     def _changed(self) -> None:
-        """Routes or connections changed; look once for all changes of this turn."""
+        """Routes or connections changed; check once for all changes of this loop iteration."""
         if not self._look_due:
             self._look_due = True
             self._loop.call_soon(self._look_around)
@@ -198,9 +198,9 @@ class Fetches:
                 self.ask(asker)
 
     def _follow_masters(self) -> None:
-        """Ask anew where another broker, or the same one in another epoch, is to be asked now.
+        """Ask again where the master, or its epoch, has changed.
 
-        A broker that was master once and does not know better would have nothing to tell for ever.
+        A former master that does not know it would never answer.
         """
         for asker, session in list(self._placed.items()):
             if not asker.asked:
@@ -215,7 +215,7 @@ class Fetches:
 
 
 class FetchSession:
-    """What one broker was told to read for one consumer."""
+    """The partitions that one broker reads for one consumer."""
 
     def __init__(
         self, fetches: Fetches, connection: BrokerConnection, loop: asyncio.AbstractEventLoop
@@ -249,7 +249,7 @@ class FetchSession:
         return self._epochs[self._handles[asker]]
 
     def ask(self, asker: Asker, epoch: int) -> None:
-        """Ask for a partition with the next request, which leaves at the end of this turn."""
+        """Ask for a partition with the next request, which leaves soon."""
         item = FetchPartition(
             offset=asker.position,
             max_bytes=asker.asked,
@@ -377,7 +377,7 @@ class FetchSession:
         self.connection.flush()
 
     def _take_apart(self, response: FetchResponse, body: bytes) -> None:
-        """Tell each partition its result; one that stumbles over it does not stop the others."""
+        """Hand each partition its result; an error in one does not stop the others."""
         position = 0
         for result in response.results:
             part = body[position : position + result.size]
@@ -388,13 +388,15 @@ class FetchSession:
             try:
                 self._tell(asker, result, part)
             except Exception as error:  # noqa: BLE001 - told and logged there
-                self._stumbled(asker, error)
+                self._not_handled(asker, error)
 
-    def _stumbled(self, asker: Asker, error: Exception) -> None:
-        """An answer was there and could not be taken: a bug, or logging that raises."""
+    def _not_handled(self, asker: Asker, error: Exception) -> None:
+        """Handling an answer failed: a bug, or logging that raises."""
         is_first = not asker.anxious
         self._fetches.withdraw(asker)
-        asker.failed(InternalError(f"{asker.where}: an answer to FETCH stumbled: {shown(error)}"))
+        asker.failed(
+            InternalError(f"{asker.where}: handling an answer to FETCH failed: {shown(error)}")
+        )
         if is_first:
             with contextlib.suppress(Exception):  # of the application's logging
                 logger.error(

@@ -1,6 +1,6 @@
-"""Until when a member may hand out messages without asking whether its partitions are its own.
+"""How long a member may deliver messages without checking that its partitions are its own.
 
-The loop extends the permit again and again; whoever hands out a message looks at it first, with the
+The loop extends the permit again and again; each delivery of a message first compares it with the
 clock. A process that stood still (SIGSTOP, a suspended machine, a long swap) finds it lapsed,
 whichever of its threads runs first: others may have been given its partitions meanwhile.
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from vq.coordination.coordinator import Coordinator
 
-#: How long to wait before looking again at a permit that has lapsed.
+#: How long to wait before a lapsed permit is checked again.
 RECHECK_S = 0.05
 #: How often a permit is extended before it would lapse.
 _EXTENSIONS = 5
@@ -38,7 +38,7 @@ class Permit:
 
 
 class PermitKeeper:
-    """Extends a permit while this process runs, and finds out that it did not. Loop-bound."""
+    """Extends a permit while this process runs, and notices if it stood still. Loop-bound."""
 
     def __init__(
         self, permit: Permit, coordinator: Coordinator, on_lapse: Callable[[], None]
@@ -67,12 +67,12 @@ class PermitKeeper:
             self._timer.cancel()
 
     def grant(self, since: float) -> None:
-        """Everything that is held was the member's own at ``since``, in the present session."""
+        """Note that the member owned all its partitions at ``since``, in the present session."""
         self._session = self._coordinator.session_id
         self._extend(since)
 
     def revoke(self) -> None:
-        """Nothing is handed out until the permit is granted anew."""
+        """Deliver nothing until the permit is granted again."""
         self._session = 0
         self._permit.until = -math.inf
 

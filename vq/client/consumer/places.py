@@ -1,8 +1,8 @@
-"""Whether a group may go on where it committed: looked at before the first byte is read.
+"""Whether a group may go on at its committed offset; checked before the first read.
 
-A commit says more than an offset: which topic it was of, and which message lies before it. A log
-that came back shorter (a lost disk, an old backup, flushes that a power cut took) gives out the
-same offsets again, for other messages. A group that read on there would skip what was stored since.
+A commit has an offset, the id of its topic, and the id of the message before the offset. A log that
+lost its end (a lost disk, an old backup, a power cut before a flush) gives the same offsets to
+other messages. A group that went on there would skip messages.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -20,9 +20,9 @@ Ask = Callable[[TopicPartition, int, int, OffsetsRequest], Awaitable[tuple[objec
 
 
 async def why_stopped(
-    cluster: ClusterClient, where: TopicPartition, committed: CommittedOffset
+    cluster: ClusterClient, partition: TopicPartition, committed: CommittedOffset
 ) -> str:
-    """Return why the group does not go on, as far as the tree can tell; "": it may.
+    """Return why the group must not go on, according to the tree; "": it may.
 
     Raises:
         CoordinationError: The topic was made anew, and the routes known here are those of the old
@@ -30,12 +30,12 @@ async def why_stopped(
     """
     if committed.stopped or not committed.topic_id:
         return committed.stopped
-    if cluster.routes.topic(where.topic).id == committed.topic_id:
+    if cluster.routes.topic(partition.topic).id == committed.topic_id:
         return ""
-    now = await topics.describe_topic(cluster.coordinator, where.topic)
+    now = await topics.describe_topic(cluster.coordinator, partition.topic)
     if now.id == committed.topic_id:
-        cluster.refresh(where.topic)
-        raise CoordinationError(f"the routes of topic {where.topic!r} are behind; try again")
+        cluster.refresh(partition.topic)
+        raise CoordinationError(f"the routes of topic {partition.topic!r} are behind; try again")
     return (
         f"the offset was committed for another topic of this name (id {committed.topic_id}, now "
         f"{now.id})"
@@ -43,24 +43,24 @@ async def why_stopped(
 
 
 async def why_another(
-    ask: Ask, where: TopicPartition, progress: Progress, tags: Sequence[str]
+    ask: Ask, partition: TopicPartition, progress: Progress, tags: Sequence[str]
 ) -> str:
     """Ask the broker whether the place is still the same; return why not, or "".
 
-    "" also when it cannot be told: a broker of an earlier version, damage, retention.
+    "" also if it is unknown: an earlier version of the broker, damage, retention.
 
     Raises:
         VqError: It did not answer.
     """
     request = OffsetsRequest(
-        topic=where.topic,
-        partition=where.partition,
+        topic=partition.topic,
+        partition=partition.partition,
         place=True,
         place_offset=progress.position,
         place_message_id=progress.message_id or 0,
         place_tags=tags,
     )
-    response, _ = await ask(where, progress.position, Command.OFFSETS, request)
+    response, _ = await ask(partition, progress.position, Command.OFFSETS, request)
     assert isinstance(response, OffsetsResponse)
     return response.place_reason if response.place == Place.OTHER else ""
 
@@ -72,10 +72,10 @@ def proves_a_loss(error: VqError, position: int) -> bool:
     return isinstance(error, OffsetNotBoundary)
 
 
-def stopped_error(group: str, where: TopicPartition, reason: str) -> GroupStopped:
-    """Return what is told of a group that stands still until somebody decides."""
+def stopped_error(group: str, partition: TopicPartition, reason: str) -> GroupStopped:
+    """Return the error for a group that is stopped until somebody resets it."""
     return GroupStopped(
-        f"group {group!r} was stopped on {where}: {reason}. Messages were lost there; going on by "
-        f"itself it might skip others. Decide where it goes on: `vq group reset {group} --topic "
-        f"{where.topic} --partition {where.partition}`"
+        f"group {group!r} was stopped on {partition}: {reason}. Messages were lost there; going on "
+        f"by itself it might skip others. Decide where it goes on: `vq group reset {group} --topic "
+        f"{partition.topic} --partition {partition.partition}`"
     )

@@ -1,7 +1,7 @@
 """Reads by position: messages of one partition, its bounds, and the offset for a time.
 
-Loop-bound. It asks whichever broker has the bytes and follows them when they moved. What a group
-member reads ahead goes through ``fetcher``.
+Loop-bound. It asks the broker that has the bytes, and follows a partition that moved. A group
+member reads ahead with ``fetcher``.
 """
 
 import asyncio
@@ -18,13 +18,13 @@ from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import GetRequest, GetResponse, OffsetsRequest, OffsetsResponse
 from vq.store.record import bytes_needed
 
-#: A partition still unknown after pauses up to this one, and fresh routes, is taken to be none.
+#: If a partition is unknown after pauses up to this one, and fresh routes, it does not exist.
 _LOOK_AGAIN_S = 0.1
 #: Pauses of one request that follows a partition to its next broker.
 _FOLLOW = Backoff(first_s=0.02, most_s=0.5)
-#: How often ``get`` reads bytes that fail a check before it says so.
+#: How often ``get`` reads bytes that fail a check before it raises.
 _READS_OF_DAMAGE = 3
-#: What an offset on the wire can be.
+#: Largest offset on the wire.
 _OFFSET_MAX = (1 << 64) - 1
 
 
@@ -41,15 +41,16 @@ class Reader:
         """See ``MessageConsumer.get``."""
         if not 1 <= length <= limits.FETCH_BYTES_MAX:
             raise InvalidArgument(f"length {length} is outside [1, {limits.FETCH_BYTES_MAX}] bytes")
-        where = TopicPartition(topic, partition)
+        topic_partition = TopicPartition(topic, partition)
         await self._cluster.track(topic)
-        # What no field of a request holds needs no asking.
+        # A number that fits no field of a request is checked here.
         if not 0 <= partition < limits.PARTITIONS_PER_TOPIC_MAX:
-            self._cluster.routes.placement(where)  # says which partitions there are
+            self._cluster.routes.placement(topic_partition)  # raises with the range of partitions
         if not 0 <= offset <= _OFFSET_MAX:
             bounds = await self.bounds(topic, partition)
             raise OffsetOutOfRange(
-                f"offset {offset} of {where} is outside [{bounds.earliest}, {bounds.latest}]",
+                f"offset {offset} of {topic_partition} is outside "
+                f"[{bounds.earliest}, {bounds.latest}]",
                 details={"earliest": bounds.earliest, "latest": bounds.latest},
             )
         bound = 0.0 if timeout is None else check_timeout(timeout)
@@ -58,8 +59,8 @@ class Reader:
         while True:
             left = max(0.0, deadline - self._cluster.clock.monotonic())
             wait_s = min(left, limits.LONG_POLL_S_MAX)
-            chunk = await self._fetch(where, offset, length, wait_s, anew=damaged > 0)
-            decoder = Decoder(where)
+            chunk = await self._fetch(topic_partition, offset, length, wait_s, anew=damaged > 0)
+            decoder = Decoder(topic_partition)
             messages = decoder.decode(chunk)
             if messages:
                 return messages
@@ -75,15 +76,15 @@ class Reader:
                 return []
 
     async def _fetch(
-        self, where: TopicPartition, offset: int, length: int, wait_s: float, *, anew: bool
+        self, partition: TopicPartition, offset: int, length: int, wait_s: float, *, anew: bool
     ) -> Chunk:
         response, body = await self.request(
-            where,
+            partition,
             offset,
             Command.GET,
             GetRequest(
-                topic=where.topic,
-                partition=where.partition,
+                topic=partition.topic,
+                partition=partition.partition,
                 offset=offset,
                 max_bytes=length,
                 max_wait_ms=int(wait_s * 1000),
@@ -97,7 +98,7 @@ class Reader:
 
     async def request(
         self,
-        where: TopicPartition,
+        partition: TopicPartition,
         offset: int,
         command: int,
         message: GetRequest | OffsetsRequest,
@@ -105,7 +106,7 @@ class Reader:
         *,
         anew: bool = False,
     ) -> tuple[object, bytes]:
-        """Ask whoever holds ``offset``, following it once or twice when it moved.
+        """Ask the broker that holds ``offset``, and the next one if it moved.
 
         ``anew``: on a connection that is used for nothing else.
         """
@@ -115,8 +116,8 @@ class Reader:
             tries += 1
             pause = _FOLLOW.pause_s(tries)
             try:
-                address, message.epoch = self._cluster.master_at(where, offset)
-                message.topic_id = self._cluster.routes.topic(where.topic).id
+                address, message.epoch = self._cluster.master_at(partition, offset)
+                message.topic_id = self._cluster.routes.topic(partition.topic).id
                 left = max(0.01, deadline - self._cluster.clock.monotonic())
                 return await self._cluster.request(
                     address, command, message, timeout=left + extra_s, anew=anew
@@ -126,35 +127,37 @@ class Reader:
                 cut = isinstance(error, ConnectionCut)  # asking twice does no harm
                 if late or not (cut or error.retriable or error.refresh_routes):
                     raise
-                if pause > _LOOK_AGAIN_S and self._is_beyond(where):
+                if pause > _LOOK_AGAIN_S and self._is_beyond(partition):
                     raise
-                self._cluster.refresh(where.topic)
+                self._cluster.refresh(partition.topic)
             await asyncio.sleep(pause)
 
-    def _is_beyond(self, where: TopicPartition) -> bool:
+    def _is_beyond(self, partition: TopicPartition) -> bool:
         """Whether the topic has no such partition, as far as is known here."""
-        view = self._cluster.routes.topics.get(where.topic)
-        return view is not None and where.partition >= len(view.partitions)
+        view = self._cluster.routes.topics.get(partition.topic)
+        return view is not None and partition.partition >= len(view.partitions)
 
     async def offsets(
-        self, where: TopicPartition, *, time_ms: int | None = None
+        self, partition: TopicPartition, *, time_ms: int | None = None
     ) -> OffsetsResponse:
         """Return the earliest and latest offset of a partition, and the one for a time.
 
         Raises:
             UnknownTopic, UnknownPartition: There is none.
         """
-        await self._cluster.track(where.topic)
-        placement = self._cluster.routes.placement(where)
+        await self._cluster.track(partition.topic)
+        placement = self._cluster.routes.placement(partition)
         last = placement.spans[-1]
         at = last.start if last.end is None else last.end - 1
-        request = OffsetsRequest(topic=where.topic, partition=where.partition)
+        request = OffsetsRequest(topic=partition.topic, partition=partition.partition)
         if time_ms is not None:
             request.by_time, request.time_ms = True, time_ms
-        response, _ = await self.request(where, at, Command.OFFSETS, request)
+        response, _ = await self.request(partition, at, Command.OFFSETS, request)
         assert isinstance(response, OffsetsResponse)
         if len(placement.spans) > 1:  # the oldest bytes may lie in another group
-            first, _ = await self.request(where, placement.spans[0].start, Command.OFFSETS, request)
+            first, _ = await self.request(
+                partition, placement.spans[0].start, Command.OFFSETS, request
+            )
             assert isinstance(first, OffsetsResponse)
             response.earliest = min(response.earliest, first.earliest)
         return response

@@ -734,7 +734,7 @@ async def test_who_stands_in_line_goes_on_as_soon_as_there_is_room() -> None:
     world.fetches.space.count(second)
     await turn()
     assert (first.asked, second.asked) == (600 * KIB, 50 * KIB)
-    assert (world.fetches.space._grower, world.fetches.space._line) == (first, {})
+    assert (world.fetches.space._grower, world.fetches.space._queue) == (first, {})
 
 
 async def test_the_permit_comes_back_however_its_holder_ends() -> None:
@@ -761,7 +761,7 @@ async def test_the_permit_comes_back_however_its_holder_ends() -> None:
     fourth.leave()
     third.leave()
     await turn()
-    assert (world.fetches.space._grower, world.fetches.space._line) == (fifth, {})
+    assert (world.fetches.space._grower, world.fetches.space._queue) == (fifth, {})
 
 
 def test_the_default_leaves_four_thousand_partitions_something() -> None:
