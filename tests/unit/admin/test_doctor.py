@@ -7,24 +7,13 @@ from pathlib import Path
 import pytest
 from support.broker import memory_cluster
 from support.client import started
+from support.hosts import HOSTS
 
 from vq.admin import doctor
 from vq.admin.checks import Level
 from vq.broker.config import BrokerConfig
 from vq.devtools.zookeeper import free_port
 from vq.model import Address
-
-
-def _has_ipv6() -> bool:
-    try:
-        with socket.socket(socket.AF_INET6) as probe:
-            probe.bind(("::1", 0))
-    except OSError:
-        return False
-    return True
-
-
-HOSTS = ["127.0.0.1", pytest.param("::1", marks=pytest.mark.skipif(not _has_ipv6(), reason="v4"))]
 
 
 @pytest.mark.parametrize("host", HOSTS)

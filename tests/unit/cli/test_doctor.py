@@ -4,22 +4,11 @@ import socket
 import threading
 
 import pytest
+from support.hosts import HOSTS
 
 from vq.admin.checks import Level
 from vq.cli import doctor
 from vq.model import Address
-
-
-def _has_ipv6() -> bool:
-    try:
-        with socket.socket(socket.AF_INET6) as probe:
-            probe.bind(("::1", 0))
-    except OSError:
-        return False
-    return True
-
-
-HOSTS = ["127.0.0.1", pytest.param("::1", marks=pytest.mark.skipif(not _has_ipv6(), reason="v4"))]
 
 
 @pytest.mark.parametrize("host", HOSTS)
