@@ -12,6 +12,9 @@ tests should notice. Those tests run first, then whole suites in rising order of
 
 The tree that is tested is a copy in a temporary directory; the checkout is never changed. The exit
 code is 0 if every mutant was found, 1 if one survived, 2 if the catalogue does not fit the code.
+
+A test may also fail because the machine is busy. So the test that failed runs again alone: it must
+fail with the mutant and pass without it, or the suite runs anew.
 """
 
 import argparse
@@ -53,6 +56,8 @@ LEFT_OUT = shutil.ignore_patterns(
 )
 #: One test may take so long in here; a mutant that makes it hang is found.
 TEST_TIMEOUT_S = 60
+#: How often a suite runs whose failures are not the mutant's before it has not found it.
+TRIES = 3
 
 
 class CatalogueError(Exception):
@@ -206,13 +211,37 @@ def judge(
         for suite in suites:
             paths, timeout_s = SUITES[suite]
             begin = time.monotonic()
-            test = run_tests(root, paths or mutant.tests, timeout_s, jobs if paths else 1)
+            paths = paths or mutant.tests
+            for _ in range(TRIES):
+                test = run_tests(root, paths, timeout_s, jobs if suite != "named" else 1)
+                if test is None or is_confirmed(mutant, root, before, test, paths):
+                    break
+                print(f"again     {mutant.name}  suite={suite} not_confirmed={test}", flush=True)
+                test = None
             findings.append(Finding(suite, test, time.monotonic() - begin))
             if test is not None and not every_suite:
                 break
     finally:
         (root / mutant.file).write_text(before)
     return findings
+
+
+def is_confirmed(mutant: Mutant, root: Path, before: str, test: str, paths: Sequence[str]) -> bool:
+    """Whether a test fails alone, too, and passes in the tree without the mutant.
+
+    A run that ended without naming a test is repeated as a whole.
+    """
+    alone = (test,) if "::" in test else tuple(paths)
+    timeout_s = SUITES["named"][1]
+    if run_tests(root, alone, timeout_s, 1) is None:
+        return False
+    changed = root / mutant.file
+    mutated = changed.read_text()
+    changed.write_text(before)
+    try:
+        return run_tests(root, alone, timeout_s, 1) is None
+    finally:
+        changed.write_text(mutated)
 
 
 def report(mutant: Mutant, findings: Sequence[Finding]) -> bool:

@@ -1,5 +1,6 @@
 """The catalogue of mutants fits the code, and the tool that runs it tells found from survived."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from support.tool import load_tool
 mutants = load_tool("mutants")
 
 ROOT = Path(__file__).parents[3]
+FAILS = "test_code.py::test_one"
 
 
 def a_mutant(**changes: object) -> mutants.Mutant:
@@ -66,17 +68,41 @@ def test_a_captured_log_line_is_not_taken_for_a_test() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("replace", "found"), [("2", True), ("1 + 0", False)])
-def test_a_bug_is_found_and_a_harmless_change_survives(
-    tree: Path, capsys: pytest.CaptureFixture[str], replace: str, found: bool
-) -> None:
+@pytest.mark.parametrize(("replace", "failed"), [("2", FAILS), ("1 + 0", None)])
+def test_a_run_names_the_test_that_fails(tree: Path, replace: str, failed: str | None) -> None:
     mutant = a_mutant(file="code_under_test.py", replace=replace)
+    mutant.apply(tree)
+    assert mutants.run_tests(tree, mutant.tests, 60.0, 1) == failed
+
+
+@pytest.mark.parametrize(
+    ("alone", "without", "found"), [(FAILS, None, True), (None, None, False), (FAILS, FAILS, False)]
+)
+def test_a_failure_counts_if_it_is_the_mutants(
+    tree: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    alone: str | None,
+    without: str | None,
+    found: bool,
+) -> None:
+    """The test that failed runs alone, too: with the mutant it fails, without it passes."""
+    mutant = a_mutant(file="code_under_test.py")
+
+    def run_tests(root: Path, paths: Sequence[str], *_: object) -> str | None:
+        if paths == mutant.tests:
+            return FAILS
+        assert paths == (FAILS,)
+        return alone if (root / mutant.file).read_text().endswith("2\n") else without
+
+    monkeypatch.setattr(mutants, "run_tests", run_tests)
     findings = mutants.judge(mutant, tree, ["named"], jobs=1, every_suite=False)
     assert mutants.report(mutant, findings) is found
     told = capsys.readouterr().out
-    assert ("by=test_code.py::test_one" in told) is found
+    assert (f"by={FAILS}" in told) is found
     assert ("SURVIVED" in told) is not found
-    assert (tree / mutant.file).read_text() == "def one():\n    return 1\n"
+    assert told.count("not_confirmed=") == (0 if found else mutants.TRIES)
+    assert (tree / mutant.file).read_text().endswith("1\n")
 
 
 def test_an_entry_that_stands_twice_is_refused(tmp_path: Path) -> None:
