@@ -1,5 +1,6 @@
 """Fixtures of every test: a real ZooKeeper with a root of one's own, and servers to break."""
 
+import asyncio
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 from support.cluster import ProcessCluster, process_cluster
+from support.simulation.loop import VirtualLoop
 from support.zookeeper import ZooKeeperRoot, ZooKeeperService, embedded, own_root, service
 
 from vq.devtools.zookeeper import EmbeddedZooKeeper
@@ -28,6 +30,15 @@ for number, default in (
         signal.signal(number, default)
 LONG = os.environ.get("VQ_LONG") == "1"
 hypothesis.settings.load_profile("long" if LONG else "short")
+
+
+def pytest_asyncio_loop_factories(
+    item: pytest.Item,
+) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Give tests that are marked ``virtual_time`` a loop on which waiting takes no time."""
+    if item.get_closest_marker("virtual_time") is not None:
+        return {"virtual": VirtualLoop}
+    return {"real": asyncio.new_event_loop}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

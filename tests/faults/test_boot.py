@@ -15,18 +15,9 @@ from pathlib import Path
 
 import pytest
 from support.cluster import ProcessCluster
-from support.faults import (
-    LONG,
-    Sender,
-    broker_settings,
-    client_of,
-    kill,
-    read_back,
-    settle,
-    times,
-    until,
-)
+from support.faults import LONG, Sender, broker_settings, client_of, kill, read_back, settle, times
 from support.judge import Fault
+from support.waiting import block_until
 from support.zookeeper import admin
 
 from vq.coordination.registry import REGISTER_TIMEOUT_S
@@ -259,7 +250,9 @@ def test_a_second_process_under_one_name_is_refused_while_the_first_lives(
                     assert "start node 'n1' with the directory it had" in said
                     assert json.loads((spec.data / "@identity").read_bytes())["id"] in said
                     sender.wait_sent(50)
-                until(lambda: waiting in patient.spec.log.read_text(), "it finds the name taken")
+                block_until(
+                    lambda: waiting in patient.spec.log.read_text(), "it finds the name taken"
+                )
                 sender.wait_sent(50)
                 assert patient.running
                 if LONG:

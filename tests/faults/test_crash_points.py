@@ -22,10 +22,10 @@ from support.faults import (
     read_files,
     settle,
     times,
-    until,
 )
 from support.judge import Fault
 from support.strace import need_strace, traced, wait_tracer_gone
+from support.waiting import block_until
 
 from vq.devtools.processes import BrokerChild, ask_status
 
@@ -62,7 +62,7 @@ def die_at(
     child = BrokerChild(traced(broker.spec, trace, *options))
     processes.brokers[broker.spec.group] = child
     child.start()
-    until(lambda: not child.running or enough(), f"{call} {number} or the end of a life")
+    block_until(lambda: not child.running or enough(), f"{call} {number} or the end of a life")
     died = not child.running
     child.kill()
     wait_tracer_gone(trace)

@@ -12,8 +12,9 @@ import pytest
 from support.block_files import read_partition
 from support.chaos_proxy import DOWN, UP, ChaosProxy
 from support.cluster import ProcessCluster
-from support.faults import make_rng, times, until
+from support.faults import make_rng, times
 from support.raw_client import RawClient, message
+from support.waiting import block_until
 
 from vq.errors import VqError
 
@@ -54,7 +55,7 @@ def test_without_a_stamp_only_sends_of_unknown_outcome_are_doubled(
             for _ in range(count):
                 send(b"%07d-" % len(acknowledged) + rng.randbytes(rng.choice((0, 100, 2000))))
 
-        until(lambda: _takes(client), "the broker has the partition")
+        block_until(lambda: _takes(client), "the broker has the partition")
         for number in range(cuts):
             send_some(PER_CUT)
             direction = rng.choice([UP, DOWN])

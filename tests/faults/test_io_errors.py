@@ -12,18 +12,10 @@ from pathlib import Path
 import pytest
 from support.ack_order import OPTIONS, Order, check_order, file_system_of
 from support.cluster import ProcessCluster
-from support.faults import (
-    Sender,
-    broker_settings,
-    client_of,
-    make_rng,
-    read_back,
-    settle,
-    times,
-    until,
-)
+from support.faults import Sender, broker_settings, client_of, make_rng, read_back, settle, times
 from support.judge import Fault
 from support.strace import attached, need_strace, read_trace
+from support.waiting import block_until
 
 import vq
 from vq.errors import PartitionFailed
@@ -59,7 +51,7 @@ def break_partition(
     """Send to a new topic until the injected error strikes; return what the trace says."""
     broker = processes.brokers["b1"]
     processes.vq_json("topic", "create", topic)
-    until(lambda: len(states(factory, topic)) == 1, "the broker has the partition")
+    block_until(lambda: len(states(factory, topic)) == 1, "the broker has the partition")
     config = vq.ProducerConfig(send_timeout_s=1.5, batch_records=20)
     trace = tmp_path / f"trace-{topic}"
     path = tmp_path / topic / "s0.jsonl"
@@ -67,9 +59,9 @@ def break_partition(
         attached(broker.pid, trace, *OPTIONS, "-e", inject),
         Sender(factory, topic, path, config=config) as sender,
     ):
-        until(lambda: "failed" in states(factory, topic), f"{topic} fails by {inject}")
+        block_until(lambda: "failed" in states(factory, topic), f"{topic} fails by {inject}")
         refused = sender.refused
-        until(lambda: sender.refused > refused + 5, "later sends are refused")
+        block_until(lambda: sender.refused > refused + 5, "later sends are refused")
         sender.finish()
     return check_order(read_trace(trace), broker.spec.data, broker.spec.address)
 
@@ -122,7 +114,9 @@ def test_an_error_of_the_whole_file_system_is_looked_for_in_every_log(
     trace = tmp_path / "trace"
     inject = "inject=syncfs:error=EIO:when=2+"
     with client_of(processes) as factory:
-        until(lambda: len(states(factory, "t")) == partitions, "the broker has the partitions")
+        block_until(
+            lambda: len(states(factory, "t")) == partitions, "the broker has the partitions"
+        )
         with (
             attached(broker.pid, trace, *OPTIONS, "-e", inject),
             Sender(factory, "t", tmp_path / "h" / "s0.jsonl", rate=600) as sender,

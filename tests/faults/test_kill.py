@@ -21,10 +21,10 @@ from support.faults import (
     read_files,
     settle,
     times,
-    until,
     wait_drained,
 )
 from support.judge import Claim, Fault
+from support.waiting import block_until
 
 import vq
 
@@ -85,9 +85,11 @@ def test_sends_that_outlive_their_deadline_are_unknown_and_never_doubled(
                 sender.wait_sent(100 + rng.randrange(500))
                 before = sender.unknown
                 broker.signal(signal.SIGSTOP)
-                until(lambda: sender.open > 20, "sends without an answer")
+                block_until(lambda: sender.open > 20, "sends without an answer")
                 died += kill(broker)
-                until(lambda before=before: sender.unknown > before, "a send past its deadline")
+                block_until(
+                    lambda before=before: sender.unknown > before, "a send past its deadline"
+                )
                 processes.restart("b1")
             sender.wait_sent(50)
             sender.finish()

@@ -20,7 +20,6 @@ from support.chaos_proxy import DOWN, UP, ChaosProxy
 from support.cluster import ProcessCluster, process_cluster
 from support.faults import (
     LONG,
-    WAIT_S,
     Sender,
     StallWatch,
     broker_settings,
@@ -33,7 +32,6 @@ from support.faults import (
     settle,
     sighted,
     times,
-    until,
     wait_drained,
     wait_leader,
     wait_shared,
@@ -41,6 +39,7 @@ from support.faults import (
 )
 from support.judge import Fault
 from support.topics import create_topic
+from support.waiting import PROCESSES_WAIT_S, block_until
 from support.zookeeper import admin
 from support.zookeeper_log import group_evidence
 
@@ -53,12 +52,12 @@ pytestmark = pytest.mark.slow
 PARTITIONS = 4
 GROUP = "g"
 SESSION_S = 1.5
-#: Acknowledgements need no ZooKeeper; what they wait for is a busy machine.
-STILL_S = 5.0
-#: How long after its return everything works with ZooKeeper again, and how much slower a busy
-#: machine may be: not as slow as a session time-out, since then sessions would end.
-BACK_S = 3.0
-SLACK = 2.5
+#: Acknowledgements need no ZooKeeper; what they wait for is a busy machine. If they did need it,
+#: they would stand still from a session time-out after its end until its return: for 12 s.
+STILL_S = 10.0
+#: How long after its return everything works with ZooKeeper again, on a machine that does nothing
+#: else; the long form has one.
+BACK_S = 7.5 if LONG else PROCESSES_WAIT_S
 
 
 @pytest.fixture
@@ -136,7 +135,7 @@ def wait_service(cluster: ProcessCluster, factory: vq.MessageFactory, topic: str
     begin = time.monotonic()
     create_topic(cluster, topic, partitions=1)
     producer = factory.create_producer()
-    producer.send_sync(vq.Message(topic, b"again"), timeout=WAIT_S)
+    producer.send_sync(vq.Message(topic, b"again"), timeout=PROCESSES_WAIT_S)
     producer.close()
     before = committed(cluster)
     assert before
@@ -145,7 +144,7 @@ def wait_service(cluster: ProcessCluster, factory: vq.MessageFactory, topic: str
         now = committed(cluster)
         return all(now.get(partition, -1) > offset for partition, offset in before.items())
 
-    until(gone_on, "the group commits again, in every partition")
+    block_until(gone_on, "the group commits again, in every partition")
     return time.monotonic() - begin
 
 
@@ -193,7 +192,7 @@ def test_messages_flow_while_zookeeper_is_stopped(own, tmp_path: Path) -> None:
                 sender.wait_sent(50)
         print("in service again after", ", ".join(f"{each:.1f}" for each in back_s), "s;")
         print("since the servers were started", ", ".join(f"{each:.1f}" for each in away_s), "s")
-        assert max(back_s) < BACK_S * SLACK
+        assert max(back_s) < BACK_S
         sender.finish()
         log = read_back(factory, "t")
         wait_drained(log, seen0, seen1)
@@ -244,7 +243,7 @@ def test_sessions_that_end_under_everybody_are_replaced(own, tmp_path: Path) -> 
         seen1 = stack.enter_context(
             member_of(cluster, histories, "m1", session_timeout_s=SESSION_S)
         )
-        until(lambda: len(owned(cluster)) == PARTITIONS, "every partition is owned")
+        block_until(lambda: len(owned(cluster)) == PARTITIONS, "every partition is owned")
         sender.wait_sent(50)
 
         def expire(
@@ -252,11 +251,11 @@ def test_sessions_that_end_under_everybody_are_replaced(own, tmp_path: Path) -> 
         ) -> None:
             old = sighted(lambda: session() or None, f"the {name} has a session")
             link.swallow()
-            until(lambda: session() != old, f"ZooKeeper ends the session of the {name}")
+            block_until(lambda: session() != old, f"ZooKeeper ends the session of the {name}")
             if flowing:
                 sender.wait_sent(20)
             link.heal()
-            until(lambda: session() not in {0, old}, f"the {name} has a session again")
+            block_until(lambda: session() not in {0, old}, f"the {name} has a session again")
             sender.wait_sent(50)
             replaced[name].add(old)
             replaced[name].add(session())
@@ -333,7 +332,7 @@ def test_requests_to_zookeeper_are_cut_at_any_byte(own, tmp_path: Path) -> None:
         sender.finish()
         log = read_back(factory, "t")
         wait_drained(log, *seen)
-        until(lambda: len(owned(cluster)) == PARTITIONS, "every partition is owned")
+        block_until(lambda: len(owned(cluster)) == PARTITIONS, "every partition is owned")
         wait_tidy(cluster, "m0", "m1")
         with admin(cluster.zookeeper) as client:
             assert client.get_children(f"/vq/{cluster.name}/brokers/b1/nodes") == ["n1"]
@@ -366,7 +365,7 @@ def test_the_death_of_a_leader_is_not_noticed_by_messages(
         factory = stack.enter_context(client_of(cluster))
         seen = stack.enter_context(member_of(cluster, histories, "m0", session_timeout_s=10.0))
         sender = stack.enter_context(Sender(factory, "t", histories / "s0.jsonl"))
-        until(lambda: len(owned(cluster)) == PARTITIONS, "every partition is owned")
+        block_until(lambda: len(owned(cluster)) == PARTITIONS, "every partition is owned")
         before = owned(cluster)
         sender.wait_sent(50)
         sender.longest_gap_s = 0.0  # without the start
@@ -419,7 +418,7 @@ def test_a_lost_quorum_ends_no_session(
         for outage_s in outages_s:
             for index in rng.sample(range(3), 2):
                 zookeeper.kill(index)
-            until(lambda: zookeeper.leader() is None, "the last server notices")
+            block_until(lambda: zookeeper.leader() is None, "the last server notices")
             flowed = flow(sender, outage_s)
             assert zookeeper.leader() is None
             faults.append(Fault(f"no quorum for {outage_s:g} s", flowed, strikes=1))
@@ -430,7 +429,7 @@ def test_a_lost_quorum_ends_no_session(
             sender.wait_sent(50)
         print("in service again after", ", ".join(f"{each:.1f}" for each in back_s), "s;")
         print("since the servers were started", ", ".join(f"{each:.1f}" for each in away_s), "s")
-        assert max(back_s) < BACK_S * SLACK
+        assert max(back_s) < BACK_S
         sender.finish()
         log = read_back(factory, "t")
         wait_drained(log, *seen)

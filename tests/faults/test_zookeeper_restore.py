@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.cluster import ProcessCluster, process_cluster
-from support.faults import until
+from support.waiting import block_until
 from support.zookeeper import embedded
 
 from vq.devtools.zookeeper import EmbeddedZooKeeper
@@ -66,7 +66,9 @@ def test_data_of_a_topic_younger_than_the_backup_stay(
     zookeeper.restart()
     if restart:
         cluster.restart("b1")
-    until(lambda: "gone from ZooKeeper and was not deleted" in broker.spec.log.read_text(), "told")
+    block_until(
+        lambda: "gone from ZooKeeper and was not deleted" in broker.spec.log.read_text(), "told"
+    )
     assert blocks(data, "young")[0].startswith(before[0].rstrip(b"\0"))
     cluster.vq_json("produce", "old", stdin=b"more")
 

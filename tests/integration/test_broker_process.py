@@ -4,12 +4,12 @@ import os
 import signal
 import socket
 import struct
-import time
 from pathlib import Path
 
 import pytest
 from support.cluster import ProcessCluster
 from support.raw_client import RawClient, message
+from support.waiting import PROCESSES_WAIT_S, block_until
 from support.zookeeper import admin
 
 from vq.devtools.processes import BrokerChild, BrokerSpec
@@ -153,7 +153,7 @@ def test_half_a_frame_and_garbage_do_not_disturb_others(processes):
             PREFIX.pack(4000, MAGIC_VERSION, 0, 1, 0, 1, 10)[:12],
             struct.pack(">I", 0xFFFF_FFFF) + os.urandom(100),
         ):
-            with socket.create_connection(broker.spec.address, timeout=5) as sock:
+            with socket.create_connection(broker.spec.address, timeout=PROCESSES_WAIT_S) as sock:
                 sock.sendall(data)
                 client.put("t", 0, [message(b"x")])
         with RawClient(broker.spec.address) as broken:
@@ -228,10 +228,7 @@ def test_a_deleted_topic_takes_its_files_out_of_the_way(processes):
     with _connect(broker) as client:
         client.put("t", 0, [message(b"old")])
         assert processes.vq("topic", "delete", "t", "--yes").returncode == 0
-        deadline = time.monotonic() + 10
-        while (broker.spec.data / "t").exists():
-            assert time.monotonic() < deadline, "its directory is still there"
-            time.sleep(0.02)
+        block_until(lambda: not (broker.spec.data / "t").exists(), "its directory goes")
         with pytest.raises(UnknownTopic):
             client.put("t", 0, [message(b"x")])
         _topic(processes)
@@ -254,8 +251,5 @@ def test_a_stop_while_starting_is_quick(processes):
         )
         broker = processes.brokers["b1"] = BrokerChild(spec)
         broker.start()
-        deadline = time.monotonic() + 10
-        while not (spec.data / "@lock").exists():
-            assert time.monotonic() < deadline, "it does not start"
-            time.sleep(0.02)
+        block_until((spec.data / "@lock").exists, "it starts")
         assert broker.stop() == 0  # and not of being killed, when its time was up

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from support.cluster import ProcessCluster, process_cluster
-from support.faults import until
+from support.waiting import block_until
 from support.zookeeper import ZooKeeperService
 
 from vq.cli.worker import Worker, on_schedule, run
@@ -52,7 +52,7 @@ def test_a_topic_that_lacks_a_message_fails_the_work(cluster: ProcessCluster) ->
     with Worker("verify", client=client, topic="t", size=16, sent={"0": 1}) as worker:
         worker.wait_ready().go()
         with pytest.raises(WorkFailed, match="1 are missing"):
-            worker.result(30)
+            worker.result(60)
 
 
 def test_a_temporary_cluster_goes_when_the_measurement_is_told_to_end(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_temporary_cluster_goes_when_the_measurement_is_told_to_end(tmp_path: 
         running.send_signal(signal.SIGTERM)
         assert running.wait(60) == 143
     assert list(tmp_path.iterdir()) == []
-    until(lambda: _processes_of(tmp_path) == [], "ZooKeeper and the broker end")
+    block_until(lambda: _processes_of(tmp_path) == [], "ZooKeeper and the broker end")
 
 
 def _processes_of(directory: Path) -> list[int]:
@@ -132,7 +132,7 @@ def test_every_client_begins_with_what_it_made_frozen(cluster: ProcessCluster) -
         "sys.exit(w.serve({'look': look}))"
     )
     with Worker("look", command=(sys.executable, "-c", program)) as worker:
-        assert worker.wait_ready().go().result(30)["frozen"] > 1_000
+        assert worker.wait_ready().go().result(60)["frozen"] > 1_000
 
 
 def test_a_worker_that_says_nothing_is_given_up() -> None:
@@ -140,4 +140,4 @@ def test_a_worker_that_says_nothing_is_given_up() -> None:
     before = set(threading.enumerate())
     with Worker("nothing", command=silent) as worker, pytest.raises(WorkFailed, match="ended"):
         worker.wait_ready(0.2)
-    until(lambda: set(threading.enumerate()) <= before, "the timer that ended it, ends too")
+    block_until(lambda: set(threading.enumerate()) <= before, "the timer that ended it, ends too")

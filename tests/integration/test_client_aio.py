@@ -4,11 +4,14 @@ import asyncio
 import itertools
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
+from support import waiting
 from support.cluster import ProcessCluster, process_cluster
+from support.waiting import PROCESSES_WAIT_S
 from support.zookeeper import ZooKeeperService
 
 import vq
@@ -26,7 +29,7 @@ from vq.errors import (
 from vq.limits import MESSAGE_BYTES_MAX, MIB
 from vq.model import SendResult, TopicPartition, TopicSettings
 
-WAIT_S = 20.0
+until = partial(waiting.until, timeout_s=PROCESSES_WAIT_S)
 _names = itertools.count()
 
 
@@ -65,12 +68,6 @@ def config_of(cluster: ProcessCluster) -> vq.MessageFactoryConfig:
     return vq.MessageFactoryConfig(
         zookeeper=cluster.zookeeper, cluster=cluster.name, session_timeout_s=30.0
     )
-
-
-async def until(check: Callable[[], object]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not check():
-            await asyncio.sleep(0.002)
 
 
 async def read_all(factory: aio.MessageFactory, topic: str) -> list[bytes]:
@@ -172,7 +169,7 @@ async def test_large_messages_of_many_partitions_keep_to_the_memory_of_their_con
         await producer.send(vq.Message(name, bytes(size), key=f"k{n}"))
     await producer.close()
     most, received = 0, 0
-    async with asyncio.timeout(3 * WAIT_S):
+    async with asyncio.timeout(PROCESSES_WAIT_S):
         async for message in consumer:
             assert len(message.content) == size
             fetchers = [reading.fetcher for reading in core._holds.readings()]
@@ -298,7 +295,7 @@ async def test_shutting_down_under_load_gives_every_message_its_outcome(
     tasks = [asyncio.create_task(producer.send(vq.Message(topic, b"x"))) for _ in range(500)]
     await until(lambda: any(task.done() for task in tasks))
     await other.shutdown()
-    async with asyncio.timeout(WAIT_S):
+    async with asyncio.timeout(PROCESSES_WAIT_S):
         ended = await asyncio.gather(*tasks, return_exceptions=True)
     assert {type(each) for each in ended} <= {SendResult, InvalidState}
     stored = sum(isinstance(each, SendResult) for each in ended)

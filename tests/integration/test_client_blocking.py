@@ -10,7 +10,7 @@ import textwrap
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import pytest
 from support.cluster import ProcessCluster, process_cluster
 from support.threads import in_thread, spawn
 from support.topics import create_topic, delete_topic
+from support.waiting import WAIT_S, block_until
 from support.zookeeper import ZooKeeperService
 
 import vq
@@ -36,7 +37,6 @@ from vq.errors import (
 from vq.limits import MESSAGE_BYTES_MAX
 from vq.model import SendResult, TopicPartition
 
-WAIT_S = 20.0
 _names = itertools.count()
 
 
@@ -56,7 +56,7 @@ def factory(cluster: ProcessCluster) -> Iterator[vq.MessageFactory]:
     before = threading.active_count()
     with vq.MessageFactory(config_of(cluster)) as factory:
         yield factory
-    until(lambda: threading.active_count() <= before)
+    block_until(lambda: threading.active_count() <= before)
 
 
 @pytest.fixture
@@ -71,13 +71,6 @@ def config_of(cluster: ProcessCluster, **settings: Any) -> vq.MessageFactoryConf
     return vq.MessageFactoryConfig(
         zookeeper=cluster.zookeeper, cluster=cluster.name, **{"session_timeout_s": 30.0, **settings}
     )
-
-
-def until(check: Callable[[], object], timeout_s: float = WAIT_S) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not check():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def read_all(factory: vq.MessageFactory, topic: str) -> dict[int, list[vq.Message]]:
@@ -116,7 +109,7 @@ def test_sync_and_async_sends_are_stored_where_they_say(
     results = [producer.send_sync(vq.Message(topic, b"sync"))]
     future = producer.send_async(vq.Message(topic, b"async"), lambda *outcome: told.append(outcome))
     results.append(future.result(WAIT_S))
-    until(lambda: told == [(results[1], None)])
+    block_until(lambda: told == [(results[1], None)])
     consumer = factory.create_consumer()
     for result, content in zip(results, (b"sync", b"async"), strict=True):
         (message,) = consumer.get(topic, result.partition, result.offset, 100)
@@ -208,7 +201,7 @@ def test_a_topic_deleted_while_producing_ends_its_sends_and_nothing_else(
         return None
 
     with in_thread(lambda: work(True)) as first, in_thread(lambda: work(False)) as second:
-        until(lambda: topic in factory._cluster.routes.topics)  # type: ignore[union-attr]
+        block_until(lambda: topic in factory._cluster.routes.topics)  # type: ignore[union-attr]
         delete_topic(cluster, topic)
         ends = [each.result(WAIT_S) for each in (first, second)]
         stop.set()
@@ -230,7 +223,7 @@ def test_a_full_buffer_waits_and_then_refuses(
         begin = time.monotonic()
         with pytest.raises(BufferFull):
             producer.send_async(vq.Message(topic, b"y"), timeout=0.2)
-        assert 0.15 < time.monotonic() - begin < 10.0
+        assert 0.15 < time.monotonic() - begin < WAIT_S
         with in_thread(lambda: producer.send_async(vq.Message(topic, b"z"))) as waiting:
             time.sleep(0.05)
             assert not waiting.done()
@@ -278,11 +271,11 @@ def test_deadlines_hold_while_a_broker_stands_still(
     with stopped(cluster, owner):
         slow = spawn(lambda: producer.send_sync(vq.Message(name, b"slow"), 3 * WAIT_S))
         (queue,) = producer._core._accumulator.topics[name].queues
-        until(lambda: queue.claimed)
+        block_until(lambda: queue.claimed)
         quick = [spawn(lambda: fail(b"quick")) for _ in range(4)]
         with in_thread(lambda: fail(b"behind", direct=False)) as behind:
             errors, took_s = zip(*(each.result(WAIT_S) for each in [*quick, behind]), strict=True)
-        assert all(0.25 < each < 10.0 for each in took_s), f"{took_s}: the slow one has 60 s"
+        assert all(0.25 < each < WAIT_S for each in took_s), f"{took_s}: the slow one has 60 s"
         assert not slow.done()
         assert all(isinstance(error, Refused | OutcomeUnknown) for error in errors), errors
     assert slow.result(WAIT_S).partition == 0
@@ -308,12 +301,12 @@ def test_ctrl_c_in_a_send_leaves_the_other_threads_their_results(
 
         def interrupt() -> None:
             (queue,) = producer._core._accumulator.topics[name].queues
-            until(lambda: queue.claimed)
+            block_until(lambda: queue.claimed)
             others.extend(
                 spawn(lambda: producer.send_sync(vq.Message(name, b"other"), WAIT_S))
                 for _ in range(3)
             )
-            until(lambda: len(queue.pending) == 3)
+            block_until(lambda: len(queue.pending) == 3)
             os.kill(os.getpid(), signal.SIGINT)
 
         with in_thread(interrupt), pytest.raises(KeyboardInterrupt):
@@ -354,7 +347,9 @@ def test_a_killed_broker_costs_nothing_that_was_acknowledged(
     def more_are_acknowledged() -> None:
         """Wait until every thread has had so many more: enough to lose some."""
         counts = [len(each) for each in acknowledged]
-        until(lambda: all(len(e) >= n + 20 for e, n in zip(acknowledged, counts, strict=True)))
+        block_until(
+            lambda: all(len(e) >= n + 20 for e, n in zip(acknowledged, counts, strict=True))
+        )
 
     threads = [spawn(lambda thread=n: work(thread)) for n in range(4)]
     more_are_acknowledged()
@@ -393,7 +388,7 @@ def test_closing_under_load_gives_every_message_its_outcome(
                 sent[number] += 1
 
     threads = [spawn(lambda number=n: work(number)) for n in range(len(sent))]
-    until(lambda: all(sent) and sum(sent) >= 200)
+    block_until(lambda: all(sent) and sum(sent) >= 200)
     closers = [spawn(factory.shutdown) for _ in range(2)]
     for closer in closers:
         closer.result(WAIT_S)
@@ -439,7 +434,7 @@ def test_a_factory_opened_again_and_one_that_cannot_be_opened(
     nowhere = vq.MessageFactoryConfig(zookeeper="127.0.0.1:1", start_timeout_s=0.3)
     with pytest.raises(CoordinationError):
         vq.MessageFactory(nowhere).open()
-    until(lambda: threading.active_count() <= before)
+    block_until(lambda: threading.active_count() <= before)
 
 
 def test_what_is_refused_inside_a_callback(factory: vq.MessageFactory, topic: str) -> None:
@@ -497,7 +492,7 @@ if child == 0:
         except InvalidState as error:
             refused += "fork" in str(error)
     try:
-        pending.result(5)
+        pending.result(60)
     except InvalidState:
         pass
     producer.close()
@@ -508,7 +503,7 @@ if child == 0:
     os._exit(0 if refused == 5 else 1)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 producer.send_sync(vq.Message(topic, b"parent"))
-pending.result(5)
+pending.result(60)
 factory.shutdown()
 """
 
@@ -577,7 +572,7 @@ def test_get_at_boundaries_and_elsewhere(factory: vq.MessageFactory, topic: str)
     assert consumer.get(topic, number, bounds.latest, 100) == []
     begin = time.monotonic()
     assert consumer.get(topic, number, bounds.latest, 100, timeout=0.2) == []
-    assert 0.15 < time.monotonic() - begin < 10.0
+    assert 0.15 < time.monotonic() - begin < WAIT_S
     with pytest.raises(OffsetNotBoundary) as refused:
         consumer.get(topic, number, results[1].offset + 1, 100)
     (second,) = consumer.get(topic, number, results[1].offset, 1)
@@ -601,7 +596,7 @@ def test_two_members_share_and_hand_over_without_a_repetition(
     producer = factory.create_producer()
     sinks = [Sink(), Sink()]
     first = group_of(factory, topic, listener_threads=2).subscribe(topic, 1 << 20, sinks[0]).start()
-    until(lambda: len(first.assignment()) == 4)
+    block_until(lambda: len(first.assignment()) == 4)
     sent = 0
 
     def send(count: int) -> None:
@@ -616,13 +611,13 @@ def test_two_members_share_and_hand_over_without_a_repetition(
     send(400)
     with vq.MessageFactory(config_of(cluster)) as other:
         second = group_of(other, topic).subscribe(topic, 1 << 20, sinks[1]).start()
-        until(lambda: len(second.assignment()) == len(first.assignment()) == 2)
+        block_until(lambda: len(second.assignment()) == len(first.assignment()) == 2)
         send(400)
-        until(lambda: len(sinks[1].messages) >= 50)
+        block_until(lambda: len(sinks[1].messages) >= 50)
         second.close()
         send(400)
-        until(lambda: handled() >= sent)
-    until(lambda: len(first.assignment()) == 4)
+        block_until(lambda: handled() >= sent)
+    block_until(lambda: len(first.assignment()) == 4)
     first.close()
     assert handled() == sent == 1_200
     everything = [int(m.content) for sink in sinks for m in sink.messages]
@@ -647,16 +642,16 @@ def test_where_a_group_begins_and_where_it_goes_on(
     send(b"before")
     sink = Sink()
     with group_of(factory, topic, start_position=start).subscribe(topic, 1000, sink).start() as one:
-        until(lambda: len(one.get_offset(topic)) == 4)
+        block_until(lambda: len(one.get_offset(topic)) == 4)
         send(b"during")
-        until(lambda: sink.messages and sink.messages[-1].content == b"during")
+        block_until(lambda: sink.messages and sink.messages[-1].content == b"during")
         one.commit()
         where = TopicPartition(topic, sink.messages[-1].partition)
         assert one.get_offset(topic)[where] == sink.messages[-1].next_offset
     send(b"between")
     again = Sink()
     with group_of(factory, topic, start_position=start).subscribe(topic, 1000, again).start():
-        until(lambda: again.messages)
+        block_until(lambda: again.messages)
     expected = [b"before", b"during"] if start is vq.StartPosition.EARLIEST else [b"during"]
     assert contents(sink.messages) == expected
     assert contents(again.messages) == [b"between"]
@@ -669,7 +664,7 @@ def test_only_wanted_tags_come(factory: vq.MessageFactory, topic: str) -> None:
     producer.flush(WAIT_S)
     sink = Sink()
     with group_of(factory, topic).subscribe(topic, 1000, sink, "red || green").start():
-        until(lambda: len(sink.messages) == 30)
+        block_until(lambda: len(sink.messages) == 30)
         time.sleep(0.05)
     assert {message.tag for message in sink.messages} == {"red"}
 
@@ -686,7 +681,7 @@ def test_closing_inside_a_listener_is_refused(factory: vq.MessageFactory, topic:
 
     consumer = group_of(factory, topic).subscribe(topic, 1000, listener).start()
     factory.create_producer().send_sync(vq.Message(topic, b"x"))
-    until(lambda: len(refused) == 2)
+    block_until(lambda: len(refused) == 2)
     assert all("its own listener" in each for each in refused)
     consumer.close()
     assert consumer.closed
@@ -701,9 +696,7 @@ def test_five_hundred_partitions(cluster: ProcessCluster, factory: vq.MessageFac
     assert {result.partition for result in results} == set(range(500))
     sink = Sink()
     consumer = group_of(factory, name).subscribe(name, 1 << 16, sink).start()
-    until(lambda: len(sink.messages) >= 2_000, 30)
+    block_until(lambda: len(sink.messages) >= 2_000)
     assert len(consumer.assignment()) == 500
-    begin = time.monotonic()
     consumer.close()
-    assert time.monotonic() - begin < 10
     assert sorted(int(m.content) for m in sink.messages) == list(range(2_000))

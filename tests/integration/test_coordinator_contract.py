@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from kazoo.protocol.states import Callback
+from support.waiting import WAIT_S, block_until, until_true
 from support.zookeeper import ZooKeeperRoot, admin, expire_session
 
 from vq.clock import SystemClock
@@ -36,8 +37,6 @@ from vq.coordination.coordinator import (
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.zk import ZooKeeperCoordinator
 from vq.errors import CoordinationError, InvalidArgument, InvalidState
-
-WAIT_S = 15.0
 
 
 class Ensemble:
@@ -180,7 +179,7 @@ class Real(Ensemble):
         assert client._client is not None
         before = client.session_id
         expire_session(client)  # blocks
-        _block_until(lambda: _session_of(client) not in {0, before})
+        block_until(lambda: _session_of(client) not in {0, before})
 
     def outlive_next(self, client: Coordinator) -> None:
         """End the session between the look at it and the sending, which no check can close."""
@@ -204,10 +203,10 @@ class Real(Ensemble):
         assert client._client is not None
         kazoo = client._client
         full = client._full(path)
-        _block_until(lambda: bool(kazoo._data_watchers.get(full)))  # so the answer was read
+        block_until(lambda: bool(kazoo._data_watchers.get(full)))  # so the answer was read
         with admin(client._hosts) as other:
             other.set(full, b"changed")
-        _block_until(lambda: not kazoo._data_watchers.get(full))  # and the event was
+        block_until(lambda: not kazoo._data_watchers.get(full))  # and the event was
         told = threading.Event()
         kazoo.handler.dispatch_callback(Callback("watch", told.set, ()))
         assert told.wait(WAIT_S)  # what came before it has been handed to the loop
@@ -219,14 +218,6 @@ class Real(Ensemble):
 def _session_of(client: ZooKeeperCoordinator) -> int:
     identity = client._client.client_id if client._client is not None else None
     return identity[0] if identity else 0
-
-
-def _block_until(met: Callable[[], bool]) -> None:
-    """Wait without the loop, as a loop that is held up does."""
-    deadline = time.monotonic() + WAIT_S
-    while not met():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 @pytest.fixture(params=["memory", "real"])
@@ -289,12 +280,6 @@ class States:
             while not met():
                 self._came.clear()
                 await self._came.wait()
-
-
-async def eventually(check: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not await check():
-            await asyncio.sleep(0.01)
 
 
 # Values and versions ----------------------------------------------------------------------------
@@ -581,7 +566,7 @@ async def test_an_event_comes_before_a_read_that_shows_the_change(ensemble: Ense
     async def shows() -> bool:
         return (await client.get("a")).data == b"1"
 
-    await eventually(shows)
+    await until_true(shows)
     await asyncio.sleep(0)
     begin = asyncio.get_running_loop().time()
     if isinstance(client, MemoryCoordinator):
@@ -865,7 +850,7 @@ async def test_the_lease_is_renewed_by_answers_and_by_the_heartbeat(ensemble: En
         await asyncio.sleep(0.02)
         return client.last_reply_monotonic > last
 
-    await eventually(renewed)
+    await until_true(renewed)
 
 
 async def test_the_lease_counts_from_the_sending_not_from_the_answer(ensemble: Ensemble) -> None:

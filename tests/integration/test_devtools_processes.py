@@ -5,26 +5,17 @@ import os
 import signal
 import socket
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support.cluster import ProcessCluster
+from support.waiting import block_until
 from support.zookeeper import ZooKeeperService
 
 from vq.devtools.processes import ChildEnded
 from vq.devtools.zookeeper import free_port
 
 pytestmark = pytest.mark.slow
-
-
-def until(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
-    """Wait for a condition; fail with ``what`` past the deadline."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        time.sleep(0.05)
 
 
 def is_gone(pid: int) -> bool:
@@ -65,7 +56,7 @@ def test_a_second_broker_on_one_data_directory_is_refused(processes: ProcessClus
         ],
         capture_output=True,
         env=processes.environ,
-        timeout=30,
+        timeout=60,
     )
     assert second.returncode == 1
     assert str(spec.data) in second.stderr.decode()
@@ -98,7 +89,7 @@ def test_a_broker_without_zookeeper_says_what_it_waits_for(tmp_path: Path) -> No
         assert running.stderr is not None
         assert address in running.stderr.readline().decode()
         running.send_signal(signal.SIGINT)
-        assert running.wait(30) == 0
+        assert running.wait(60) == 0
 
 
 def test_the_doctor_says_what_to_do_without_zookeeper(tmp_path: Path) -> None:
@@ -107,7 +98,7 @@ def test_the_doctor_says_what_to_do_without_zookeeper(tmp_path: Path) -> None:
         [*ProcessCluster(tmp_path, address).command("doctor", "--json")],
         capture_output=True,
         env={**os.environ, "VQ_ZOOKEEPER": address, "VQ_BROKER_DATA": str(tmp_path)},
-        timeout=30,
+        timeout=60,
     )
     assert ended.returncode == 1
     findings = {each["check"]: each for each in json.loads(ended.stdout)}
@@ -135,10 +126,10 @@ def test_a_file_gives_the_settings_of_a_broker(processes: ProcessCluster, tmp_pa
             return [(r["group"], r["node"], r["answers"]) for r in rows] == [("filed", "n7", "yes")]
 
         try:
-            until(serves, "the broker of the file serves")
+            block_until(serves, "the broker of the file serves")
         finally:
             running.send_signal(signal.SIGTERM)
-        assert running.wait(30) == 0
+        assert running.wait(60) == 0
 
 
 def start_standalone(tmp_path: Path, *more: str) -> "subprocess.Popen[bytes]":
@@ -165,20 +156,20 @@ def test_standalone_takes_everything_down_with_it(
         assert len(told["brokers"]) == 2
         pids = [broker["pid"] for broker in told["brokers"]]
         second = start_standalone(tmp_path)
-        _, said = second.communicate(timeout=30)
+        _, said = second.communicate(timeout=60)
         assert second.returncode == 1
         assert b"another `vq standalone` runs in" in said
         running.send_signal(number)
         code = running.wait(60)
     assert code == (-signal.SIGKILL if number == signal.SIGKILL else 0)
-    until(lambda: all(map(is_gone, pids)), "the brokers are gone")
+    block_until(lambda: all(map(is_gone, pids)), "the brokers are gone")
     host, port = told["zookeeper"].split(":")
 
     def refused() -> bool:
         with socket.socket() as probe:
             return probe.connect_ex((host, int(port))) != 0
 
-    until(refused, "ZooKeeper is gone")
+    block_until(refused, "ZooKeeper is gone")
 
 
 def test_standalone_names_a_port_that_is_taken_before_it_starts_anything(tmp_path: Path) -> None:
@@ -188,7 +179,7 @@ def test_standalone_names_a_port_that_is_taken_before_it_starts_anything(tmp_pat
         port = taken.getsockname()[1]
         for flag in ("--port", "--zookeeper-port"):
             with start_standalone(tmp_path, flag, str(port), "--brokers", "1") as running:
-                out, said = running.communicate(timeout=30)
+                out, said = running.communicate(timeout=60)
             assert running.returncode == 1
             assert out == b""
             assert f"port {port}" in said.decode()
@@ -200,7 +191,7 @@ def test_standalone_refuses_one_port_for_two_before_it_starts_anything(tmp_path:
     first = free_port()
     flags = ("--port", str(first), "--brokers", "2", "--zookeeper-port", str(first))
     with start_standalone(tmp_path, *flags) as running:
-        out, said = running.communicate(timeout=30)
+        out, said = running.communicate(timeout=60)
     assert running.returncode == 2
     assert out == b""
     assert f"--zookeeper-port {first} is also the port of broker b1" in said.decode()
@@ -209,6 +200,6 @@ def test_standalone_refuses_one_port_for_two_before_it_starts_anything(tmp_path:
 
 def test_standalone_has_its_own_zookeeper(tmp_path: Path) -> None:
     with start_standalone(tmp_path, "--zookeeper", "127.0.0.1:1") as running:
-        _, said = running.communicate(timeout=30)
+        _, said = running.communicate(timeout=60)
     assert running.returncode == 2
     assert b"--zookeeper-port" in said

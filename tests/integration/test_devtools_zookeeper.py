@@ -6,12 +6,11 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support.faults import wait_leader
+from support.waiting import block_until
 from support.zookeeper import admin
 
 from vq.coordination.four_letter import four_letter_word
@@ -19,14 +18,6 @@ from vq.devtools.zookeeper import EmbeddedZooKeeper
 from vq.errors import CoordinationError, InvalidState
 
 pytestmark = pytest.mark.slow
-WAIT_S = 20.0
-
-
-def until(check: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not check():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.01)
 
 
 def is_alive(pid: int) -> bool:
@@ -124,7 +115,7 @@ def test_the_server_dies_with_its_parent(tmp_path: Path) -> None:
         parent.kill()
         parent.wait()
         parent.stdout.close()
-    until(lambda: not is_alive(pid))
+    block_until(lambda: not is_alive(pid))
 
 
 def test_the_server_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
@@ -149,7 +140,7 @@ def test_a_paused_server_answers_again_after_resume(make_zookeeper) -> None:
     server.pause()
     assert four_letter_word("127.0.0.1", server.port, "srvr", timeout_s=0.2) == ""
     server.resume()
-    until(lambda: "Mode: standalone" in four_letter_word("127.0.0.1", server.port, "srvr"))
+    block_until(lambda: "Mode: standalone" in four_letter_word("127.0.0.1", server.port, "srvr"))
 
 
 def test_stopping_a_paused_server_works(make_zookeeper) -> None:
@@ -195,6 +186,6 @@ def test_a_server_that_is_killed_by_others_is_noticed(make_zookeeper) -> None:
     server = make_zookeeper()
     [pid] = server.pids
     os.kill(pid, signal.SIGKILL)
-    until(lambda: server.pids == [])
+    block_until(lambda: server.pids == [])
     server.start()
     assert server.pids != [pid]

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import cast
 
 import pytest
+from support.waiting import WAIT_S
 
 from vq.errors import AddressUnavailable, Unreachable
 from vq.model import Address
 from vq.remoting.memory import MemoryNetwork
 from vq.remoting.transport import Network, TcpNetwork, tune
 
-DEADLINE_S = 10.0
 HERE = Address("127.0.0.1", 0)
 
 
@@ -77,7 +77,7 @@ class End(asyncio.Protocol):
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until ``condition`` holds; it is looked at after every event of this end."""
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(WAIT_S):
             while not condition():
                 self._changed.clear()
                 await self._changed.wait()
@@ -100,7 +100,7 @@ async def pair(network: Network) -> AsyncIterator[tuple[End, End]]:
     _, client = await network.connect(listener.address, End)
     listener.close()
     try:
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(WAIT_S):
             while not ends or not ends[0].log:
                 await asyncio.sleep(0)
         yield client, ends[0]
@@ -226,7 +226,7 @@ async def test_a_reader_that_pauses_holds_the_writer_back(network: Network) -> N
         server.transport.pause_reading()
         assert not server.transport.is_reading()
         sent = 0
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(WAIT_S):
             while client.writing:
                 client.transport.write(b"p" * 256 * 1024)
                 sent += 256 * 1024
@@ -269,7 +269,7 @@ async def test_many_connections_at_once(network: Network) -> None:
             self.transport.write(data)
 
     listener = await network.listen(HERE, Echo)
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(WAIT_S):
         clients = [(await network.connect(listener.address, End))[1] for _ in range(100)]
     for number, client in enumerate(clients):
         client.transport.write(b"%d;" % number * 50)
@@ -303,7 +303,7 @@ async def listening(network: Network) -> AsyncIterator[tuple[Address, list[End]]
             await end.until(lambda end=end: end.lost)
 
 
-def soon(seconds: float = DEADLINE_S) -> float:
+def soon(seconds: float = WAIT_S) -> float:
     return time.monotonic() + seconds
 
 
@@ -351,7 +351,7 @@ async def test_a_stream_waits_no_longer_than_its_deadline(network: Network) -> N
         begin = time.monotonic()
         with pytest.raises(TimeoutError):
             await asyncio.to_thread(stream.receive, soon(0.05))
-        assert 0.04 < time.monotonic() - begin < DEADLINE_S
+        assert 0.04 < time.monotonic() - begin < WAIT_S
         for call in (lambda: stream.receive(soon(-1)), lambda: stream.send(b"x", soon(-1))):
             with pytest.raises(TimeoutError):
                 await asyncio.to_thread(call)

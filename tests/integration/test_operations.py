@@ -8,13 +8,12 @@ kill -9, a flipped byte ──▶ quarantined, and told by every command
 import json
 import os
 import shutil
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.cluster import ProcessCluster
+from support.waiting import block_until
 from support.zookeeper import admin
 
 import vq
@@ -22,8 +21,9 @@ from vq.errors import PartitionQuarantined
 from vq.store.format import CONTROL_BYTES
 
 pytestmark = pytest.mark.slow
-LINES = [f"m{number}" for number in range(6)]
-BATCH = CONTROL_BYTES + 20 + 2  # with one message of two bytes
+#: Long enough that one is not found in the random bytes of an id or a checksum.
+LINES = [f"message-{number}" for number in range(6)]
+BATCH = CONTROL_BYTES + 20 + len(LINES[0])  # with one message
 
 
 def consumed(cluster: ProcessCluster, group: str, count: int) -> list[str]:
@@ -54,7 +54,7 @@ def damaged(processes: ProcessCluster) -> Path:
     shutil.copytree(topic, processes.directory / "t.copy")
     (block,) = (topic / "0").glob("*.block")
     content = bytearray(block.read_bytes())
-    third = content.index(b"m2")
+    third = content.index(LINES[2].encode())
     assert third > 3 * CONTROL_BYTES
     content[third] ^= 1
     block.write_bytes(content)
@@ -101,7 +101,7 @@ def test_a_consumer_that_waits_at_damage_is_told_and_goes_on_once_it_is_put_righ
         consumer = factory.create_consumer(vq.ConsumerConfig(group="waits"))
         consumer.subscribe("t", 1 << 20, lambda message: lines.append(message.content.decode()))
         consumer.start()
-        until(consumer.troubles)
+        block_until(consumer.troubles)
         assert lines == LINES[:2]
         (trouble,) = consumer.troubles().values()
         assert isinstance(trouble.error, PartitionQuarantined)
@@ -111,7 +111,7 @@ def test_a_consumer_that_waits_at_damage_is_told_and_goes_on_once_it_is_put_righ
             (row,) = processes.vq_json("group", "describe", "waits")["partitions"]
             return dict(row)
 
-        until(lambda: described()["stopped"] is not None)
+        block_until(lambda: described()["stopped"] is not None)
         row = described()
         assert row["stopped"].startswith("PartitionQuarantined: ")
         assert (row["stopped_at"], row["stopped_since_ms"]) == (trouble.offset, trouble.since_ms)
@@ -122,16 +122,9 @@ def test_a_consumer_that_waits_at_damage_is_told_and_goes_on_once_it_is_put_righ
         shutil.rmtree(damaged)
         shutil.copytree(processes.directory / "t.copy", damaged)
         processes.restart("b1")
-        until(lambda: lines == LINES)
+        block_until(lambda: lines == LINES)
         assert consumer.troubles() == {}
-        until(lambda: described()["stopped"] is None)
-
-
-def until(check: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
-    while not check():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+        block_until(lambda: described()["stopped"] is None)
 
 
 def test_the_rest_of_a_damaged_partition_can_be_given_up(
@@ -234,7 +227,7 @@ def test_a_group_goes_on_behind_a_message_that_is_lost(processes: ProcessCluster
     first, _, lost, following, *_ = _messages(processes, "0", "--count", str(len(LINES)))
     (block,) = (broker.spec.data / "t" / "0").glob("*.block")
     content = block.read_bytes()
-    place = content.index(b"m2")
+    place = content.index(LINES[2].encode())
     _write(block, place, content[place] ^ 1)
 
     assert consumed(processes, "g", 2) == LINES[:2]

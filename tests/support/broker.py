@@ -2,19 +2,20 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import google_crc32c
+from support.simulation.loop import clock_of_loop
+from support.waiting import WAIT_S
 
 from vq.broker.config import BrokerConfig, ConnectionLimits
 from vq.broker.flusher import FlushRunner, LoopFlusher
 from vq.broker.node import BrokerNode
 from vq.broker.runner import InlineRunner, Lane
-from vq.clock import SystemClock
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.topics import create_topic
 from vq.model import Address, TopicSettings
@@ -30,21 +31,6 @@ from vq.store.record import encode_record
 T = TypeVar("T")
 
 DATA = Path("/data")
-WAIT_S = 5.0
-
-
-async def until(check: Callable[[], object], *, timeout_s: float = WAIT_S) -> None:
-    """Let the loop run until ``check()`` is true."""
-    async with asyncio.timeout(timeout_s):
-        while not check():
-            await asyncio.sleep(0.001)
-
-
-async def until_true(check: Callable[[], Awaitable[object]], *, timeout_s: float = WAIT_S) -> None:
-    """Ask again until ``await check()`` is true."""
-    async with asyncio.timeout(timeout_s):
-        while not await check():
-            await asyncio.sleep(0.001)
 
 
 class HeldFlusher(LoopFlusher):
@@ -109,7 +95,7 @@ class HeldRunner(InlineRunner):
 class MemoryCluster:
     """ZooKeeper, network and disks of a cluster in memory."""
 
-    ensemble: MemoryEnsemble = field(default_factory=MemoryEnsemble)
+    ensemble: MemoryEnsemble = field(default_factory=lambda: MemoryEnsemble(clock=clock_of_loop()))
     network: MemoryNetwork = field(default_factory=MemoryNetwork)
     disks: dict[str, MemoryDisk] = field(default_factory=dict)
     flushers: dict[str, HeldFlusher] = field(default_factory=dict)
@@ -119,7 +105,7 @@ class MemoryCluster:
 
     def node(self, group: str = "b1", **settings: Any) -> BrokerNode:
         """Return a node of its own group, not started; its disk outlives it."""
-        clock = SystemClock()
+        clock = self.ensemble.clock
         disk = self.disks.setdefault(group, MemoryDisk())
         config = BrokerConfig(
             **{

@@ -10,7 +10,7 @@ from support.broker import MemoryCluster
 from vq import aio
 from vq.client.cluster import ClusterClient
 from vq.client.config import MessageFactoryConfig
-from vq.clock import Clock, SystemClock
+from vq.clock import Clock
 
 HOST = "client"
 
@@ -37,7 +37,7 @@ def cluster_client(
             "test", session_timeout_s=settings.get("session_timeout_s", 4.0)
         ),
         network=cluster.network.at(host),
-        clock=clock or SystemClock(),
+        clock=clock or cluster.ensemble.clock,
         rng=random.Random(seed),
     )
 

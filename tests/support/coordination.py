@@ -1,9 +1,10 @@
 """Helpers for tests over the in-memory coordination twin: clients, waiting, faults."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
+
+from support.waiting import WAIT_S, until
 
 from vq.clock import SystemClock
 from vq.coordination.coordinator import Coordinator, SessionState
@@ -12,8 +13,6 @@ from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.paths import CommittedOffset
 from vq.coordination.registry import BrokerRegistration
 from vq.model import Address
-
-WAIT_S = 10.0
 
 
 @asynccontextmanager
@@ -92,13 +91,6 @@ class LeadingBroker:
     def _leads(self, registered: Registered | None) -> None:
         self.registered = registered
         self._on_change(registered)
-
-
-async def until(check: Callable[[], object], *, timeout_s: float = WAIT_S) -> None:
-    """Let the loop run until ``check()`` is true."""
-    async with asyncio.timeout(timeout_s):
-        while not check():
-            await asyncio.sleep(0.001)
 
 
 async def expire(ensemble: MemoryEnsemble, client: MemoryCoordinator) -> None:

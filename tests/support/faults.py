@@ -20,6 +20,7 @@ from support.block_files import read_partition
 from support.cluster import ProcessCluster
 from support.history import History, name_of, read_histories
 from support.judge import Evidence, Fault, Verdict, judge
+from support.waiting import PROCESSES_WAIT_S, block_until
 from support.zookeeper import admin
 
 import vq
@@ -27,7 +28,6 @@ from vq.devtools.processes import BrokerChild
 from vq.devtools.zookeeper import EmbeddedZooKeeper
 
 LONG = os.environ.get("VQ_LONG") == "1"
-WAIT_S = 60.0
 _TICK_S = 0.005
 
 T = TypeVar("T")
@@ -45,15 +45,7 @@ def make_rng() -> random.Random:
     return random.Random(seed)
 
 
-def until(condition: Callable[[], object], what: object, timeout_s: float = WAIT_S) -> None:
-    """Wait for a condition; fail with ``what``, as it reads then, past the deadline."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
-        time.sleep(0.01)
-
-
-def sighted(look: Callable[[], T | None], what: object, timeout_s: float = WAIT_S) -> T:
+def sighted(look: Callable[[], T | None], what: object, timeout_s: float = PROCESSES_WAIT_S) -> T:
     """Wait until ``look`` returns something, not None; return that. Another look may see less."""
     found: T | None = None
 
@@ -62,7 +54,7 @@ def sighted(look: Callable[[], T | None], what: object, timeout_s: float = WAIT_
         found = look()
         return found is not None
 
-    until(there, what, timeout_s)
+    block_until(there, what, timeout_s=timeout_s)
     assert found is not None
     return found
 
@@ -145,10 +137,10 @@ class Sender(threading.Thread):
         """How many sends have no outcome yet."""
         return self.begun - self.sent - self.refused - self.unknown
 
-    def wait_sent(self, more: int, timeout_s: float = WAIT_S) -> None:
+    def wait_sent(self, more: int, timeout_s: float = PROCESSES_WAIT_S) -> None:
         """Wait until so many more messages were acknowledged."""
         goal = self.sent + more
-        until(lambda: self.sent >= goal or self.failure, self, timeout_s)
+        block_until(lambda: self.sent >= goal or self.failure, self, timeout_s=timeout_s)
 
     def finish(self) -> None:
         """Stop sending, wait until every send has its outcome, end the history."""
@@ -278,7 +270,7 @@ def member_of(
 def wait_drained(log: Mapping[int, Sequence[tuple[int, str]]], *seen: Places) -> None:
     """Wait until a group has received everything."""
     every = {(p, offset) for p, messages in log.items() for offset, _ in messages}
-    until(lambda: not every - set().union(*seen), "the group receives everything")
+    block_until(lambda: not every - set().union(*seen), "the group receives everything")
 
 
 def owners(cluster: ProcessCluster, group: str, topic: str) -> dict[int, tuple[str, int]]:
@@ -364,7 +356,7 @@ def wait_tidy(cluster: ProcessCluster, *members: str, senders: int = 1) -> None:
         wrong[:] = strays(cluster, *members, senders=senders)
         return not wrong
 
-    until(tidy, wrong)
+    block_until(tidy, wrong)
 
 
 # The end of a run -----------------------------------------------------------------------------

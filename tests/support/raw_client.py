@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import google_crc32c
+from support.waiting import PROCESSES_WAIT_S
 
 from vq.errors import VqError
 from vq.remoting import wire_pb2 as wire
@@ -27,7 +28,7 @@ class RawClient:
     """
 
     def __init__(
-        self, address: tuple[str, int], *, hello: bool = True, timeout_s: float = 10.0
+        self, address: tuple[str, int], *, hello: bool = True, timeout_s: float = PROCESSES_WAIT_S
     ) -> None:
         self.sock = socket.create_connection(address, timeout=timeout_s)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

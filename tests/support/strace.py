@@ -12,7 +12,6 @@ import re
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -20,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from support.faults import until
+from support.waiting import block_until
 from support.zookeeper import forbidden, unavailable
 
 from vq.devtools.processes import BrokerSpec
@@ -48,7 +47,9 @@ def _why_not(*, attaching: bool) -> str:
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
         ) as tracer:
-            until(lambda: tracer.poll() is not None or _all_traced(sleeper.pid), "strace traces")
+            block_until(
+                lambda: tracer.poll() is not None or _all_traced(sleeper.pid), "strace traces"
+            )
             sleeper.kill()
             assert tracer.stderr is not None
             said = tracer.stderr.read().decode()
@@ -87,7 +88,7 @@ def attached(pid: int, trace: Path, *strace: str) -> Iterator[None]:
         stderr=subprocess.PIPE,
     ) as tracer:
         try:
-            until(lambda: tracer.poll() is not None or _all_traced(pid), "strace is attached")
+            block_until(lambda: tracer.poll() is not None or _all_traced(pid), "strace is attached")
             if tracer.poll() is not None:
                 assert tracer.stderr is not None
                 raise AssertionError(f"strace ended: {tracer.stderr.read().decode()}")
@@ -106,12 +107,12 @@ def _all_traced(pid: int) -> bool:
         return False
 
 
-def wait_tracer_gone(trace: Path, timeout_s: float = 30.0) -> None:
+def wait_tracer_gone(trace: Path) -> None:
     """Wait until nobody writes to ``trace`` any more."""
-    deadline = time.monotonic() + timeout_s
-    while any(_has_open(process, trace) for process in Path("/proc").glob("[0-9]*")):
-        assert time.monotonic() < deadline, f"strace still writes to {trace}"
-        time.sleep(0.01)
+    block_until(
+        lambda: not any(_has_open(process, trace) for process in Path("/proc").glob("[0-9]*")),
+        f"strace no longer writes to {trace}",
+    )
 
 
 def _has_open(process: Path, path: Path) -> bool:

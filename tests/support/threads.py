@@ -6,10 +6,9 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TypeVar
 
-T = TypeVar("T")
+from support.waiting import WAIT_S
 
-#: No correct test waits as long; a thread that is still there then hangs.
-JOIN_S = 20.0
+T = TypeVar("T")
 
 
 def spawn(work: Callable[[], T]) -> "Future[T]":
@@ -31,4 +30,4 @@ def in_thread(work: Callable[[], T]) -> "Iterator[Future[T]]":
     """Run ``work`` in a thread, and have it ended before the block is left."""
     done = spawn(work)
     yield done
-    done.exception(JOIN_S)
+    done.exception(WAIT_S)

@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from vq.clock import Clock, SystemClock
+
 T = TypeVar("T")
 
 #: Turns of the loop at one moment after which it is taken to spin.
@@ -169,6 +171,12 @@ class SimulatedClock:
     def monotonic(self) -> float:
         """See ``vq.clock.Clock``."""
         return self._loop.time()
+
+
+def clock_of_loop() -> Clock:
+    """Return the clock of the running loop: a ``VirtualLoop``'s own, else the system's."""
+    loop = asyncio.get_running_loop()
+    return SimulatedClock(loop) if isinstance(loop, VirtualLoop) else SystemClock()
 
 
 def generator(seed: int, name: str) -> random.Random:

@@ -4,8 +4,9 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from support.broker import memory_cluster, until_true
+from support.broker import memory_cluster
 from support.client import factory_of
+from support.waiting import WAIT_S, until_true
 
 from vq import admin, aio
 from vq.admin import verification
@@ -21,7 +22,7 @@ async def consumed(factory: aio.MessageFactory, count: int) -> list[bytes]:
     config = ConsumerConfig(group="g", max_wait_s=0.2)
     async with await factory.create_consumer(config) as consumer:
         found: list[bytes] = []
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WAIT_S):
             async for message in consumer.subscribe("t"):
                 found.append(message.content)
                 if len(found) == count:

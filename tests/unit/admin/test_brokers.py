@@ -5,8 +5,9 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from support.broker import MemoryCluster, memory_cluster, until_true
+from support.broker import MemoryCluster, memory_cluster
 from support.client import started
+from support.waiting import until_true
 
 from vq.admin import brokers
 from vq.admin.brokers import BadPartition, Damage, all_statuses, broker_status, master_of, ping

@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.broker import MemoryCluster, memory_cluster, until
+from support.broker import MemoryCluster, memory_cluster
 from support.client import factory_of, started
+from support.waiting import WAIT_S, until
 
 from vq import aio
 from vq.admin.resets import Goal, Reset, Target, carry_out, plan_reset
@@ -63,7 +64,7 @@ async def consumed(factory: aio.MessageFactory, count: int, **settings: Any) -> 
     async with await factory.create_consumer(config) as consumer:
         consumer.subscribe("t")
         found: list[bytes] = []
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WAIT_S):
             async for message in consumer:
                 found.append(message.content)
                 if len(found) == count:
@@ -169,7 +170,7 @@ async def test_a_group_with_members_is_not_reset(
         async with await factory.create_consumer(config) as consumer:
             consumer.subscribe("t")
             messages = aiter(consumer)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(WAIT_S):
                 assert (await anext(messages)).content == b"1"
                 planned = [await plan_one(client, EARLIEST)]
                 before = await committed(client)

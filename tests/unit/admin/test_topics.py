@@ -5,8 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.broker import MemoryCluster, memory_cluster, until_true
+from support.broker import MemoryCluster, memory_cluster
 from support.client import factory_of, started
+from support.waiting import until_true
 
 from vq.admin import topics
 from vq.admin.brokers import Damage

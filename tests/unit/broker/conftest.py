@@ -4,7 +4,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import pytest
-from support.broker import Client, HeldFlusher, MemoryCluster, memory_cluster, until
+from support.broker import Client, HeldFlusher, MemoryCluster, memory_cluster
+from support.waiting import until
 
 from vq.broker.node import BrokerNode
 from vq.store.memory_disk import MemoryDisk

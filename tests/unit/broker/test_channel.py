@@ -7,7 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.broker import message, until
+from support.broker import message
+from support.waiting import WAIT_S, until
 
 from vq.broker.channel import Channel
 from vq.coordination.topics import change_settings, describe_topic
@@ -37,7 +38,7 @@ from vq.store.record import decode_records
 async def outcome(put: "asyncio.Future[Any]") -> type[Exception] | None:
     """Return the kind of error a PUT ended with, None if it was acknowledged."""
     try:
-        decode_reply(await asyncio.wait_for(put, 5))
+        decode_reply(await asyncio.wait_for(put, WAIT_S))
     except VqError as error:
         return type(error)
     return None
@@ -92,7 +93,7 @@ async def test_what_arrives_during_a_flush_shares_the_next_one(served):
     ]
     await until(lambda: served.node._server.requests_waiting == 21)
     served.flusher.release()
-    await asyncio.wait_for(asyncio.gather(first, *waiting), 5)
+    await asyncio.wait_for(asyncio.gather(first, *waiting), WAIT_S)
     assert served.flusher.submissions == before + 2
 
 

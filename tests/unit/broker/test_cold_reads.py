@@ -4,7 +4,8 @@ import asyncio
 import threading
 
 import pytest
-from support.broker import Client, MemoryCluster, message, until
+from support.broker import Client, MemoryCluster, message
+from support.waiting import WAIT_S, until
 
 from vq.broker.runner import InlineRunner, Lane, ThreadRunner
 from vq.remoting import wire_pb2 as wire
@@ -44,7 +45,7 @@ async def test_a_get_of_cold_bytes_waits_beside_the_loop(cold):
         await cold.client.put("t", 0, [message(b"y")])
         assert not waiting.done()
         assert not cold.disk.fetched
-    assert len((await asyncio.wait_for(waiting, 5)).body) > 0
+    assert len((await asyncio.wait_for(waiting, WAIT_S)).body) > 0
     assert len(cold.disk.fetched) == 1
     await cold.client.get("t", 0, cold.starts[0])
     assert len(cold.disk.fetched) == 1, "warm bytes are not fetched again"
@@ -57,7 +58,7 @@ async def test_cold_reads_of_one_connection_come_one_after_the_other(cold):
         await until(lambda: cold.runner.waiting)
         await cold.client.status()
         assert cold.runner.waiting == 1
-    frames = await asyncio.wait_for(asyncio.gather(*waiting), 5)
+    frames = await asyncio.wait_for(asyncio.gather(*waiting), WAIT_S)
     assert all(frame.status == 0 and frame.body for frame in frames)
 
 
@@ -85,7 +86,7 @@ async def test_a_filter_fetches_what_it_looks_through(cold):
         (queued,) = cold.reads._waiting.values()
         assert not queued, "the time-out had the same bytes fetched once more"
         assert not waiting.done()
-    frame = await asyncio.wait_for(waiting, 5)
+    frame = await asyncio.wait_for(waiting, WAIT_S)
     assert frame.status == 0
     assert not frame.body
     assert len(cold.disk.fetched) == 1
@@ -100,7 +101,7 @@ async def test_a_fetch_of_cold_bytes_waits_beside_the_loop(cold, tags):
         await until(lambda: cold.runner.waiting)
         await cold.client.put("t", 0, [message(b"y")])
         assert not waiting.done()
-    frame = await asyncio.wait_for(waiting, 5)
+    frame = await asyncio.wait_for(waiting, WAIT_S)
     assert frame.status == 0
     assert frame.body
 
@@ -111,7 +112,7 @@ async def test_a_partition_removed_while_its_bytes_are_fetched_is_not_answered(c
         cold.client.send_fetch(0, wire.FetchPartition(**WHERE, offset=cold.starts[0]))
         await until(lambda: cold.runner.waiting)
         waiting = cold.client.send_fetch(1, removed=[1], max_wait_ms=50)
-    frame = await asyncio.wait_for(waiting, 5)
+    frame = await asyncio.wait_for(waiting, WAIT_S)
     assert frame.status == 0
     assert not frame.body
     assert "failed" not in caplog.text
@@ -123,7 +124,7 @@ async def test_lanes_do_not_wait_for_each_other():
     try:
         held = asyncio.ensure_future(runner.run(gate.wait))
         for lane in set(Lane) - {Lane.LOGS}:
-            assert await asyncio.wait_for(runner.run(lambda: 7, lane), 5) == 7
+            assert await asyncio.wait_for(runner.run(lambda: 7, lane), WAIT_S) == 7
         assert not held.done()
     finally:
         gate.set()
@@ -135,14 +136,14 @@ async def test_lanes_do_not_wait_for_each_other():
 async def test_a_call_that_hangs_does_not_hold_up_the_loop_at_the_end():
     """Closing waits for calls under way, beside the loop; whoever does not want to wait may go."""
     runner, gate = ThreadRunner(), threading.Event()
-    held = asyncio.ensure_future(runner.run(lambda: gate.wait(10), Lane.PURGE))
+    held = asyncio.ensure_future(runner.run(lambda: gate.wait(2 * WAIT_S), Lane.PURGE))
     await asyncio.sleep(0)
-    with pytest.raises(TimeoutError):  # it would be the gate's 10 s if the loop stood still
+    with pytest.raises(TimeoutError):  # it would return, late, if the loop stood still
         async with asyncio.timeout(0.01):
             await runner.close()
     with pytest.raises(RuntimeError):
         await runner.run(lambda: 7)
     closing = asyncio.ensure_future(runner.close())
     gate.set()
-    await asyncio.wait_for(closing, 5)
+    await asyncio.wait_for(closing, WAIT_S)
     assert held.done()

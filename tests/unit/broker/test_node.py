@@ -5,11 +5,11 @@ import dataclasses
 import json
 import logging
 import threading
-import time
 from pathlib import Path
 
 import pytest
-from support.broker import DATA, Client, message, until
+from support.broker import DATA, Client, message
+from support.waiting import WAIT_S, until
 
 from vq.broker.epoch_file import read_epoch
 from vq.broker.partition_state import State
@@ -56,7 +56,7 @@ async def test_a_started_node_is_registered_and_leads_its_group(cluster):
         state = await read_state(admin, "b1")
         assert (state.epoch, state.master, state.insync) == (1, "n1", ("n1",))
         await until(lambda: node._disk_watch.total)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WAIT_S):
             while await admin.exists(BrokerLoad.path("b1", "n1")) is None:
                 await asyncio.sleep(0.001)
 
@@ -167,7 +167,7 @@ async def test_a_dead_process_of_the_same_directory_does_not_block_the_next(serv
     ensemble._sessions[session].timer.cancel()  # it never ends: whoever waits for that, hangs
     served.cluster.network.kill("b1")
     served.disk._locks.clear()  # the kernel does this for a real process
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(WAIT_S):
         node = await served.cluster.start()
     client = await Client.connect(served.cluster.network, node.address)
     assert [r.payload for r in decode_records((await client.get("t", 0, 0))[1], 0)] == [b"kept"]
@@ -277,7 +277,7 @@ async def test_a_node_whose_coordinator_gave_up_says_that_it_cannot_go_on(served
     await served.client.put("t", 0, [message(b"kept")])
     assert not failed.done()
     served.cluster.coordinators["b1"].give_up("five clients died")
-    error = await asyncio.wait_for(failed, 5)
+    error = await asyncio.wait_for(failed, WAIT_S)
     assert isinstance(error, CoordinationError)
     assert "b1/n1" in str(error)
     assert "five clients died" in str(error)
@@ -423,7 +423,7 @@ async def test_who_waits_on_a_deleted_topic_is_told(served, stored):
     async with served.cluster.admin() as admin:
         await delete_topic(admin, "t")
     with pytest.raises(UnknownTopic):
-        decode_reply(await asyncio.wait_for(waiting, 5))
+        decode_reply(await asyncio.wait_for(waiting, WAIT_S))
 
 
 async def test_a_log_that_is_opened_while_its_topic_goes_is_closed(served):
@@ -579,7 +579,7 @@ async def test_a_stop_finishes_flushes_and_refuses_new_puts(served):
     served.flusher.release()
     decode_reply(await waiting)
     await stopping
-    await asyncio.wait_for(served.client.closed.wait(), 5)
+    await asyncio.wait_for(served.client.closed.wait(), WAIT_S)
     assert isinstance(served.client.closing, ShuttingDown)
     async with served.cluster.admin() as admin:
         assert await admin.exists(BrokerNode.path("b1", "n1")) is None
@@ -597,7 +597,7 @@ async def test_a_stop_ends_within_its_bound_whatever_hangs(served):
     client.send_put("u", number, [message(b"x")])
     await until(lambda: node._server.requests_waiting == 1)
     begin = asyncio.get_running_loop().time()
-    assert await asyncio.wait_for(node.stop(), 5) is False
+    assert await asyncio.wait_for(node.stop(), WAIT_S) is False
     assert asyncio.get_running_loop().time() - begin >= 0.1, "what hangs has its time"
 
 
@@ -615,7 +615,7 @@ async def test_waiting_gets_end_at_a_stop(served):
     await until(lambda: served.node._server.reads_waiting == 1)
     await served.node.stop()
     with pytest.raises(ShuttingDown):
-        decode_reply(await asyncio.wait_for(waiting, 5))
+        decode_reply(await asyncio.wait_for(waiting, WAIT_S))
 
 
 # STATUS -------------------------------------------------------------------------------------------
@@ -643,18 +643,16 @@ async def test_a_lane_that_hangs_holds_up_neither_the_loop_nor_the_stop(cluster)
     await node.start()
     entered, gate = threading.Event(), threading.Event()
 
-    def hang() -> None:
+    def hang() -> bool:
         entered.set()
-        gate.wait(10)
+        return gate.wait(2 * WAIT_S)
 
     hanging = asyncio.ensure_future(runner.run(hang, Lane.PURGE))
     try:
         await until(entered.is_set)
-        begin = time.monotonic()
         assert await node.stop() is False
-        assert time.monotonic() - begin < 5
         assert node.hangs
     finally:
         gate.set()
-        await hanging
+        assert await hanging, "the stop waited for it"
         await runner.close()

@@ -4,7 +4,8 @@ import asyncio
 import time
 
 import pytest
-from support.broker import Client, message, until
+from support.broker import Client, message
+from support.waiting import WAIT_S, until
 
 from vq.broker import reading
 from vq.broker.channel import Channel
@@ -91,10 +92,10 @@ async def test_validate_tells_where_the_next_record_starts(served):
 async def test_a_waiting_get_is_answered_by_the_next_message(served):
     """A reader at the end gets new data without asking again."""
     latest = await _fill(served)
-    waiting = served.client.send_get("t", 0, latest, max_wait_ms=5_000)
+    waiting = served.client.send_get("t", 0, latest, max_wait_ms=60_000)
     await until(lambda: served.node._partitions.channels["t", 0].parked)
     await served.client.put("t", 0, [message(b"new")])
-    frame = await asyncio.wait_for(waiting, 2)
+    frame = await asyncio.wait_for(waiting, WAIT_S)
     assert [r.payload for r in decode_records(frame.body, latest)] == [b"new"]
 
 
@@ -103,7 +104,7 @@ async def test_a_waiting_get_comes_back_empty_when_its_time_is_up(served):
     latest = await _fill(served)
     begin = time.monotonic()
     header, body = await served.client.get("t", 0, latest, max_wait_ms=30)
-    assert 0.03 <= time.monotonic() - begin < 2.0
+    assert time.monotonic() - begin >= 0.03
     assert (body, header.next_offset) == (b"", latest)
 
 
@@ -119,13 +120,13 @@ async def test_a_get_waits_for_min_bytes_or_its_time(served):
     await served.client.put("t", 0, [message(b"one")])
     assert not waiting.done()
     await served.client.put("t", 0, [message(b"two")])
-    frame = await asyncio.wait_for(waiting, 5)
+    frame = await asyncio.wait_for(waiting, WAIT_S)
     assert len(decode_records(frame.body, latest)) == 2
     assert not more.done()
     begin = time.monotonic()
     short = served.client.send_get("t", 0, latest, max_wait_ms=30, min_bytes=10_000)
-    frame = await asyncio.wait_for(short, 5)
-    assert 0.03 <= time.monotonic() - begin < 2.0
+    frame = await asyncio.wait_for(short, WAIT_S)
+    assert time.monotonic() - begin >= 0.03
     assert len(decode_records(frame.body, latest)) == 2
 
 
@@ -145,7 +146,7 @@ async def test_the_time_of_a_get_ends_with_its_answer(served, monkeypatch, tags)
     waiting = served.client.send_get("t", 0, latest, max_wait_ms=20_000, tags=tags)
     await until(lambda: len(timers) == 1)
     await served.client.put("t", 0, [message(b"one", tag="x")])
-    assert (await asyncio.wait_for(waiting, 5)).body
+    assert (await asyncio.wait_for(waiting, WAIT_S)).body
     assert timers[0].cancelled()
 
 
@@ -170,7 +171,7 @@ async def test_min_bytes_counts_where_max_bytes_is_left_out(served):
     await served.client.status()  # comes behind an answer to the GET, if there is one
     assert not waiting.done()
     await _fill(served, 1)
-    assert len((await asyncio.wait_for(waiting, 2)).body) > latest
+    assert len((await asyncio.wait_for(waiting, WAIT_S)).body) > latest
 
 
 # Tag filters --------------------------------------------------------------------------------------
@@ -196,7 +197,7 @@ async def test_a_filtered_get_waits_past_records_that_do_not_match(served, monke
         return look(channel, position, *more)
 
     monkeypatch.setattr(reading, "scan", scan)
-    waiting = served.client.send_get("t", 0, 0, tags=["red"], max_wait_ms=5_000)
+    waiting = served.client.send_get("t", 0, 0, tags=["red"], max_wait_ms=60_000)
     channel = served.node._partitions.channels["t", 0]
     await until(lambda: channel.parked)
     await served.client.put("t", 0, [message(b"no", 1, "blue")])
@@ -206,7 +207,7 @@ async def test_a_filtered_get_waits_past_records_that_do_not_match(served, monke
     assert not waiting.done()
     end = (await served.client.offsets("t", 0)).latest
     await served.client.put("t", 0, [message(b"yes", 2, "red")])
-    frame = await asyncio.wait_for(waiting, 2)
+    frame = await asyncio.wait_for(waiting, WAIT_S)
     assert [r.payload for r in decode_records(frame.body, 0)] == [b"yes"]
     assert looked_from == [0, 0, end]
 
@@ -216,7 +217,7 @@ async def test_a_filtered_get_without_a_match_moves_on_in_time(served):
     await served.client.put("t", 0, [message(b"no", 1, "blue")])
     begin = time.monotonic()
     header, body = await served.client.get("t", 0, 0, tags=["red"], max_wait_ms=20)
-    assert 0.02 <= time.monotonic() - begin < 2.0
+    assert time.monotonic() - begin >= 0.02
     assert body == b""
     assert header.next_offset == header.high_watermark > 0
 
@@ -331,7 +332,7 @@ async def test_a_reader_does_not_wait_at_damage(served, tags):
     latest = await _fill(served)
     channel = served.node._partitions.channels[("t", 0)]
     channel.log._stop(LogState.QUARANTINED, "a damaged batch")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WAIT_S):
         with pytest.raises(PartitionQuarantined, match="a damaged batch"):
             await served.client.get("t", 0, latest, max_wait_ms=30_000, tags=tags)
         assert (await served.client.get("t", 0, 0, tags=tags))[0].next_offset == latest
@@ -390,7 +391,7 @@ async def test_a_waiting_get_waits_for_the_limit_of_readers(served, monkeypatch)
     latest = await _fill(served)
     limit = latest
     monkeypatch.setattr(Channel, "read_limit", property(lambda self: limit))
-    waiting = served.client.send_get("t", 0, latest, max_wait_ms=5_000)
+    waiting = served.client.send_get("t", 0, latest, max_wait_ms=60_000)
     channel = served.node._partitions.channels["t", 0]
     await until(lambda: channel.parked)
     await served.client.put("t", 0, [message(b"new")])
@@ -398,5 +399,5 @@ async def test_a_waiting_get_waits_for_the_limit_of_readers(served, monkeypatch)
     assert channel.parked
     limit = channel.high_watermark
     channel.wake()
-    frame = await asyncio.wait_for(waiting, 2)
+    frame = await asyncio.wait_for(waiting, WAIT_S)
     assert [r.payload for r in decode_records(frame.body, latest)] == [b"new"]

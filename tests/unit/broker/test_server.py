@@ -6,7 +6,8 @@ import struct
 from typing import Any
 
 import pytest
-from support.broker import Client, message, until
+from support.broker import Client, message
+from support.waiting import WAIT_S, until
 
 from vq.broker import server as server_module
 from vq.broker.channel import Channel
@@ -38,7 +39,7 @@ class Raw(asyncio.Protocol):
 
     async def refused(self) -> VqError:
         """Wait for the end of the connection; return the error that came before it."""
-        await asyncio.wait_for(self.closed.wait(), 5)
+        await asyncio.wait_for(self.closed.wait(), WAIT_S)
         frame = self.frames[-1]
         return decode_error(frame.status, frame.header, frame.flags)
 
@@ -125,7 +126,7 @@ async def test_who_says_nothing_is_disconnected(cluster):
     begun = asyncio.get_running_loop().time()
     raw = (await cluster.network.connect(node.address, Raw))[1]
     assert "no HELLO" in str(await raw.refused())
-    assert 0.03 <= asyncio.get_running_loop().time() - begun < 2.0
+    assert asyncio.get_running_loop().time() - begun >= 0.03
 
 
 async def test_a_dripping_frame_is_disconnected(cluster):
@@ -138,7 +139,7 @@ async def test_a_dripping_frame_is_disconnected(cluster):
     begun = asyncio.get_running_loop().time()
     dripped = 0
     while len(raw.frames) < 2:  # a byte in every turn: no pause is ever as long as the deadline
-        assert asyncio.get_running_loop().time() - begun < 5, "it drips on and is not closed"
+        assert asyncio.get_running_loop().time() - begun < WAIT_S, "it drips on and is not closed"
         raw.transport.write(frame[dripped : dripped + 1])
         dripped += 1
         await asyncio.sleep(0.002)
@@ -251,7 +252,7 @@ async def test_reading_pauses_while_too_many_bytes_wait_for_a_flush(cluster):
     await until(lambda: session._paused)
     assert session.put_bytes < 12_000
     cluster.flushers["b1"].release()
-    for frame in await asyncio.wait_for(asyncio.gather(*waiting), 5):
+    for frame in await asyncio.wait_for(asyncio.gather(*waiting), WAIT_S):
         decode_reply(frame)
     assert not session._paused
 
@@ -275,7 +276,7 @@ async def test_reading_pauses_while_too_many_bytes_wait_for_a_look_up(cluster):
     await until(lambda: session._paused)
     assert 10_000 <= session.put_bytes == server.put_bytes < 12_000
     cluster.ensemble.reconnect(cluster.coordinators["b1"])
-    for frame in await asyncio.wait_for(asyncio.gather(*waiting), 5):
+    for frame in await asyncio.wait_for(asyncio.gather(*waiting), WAIT_S):
         assert isinstance(decode_error(frame.status, frame.header, frame.flags), UnknownTopic)
     assert session.put_bytes == server.put_bytes == 0
     assert not session._paused
@@ -292,7 +293,7 @@ async def test_reading_pauses_while_too_many_bytes_wait_for_a_log(cluster):
         (session,) = server.sessions
         await until(lambda: session._paused)
         assert 10_000 <= session.put_bytes == server.put_bytes < 12_000
-    frames = await asyncio.wait_for(asyncio.gather(*waiting), 5)
+    frames = await asyncio.wait_for(asyncio.gather(*waiting), WAIT_S)
     offsets = [decode_reply(frame).offset for frame in frames]
     assert offsets == sorted(set(offsets))
     assert session.put_bytes == server.put_bytes == 0
@@ -309,7 +310,7 @@ async def test_bodies_of_all_connections_share_a_budget(cluster):
     await until(lambda: server.paused)
     assert 10_000 <= server.put_bytes < 10_000 + 8 * 1_100
     cluster.ensemble.reconnect(cluster.coordinators["b1"])
-    await asyncio.wait_for(asyncio.gather(*waiting), 5)
+    await asyncio.wait_for(asyncio.gather(*waiting), WAIT_S)
     assert server.put_bytes == 0
     await until(lambda: not server.paused)
 
@@ -355,9 +356,9 @@ async def test_a_bug_met_by_one_that_waited_is_its_own(cluster, monkeypatch):
         bad = client.send_put("t", 0, [message(b"x")], producer_id=13)
         good = client.send_put("t", 0, [message(b"y")])
         await until(lambda: node._server.put_bytes)
-    frame = await asyncio.wait_for(bad, 5)
+    frame = await asyncio.wait_for(bad, WAIT_S)
     assert isinstance(decode_error(frame.status, frame.header, frame.flags), InternalError)
-    assert decode_reply(await asyncio.wait_for(good, 5)).offset > 0
+    assert decode_reply(await asyncio.wait_for(good, WAIT_S)).offset > 0
 
 
 async def test_a_full_window_is_refused_as_busy(cluster):
@@ -408,7 +409,7 @@ async def test_many_large_reads_asked_at_once_are_answered_a_few_at_a_time(clust
 
     Nor may those that could have waited for data wait for more of it: what they want is there.
     """
-    node, server = await _strict(cluster, write_buffer_bytes=10_000, write_timeout_s=5)
+    node, server = await _strict(cluster, write_buffer_bytes=10_000, write_timeout_s=60)
     await cluster.create_topic("t")
     client = await Client.connect(cluster.network, node.address)
     await client.put("t", 0, [message(b"x" * 500_000)])
@@ -420,7 +421,7 @@ async def test_many_large_reads_asked_at_once_are_answered_a_few_at_a_time(clust
     await until(lambda: session.congested)
     assert node._context.counters.bytes_out - before < 1_600_000
     client.transport.resume_reading()
-    frames = await asyncio.wait_for(asyncio.gather(*waiting), 5)
+    frames = await asyncio.wait_for(asyncio.gather(*waiting), WAIT_S)
     assert {len(frame.body) for frame in frames} == {len(frames[0].body)}
     assert not session.congested
 
@@ -494,7 +495,7 @@ async def test_answers_wait_for_a_congested_peer_that_comes_back(cluster):
     (session,) = server.sessions
     await until(lambda: session.congested)
     client.transport.resume_reading()
-    frames = await asyncio.wait_for(asyncio.gather(*waiting), 5)
+    frames = await asyncio.wait_for(asyncio.gather(*waiting), WAIT_S)
     assert len({frame.body for frame in frames}) == 1
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from support.broker import until
+from support.waiting import until
 
 from vq.broker.tasks import Tasks
 

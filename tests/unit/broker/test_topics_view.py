@@ -6,7 +6,8 @@ import sys
 from dataclasses import replace
 
 import pytest
-from support.broker import DATA, WAIT_S, Client, message, until
+from support.broker import DATA, Client, message
+from support.waiting import WAIT_S, until
 
 from vq.broker import topics_view
 from vq.broker.logs import Logs

@@ -6,7 +6,8 @@ import logging
 from types import SimpleNamespace
 
 import pytest
-from support.broker import Client, MemoryCluster, message, until, until_true
+from support.broker import Client, MemoryCluster, message
+from support.waiting import until, until_true
 
 from vq import limits
 from vq.broker import verifying

@@ -5,6 +5,7 @@ import time
 
 import pytest
 from support.delivery import Told, endless
+from support.waiting import WAIT_S, block_until
 
 from vq.cli.consume import Enough, Printer, _hide_enough, form_of
 from vq.client.config import ConsumerConfig
@@ -94,11 +95,8 @@ def test_only_the_log_lines_of_our_own_refusal_are_hidden(
     )
     record = encode_record(1, b"one")
     delivery.add(Chunk(0, len(record), record, None))
-    deadline = time.monotonic() + 10
-    while not told.errors:
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-    assert workers.close(10)
+    block_until(lambda: told.errors)
+    assert workers.close(WAIT_S)
     troubles = Troubles("g", "m", ManualClock())
     troubles.failed(where, 0, told.errors[0])
     troubles.over(where)

@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from support.broker import MemoryCluster, memory_cluster, until
+from support.broker import MemoryCluster, memory_cluster
 from support.client import HOST, cluster_client, started
+from support.waiting import until
 
 from vq.client.cluster import ClusterClient
 from vq.client.ids import EPOCH_MS, IdsUsedUp, time_ms_of
@@ -376,13 +377,21 @@ async def test_after_the_end_nothing_is_left(cluster: MemoryCluster) -> None:
     assert names == []
 
 
-async def test_closing_while_a_slot_is_leased_ends_the_lease(cluster: MemoryCluster) -> None:
-    cluster.ensemble.delay = lambda: 0.002
+async def test_closing_while_a_slot_is_leased_ends_the_lease(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = asyncio.all_tasks()
     client = cluster_client(cluster)
     await client.start()
+    leases = asyncio.Event()
+
+    async def lease() -> None:
+        leases.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(client._slot, "_lease", lease)
     leasing = asyncio.create_task(client.lease_slot())
-    await asyncio.sleep(0.003)
+    await leases.wait()
     await client.close()
     with pytest.raises(InvalidState, match="shut down"):
         await leasing

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.threads import in_thread
+from support.waiting import WAIT_S
 
 from vq.client import future as futures
 from vq.client.future import LoopSendFuture, SendFuture
@@ -59,7 +60,7 @@ def test_a_time_out_of_centuries_is_as_good_as_none() -> None:
     future = pending()
     with in_thread(lambda: future.result(1e300)) as waiting:
         batch_of(future).resolve(0, 88)
-        assert waiting.result(5).offset == 88
+        assert waiting.result(WAIT_S).offset == 88
 
 
 @pytest.mark.parametrize("timeout", ["1", [], math.nan, None.__class__], ids=repr)
@@ -93,9 +94,9 @@ def test_a_loop_is_not_made_to_wait_for_its_own_outcomes() -> None:
         for ask in (future.result, future.exception):
             with pytest.raises(InvalidState, match="await producer"):
                 ask()
-        with in_thread(lambda: future.result(60)) as waiting:
+        with in_thread(lambda: future.result(WAIT_S)) as waiting:
             batch_of(future).resolve(0, 88)
-            assert waiting.result(5).offset == 88
+            assert waiting.result(WAIT_S).offset == 88
         assert future.result().offset == 88
 
     asyncio.run(main())
@@ -106,11 +107,11 @@ def test_every_thread_that_waits_is_woken() -> None:
     with (
         in_thread(lambda: future.result()) as first,
         in_thread(lambda: future.exception()) as second,
-        in_thread(lambda: future.result(60)) as third,
+        in_thread(lambda: future.result(WAIT_S)) as third,
     ):
         batch_of(future).resolve(0, 88)
-        assert first.result(5).id == third.result(5).id == 1
-        assert second.result(5) is None
+        assert first.result(WAIT_S).id == third.result(WAIT_S).id == 1
+        assert second.result(WAIT_S) is None
 
 
 def test_two_first_waiters_at_the_same_moment_are_both_woken() -> None:
@@ -146,7 +147,7 @@ def test_two_first_waiters_at_the_same_moment_are_both_woken() -> None:
 
     Interrupted.other = come_along
     future.add_done_callback(lambda _: told.append("first"))
-    second.join(5)
+    second.join(WAIT_S)
     future.fail(Busy())
     assert sorted(told) == ["first", "second"]
 

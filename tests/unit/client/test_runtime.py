@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.threads import in_thread, spawn
+from support.waiting import WAIT_S
 
 from vq.client.future import TELLING_THREADS, SendFuture
 from vq.client.runtime import LoopThread
@@ -69,7 +70,7 @@ def test_work_past_its_time_is_cancelled(runtime: LoopThread) -> None:
 
     with pytest.raises(TimedOut, match=r"0\.01 s"):
         runtime.run(work(), 0.01)
-    assert ended.wait(5)
+    assert ended.wait(WAIT_S)
 
 
 @pytest.mark.parametrize("timeout", [math.inf, 1e300, 10**400], ids=repr)
@@ -104,10 +105,10 @@ def test_whoever_waits_when_the_loop_stops_is_told(runtime: LoopThread) -> None:
         await asyncio.Event().wait()
 
     calls = [spawn(lambda: runtime.run(work())) for _ in range(3)]
-    begun.wait(5)
+    begun.wait(WAIT_S)
     runtime.stop()
     for call in calls:
-        assert isinstance(call.exception(5), InvalidState)
+        assert isinstance(call.exception(WAIT_S), InvalidState)
     with pytest.raises(InvalidState, match="shut down"):
         runtime.run(value(1))
     runtime.stop()
@@ -129,9 +130,9 @@ def test_callers_that_race_with_the_stop_end(runtime: LoopThread) -> None:
                 stop.set()
 
     with in_thread(call) as first, in_thread(call) as second:
-        assert stop.wait(10)
+        assert stop.wait(WAIT_S)
         runtime.stop()
-        assert first.result(10) + second.result(10) >= 50
+        assert first.result(WAIT_S) + second.result(WAIT_S) >= 50
 
 
 def test_a_stopped_thread_no_longer_counts_as_one_that_tells(runtime: LoopThread) -> None:
@@ -200,7 +201,7 @@ if child == 0:
     for _ in range(4):
         thread = threading.Thread(target=wait, daemon=True)
         thread.start()
-        thread.join(10)
+        thread.join(60)
     os._exit(0 if len(timed_out) == 4 and not future.TELLING_THREADS else 1)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 assert future.TELLING_THREADS == before and before, "the parent's thread still tells outcomes"
@@ -214,4 +215,4 @@ def test_in_a_forked_child_threads_may_wait_for_outcomes() -> None:
 
 
 def test_a_forked_child_is_refused_and_the_parent_goes_on() -> None:
-    subprocess.run([sys.executable, "-c", FORK], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", FORK], check=True, timeout=60)

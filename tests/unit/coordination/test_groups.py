@@ -3,7 +3,8 @@
 import asyncio
 
 import pytest
-from support.coordination import FAULTS, at, client_of, disarm, strike, until
+from support.coordination import FAULTS, at, client_of, disarm, strike
+from support.waiting import WAIT_S, until
 
 from vq.coordination import claims, commits, groups
 from vq.coordination.claims import Claim
@@ -155,7 +156,7 @@ async def test_a_name_comes_free_with_the_session_that_holds_it(ensemble, client
     assert await groups.name_came_free(client, "g", "m", 1.0)
     await groups.join_group(other, "g", "m", Member(nonce="n"))
     assert not await groups.name_came_free(client, "g", "m", 0.01)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WAIT_S):
         assert not await groups.name_came_free(other, "g", "m", 1_000.0)
         waiting = asyncio.create_task(groups.name_came_free(client, "g", "m", 1_000.0))
         await asyncio.sleep(0)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from support.coordination import until
+from support.waiting import WAIT_S, until
 
 from vq.backoff import Backoff
 from vq.coordination.keeper import Keeper
@@ -139,6 +139,6 @@ async def test_it_ends_with_its_coordinator(client) -> None:
         keeper.wake()
         task = keeper._task
         assert task is not None
-        await asyncio.wait({task}, timeout=5)
+        await asyncio.wait({task}, timeout=WAIT_S)
         assert task.done()
     assert owner.looks == []

@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 from contextvars import ContextVar
 
 import pytest
-from support.coordination import client_of, until
+from support.coordination import client_of
+from support.waiting import until
 
 from vq.coordination.coordinator import (
     ConnectionLost,
@@ -65,12 +66,13 @@ async def test_a_call_that_waits_while_its_session_ends_says_so(ensemble, client
     assert await client.exists("eph") is None
 
 
+@pytest.mark.virtual_time
 async def test_sessions_do_not_age_while_the_ensemble_is_away(ensemble, client) -> None:
     """As with a real outage: after it every session has its full time-out to come back."""
     await client.create("eph", ephemeral=True)
     session = client.session_id
     ensemble.stop()
-    await asyncio.sleep(0.12)
+    await asyncio.sleep(3 * client.session_timeout_s)
     ensemble.start()
     await until(lambda: client.state is SessionState.CONNECTED)
     assert client.session_id == session

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from support.coordination import LeadingBroker, client_of
+from support.waiting import WAIT_S
 
 from vq.broker.topics_view import TopicsView
 from vq.coordination import topics
@@ -115,6 +116,6 @@ async def test_a_broker_reads_the_topics_that_came_or_went(size: int) -> None:
 
 async def heard(view: TopicsView) -> None:
     """Wait until a watch has fired."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WAIT_S):
         await view._wake.wait()
     view._wake.clear()

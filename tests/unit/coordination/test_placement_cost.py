@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from support.coordination import LeadingBroker, client_of, until
+from support.coordination import LeadingBroker, client_of
+from support.waiting import WAIT_S, until
 
 from vq.broker.topics_view import TopicsView
 from vq.coordination.memory import MemoryEnsemble
@@ -45,7 +46,7 @@ class Cluster:
     async def quiet(self) -> int:
         """Wait until nobody calls any more; return how many calls there were in all."""
         turns = 0
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WAIT_S):
             while turns < 20:
                 turns = 0 if self._busy() else turns + 1
                 await asyncio.sleep(0)

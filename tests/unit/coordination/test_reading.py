@@ -5,7 +5,8 @@ import random
 from dataclasses import replace
 
 import pytest
-from support.coordination import LeadingBroker, until
+from support.coordination import LeadingBroker
+from support.waiting import until
 
 from vq.coordination import topics
 from vq.coordination.coordinator import Delete, Set, WatchEvent

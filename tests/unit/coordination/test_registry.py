@@ -4,7 +4,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from support.coordination import FAULTS, LeadingBroker, client_of, disarm, expire, strike, until
+from support.coordination import FAULTS, LeadingBroker, client_of, disarm, expire, strike
+from support.waiting import WAIT_S, until
 
 from vq.coordination import registry
 from vq.coordination.coordinator import ConnectionLost, Stat
@@ -241,7 +242,7 @@ async def test_setting_the_pool_against_a_busy_writer_ends(client, other, monkey
 
     monkeypatch.setattr(client, "set", late)
     with pytest.raises(CoordinationError, match="'b1' changed 20 times"):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WAIT_S):
             await registry.ensure_group(client, "b1", pool="p")
 
 

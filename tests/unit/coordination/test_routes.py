@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
-from support.coordination import LeadingBroker, client_of, expire, until
+from support.coordination import LeadingBroker, client_of, expire
+from support.waiting import WAIT_S, until
 
 from vq.coordination import routes as routes_module
 from vq.coordination import topics
@@ -152,7 +153,7 @@ async def test_lost_watch_events_are_made_good_by_themselves(ensemble, admin, cl
     await topics.add_partitions(admin, "t", 1)
     await topics.create_topic(admin, "u")
     await expire(ensemble, admin)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WAIT_S):
         for group in ("b1", "b2"):
             while (await read_state(admin, group)).epoch < 2:
                 await asyncio.sleep(0)
@@ -209,7 +210,7 @@ async def test_an_older_read_does_not_replace_a_newer_one(
     await slow.answered.wait()
     await topics.add_partitions(admin, "t", 1)
     await expire(ensemble, admin)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WAIT_S):
         while (await read_state(admin, group)).epoch < 2:
             await asyncio.sleep(0)
     second = asyncio.ensure_future(watcher.refresh("t"))

@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
-from support.broker import until_true
-from support.coordination import FAULTS, client_of, disarm, expire, strike, until
+from support.coordination import FAULTS, client_of, disarm, expire, strike
+from support.waiting import until, until_true
 
 from vq.client.ids import EPOCH_MS, IdGenerator, IdsUsedUp
 from vq.clock import ManualClock, SystemClock

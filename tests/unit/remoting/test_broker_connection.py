@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from support.broker import until
+from support.waiting import until
 
 from vq.client import future as futures
 from vq.errors import (

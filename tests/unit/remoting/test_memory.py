@@ -5,7 +5,7 @@ import random
 from typing import cast
 
 import pytest
-from support.broker import until
+from support.waiting import until
 
 from vq.errors import Unreachable
 from vq.model import Address

@@ -4,7 +4,7 @@ import asyncio
 import socket
 
 import pytest
-from support.broker import until
+from support.waiting import until
 
 from vq.errors import AddressUnavailable, Refused, Unreachable
 from vq.model import Address

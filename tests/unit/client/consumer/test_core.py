@@ -7,9 +7,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from support.broker import Client, MemoryCluster, memory_cluster, until, until_true
+from support.broker import Client, MemoryCluster, memory_cluster
 from support.client import HOST, factory_of, started
 from support.coordination import strike
+from support.waiting import WAIT_S, until, until_true
 
 from vq import aio
 from vq.admin import placements
@@ -81,7 +82,7 @@ async def consumer_of(
 async def take(consumer: aio.MessageConsumer, count: int) -> list[bytes]:
     """Consume ``count`` messages; the last one stays in hand."""
     found: list[bytes] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WAIT_S):
         async for message in consumer:
             found.append(message.content)
             if len(found) == count:
@@ -500,7 +501,7 @@ async def test_commit_writes_what_was_consumed_so_far(factory: aio.MessageFactor
     results = await send(factory, *texts(1, 2))
     consumer = await consumer_of(factory)
     seen = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WAIT_S):
         async for message in consumer:
             seen.append(message)
             if len(seen) == 2:
@@ -673,7 +674,7 @@ async def test_waiting_for_a_message_in_turns_loses_none(factory: aio.MessageFac
     messages = aiter(consumer)
     found: list[bytes] = []
     await send(factory, *texts(*range(20)))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(WAIT_S):
         while len(found) < 20:
             with contextlib.suppress(TimeoutError):
                 found.append((await asyncio.wait_for(anext(messages), 0.001)).content)
@@ -969,7 +970,7 @@ async def test_a_partition_whose_stop_stumbles_is_given_up_at_the_next_try(
     assert hold is not None
     with pytest.raises(RuntimeError, match="a bug"):
         await core._drain(hold)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WAIT_S):
         await consumer.close()
     assert stumbled == 2
     assert consumer.assignment() == []
@@ -988,7 +989,7 @@ async def test_a_pause_does_not_bring_back_what_is_given_up(
     draining = asyncio.create_task(core._drain(hold))
     pausing = asyncio.create_task(core._suspend())
     await ask_for_more(consumer)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WAIT_S):
         await asyncio.gather(draining, pausing)
     core._resume()
     assert hold.state is State.DRAINING

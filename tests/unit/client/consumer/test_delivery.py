@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from support.delivery import Told, endless
 from support.threads import in_thread
+from support.waiting import WAIT_S, block_until
 
 from vq import limits
 from vq.client.config import ConsumerConfig, OnListenerError
@@ -26,15 +27,6 @@ from vq.errors import CorruptData, ListenerFailed
 from vq.model import Message, TopicPartition
 from vq.store.format import COMPRESSION_ZLIB
 from vq.store.record import compress, encode_record
-
-WAIT_S = 10.0
-
-
-def until(check: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not check():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 class Partition:
@@ -114,18 +106,18 @@ def test_messages_come_in_order_over_many_chunks(workers: Workers) -> None:
     listener = Listener()
     partition = Partition(workers, listener)
     chunks = [partition.add(count) for count in (1, 5, 0, 20, 1)]
-    until(lambda: partition.delivery.delivered == 27)
+    block_until(lambda: partition.delivery.delivered == 27)
     assert listener.calls == list(range(27))
-    until(lambda: partition.consumed == sum(chunk.size for chunk in chunks))
+    block_until(lambda: partition.consumed == sum(chunk.size for chunk in chunks))
     assert partition.delivery.position == partition.offset
 
 
 def test_the_position_passes_what_a_filter_left_out(workers: Workers) -> None:
     partition = Partition(workers, Listener())
     partition.add(2, picked=True, gap=1_000)
-    until(lambda: partition.delivery.position == partition.offset)
+    block_until(lambda: partition.delivery.position == partition.offset)
     partition.add(0, picked=True, gap=500)
-    until(lambda: partition.delivery.position == partition.offset)
+    block_until(lambda: partition.delivery.position == partition.offset)
     assert partition.delivery.delivered == 2
 
 
@@ -135,12 +127,12 @@ def test_progress_names_the_last_message_that_was_handled(workers: Workers) -> N
     partition = Partition(workers, lambda _: seen.append(partition.delivery.progress()))
     assert partition.delivery.progress() == (0, None)
     first, second = partition.add(2), partition.add(1)
-    until(lambda: partition.consumed == first.size + second.size)
+    block_until(lambda: partition.consumed == first.size + second.size)
     half = first.next_offset // 2
     assert seen == [(0, None), (half, 1), (first.next_offset, 2)]
     assert partition.delivery.progress() == (second.next_offset, 3)
     partition.add(0, picked=True, gap=100)
-    until(lambda: partition.delivery.position == partition.offset)
+    block_until(lambda: partition.delivery.position == partition.offset)
     assert partition.delivery.progress() == (partition.offset, 3)
 
 
@@ -162,7 +154,7 @@ def test_a_partition_is_in_one_thread_at_a_time() -> None:
     for _ in range(20):
         for partition in partitions:
             partition.add(10)
-    until(lambda: all(each.delivery.delivered == 200 for each in partitions))
+    block_until(lambda: all(each.delivery.delivered == 200 for each in partitions))
     assert not overlaps
     assert all(order[number] == list(range(200)) for number in range(6))
     assert workers.close(WAIT_S)
@@ -174,7 +166,7 @@ def test_different_partitions_may_be_side_by_side() -> None:
     partitions = [Partition(workers, lambda _: both.wait(WAIT_S), number) for number in range(2)]
     for partition in partitions:
         partition.add(1)
-    until(lambda: all(each.delivery.delivered == 1 for each in partitions))
+    block_until(lambda: all(each.delivery.delivered == 1 for each in partitions))
     assert workers.close(WAIT_S)
 
 
@@ -192,7 +184,7 @@ def test_a_long_backlog_does_not_keep_the_others_waiting(workers: Workers) -> No
         first.add(2)
     second.add(2)
     begin.set()
-    until(lambda: len(order) == 12)
+    block_until(lambda: len(order) == 12)
     assert order == [0, 0, 1, 1, *[0] * 8]
 
 
@@ -232,7 +224,7 @@ def test_retry_calls_again_until_it_succeeds(
     listener.fail = lambda content, nth: error if content == 1 and nth <= 5 else None
     partition = Partition(workers, listener)
     partition.add(3)
-    until(lambda: partition.delivery.delivered == 3)
+    block_until(lambda: partition.delivery.delivered == 3)
     assert listener.calls == [0, 1, 1, 1, 1, 1, 1, 2]
     assert "tries=5" in caplog.text
     assert partition.delivery.position == partition.offset
@@ -249,9 +241,9 @@ def test_whatever_a_listener_raises_its_thread_lives_and_the_partition_can_be_gi
     listener.fail = lambda content, nth: error
     first, second = Partition(workers, listener, 0), Partition(workers, healthy, 1)
     first.add(2)
-    until(lambda: len(first.told.errors) >= 3)
+    block_until(lambda: len(first.told.errors) >= 3)
     second.add(3)
-    until(lambda: second.delivery.delivered == 3)
+    block_until(lambda: second.delivery.delivered == 3)
     first.stop()
     assert first.stopped.wait(WAIT_S)
     assert first.delivery.position == 0
@@ -271,9 +263,9 @@ def test_logging_that_raises_does_not_keep_a_partition_from_being_given_up(
     listener.fail = lambda content, nth: ValueError()
     first, second = Partition(workers, listener, 0), Partition(workers, healthy, 1)
     first.add(2)
-    until(lambda: first.told.again)
+    block_until(lambda: first.told.again)
     second.add(3)
-    until(lambda: second.delivery.delivered == 3)
+    block_until(lambda: second.delivery.delivered == 3)
     first.stop()
     assert first.stopped.wait(WAIT_S)
 
@@ -283,7 +275,7 @@ def test_what_a_listener_raises_counts_as_a_try_of_skip_whatever_it_is(workers: 
     listener.fail = lambda content, nth: asyncio.CancelledError() if content == 1 else None
     partition = Partition(workers, listener, on_listener_error=OnListenerError.SKIP)
     partition.add(3)
-    until(lambda: partition.delivery.delivered == 3)
+    block_until(lambda: partition.delivery.delivered == 3)
     assert listener.calls == [0, 1, 1, 1, 2]
     assert (partition.delivery.error, partition.told.went_on) == (None, 1)
 
@@ -299,7 +291,7 @@ def test_that_a_partition_goes_on_is_told_before_the_rest_of_its_chunk(workers: 
         return partition.told.went_on
 
     partition.add(5)
-    until(lambda: partition.delivery.delivered == 5)
+    block_until(lambda: partition.delivery.delivered == 5)
     assert told == [0, 0, 0, 1, 1, 1]
 
 
@@ -317,7 +309,7 @@ def test_pauses_double_up_to_their_bound(workers: Workers, monkeypatch: pytest.M
     listener.fail = lambda content, nth: ValueError() if nth <= 5 else None
     partition = Partition(workers, listener)
     partition.add(2)
-    until(lambda: partition.delivery.delivered == 2)
+    block_until(lambda: partition.delivery.delivered == 2)
     assert pauses == [0.001, 0.002, 0.004, 0.005, 0.005] * 2
 
 
@@ -328,7 +320,7 @@ def test_skip_goes_on_after_so_many_tries(
     listener.fail = lambda content, nth: ValueError("poison") if content in {1, 2} else None
     partition = Partition(workers, listener, on_listener_error=OnListenerError.SKIP)
     partition.add(4)
-    until(lambda: partition.delivery.delivered == 4)
+    block_until(lambda: partition.delivery.delivered == 4)
     assert listener.calls == [0, 1, 1, 1, 2, 2, 2, 3]
     assert "listener raised, message skipped partition=t-0 tries=3" in caplog.text
     assert partition.delivery.position == partition.offset
@@ -341,7 +333,7 @@ def test_skip_without_retries_skips_at_once(workers: Workers) -> None:
         workers, listener, on_listener_error=OnListenerError.SKIP, listener_retries=0
     )
     partition.add(3)
-    until(lambda: partition.delivery.delivered == 3)
+    block_until(lambda: partition.delivery.delivered == 3)
     assert listener.calls == [0, 1, 2]
 
 
@@ -352,9 +344,9 @@ def test_a_message_that_always_fails_holds_up_its_partition_alone(workers: Worke
     first = Partition(workers, poisoned, 0, listener_backoff_s=60.0)
     second = Partition(workers, healthy, 1)
     first.add(2)
-    until(lambda: poisoned.calls == [0])
+    block_until(lambda: poisoned.calls == [0])
     second.add(3)
-    until(lambda: second.delivery.delivered == 3)
+    block_until(lambda: second.delivery.delivered == 3)
     assert poisoned.calls == [0]
     assert first.delivery.position == 0
     first.stop()
@@ -373,11 +365,11 @@ def test_a_bug_of_ours_is_said_and_the_chunk_is_fetched_again(
     monkeypatch.setattr(first.delivery._decoder, "more", stumble)
     chunk = first.add(1)
     second.add(1)
-    until(lambda: second.delivery.delivered == 1 and first.told.again == [0])
+    block_until(lambda: second.delivery.delivered == 1 and first.told.again == [0])
     assert "a bug" in str(first.delivery.error)
     assert "a bug" in caplog.text
     first.delivery.add(chunk)
-    until(lambda: first.delivery.delivered == 1)
+    block_until(lambda: first.delivery.delivered == 1)
     assert (first.delivery.error, first.told.went_on) == (None, 1)
 
 
@@ -396,7 +388,7 @@ def test_bytes_that_fail_a_check_are_fetched_again_and_nothing_else_is_taken(
     chunk = partition.chunk(4, picked=picked)
     bad = dataclasses.replace(chunk, body=damage(chunk.body, 2 * size + 20))
     partition.delivery.add(bad)
-    until(lambda: partition.told.again == [2 * size])
+    block_until(lambda: partition.told.again == [2 * size])
     assert listener.calls == [0, 1]
     assert partition.delivery.position == 2 * size
     assert isinstance(partition.delivery.error, CorruptData)
@@ -405,15 +397,15 @@ def test_bytes_that_fail_a_check_are_fetched_again_and_nothing_else_is_taken(
     offsets = [2 * size, 3 * size] if picked else None
     again = Chunk(2 * size, 4 * size, chunk.body[2 * size :], offsets)
     partition.delivery.add(dataclasses.replace(again, body=damage(again.body, 20)))
-    until(lambda: partition.told.again == [2 * size] * 2)
+    block_until(lambda: partition.told.again == [2 * size] * 2)
     assert [type(each) for each in partition.told.errors] == [CorruptData] * 2
     assert partition.told.went_on == 0
     partition.delivery.add(again)
-    until(lambda: partition.delivery.delivered == 4)
+    block_until(lambda: partition.delivery.delivered == 4)
     assert listener.calls == [0, 1, 2, 3]
     assert (partition.delivery.error, partition.told.went_on) == (None, 1)
     assert partition.delivery.progress() == (4 * size, 4)
-    until(lambda: partition.consumed == again.size)
+    block_until(lambda: partition.consumed == again.size)
     partition.stop()
     assert partition.stopped.wait(WAIT_S)
 
@@ -422,7 +414,7 @@ def test_a_partition_that_waits_for_sound_bytes_can_be_given_up(workers: Workers
     partition = Partition(workers, Listener())
     chunk = partition.chunk(1)
     partition.delivery.add(dataclasses.replace(chunk, body=damage(chunk.body, 20)))
-    until(lambda: partition.told.again == [0])
+    block_until(lambda: partition.told.again == [0])
     partition.stop()
     assert partition.stopped.wait(WAIT_S)
     partition.delivery.add(chunk)
@@ -444,15 +436,15 @@ def test_nothing_is_handed_out_once_the_permit_has_lapsed(workers: Workers) -> N
             clock.advance(4.0)
 
     partition.add(5)
-    until(lambda: partition.delivery.delivered == 2)
+    block_until(lambda: partition.delivery.delivered == 2)
     partition.add(1)
     other = Partition(workers, lambda _: None, 1)
     other.add(1)
-    until(lambda: other.delivery.delivered == 1)
+    block_until(lambda: other.delivery.delivered == 1)
     assert calls == [0, 1]
     assert partition.delivery.position == 2 * len(encode_record(1, b"0")), "what was done, was"
     partition.permit.until = 10.0
-    until(lambda: partition.delivery.delivered == 6)
+    block_until(lambda: partition.delivery.delivered == 6)
     assert calls == [0, 1, 2, 3, 4, 5]
 
 
@@ -461,7 +453,7 @@ def test_a_partition_whose_permit_has_lapsed_can_be_given_up(workers: Workers) -
     partition = Partition(workers, listener)
     partition.permit.until = -1.0
     partition.add(3)
-    until(lambda: partition.delivery._paused)
+    block_until(lambda: partition.delivery._paused)
     partition.stop()
     assert partition.stopped.wait(WAIT_S)
     partition.permit.until = math.inf
@@ -509,7 +501,7 @@ def test_stopping_between_two_tries_leaves_the_message_for_the_next_owner(
     listener.fail = lambda content, nth: ValueError() if content == 1 else None
     partition = Partition(workers, listener, listener_backoff_s=0.001)
     partition.add(3)
-    until(lambda: listener.calls.count(1) >= 3)
+    block_until(lambda: listener.calls.count(1) >= 3)
     partition.stop()
     assert partition.stopped.wait(WAIT_S)
     calls = len(listener.calls)
@@ -517,7 +509,7 @@ def test_stopping_between_two_tries_leaves_the_message_for_the_next_owner(
     assert partition.delivery.position == len(encode_record(1, b"0"))
     other = Partition(workers, Listener(), 1)
     other.add(1)
-    until(lambda: other.delivery.delivered == 1)
+    block_until(lambda: other.delivery.delivered == 1)
     assert len(listener.calls) == calls
 
 
@@ -559,7 +551,7 @@ def test_closing_tells_when_a_listener_does_not_return() -> None:
 def test_workers_know_their_own_threads(workers: Workers) -> None:
     seen: list[bool] = []
     Partition(workers, lambda _: seen.append(workers.is_current)).add(1)
-    until(lambda: seen)
+    block_until(lambda: seen)
     assert (seen, workers.is_current) == ([True], False)
 
 
@@ -581,7 +573,7 @@ def test_what_a_chunk_expands_to_does_not_fill_the_memory(workers: Workers) -> N
     tracemalloc.start()
     try:
         partition.delivery.add(chunk)
-        until(lambda: partition.consumed)
+        block_until(lambda: partition.consumed)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -614,8 +606,8 @@ def test_what_a_listener_raised_keeps_no_messages(
     try:
         for number, partition in enumerate(partitions):
             partition.delivery.add(chunk)
-            until(lambda partition=partition: partition.told.errors)
-            until(lambda partition=partition: partition.delivery._paused)
+            block_until(lambda partition=partition: partition.told.errors)
+            block_until(lambda partition=partition: partition.delivery._paused)
             if not number:
                 assert "in unpack" in caplog.text
             caplog.clear()  # it keeps what was logged, frames included, until it is told
@@ -645,7 +637,7 @@ def test_a_listener_that_raises_in_any_step_is_tried_again_there(
 
     monkeypatch.setattr(deliveries.Workers, "submit_later", noted)
     partition.delivery.add(expanding([b"%d" % number for number in range(20)]))
-    until(lambda: partition.consumed)
+    block_until(lambda: partition.consumed)
     expected = [*range(failing), *[failing] * 3, *range(failing + 1, 20)]
     assert listener.calls == expected
     assert kept == [0, 0]
@@ -666,7 +658,7 @@ def test_progress_names_its_message_in_any_step(
 
     partition = Partition(workers, listener)
     partition.delivery.add(expanding([b"%d" % number for number in range(20)]))
-    until(lambda: partition.consumed)
+    block_until(lambda: partition.consumed)
     assert told == [(0, None), *zip(ends[:-1], range(1, 20), strict=True)]
 
 

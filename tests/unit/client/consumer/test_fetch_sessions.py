@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.broker import until
 from support.timers import NotedTimers
+from support.waiting import until
 
 from vq import limits
 from vq.backoff import Backoff

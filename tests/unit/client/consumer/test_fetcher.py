@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.broker import until
+from support.waiting import until
 
 from vq import limits
 from vq.backoff import Backoff

@@ -7,6 +7,7 @@ import tracemalloc
 
 import pytest
 from support.delivery import Told, endless
+from support.waiting import WAIT_S
 
 from vq import limits
 from vq.client.consumer import decode
@@ -55,7 +56,7 @@ class Partition:
 async def take(inbox: Inbox, count: int) -> list[bytes]:
     found = []
     for _ in range(count):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WAIT_S):
             message = await inbox.next()
         assert message is not None
         found.append(message.content)
@@ -214,7 +215,7 @@ async def test_a_cancelled_wait_takes_no_message() -> None:
         with contextlib.suppress(asyncio.CancelledError):
             found.append((await waiting).content)
     assert 0 < len(found) < 6, "some were cancelled, some were not"
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WAIT_S):
         while len(found) < 6:
             found.append((await anext(messages)).content)
     assert found == [b"0.%d" % number for number in range(6)]
@@ -223,7 +224,7 @@ async def test_a_cancelled_wait_takes_no_message() -> None:
         async with asyncio.timeout(0):
             await anext(messages)
     partition.add(1)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WAIT_S):
         assert (await anext(messages)).content == b"0.6"
 
 
@@ -336,7 +337,7 @@ async def test_a_task_cannot_ask_while_another_is_at_a_message_or_waits(
     await asyncio.sleep(0)
     for _ in range(2):
         with pytest.raises(InvalidState, match="another task iterates"):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(WAIT_S):
                 await anext(shared)
     if at == "a wait":
         partition.add(3)
@@ -344,7 +345,7 @@ async def test_a_task_cannot_ask_while_another_is_at_a_message_or_waits(
     await asyncio.wait([task])
     assert isinstance(task.exception(), ZeroDivisionError)
     assert partition.delivery.delivered == 0
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WAIT_S):
         found = [(await anext(shared)).content for _ in range(3)]
     assert found == [b"0.0", b"0.1", b"0.2"], "what failed comes again, first and once"
     assert partition.delivery.delivered == 2
@@ -548,7 +549,7 @@ async def test_nothing_is_handed_out_once_the_permit_has_lapsed(one_task: bool) 
     other = Partition(inbox, 1)
     other.add(1)
     permit.until = 10.0
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WAIT_S):
         assert await waiting == b"1.0"
 
 
@@ -561,7 +562,7 @@ async def test_close_ends_a_reader_that_waits_for_the_permit() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
     inbox.close()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WAIT_S):
         assert await waiting is None
 
 

@@ -3,8 +3,9 @@
 import asyncio
 
 import pytest
-from support.broker import memory_cluster, until
+from support.broker import memory_cluster
 from support.client import factory_of
+from support.waiting import WAIT_S, until
 
 from vq.broker.fetching import FetchedPartition, Fetches
 from vq.client.config import ConsumerConfig
@@ -59,7 +60,7 @@ async def test_a_member_of_two_thousand_partitions_works(monkeypatch: pytest.Mon
 
             producer = await factory.create_producer()
             sends = [producer.send(Message("t", b"%d" % n, key=f"k{n}")) for n in range(500)]
-            await asyncio.wait_for(asyncio.gather(*sends), 20)
+            await asyncio.wait_for(asyncio.gather(*sends), WAIT_S)
             await until(lambda: len(received) == 500, timeout_s=20)
             assert len(set(looks)) < 500
             await producer.close()

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.coordination import until
+from support.waiting import until
 
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.hold_states import State

@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from support.broker import DATA, MemoryCluster, memory_cluster, until, until_true
+from support.broker import DATA, MemoryCluster, memory_cluster
 from support.client import factory_of, started
+from support.waiting import WAIT_S, until, until_true
 
 from vq import aio
 from vq.admin.resets import Goal, Target, carry_out, plan_reset
@@ -59,7 +60,7 @@ async def member(factory: aio.MessageFactory, **settings: Any) -> aio.MessageCon
 async def take(consumer: aio.MessageConsumer, count: int) -> list[str]:
     """Take so many messages; the last one is consumed when the next is asked for, or at the end."""
     messages = aiter(consumer)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WAIT_S):
         return [(await anext(messages)).content.decode() for _ in range(count)]
 
 
@@ -285,7 +286,7 @@ async def test_a_place_that_is_given_up_is_not_asked_for_any_longer(
         (reading,) = consumer._core._holds.readings()
         checking = reading.task
         assert checking is not None
-    await asyncio.wait([checking], timeout=5.0)
+    await asyncio.wait([checking], timeout=WAIT_S)
     assert checking.cancelled()
 
 

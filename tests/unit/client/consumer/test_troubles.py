@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 
 import pytest
-from support.broker import until
+from support.waiting import until
 
 from vq.client.consumer import troubles as module
 from vq.client.consumer.troubles import Troubles

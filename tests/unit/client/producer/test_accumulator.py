@@ -4,7 +4,6 @@ import gc
 import itertools
 import math
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from fractions import Fraction
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.threads import spawn
+from support.waiting import WAIT_S, block_until
 
 from vq.client.config import MESSAGE_OVERHEAD_BYTES, ProducerConfig
 from vq.client.future import LoopSendFuture, SendFuture
@@ -38,7 +38,6 @@ MAKERS = [
     pytest.param(PythonAppender, id="python"),
     pytest.param(make_appender, id="compiled", marks=needs_compiled),
 ]
-WAIT_S = 20.0
 
 
 def queues_of(topic: str = "t") -> TopicQueues:
@@ -281,9 +280,7 @@ def test_nothing_is_lost_when_a_topic_goes(bench: Bench, round_: int) -> None:
         raise AssertionError
 
     threads = [spawn(send) for _ in range(4)]
-    deadline = time.monotonic() + WAIT_S
-    while len(bench.items) < 2_000:
-        assert time.monotonic() < deadline
+    block_until(lambda: len(bench.items) >= 2_000)
     with bench.lock:
         bench.appender.topics.clear()
         bench.queues.drain()

@@ -4,12 +4,12 @@ The connection is a script; the sender on the loop is whoever reads the queues a
 """
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from support.threads import in_thread, spawn
+from support.waiting import WAIT_S, block_until
 
 from vq.client.config import ProducerConfig
 from vq.client.future import BlockingSendFuture
@@ -96,7 +96,7 @@ class Gate:
 
     def __call__(self, request: PutRequest) -> Frame | None:
         self.reached.set()
-        assert self._go_on.wait(20)
+        assert self._go_on.wait(WAIT_S)
         return self._then(request)
 
     def open(self) -> None:
@@ -163,18 +163,12 @@ class Producer:
 
     def until_waiting(self, count: int, partition: int = 0) -> None:
         """Return once so many messages wait in a queue for the thread that leads."""
-        deadline = time.monotonic() + 20
-        while len(self.queues[partition].pending) < count:
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+        block_until(lambda: len(self.queues[partition].pending) >= count)
 
     def until_left_to_the_loop(self, partition: int = 0) -> PartitionQueue:
         """Return a queue that no thread has any more, once the sender was told."""
-        deadline = time.monotonic() + 20
         queue = self.queues[partition]
-        while not self.woken or queue.owner is not None:
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+        block_until(lambda: self.woken and queue.owner is None)
         return queue
 
     def space_left(self) -> int:
@@ -209,14 +203,14 @@ def test_what_comes_meanwhile_goes_out_together(producer: Producer) -> None:
     acts = iter(gates)
     producer.act = lambda request: next(acts, as_usual)(request)
     with in_thread(producer.send) as first:
-        assert gates[0].reached.wait(5)
+        assert gates[0].reached.wait(WAIT_S)
         later = [spawn(producer.send) for _ in range(6)]
         producer.until_waiting(6)
         gates[0].open()
-        assert first.result(5).done()
-        assert gates[1].reached.wait(5), "another one leads now"
+        assert first.result(WAIT_S).done()
+        assert gates[1].reached.wait(WAIT_S), "another one leads now"
         gates[1].open()
-        ids = {each.result(5).result(0).id for each in later}
+        ids = {each.result(WAIT_S).result(0).id for each in later}
     assert len(ids) == 6
     (connection,) = producer.made
     assert [header.record_count for header in connection.requests] == [1, 6]
@@ -231,11 +225,11 @@ def test_what_does_not_fit_into_one_batch_is_the_next_ones(producer: Producer) -
     acts = iter([gate])
     producer.act = lambda request: next(acts, as_usual)(request)
     with in_thread(producer.send) as first:
-        assert gate.reached.wait(5)
+        assert gate.reached.wait(WAIT_S)
         later = [spawn(producer.send) for _ in range(3)]
         producer.until_waiting(3)
         gate.open()
-        assert all(each.result(5).done() for each in [first, *later])
+        assert all(each.result(WAIT_S).done() for each in [first, *later])
     (connection,) = producer.made
     assert [header.record_count for header in connection.requests] == [1, 2, 1]
 
@@ -245,10 +239,10 @@ def test_threads_of_other_partitions_have_connections_of_their_own(producer: Pro
     producer.act = lambda request: gates[request.partition](request)
     threads = [spawn(lambda n=n: producer.send(partition=n)) for n in range(PARTITIONS)]
     for gate in gates:
-        assert gate.reached.wait(5)
+        assert gate.reached.wait(WAIT_S)
     for gate in gates:
         gate.open()
-    assert all(thread.result(5).done() for thread in threads)
+    assert all(thread.result(WAIT_S).done() for thread in threads)
     assert len(producer.made) == PARTITIONS
     producer.send()
     assert len(producer.made) == PARTITIONS, "they are used again"
@@ -264,7 +258,7 @@ def test_without_an_answer_the_loop_goes_on_with_the_same_batch(
         (batch,) = queue.in_flight
         assert (batch.sent, batch.unknown, batch.stamp.sequence) == (False, True, 0)
         queue.close(Busy("gone"))
-        assert sending.result(5).done()
+        assert sending.result(WAIT_S).done()
 
 
 def test_a_broker_that_stops_after_it_was_asked_leaves_the_outcome_open(
@@ -277,7 +271,7 @@ def test_a_broker_that_stops_after_it_was_asked_leaves_the_outcome_open(
         (batch,) = queue.in_flight
         assert (batch.sent, batch.unknown) == (False, True)
         queue.close(Busy("gone"))
-        assert isinstance(sending.result(5).outcome, OutcomeUnknown)
+        assert isinstance(sending.result(WAIT_S).outcome, OutcomeUnknown)
 
 
 def test_a_broker_that_cannot_be_reached_leaves_no_doubt(producer: Producer) -> None:
@@ -288,7 +282,7 @@ def test_a_broker_that_cannot_be_reached_leaves_no_doubt(producer: Producer) -> 
         (batch,) = queue.in_flight
         assert (batch.sent, batch.unknown) == (False, False)
         queue.close(Busy("gone"))
-        assert isinstance(sending.result(5).outcome, Unreachable)
+        assert isinstance(sending.result(WAIT_S).outcome, Unreachable)
 
 
 def test_a_final_refusal_comes_back_at_once(producer: Producer) -> None:
@@ -303,7 +297,7 @@ def test_a_reply_that_cannot_be_read_is_no_answer(producer: Producer) -> None:
         queue = producer.until_left_to_the_loop()
         assert queue.in_flight[0].unknown
         queue.close(Busy("gone"))
-        assert sending.result(5).done()
+        assert sending.result(WAIT_S).done()
 
 
 @pytest.mark.parametrize("why", ["no master", "no ids", "no time", "connections in use"])
@@ -330,7 +324,7 @@ def test_what_cannot_be_sent_here_stands_first_for_the_loop(producer: Producer, 
         queue.owner = None
         assert not any(connection.requests for connection in producer.made)
         queue.close(Busy("gone"))
-        assert sending.exception(5) is None
+        assert sending.exception(WAIT_S) is None
 
 
 def test_one_that_waits_past_its_deadline_wakes_whoever_gives_it_up(producer: Producer) -> None:
@@ -338,16 +332,13 @@ def test_one_that_waits_past_its_deadline_wakes_whoever_gives_it_up(producer: Pr
     gate = Gate()
     producer.act = gate
     with in_thread(producer.send) as first:
-        assert gate.reached.wait(5)
+        assert gate.reached.wait(WAIT_S)
         with in_thread(lambda: producer.send(within=0.02)) as late:
-            deadline = time.monotonic() + 20
-            while not producer.woken:
-                assert time.monotonic() < deadline
-                time.sleep(0.001)
+            block_until(lambda: producer.woken)
             producer.queues[0].drop_late(producer.clock.monotonic() + 1)
-            assert isinstance(late.result(5).outcome, NotSent)
+            assert isinstance(late.result(WAIT_S).outcome, NotSent)
         gate.open()
-        assert first.result(5).done()
+        assert first.result(WAIT_S).done()
 
 
 def test_the_nearest_deadline_of_a_shared_batch_bounds_its_exchange(producer: Producer) -> None:
@@ -365,12 +356,12 @@ def test_one_that_is_late_just_when_it_gets_the_lead_passes_it_on(producer: Prod
     acts = iter([gate])
     producer.act = lambda request: next(acts, as_usual)(request)
     with in_thread(producer.send) as first:
-        assert gate.reached.wait(5)
+        assert gate.reached.wait(WAIT_S)
         futures = [producer.append() for _ in range(2)]
         for queue in producer.queues:
             producer.accumulator.claim(queue, futures[0])  # so that all is drained
         gate.open()
-        assert first.result(5).done()
+        assert first.result(WAIT_S).done()
         queue = producer.queues[0]
         assert queue.owner is futures[0], "its thread sleeps still"
         queue.pending.remove(futures[0])
@@ -378,7 +369,7 @@ def test_one_that_is_late_just_when_it_gets_the_lead_passes_it_on(producer: Prod
         producer.accumulator.give_back(1, futures[0].size)
         with in_thread(lambda: producer.sender.send(queue, futures[1])) as second:
             producer.sender.send(queue, futures[0])
-            assert second.exception(5) is None
+            assert second.exception(WAIT_S) is None
     assert isinstance(futures[1].outcome, SendResult)
 
 
@@ -389,21 +380,21 @@ def test_a_thread_that_fails_strands_nobody(producer: Producer, error: BaseExcep
     acts = iter([gate])
     producer.act = lambda request: next(acts, as_usual)(request)
     with in_thread(producer.send) as leader:
-        assert gate.reached.wait(5)
+        assert gate.reached.wait(WAIT_S)
         with (
             in_thread(producer.send) as same,
             in_thread(lambda: producer.send(partition=1)) as other,
         ):
             producer.until_waiting(1)
-            assert other.result(5).outcome == SendResult(1, 88, 2)
+            assert other.result(WAIT_S).outcome == SendResult(1, 88, 2)
             gate.open()
-            assert type(leader.exception(5)) is type(error)
+            assert type(leader.exception(WAIT_S)) is type(error)
             queue = producer.until_left_to_the_loop()
             (batch,) = queue.in_flight
             assert (batch.sent, batch.unknown) == (False, True), "it is the loop's to send again"
             assert len(queue.pending) == 1
             queue.close(Busy("gone"))
-            assert same.result(5).done()
+            assert same.result(WAIT_S).done()
     assert batch.items[0].done()
 
 
@@ -424,11 +415,11 @@ def test_a_sleeper_that_is_interrupted_leaves_its_message_to_the_loop(
     monkeypatch.setattr(accumulator, "BlockingSendFuture", Interrupted)
 
     with in_thread(producer.send) as leader:
-        assert gate.reached.wait(5)
+        assert gate.reached.wait(WAIT_S)
         with in_thread(producer.send) as leaving:
-            assert isinstance(leaving.exception(5), KeyboardInterrupt)
+            assert isinstance(leaving.exception(WAIT_S), KeyboardInterrupt)
         gate.open()
-        assert leader.result(5).done()
+        assert leader.result(WAIT_S).done()
     queue = producer.until_left_to_the_loop()
     assert len(queue.pending) == 1
     assert producer.accumulator.enter(queue)
@@ -441,13 +432,13 @@ def test_closing_interrupts_the_thread_that_sends(producer: Producer) -> None:
     gate = Gate(raising(ConnectionResetError("interrupted")))
     producer.act = gate
     with in_thread(producer.send) as sending:
-        assert gate.reached.wait(5)
+        assert gate.reached.wait(WAIT_S)
         producer.connections.close()
         (connection,) = producer.made
         assert (connection.interrupted, connection.closed) == (1, 0)
         gate.open()
         producer.until_left_to_the_loop().close(Busy("gone"))
-        assert sending.result(5).done()
+        assert sending.result(WAIT_S).done()
     assert connection.closed == 1
     assert producer.connections.borrow(BROKER) is None, "the loop tells whoever comes now"
 
@@ -488,11 +479,13 @@ def test_many_threads_each_get_their_own_result(producer: Producer, threads: int
         return stored(offset)
 
     def work(number: int) -> list[SendResult]:
-        return [producer.send(partition=(number + n) % PARTITIONS).result(20) for n in range(100)]
+        return [
+            producer.send(partition=(number + n) % PARTITIONS).result(WAIT_S) for n in range(100)
+        ]
 
     producer.act = act
     workers = [spawn(lambda number=n: work(number)) for n in range(threads)]
-    results = [each for worker in workers for each in worker.result(30)]
+    results = [each for worker in workers for each in worker.result(WAIT_S)]
     assert len({(each.partition, each.offset) for each in results}) == threads * 100
     assert len({each.id for each in results}) == threads * 100
     for partition in range(PARTITIONS):

@@ -10,10 +10,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.broker import MemoryCluster, memory_cluster, until, until_true
+from support.broker import MemoryCluster, memory_cluster
 from support.client import HOST, factory_of
 from support.threads import in_thread
 from support.timers import NotedTimers
+from support.waiting import WAIT_S, until, until_true
 
 from vq import aio
 from vq.client.config import MESSAGE_OVERHEAD_BYTES, ProducerConfig
@@ -278,7 +279,7 @@ async def test_no_broker_within_the_deadline_means_not_sent(
     begin = asyncio.get_running_loop().time()
     outcome = await ended(send(core, Message("t", b"x"), None, 0.2))
     assert isinstance(outcome, Refused), "no connection, hence no doubt"
-    assert 0.15 < asyncio.get_running_loop().time() - begin < 5.0
+    assert 0.15 < asyncio.get_running_loop().time() - begin < WAIT_S
 
 
 async def test_wrong_clock_tells_the_reason_and_heals(
@@ -349,7 +350,7 @@ async def test_an_endless_time_out_is_as_good_as_a_long_one(
     assert (await ended(future)).id > 0
     assert future.deadline < math.inf
     core = producer._core
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WAIT_S):
         await core.wait_for_space(timeout)
     blocking = await asyncio.to_thread(core.send_blocking, Message("t", b"3"), timeout)
     assert blocking.result(0).id > 0
@@ -520,7 +521,7 @@ async def test_a_caller_overtaken_by_the_deletion_is_told(
     with in_thread(lambda: send(core, Message("t", b"y"), None, 30.0)) as waiting:
         await until(lambda: core._accumulator._waiting)
         await delete_topic(cluster)
-        assert isinstance(await asyncio.to_thread(waiting.exception, 5), NotPublished)
+        assert isinstance(await asyncio.to_thread(waiting.exception, WAIT_S), NotPublished)
     assert space(core) == core.config.buffer_bytes
     await core.flush()
 
@@ -587,7 +588,7 @@ async def test_a_topic_made_again_is_another_topic(
 
     await until_true(has_heard)  # the broker, of the new topic
     for number in range(4):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WAIT_S):
             await producer.send(Message("t", b"new%d" % number, key=str(number)))
     assert await stored(factory, partitions=1) == [b"new0", b"new1", b"new2", b"new3"]
     await producer.close()
@@ -649,7 +650,7 @@ async def test_a_partitioner_that_fails_takes_no_space(
     with pytest.raises(error):
         await producer.send(Message("t", b"x", key=key))
     assert space(producer._core) == producer.config.buffer_bytes
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(WAIT_S):
         await producer.close()
 
 
@@ -728,7 +729,7 @@ async def test_a_callback_that_meets_a_full_buffer_is_told_at_once(
     begin = asyncio.get_running_loop().time()
     with pytest.raises(BufferFull):
         send(core, Message("t", b"y"))
-    assert asyncio.get_running_loop().time() - begin < 5.0
+    assert asyncio.get_running_loop().time() - begin < core.config.send_timeout_s / 2
     core._cluster.ids_ready = True
     core._sender.send_waiting()
     await core.close()
@@ -747,7 +748,7 @@ async def test_a_thread_that_waits_for_space_is_woken_by_the_end(
         core._cluster.ids_ready = True
         core._sender.send_waiting()
         await closing
-        assert isinstance(await asyncio.to_thread(waiting.exception, 5), InvalidState)
+        assert isinstance(await asyncio.to_thread(waiting.exception, WAIT_S), InvalidState)
 
 
 async def test_every_thread_that_waits_for_room_goes_on_when_there_is_enough(
@@ -767,7 +768,7 @@ async def test_every_thread_that_waits_for_room_goes_on_when_there_is_enough(
         large.deadline = 0.0  # the only outcome while both wait
         core._sender._tick()
         assert large.done()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WAIT_S):
             futures = [await asyncio.wrap_future(each) for each in (one, two)]
     core._cluster.ids_ready = True
     core._sender.send_waiting()
@@ -820,7 +821,7 @@ async def test_flush_waits_for_what_was_taken_and_for_nothing_later(
 
     for _ in range(10):
         send(core, Message("t", b"again"), send_again)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WAIT_S):
         await core.flush()
     assert all(future.done() for future in futures)
     sending = False
@@ -890,7 +891,7 @@ async def test_the_buffer_bounds_the_memory_of_what_waits(
 
 async def test_flush_of_nothing_returns_at_once(factory: aio.MessageFactory) -> None:
     core = (await producer_of(factory))._core
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(WAIT_S):
         await core.flush()
 
 
@@ -918,7 +919,7 @@ async def test_flush_sleeps_while_a_blocking_sender_is_at_it(
     assert turns <= 20
     future.fail(NotSent())
     core._sender.on_ended(0, 0)
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(WAIT_S):
         await flushing
 
 
@@ -967,7 +968,7 @@ async def test_an_outcome_between_the_look_and_the_wait_wakes_flush(
             return seen
 
     claimed(core, Overtaken(b"x", None, None, 1e9))
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(WAIT_S):
         await core.flush()
     assert core._sender._waiters == {}
 
@@ -986,7 +987,7 @@ async def test_space_between_the_look_and_the_wait_wakes_a_sender(
         return looks > 1
 
     monkeypatch.setattr(core._accumulator, "has_space", overtaken)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(WAIT_S):
         await core.wait_for_space(60.0)
     assert core._sender._waiters == {}
 
