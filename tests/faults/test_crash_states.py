@@ -298,7 +298,7 @@ def crash_everywhere(seed: int, disk: MemoryDisk, *, generations: int) -> tuple[
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(7200 if LONG else 60)
+@pytest.mark.timeout(7200 if LONG else 300)
 def test_no_power_cut_loses_or_invents_a_record() -> None:
     """Every state that a power cut can leave opens with all that was acknowledged."""
     states = 0

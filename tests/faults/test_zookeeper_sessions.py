@@ -10,7 +10,7 @@ import math
 import random
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any
@@ -56,8 +56,8 @@ class Node:
         await self.coordinator.start()
         await self.registration.start()
         await self.slot.start()
-        await topics.create_topic(self.coordinator, "t")
-        await self.routes.track("t")
+        await patiently(lambda: topics.create_topic(self.coordinator, "t"))
+        await patiently(lambda: self.routes.track("t"))
         self.states.clear()
 
     async def close(self) -> None:
@@ -92,14 +92,22 @@ class Node:
         return False
 
 
-async def create(coordinator: ZooKeeperCoordinator, path: str) -> None:
-    """Make a node; again, while answers are lost: it may be there then."""
+async def patiently(call: Callable[[], Awaitable[object]]) -> None:
+    """Do it again while answers are lost; what it makes may be there then.
+
+    Sessions are short here, and a busy machine is silent for longer.
+    """
     async with asyncio.timeout(PROCESSES_WAIT_S):
         while True:
             with suppress(ConnectionLost):
-                with suppress(NodeExists):
-                    await coordinator.create(path)
+                with suppress(NodeExists, topics.TopicExists):
+                    await call()
                 return
+
+
+async def create(coordinator: ZooKeeperCoordinator, path: str) -> None:
+    """Make a node, patiently."""
+    await patiently(lambda: coordinator.create(path))
 
 
 @pytest.fixture

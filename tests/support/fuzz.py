@@ -124,7 +124,7 @@ def check(module: str, name: str) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=2 * LONG_S if LONG else 90,
+        timeout=2 * LONG_S if LONG else 240,
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
