@@ -17,7 +17,7 @@ import pytest
 from support.cluster import ProcessCluster
 from support.faults import LONG, Sender, broker_settings, client_of, kill, read_back, settle, times
 from support.judge import Fault
-from support.waiting import block_until
+from support.waiting import PROCESSES_WAIT_S, block_until
 from support.zookeeper import admin
 
 from vq.coordination.registry import REGISTER_TIMEOUT_S
@@ -28,7 +28,7 @@ from vq.model import Address
 pytestmark = pytest.mark.slow
 
 SESSION_S = 60.0
-START_S = 30.0
+START_S = PROCESSES_WAIT_S
 
 
 def start_and_end(spec: BrokerSpec) -> tuple[int, str]:

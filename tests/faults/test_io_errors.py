@@ -15,7 +15,7 @@ from support.cluster import ProcessCluster
 from support.faults import Sender, broker_settings, client_of, make_rng, read_back, settle, times
 from support.judge import Fault
 from support.strace import attached, need_strace, read_trace
-from support.waiting import block_until
+from support.waiting import PROCESSES_WAIT_S, block_until
 
 import vq
 from vq.errors import PartitionFailed
@@ -146,7 +146,7 @@ def send_blocks(
     """Send a few blocks full; note the offsets, return what ended it."""
     for _ in range(3 * BLOCK_BYTES // len(message.content)):
         try:
-            result = producer.send_sync(message, timeout=20)
+            result = producer.send_sync(message, timeout=PROCESSES_WAIT_S)
         except vq.VqError as error:
             return error
         offsets.append(result.offset)
@@ -169,7 +169,7 @@ def test_an_io_error_of_what_only_saves_work_ends_a_partition_too(
             topic = f"t{number}"
             processes.vq_json("topic", "create", topic)
             message = vq.Message(topic, content)
-            sent = stored[topic] = [producer.send_sync(message, timeout=20).offset]
+            sent = stored[topic] = [producer.send_sync(message, timeout=PROCESSES_WAIT_S).offset]
             only = ["-P", str(broker.spec.data / topic / "0" / name)] if name else []
             trace = tmp_path / f"trace-{topic}"
             inject = f"inject={call}:error=EIO:when={when}"
@@ -185,6 +185,9 @@ def test_an_io_error_of_what_only_saves_work_ends_a_partition_too(
         assert broker.stop() == 0
         processes.restart("b1")
         for topic, sent in stored.items():
-            assert producer.send_sync(vq.Message(topic, b"on"), timeout=20).offset > sent[-1]
+            assert (
+                producer.send_sync(vq.Message(topic, b"on"), timeout=PROCESSES_WAIT_S).offset
+                > sent[-1]
+            )
             for offset in sent:
                 assert consumer.get(topic, 0, offset, len(content) + 100)[0].offset == offset

@@ -99,7 +99,7 @@ class Members:
         """Send a signal that ends a member, wait for its end and return its exit code."""
         process = self.running.pop(name)
         process.send_signal(number)
-        code = process.wait(60)
+        code = process.wait(PROCESSES_WAIT_S)
         if number == signal.SIGTERM:
             log = (self.histories / f"{name}.log").read_text()
             assert code == 0, f"{name} ended with code {code}:\n{log}"

@@ -354,7 +354,7 @@ async def test_a_server_that_accepts_but_never_answers_costs_no_session(
             hosts, "test", session_timeout_s=2.0, root=zookeeper_root.root
         )
         stack.push_async_callback(coordinator.close)
-        await coordinator.start(timeout_s=10)
+        await coordinator.start(timeout_s=PROCESSES_WAIT_S)
         assert coordinator.state is SessionState.CONNECTED
         mute.settimeout(0)
         mute.accept()[0].close()  # it was tried, as the first one

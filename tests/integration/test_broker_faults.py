@@ -9,7 +9,7 @@ import pytest
 from support.cluster import process_cluster
 from support.raw_client import RawClient, message
 from support.small_disk import remount, small_disk_at
-from support.waiting import block_until
+from support.waiting import PROCESSES_WAIT_S, block_until
 
 from vq.errors import DiskFull
 from vq.limits import MIB
@@ -97,7 +97,7 @@ def test_messages_flow_while_zookeeper_is_stopped_and_topics_follow_later(tmp_pa
                 client.put("t", 0, [message(b"x", count)])
                 count += 1
             zookeeper.resume()
-            broker.wait_ready()
+            broker.wait_ready(PROCESSES_WAIT_S)
             # What it was ready by may be its node of before, which ends with its session.
             block_until(
                 lambda: cluster.vq("topic", "create", "later").returncode == 0,

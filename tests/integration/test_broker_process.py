@@ -45,7 +45,7 @@ def _read_all(client: RawClient, topic: str = "t", partition: int = 0) -> list[b
 
 def _failed_start(cluster: ProcessCluster, *arguments: str) -> str:
     """Run ``vq broker`` that cannot start; return what it says on stderr."""
-    ended = cluster.vq("broker", *arguments, timeout_s=30)
+    ended = cluster.vq("broker", *arguments)
     assert ended.returncode == 1
     return ended.stderr.decode()
 

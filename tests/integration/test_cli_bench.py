@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from support.cluster import ProcessCluster, process_cluster
-from support.waiting import block_until
+from support.waiting import PROCESSES_WAIT_S, block_until
 from support.zookeeper import ZooKeeperService
 
 from vq.cli.worker import Worker, on_schedule, run
@@ -50,7 +50,7 @@ def test_a_topic_that_lacks_a_message_fails_the_work(cluster: ProcessCluster) ->
     cluster.vq_json("topic", "create", "t")
     client: dict[str, Any] = {"zookeeper": cluster.zookeeper, "cluster": cluster.name}
     with Worker("verify", client=client, topic="t", size=16, sent={"0": 1}) as worker:
-        worker.wait_ready().go()
+        worker.wait_ready(PROCESSES_WAIT_S).go()
         with pytest.raises(WorkFailed, match="1 are missing"):
             worker.result(60)
 
@@ -69,7 +69,7 @@ def test_a_temporary_cluster_goes_when_the_measurement_is_told_to_end(tmp_path: 
         assert list(tmp_path.iterdir()) != []
         assert _processes_of(tmp_path) != []
         running.send_signal(signal.SIGTERM)
-        assert running.wait(60) == 143
+        assert running.wait(PROCESSES_WAIT_S) == 143
     assert list(tmp_path.iterdir()) == []
     block_until(lambda: _processes_of(tmp_path) == [], "ZooKeeper and the broker end")
 
@@ -100,7 +100,7 @@ def test_contents_that_were_never_sent_fail_the_measurement(
     if work == "receive_on_schedule":
         values |= {"warm_up": 0, "rate": 1000}
     with Worker(work, count=500, **values) as worker:
-        worker.wait_ready().go(begin_ns=0)
+        worker.wait_ready(PROCESSES_WAIT_S).go(begin_ns=0)
         with pytest.raises(WorkFailed, match="500 altered"):
             worker.result(60)
 
@@ -132,7 +132,7 @@ def test_every_client_begins_with_what_it_made_frozen(cluster: ProcessCluster) -
         "sys.exit(w.serve({'look': look}))"
     )
     with Worker("look", command=(sys.executable, "-c", program)) as worker:
-        assert worker.wait_ready().go().result(60)["frozen"] > 1_000
+        assert worker.wait_ready(PROCESSES_WAIT_S).go().result(PROCESSES_WAIT_S)["frozen"] > 1_000
 
 
 def test_a_worker_that_says_nothing_is_given_up() -> None:

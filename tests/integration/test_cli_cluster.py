@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.cluster import ProcessCluster, process_cluster
+from support.waiting import PROCESSES_WAIT_S
 from support.zookeeper import ZooKeeperService, forbidden
 
 pytestmark = pytest.mark.slow
@@ -225,7 +226,7 @@ def test_a_consumer_that_is_interrupted_commits_what_it_printed(
         assert running.stdout is not None
         assert [running.stdout.readline() for _ in range(2)] == [b"1\n", b"2\n"]
         running.send_signal(number)
-        assert running.wait(60) == code
+        assert running.wait(PROCESSES_WAIT_S) == code
     cluster.vq_json("produce", topic, stdin=b"3\n")
     assert drained(cluster, topic, topic, 1) == ["3"]
 
@@ -250,7 +251,7 @@ def test_a_consumer_with_process_id_1_commits_when_it_is_told_to_end(
         assert lines == [b"1\n", b"2\n"]
         children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
         os.kill(int(children[0]), signal.SIGTERM)
-        assert running.wait(60) == 143
+        assert running.wait(PROCESSES_WAIT_S) == 143
     cluster.vq_json("produce", "contained", stdin=b"3\n")
     assert drained(cluster, "contained", "c", 1) == ["3"]
 
@@ -274,7 +275,7 @@ def test_a_producer_that_is_interrupted_says_what_became_of_the_lines(
         assert consumed(cluster, "stopped", "s", 2) == ["1", "2"]
         running.send_signal(signal.SIGINT)
         told = json.loads(running.stdout.read())
-        assert running.wait(60) == 130
+        assert running.wait(PROCESSES_WAIT_S) == 130
     assert (told["sent"], told["acknowledged"], told["unknown"]) == (2, 2, 0)
 
 
@@ -292,7 +293,7 @@ def test_a_reader_that_goes_away_ends_the_consumer(cluster: ProcessCluster) -> N
         running.stdout.readline()
         running.stdout.close()
         cluster.vq_json("produce", "pipe", stdin=INPUT)
-        assert running.wait(60) == 141
+        assert running.wait(PROCESSES_WAIT_S) == 141
 
 
 def test_messages_are_printed_as_they_come(cluster: ProcessCluster) -> None:
@@ -306,7 +307,7 @@ def test_messages_are_printed_as_they_come(cluster: ProcessCluster) -> None:
     ) as running:
         assert running.stdout is not None
         contents = [json.loads(line)["content"] for line in running.stdout]
-        assert running.wait(60) == 0
+        assert running.wait(PROCESSES_WAIT_S) == 0
     assert contents == [str(n) for n in range(3_000)]
 
 

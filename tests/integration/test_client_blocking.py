@@ -18,7 +18,7 @@ import pytest
 from support.cluster import ProcessCluster, process_cluster
 from support.threads import in_thread, spawn
 from support.topics import create_topic, delete_topic
-from support.waiting import WAIT_S, block_until
+from support.waiting import PROCESSES_WAIT_S, WAIT_S, block_until
 from support.zookeeper import ZooKeeperService
 
 import vq
@@ -515,7 +515,7 @@ def test_a_forked_child_is_refused_and_may_open_its_own(
     program.write_text(textwrap.dedent(FORK))
     ended = subprocess.run(
         [sys.executable, str(program), cluster.zookeeper, cluster.name, topic],
-        timeout=60,
+        timeout=PROCESSES_WAIT_S,
         capture_output=True,
         text=True,
         check=False,
@@ -550,7 +550,7 @@ def test_a_program_that_ends_without_shutdown_ends_in_order(
     program.write_text(textwrap.dedent(NO_SHUTDOWN))
     ended = subprocess.run(
         [sys.executable, str(program), cluster.zookeeper, cluster.name],
-        timeout=60,
+        timeout=PROCESSES_WAIT_S,
         capture_output=True,
         text=True,
         check=False,

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.waiting import PROCESSES_WAIT_S
 
 pytestmark = pytest.mark.slow
 DEMO = Path(__file__).parents[2] / "tools" / "demo.py"
@@ -29,7 +30,7 @@ def test_every_line_is_accounted_for(tmp_path: Path) -> None:
     file = tmp_path / "lines.txt"
     file.write_text("".join(f"line {number % 7}\n\n" for number in range(LINES // 2)))
     with demo(file, tmp_path) as running:
-        out, err = running.communicate(timeout=120)
+        out, err = running.communicate(timeout=PROCESSES_WAIT_S)
     assert running.returncode == 0, out + err
     assert out.splitlines()[-1] == "every line arrived exactly once"
     assert f"{LINES} lines of" in out
@@ -44,7 +45,7 @@ def test_a_file_without_lines_is_refused_by_name(
     if content is not None:
         file.write_bytes(content)
     with demo(file, tmp_path) as running:
-        out, err = running.communicate(timeout=60)
+        out, err = running.communicate(timeout=PROCESSES_WAIT_S)
     assert (running.returncode, out) == (2, "")
     assert said in err
     assert str(file) in err
@@ -63,7 +64,7 @@ def test_interrupted_it_stops_everything_and_shows_no_traceback(tmp_path: Path, 
             assert running.poll() is None
         time.sleep(0.5)
         running.send_signal(signal.SIGINT)
-        _, err = running.communicate(timeout=60)
+        _, err = running.communicate(timeout=PROCESSES_WAIT_S)
     assert running.returncode == 130
     assert err == "interrupted; everything is stopped\n"
     assert list(scratch.iterdir()) == []

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.cluster import ProcessCluster
-from support.waiting import block_until
+from support.waiting import PROCESSES_WAIT_S, block_until
 from support.zookeeper import ZooKeeperService
 
 from vq.devtools.processes import ChildEnded
@@ -56,7 +56,7 @@ def test_a_second_broker_on_one_data_directory_is_refused(processes: ProcessClus
         ],
         capture_output=True,
         env=processes.environ,
-        timeout=60,
+        timeout=PROCESSES_WAIT_S,
     )
     assert second.returncode == 1
     assert str(spec.data) in second.stderr.decode()
@@ -89,7 +89,7 @@ def test_a_broker_without_zookeeper_says_what_it_waits_for(tmp_path: Path) -> No
         assert running.stderr is not None
         assert address in running.stderr.readline().decode()
         running.send_signal(signal.SIGINT)
-        assert running.wait(60) == 0
+        assert running.wait(PROCESSES_WAIT_S) == 0
 
 
 def test_the_doctor_says_what_to_do_without_zookeeper(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_the_doctor_says_what_to_do_without_zookeeper(tmp_path: Path) -> None:
         [*ProcessCluster(tmp_path, address).command("doctor", "--json")],
         capture_output=True,
         env={**os.environ, "VQ_ZOOKEEPER": address, "VQ_BROKER_DATA": str(tmp_path)},
-        timeout=60,
+        timeout=PROCESSES_WAIT_S,
     )
     assert ended.returncode == 1
     findings = {each["check"]: each for each in json.loads(ended.stdout)}
@@ -129,7 +129,7 @@ def test_a_file_gives_the_settings_of_a_broker(processes: ProcessCluster, tmp_pa
             block_until(serves, "the broker of the file serves")
         finally:
             running.send_signal(signal.SIGTERM)
-        assert running.wait(60) == 0
+        assert running.wait(PROCESSES_WAIT_S) == 0
 
 
 def start_standalone(tmp_path: Path, *more: str) -> "subprocess.Popen[bytes]":
@@ -156,11 +156,11 @@ def test_standalone_takes_everything_down_with_it(
         assert len(told["brokers"]) == 2
         pids = [broker["pid"] for broker in told["brokers"]]
         second = start_standalone(tmp_path)
-        _, said = second.communicate(timeout=60)
+        _, said = second.communicate(timeout=PROCESSES_WAIT_S)
         assert second.returncode == 1
         assert b"another `vq standalone` runs in" in said
         running.send_signal(number)
-        code = running.wait(60)
+        code = running.wait(PROCESSES_WAIT_S)
     assert code == (-signal.SIGKILL if number == signal.SIGKILL else 0)
     block_until(lambda: all(map(is_gone, pids)), "the brokers are gone")
     host, port = told["zookeeper"].split(":")
@@ -179,7 +179,7 @@ def test_standalone_names_a_port_that_is_taken_before_it_starts_anything(tmp_pat
         port = taken.getsockname()[1]
         for flag in ("--port", "--zookeeper-port"):
             with start_standalone(tmp_path, flag, str(port), "--brokers", "1") as running:
-                out, said = running.communicate(timeout=60)
+                out, said = running.communicate(timeout=PROCESSES_WAIT_S)
             assert running.returncode == 1
             assert out == b""
             assert f"port {port}" in said.decode()
@@ -191,7 +191,7 @@ def test_standalone_refuses_one_port_for_two_before_it_starts_anything(tmp_path:
     first = free_port()
     flags = ("--port", str(first), "--brokers", "2", "--zookeeper-port", str(first))
     with start_standalone(tmp_path, *flags) as running:
-        out, said = running.communicate(timeout=60)
+        out, said = running.communicate(timeout=PROCESSES_WAIT_S)
     assert running.returncode == 2
     assert out == b""
     assert f"--zookeeper-port {first} is also the port of broker b1" in said.decode()
@@ -200,6 +200,6 @@ def test_standalone_refuses_one_port_for_two_before_it_starts_anything(tmp_path:
 
 def test_standalone_has_its_own_zookeeper(tmp_path: Path) -> None:
     with start_standalone(tmp_path, "--zookeeper", "127.0.0.1:1") as running:
-        _, said = running.communicate(timeout=60)
+        _, said = running.communicate(timeout=PROCESSES_WAIT_S)
     assert running.returncode == 2
     assert b"--zookeeper-port" in said

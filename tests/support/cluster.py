@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from support.waiting import PROCESSES_WAIT_S
 from support.zookeeper import admin
 
 from vq.devtools.processes import BrokerChild, BrokerSpec
@@ -63,13 +64,13 @@ class ProcessCluster:
         """Start a broker as the one of its group and wait until it serves."""
         self.brokers[broker.spec.group] = broker
         broker.start()
-        broker.wait_ready()
+        broker.wait_ready(PROCESSES_WAIT_S)
         return broker
 
     def restart(self, group: str) -> None:
         """Start a broker that ended (or was killed) again: same data, same address."""
         self.brokers[group].start()
-        self.brokers[group].wait_ready()
+        self.brokers[group].wait_ready(PROCESSES_WAIT_S)
 
     def command(self, *arguments: str) -> list[str]:
         """Return the command line of ``vq <arguments>``."""
@@ -82,7 +83,7 @@ class ProcessCluster:
         return {**kept, "VQ_ZOOKEEPER": self.zookeeper, "VQ_CLUSTER": self.name}
 
     def vq(
-        self, *arguments: str, stdin: bytes = b"", timeout_s: float = 60.0
+        self, *arguments: str, stdin: bytes = b"", timeout_s: float = PROCESSES_WAIT_S
     ) -> "subprocess.CompletedProcess[bytes]":
         """Run ``vq`` to its end."""
         return subprocess.run(

@@ -30,8 +30,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from support.waiting import PROCESSES_WAIT_S
+
 ROOT = Path(__file__).parents[2]
-BLOCK_S = 40.0
+BLOCK_S = PROCESSES_WAIT_S
 STOP_S = 20.0
 _PORTS = ("2181", "8123", "8124")
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -205,7 +205,7 @@ def client_of(
         zookeeper=zookeeper or cluster.zookeeper,
         cluster=cluster.name,
         session_timeout_s=session_timeout_s,
-        start_timeout_s=20.0,
+        start_timeout_s=PROCESSES_WAIT_S,
     )
     with vq.MessageFactory(config) as factory:
         yield factory

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from support.waiting import PROCESSES_WAIT_S
 from support.zookeeper import forbidden, unavailable
 
 _HOLD = 'mount "$@" && echo mounted && exec cat'  # until its standard input ends: with us
@@ -156,4 +157,4 @@ def _in_namespace(place: Path, *options: str, refused: str) -> Iterator[Path]:
         finally:
             del _holders[found]
             holder.stdin.close()
-            holder.wait(10)
+            holder.wait(PROCESSES_WAIT_S)

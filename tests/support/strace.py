@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from support.waiting import block_until
+from support.waiting import PROCESSES_WAIT_S, block_until
 from support.zookeeper import forbidden, unavailable
 
 from vq.devtools.processes import BrokerSpec
@@ -96,7 +96,7 @@ def attached(pid: int, trace: Path, *strace: str) -> Iterator[None]:
         finally:
             if tracer.poll() is None:
                 tracer.send_signal(signal.SIGINT)
-            tracer.wait(30)
+            tracer.wait(PROCESSES_WAIT_S)
 
 
 def _all_traced(pid: int) -> bool:

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 
 #: Within one process, which may lose seconds while others have the processor.
 WAIT_S = 20.0
-#: For what other processes do.
-PROCESSES_WAIT_S = 60.0
+#: For what other processes do: with ten times as many as cores, a broker needs 30 s to start.
+PROCESSES_WAIT_S = 120.0
 
 
 async def until(check: Callable[[], object], *, timeout_s: float = WAIT_S) -> None:

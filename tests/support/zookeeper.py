@@ -17,14 +17,13 @@ from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
+from support.waiting import PROCESSES_WAIT_S
 
 from vq.coordination.four_letter import four_letter_word
 from vq.coordination.zk import ZooKeeperCoordinator
 from vq.devtools.zookeeper import EmbeddedZooKeeper, MissingPart
 
 DOCKER_IMAGE = "zookeeper:3.9"
-EXPIRE_S = 30.0
-DOCKER_START_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ def own_root(hosts: str) -> Iterator[ZooKeeperRoot]:
 def admin(hosts: str, client_id: tuple[int, bytes] | None = None) -> Iterator[KazooClient]:
     """Connect a bare client, for what an operator would do by hand."""
     client = KazooClient(hosts, timeout=4.0, client_id=client_id)
-    client.start(timeout=15)
+    client.start(timeout=PROCESSES_WAIT_S)
     try:
         yield client
     finally:
@@ -111,12 +110,14 @@ def expire_session(coordinator: ZooKeeperCoordinator) -> None:
     assert client is not None
     session = client.client_id
     assert session is not None
-    deadline = time.monotonic() + EXPIRE_S
+    deadline = time.monotonic() + PROCESSES_WAIT_S
     while time.monotonic() < deadline:
         with admin(coordinator._hosts, session) as second:
             if second.client_id[0] != session[0]:
                 return
-    raise AssertionError(f"session {session[0]:#x} lives on after {EXPIRE_S:g} s of closing it")
+    raise AssertionError(
+        f"session {session[0]:#x} lives on after {PROCESSES_WAIT_S:g} s of closing it"
+    )
 
 
 def unavailable(reason: str) -> "None":
@@ -140,10 +141,12 @@ def _container() -> Iterator[str]:
     container.with_env("ZOO_4LW_COMMANDS_WHITELIST", "*").with_env("ZOO_TICK_TIME", "500")
     with container:
         host, port = container.get_container_host_ip(), int(container.get_exposed_port(2181))
-        deadline = time.monotonic() + DOCKER_START_S
+        deadline = time.monotonic() + PROCESSES_WAIT_S
         while "Mode:" not in four_letter_word(host, port, "srvr"):
             if time.monotonic() > deadline:
-                pytest.fail(f"{DOCKER_IMAGE} at {host}:{port} did not serve in {DOCKER_START_S} s")
+                pytest.fail(
+                    f"{DOCKER_IMAGE} at {host}:{port} did not serve in {PROCESSES_WAIT_S} s"
+                )
             time.sleep(0.1)
         yield f"{host}:{port}"
 

@@ -76,7 +76,7 @@ async def test_a_restart_on_the_same_directory_need_not_wait(ensemble, client, o
     await broker(client, directory="d1").start()
     ensemble.crash(client)
     again = broker(other, directory="d1")
-    assert (await again.start(timeout_s=1)).epoch == 2
+    assert (await again.start(timeout_s=WAIT_S)).epoch == 2
     await again.stop()
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from support.waiting import WAIT_S
 
 from vq.devtools import zookeeper as embedded
 from vq.devtools.zookeeper import EmbeddedZooKeeper, MissingPart, find_jars, find_java
@@ -85,5 +86,5 @@ def test_a_java_that_cannot_be_executed_is_told(tmp_path: Path) -> None:
     """With the address it should have served at, and the end of its log."""
     zookeeper = EmbeddedZooKeeper(tmp_path, java=tmp_path / "no-java", jars=[])
     with pytest.raises(CoordinationError, match="ended instead of serving"):
-        zookeeper.start(timeout_s=5)
+        zookeeper.start(timeout_s=WAIT_S)
     assert zookeeper.pids == []
