@@ -44,7 +44,7 @@ demo:
 
 test:
 	$(call bootstrap,test)
-	$(RUN) -m pytest -n $(JOBS) --maxprocesses 4 $(ARGS)
+	$(RUN) -m pytest -n $(JOBS) --maxprocesses 4 --dist worksteal $(ARGS)
 
 test-long:
 	$(call bootstrap,test)
