@@ -1,13 +1,13 @@
-"""One partition on its broker: checks, appends, acknowledgements, and who waits for new data.
+"""One partition on its broker: checks, appends, acknowledgements, and readers that wait.
 
-A channel decides what becomes of a PUT; what becomes of a GET is in ``reading``. Its state, and
-what that allows, comes from the tables of ``partition_state``; only the channel writes it. All of
-it runs on the event loop. The way of a batch:
+A channel handles PUTs; ``reading`` handles GETs. Its state, and what that allows, comes from the
+tables of ``partition_state``; only the channel writes it. All of it runs on the event loop. The way
+of a batch:
 
     put ── checks ── producer table ── log.append ── storer.mark ──▶ flush (thread)
                           │ seen before                                  │
                           ▼                                              ▼
-                  first result, once that is durable          settle: acknowledge, move the HW
+                  first result, once that is durable            acknowledge, move the HW
 
 The high watermark (HW) is where readers stop: with flush ``sync`` the end of what is durable, with
 ``async`` the end of the log. It never goes back, also when the setting changes.
@@ -66,7 +66,7 @@ class Woken(Protocol):
     """A request parked in a channel until its high watermark moves."""
 
     def wake(self) -> None:
-        """Look again: the high watermark, or something else that readers go by, changed."""
+        """Look again: the high watermark, or something else that readers depend on, changed."""
         ...
 
 
@@ -92,7 +92,7 @@ class Channel:
     """One partition of which this group holds at least a part.
 
     Attributes:
-        partition, topic_id, settings: Whose it is.
+        partition, topic_id, settings: Of the partition and its topic.
         role: What this node is in the group that holds it; its epoch is stamped into every batch.
         placement, placement_version: As last read from ZooKeeper.
         span: The part of the placement that this group holds; the last one when there are several.
@@ -213,7 +213,7 @@ class Channel:
         self._step(Event.SEAL)
 
     def end_move(self) -> None:
-        """The move came to nothing; take appends as soon as the log does."""
+        """The move was abandoned; take appends as soon as the log does."""
         self._step(Event.MOVE_OVER)
         self._look()
 
@@ -269,8 +269,8 @@ class Channel:
     ) -> None:
         """Take what ZooKeeper says now of settings and placement."""
         if placement_version != self.placement_version:
-            # Completed, called off, or overtaken: whoever meant to move it from the old version
-            # cannot do so any more.
+            # Completed, abandoned, or overtaken: a mover that knows the old version cannot move it
+            # any more.
             self._step(Event.MOVE_OVER)
         self.settings = settings
         self.placement = placement
@@ -303,7 +303,7 @@ class Channel:
         return self.log is not None and self.log.state is LogState.FAILED
 
     def look_at_log(self) -> bool:
-        """Take over a failure that was found beside flushes; whether there was one."""
+        """Take over a failure that was found outside of flushes; return whether there was one."""
         if self.log is None or not self.failed:
             return False
         self.fail(StorageFailed(self.log.reason))
@@ -313,8 +313,8 @@ class Channel:
     def add_older(self, start: int, log: Log | BaseException) -> None:
         """Keep an earlier range of this partition, which begins at ``start``, for reading.
 
-        Given the reason why its log cannot be opened, or one that cannot be read, requests for the
-        range are refused: nobody is told that it holds nothing.
+        If its log cannot be opened or read, requests for the range are refused with the reason: an
+        empty answer would hide its messages.
         """
         older = Channel(
             self.partition,
@@ -355,7 +355,7 @@ class Channel:
     def read_limit(self) -> int:
         """Where readers stop: at the high watermark, or where another group's range begins.
 
-        The only place that decides it: whatever else readers must not see comes in here.
+        This is the only place that decides what readers must not see.
         """
         end = self.span.end if self.span is not None else None
         return self.high_watermark if end is None else min(self.high_watermark, end)
@@ -376,7 +376,7 @@ class Channel:
 
     # PUT ----------------------------------------------------------------------------------------
     def put(self, session: Session, ticket: Ticket, header: wire.PutRequest, body: bytes) -> None:
-        """Append a batch and see to it that it is acknowledged in time; open the log before."""
+        """Append a batch and have it acknowledged once it may be; open the log before."""
         context = self.context
         log = self.log
         try:
@@ -472,7 +472,7 @@ class Channel:
         )
 
     def _acknowledge_again(self, session: Session, ticket: Ticket, start: int) -> None:
-        """Answer a resend with the first result, but not before that is true."""
+        """Answer a resend with the first result, but not before that is durable."""
         self.context.counters.duplicates += 1
         log = self.log
         assert log is not None
@@ -517,7 +517,7 @@ class Channel:
         self.fail(error)
         self._tell_settled()
 
-    def settle(self) -> None:
+    def acknowledge_flushed(self) -> None:
         """Acknowledge what is durable now, and wake the readers."""
         log = self.log
         if log is None:
@@ -578,7 +578,7 @@ class Channel:
         self._step(event)
 
     def drop_acks(self, error: OutcomeUnknown) -> None:
-        """Tell all who wait for a flush that the outcome is unknown."""
+        """Answer all PUTs that wait for a flush: the outcome is unknown."""
         acks, self.acks = self.acks, deque()
         for ack in acks:
             try:
@@ -604,7 +604,7 @@ class Channel:
                 self.parked.pop(waiting, None)
 
     def close(self, error: VqError) -> None:
-        """Refuse everything from now on; whoever is parked is told ``error``."""
+        """Refuse everything from now on; parked requests are answered with ``error``."""
         self._end(Event.CLOSE, error)
         self._flush_due.clear()
         for older in self.older:

@@ -81,8 +81,8 @@ class Fetches:
             if header.sequence == 0:
                 if found is not None:
                     found.end()
-                if not self.take_room(session, limits.FETCH_STATE_ENTRY_BYTES):
-                    raise Busy(self.no_room)
+                if not self.count_bytes(session, limits.FETCH_STATE_ENTRY_BYTES):
+                    raise Busy(self.too_many_bytes)
                 found = self._sessions[key] = FetchSession(self, session, header.session)
             elif found is None or header.sequence != found.sequence + 1:
                 raise FetchSessionLost(
@@ -102,15 +102,15 @@ class Fetches:
             raise
 
     @property
-    def no_room(self) -> str:
-        """What to say when ``take_room`` refuses."""
+    def too_many_bytes(self) -> str:
+        """The text of the error when ``count_bytes`` refuses."""
         return (
-            f"no room for more fetched partitions: at most {self._bounds.fetch_state_bytes_max} "
+            f"too many fetched partitions: at most {self._bounds.fetch_state_bytes_max} "
             f"bytes are kept for a connection, {self._bounds.fetch_state_bytes_total_max} for all"
         )
 
-    def take_room(self, session: Session, size: int) -> bool:
-        """Count ``size`` bytes for a connection; False and nothing when there is no room."""
+    def count_bytes(self, session: Session, size: int) -> bool:
+        """Count ``size`` bytes for a connection; False, and nothing is counted, beyond a bound."""
         used = self._bytes.get(session, 0) + size
         if (
             used > self._bounds.fetch_state_bytes_max
@@ -121,8 +121,8 @@ class Fetches:
         self._bytes_total += size
         return True
 
-    def give_room(self, session: Session, size: int) -> None:
-        """Take back what ``take_room`` counted."""
+    def uncount_bytes(self, session: Session, size: int) -> None:
+        """Subtract what ``count_bytes`` added."""
         self._bytes_total -= size
         self._bytes[session] -= size
         if not self._bytes[session]:
@@ -131,7 +131,7 @@ class Fetches:
     def forget(self, session: Session, number: int) -> None:
         """A session has ended."""
         del self._sessions[session, number]
-        self.give_room(session, limits.FETCH_STATE_ENTRY_BYTES)
+        self.uncount_bytes(session, limits.FETCH_STATE_ENTRY_BYTES)
 
 
 class FetchedPartition:
@@ -359,8 +359,8 @@ class FetchSession:
             size = limits.FETCH_STATE_ENTRY_BYTES + sum(
                 limits.FETCH_STATE_TAG_BYTES + len(tag) for tag in tags
             )
-            if not self._fetches.take_room(self._session, size):
-                raise Busy(self._fetches.no_room)
+            if not self._fetches.count_bytes(self._session, size):
+                raise Busy(self._fetches.too_many_bytes)
         except VqError as error:
             self._answer.add_error(item.handle, item.offset, error)
             return
@@ -379,7 +379,7 @@ class FetchSession:
         if fetched is not None:
             fetched.unpark()
             self._unready(fetched)
-            self._fetches.give_room(self._session, fetched.size)
+            self._fetches.uncount_bytes(self._session, fetched.size)
 
     def _unready(self, fetched: FetchedPartition) -> None:
         self._ready.pop(fetched, None)

@@ -1,5 +1,4 @@
-"""The logs of a node on disk: opened, put aside, closed. Every method here blocks: call it through
-a ``Runner``.
+"""The logs of a node on disk: opened, put aside, closed. Methods block: use a ``Runner``.
 
 A partition that moved away and came back leaves two ranges with a gap between them. A log has no
 gaps, so each range is a log of its own:
@@ -85,7 +84,7 @@ class Logs:
 
         Raises:
             NamesakeFound: Data of another topic of this name lie there.
-            DirectoryRefused: Whose data lie there cannot be told.
+            DirectoryRefused: It is unknown whose data lie there.
         """
         self._directory.claim_topic(partition.topic, topic_id)
         usual = self._directory.log_directory(*partition)
@@ -208,7 +207,7 @@ class Logs:
         """Make durable which logs were begun here.
 
         Raises:
-            OSError: What is durable cannot be told; the next time another file is written.
+            OSError: It is unknown what is durable; the next save writes another file.
         """
         self._begun.save()
 

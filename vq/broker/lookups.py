@@ -1,7 +1,7 @@
-"""Look-ups of topics that clients wait for: who may wait, and whose turn it is; without I/O.
+"""Look-ups of topics that requests wait for: which may wait, and which is next; without I/O.
 
 A look-up waits for one read of its topic. Clients that ask for many topics must not keep the others
-waiting, so a part of the room is for clients that ask for few, and names are read in turn: one of
+waiting, so some of the places are for clients that ask for few, and names are read in turn: one of
 each client, then the next one of each. One read of a name answers all that wait for it.
 
 Example, with three names to be read at a time:
@@ -24,7 +24,7 @@ WAITING_MAX: Final = 65_536
 WAITING_PER_ASKER_MAX: Final = 4_096
 #: A client with fewer look-ups than this asks for few ...
 FEW: Final = 16
-#: ... and so much of the room is for such clients alone.
+#: ... and so many places are for such clients alone.
 KEPT: Final = WAITING_MAX // 4
 
 #: Called after the read, with an error if that failed.
@@ -32,7 +32,7 @@ Then = Callable[[VqError | None], None]
 
 
 class Lookup(NamedTuple):
-    """Somebody waits for a read of a topic."""
+    """A request that waits for a read of a topic."""
 
     asker: Hashable
     then: Then

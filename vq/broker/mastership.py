@@ -5,8 +5,8 @@ node as its master, and the reason why PUTs are refused. Not in here: registerin
 (``coordination.registry``), claiming the group (``coordination.leadership``), and for how long a
 reply of ZooKeeper vouches for us (``lease``).
 
-An epoch that cannot be stored is not acted in, and that ends nothing: it is tried again for as long
-as it is the newest one, and whoever asks meanwhile is told why.
+An epoch that cannot be stored is not used. The broker goes on, tries again while it is the newest
+epoch, and refuses PUTs with the reason.
 """
 
 import asyncio

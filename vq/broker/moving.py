@@ -52,7 +52,7 @@ RETRY_S = 1.0
 
 
 class Mover:
-    """Carries out SEAL and ADOPT, and ends seals that came to nothing."""
+    """Carries out SEAL and ADOPT, and ends seals of abandoned moves."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class Mover:
             if await self._partitions.unseal_log(channel):
                 logger.info("partition takes appends again", partition=channel)
         except (BadVersion, NoNode, UnknownTopic):
-            pass  # changed meanwhile: what the refresh finds decides
+            pass  # changed meanwhile: the refresh applies what it finds
         except CoordinationError as error:
             logger.warning(
                 "partition stays sealed, trying again",
@@ -183,6 +183,6 @@ class Mover:
             session.refuse(ticket, error)
         except OSError as error:
             session.refuse(ticket, StorageFailed(str(error)))
-        except Exception as error:  # whoever asked must not wait for ever
+        except Exception as error:  # the request must be answered
             logger.exception("request of a move failed", request=ticket)
             session.refuse(ticket, InternalError(f"{type(error).__name__}: {error}"))

@@ -4,8 +4,8 @@
             → register, claim mastership → epoch on disk → serve
     stop:   refuse PUTs → finish flushes → close logs → leave ZooKeeper → close connections
 
-A node whose coordinator gave up says so (``failed``), and whoever runs it stops it: without
-ZooKeeper it could neither register again nor learn of topics, and would only look alive.
+A node whose coordinator gave up reports it (``failed``), and its caller stops it: without ZooKeeper
+it can neither register again nor read topics.
 
 Everything a node needs from outside comes through its constructor, so that it runs the same on a
 virtual clock with disk, network and ZooKeeper in memory. ``main`` builds the real thing.
@@ -167,7 +167,7 @@ class BrokerNode:
         self._listener = await self._network.listen(
             Address(config.host, config.port),
             self._server.new_session,
-            on_full=self._server.make_room,
+            on_full=self._server.end_silent,
         )
         self._storer.start()
         self._tasks.start(self._sweep())
@@ -440,7 +440,7 @@ class BrokerNode:
             self._update_refusal()
 
     def _update_refusal(self) -> None:
-        """Decide anew whether this node takes PUTs at all."""
+        """Decide again whether this node takes PUTs."""
         refusal: VqError | None = None
         if self._stopping:
             refusal = ShuttingDown(f"broker {self.config.group}/{self.config.node} is stopping")

@@ -42,7 +42,7 @@ LINGER_S: Final = 2.0
 #: see a reset instead of the reason.
 LINGERING_MAX: Final = 64
 #: How many silent connections are ended when the process has run out of file descriptors.
-ROOM_MADE: Final = 16
+SILENT_ENDED: Final = 16
 
 
 class BrokerSession(asyncio.Protocol):
@@ -487,9 +487,9 @@ class Server:
         self.lingering.pop(session, None)
         self._admission.forget(session, self.now())
 
-    def make_room(self) -> None:
+    def end_silent(self) -> None:
         """End some silent connections: the process has no file descriptor for new ones."""
-        for _ in range(ROOM_MADE):
+        for _ in range(SILENT_ENDED):
             peer = self._admission.oldest_silent()
             if peer is None:
                 return

@@ -28,7 +28,7 @@ class Flushable(Protocol):
         """Note that the ticket is durable. Must be quick: the next flush waits for it."""
         ...
 
-    def settle(self) -> None:
+    def acknowledge_flushed(self) -> None:
         """Acknowledge the batches that are durable now."""
         ...
 
@@ -115,7 +115,7 @@ class Storer:
         self.kick()
         for channel in done:
             try:
-                channel.settle()
+                channel.acknowledge_flushed()
             except Exception:
                 logger.exception(
                     "acknowledging after a flush failed, trying again at the next flush",

@@ -1,4 +1,4 @@
-"""What ZooKeeper says of topics, kept up to date: hints from watches, truth from reads.
+"""The topics in ZooKeeper, kept up to date: watches say when to read, reads say what is there.
 
 In here: when to read what. Not in here: what the broker does about it (``partitions``).
 
@@ -46,7 +46,7 @@ ASKED_INTERVAL_S = 0.1
 ASKED_AT_ONCE_MAX: Final = 256
 
 
-#: Topics that could not be followed, of which STATUS tells; further ones are counted.
+#: Topics that could not be followed, listed by STATUS; further ones are counted.
 PROBLEMS_TOLD_MAX: Final = 20
 #: Characters told of one of them: a path may have 4096.
 PROBLEM_CHARACTERS_MAX: Final = 1_000

@@ -218,7 +218,7 @@ async def test_silent_connections_make_room_when_descriptors_run_out(cluster):
     node, server = await _strict(cluster)
     client = await Client.connect(cluster.network, node.address)
     silent = [(await cluster.network.connect(node.address, Raw))[1] for _ in range(3)]
-    server.make_room()
+    server.end_silent()
     for raw in silent:
         assert "file descriptors" in str(await raw.refused())
     await client.status()

@@ -10,7 +10,7 @@ from vq.broker.storer import Storer
 from vq.broker.turn import Turn
 from vq.store.ticket import SyncTicket
 
-HOOKS = ("begin_flush", "end_flush", "settle", "flush_failed")
+HOOKS = ("begin_flush", "end_flush", "acknowledge_flushed", "flush_failed")
 
 
 class FakeFlusher:
@@ -53,8 +53,8 @@ class FakeChannel:
     def end_flush(self, ticket: SyncTicket) -> None:
         self._note("end_flush")
 
-    def settle(self) -> None:
-        self._note("settle")
+    def acknowledge_flushed(self) -> None:
+        self._note("acknowledge_flushed")
 
     def flush_failed(self, error: BaseException) -> None:
         self._note("flush_failed")
@@ -85,7 +85,7 @@ def test_one_flush_is_in_flight_and_what_comes_meanwhile_waits(
     storer.kick()
     assert [len(tickets) for tickets in flusher.submitted] == [1]
     flusher.finish()
-    assert first.calls == ["begin_flush", "end_flush", "settle"]
+    assert first.calls == ["begin_flush", "end_flush", "acknowledge_flushed"]
     assert second.calls == ["begin_flush"]
     flusher.finish()
     assert flusher.submitted == []
@@ -110,7 +110,9 @@ def test_one_log_that_raises_anything_does_not_stop_the_others(
             outcome[1] = OSError(5, "disk")
         flusher.finish(outcome)
         for channel in others:
-            assert channel.calls == ["begin_flush", "end_flush", "settle"] * number
+            assert channel.calls == ["begin_flush", "end_flush", "acknowledge_flushed"] * number
         assert flusher.submitted == []
         told = struck.calls.count("flush_failed")
-        assert told == (0 if hook == "settle" else number), "a log that raised must be ended"
+        assert told == (0 if hook == "acknowledge_flushed" else number), (
+            "a log that raised must be ended"
+        )
