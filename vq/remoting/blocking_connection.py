@@ -38,7 +38,7 @@ class BlockingConnection:
         All of it, connecting too, takes at most ``timeout`` seconds.
 
         Raises:
-            Unreachable: No connection could be made; nothing was sent.
+            Unreachable: No connection could be made, or it takes no such request; nothing was sent.
             OSError: The connection ended, or the time; it is closed now.
             VqError: The broker sent what is no answer; likewise.
         """
@@ -46,12 +46,16 @@ class BlockingConnection:
         try:
             if self._stream is None:
                 self._stream = self._connect(min(deadline, time.monotonic() + self._timeout))
-            _, out = self._state.request(command, header, body)
+            try:
+                request_id, out = self._state.request(command, header, body)
+            except VqError as error:
+                raise Unreachable(f"not sent to {self._address}: {error}") from error
             self._stream.send(b"".join(out), deadline)
             while True:
                 for event in self._receive(self._stream, deadline):
                     assert isinstance(event, Reply)
-                    return event.frame
+                    if event.frame.correlation_id == request_id:
+                        return event.frame  # not one that an interrupted exchange left behind
         except BaseException:
             self.close()
             raise

@@ -5,15 +5,17 @@ runs it. ``vq.remoting.memory`` holds the twin without sockets; one contract sui
 """
 
 import asyncio
+import concurrent.futures
 import contextlib
 import os
 import resource
 import socket
 import ssl
 import sys
+import threading
 import time
 from collections.abc import Callable
-from typing import Final, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar, cast
 
 from vq import limits
 from vq.errors import AddressUnavailable, Unreachable
@@ -200,7 +202,7 @@ class TcpNetwork:
         if not is_host(address.host):
             raise Unreachable(f"cannot connect to {address}: no host has such a name")
         try:
-            sock = socket.create_connection(address, seconds_left(deadline))
+            sock = _connect(address, deadline)
             try:
                 _tune_socket(sock)
                 if self._client_ssl is not None:
@@ -243,6 +245,45 @@ class TcpStream:
     def close(self) -> None:
         """See ``BlockingStream.close``."""
         self._socket.close()
+
+
+def _connect(address: Address, deadline: float) -> socket.socket:
+    """Return a socket connected to the first address that takes it; all tries have one deadline."""
+    failure: OSError | None = None
+    for family, kind, protocol, _, where in _resolve(address, deadline):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.settimeout(seconds_left(deadline))
+            sock.connect(where)
+        except OSError as error:
+            sock.close()
+            failure = error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise failure or OSError("its name stands for no address")
+
+
+def _resolve(address: Address, deadline: float) -> list[Any]:
+    """Return what ``getaddrinfo`` says; the resolver has no time-out, so a thread asks it."""
+    host, port = address
+    with contextlib.suppress(socket.gaierror):
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    found: concurrent.futures.Future[list[Any]] = concurrent.futures.Future()
+
+    def ask() -> None:
+        try:
+            found.set_result(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except OSError as error:
+            found.set_exception(error)
+
+    threading.Thread(target=ask, name="vq-resolve", daemon=True).start()
+    try:
+        return found.result(seconds_left(deadline))
+    except TimeoutError:
+        raise TimeoutError(f"the name {host} was not resolved in time") from None
 
 
 def seconds_left(deadline: float) -> float:

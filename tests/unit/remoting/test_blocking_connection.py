@@ -1,7 +1,8 @@
 """What bounds the time of a thread that waits; tests with real peers are in tests/integration."""
 
 import time
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -93,4 +94,33 @@ def test_an_exchange_that_was_interrupted_leaves_its_answer_to_nobody(
     ping = PingRequest().SerializeToString()
     with pytest.raises(type(interrupt)):
         connection.exchange(Command.PING, ping, b"", 1e3)
+    assert decode_reply(connection.exchange(Command.PING, ping, b"", 1e3)).wall_ms == 2
+
+
+def test_a_request_that_the_connection_does_not_take_was_not_sent() -> None:
+    """Such as one beyond the largest frame that the broker takes: its outcome is certain."""
+    connection = BlockingConnection(
+        cast("Any", NobodyThere()), Address("b", 1), client_id="c", cluster="c", timeout=1.0
+    )
+    stream = cast("Any", SimpleNamespace(close=lambda: None))  # nothing can be sent on it
+    connection._stream = stream
+    with pytest.raises(Unreachable, match="not sent to b:1: the connection is"):
+        connection.exchange(Command.PUT, b"", b"", 1.0)
+
+
+def test_an_answer_to_an_earlier_exchange_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal handler raised again just when the connection was to be closed."""
+    network: Any = Broker(TimeoutError())
+    connection = BlockingConnection(
+        network, Address("b", 1), client_id="c", cluster="c", timeout=1e3
+    )
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    ping = PingRequest().SerializeToString()
+    with monkeypatch.context() as signals:
+        signals.setattr(connection, "close", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            connection.exchange(Command.PING, ping, b"", 1e3)
     assert decode_reply(connection.exchange(Command.PING, ping, b"", 1e3)).wall_ms == 2

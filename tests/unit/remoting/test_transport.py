@@ -2,6 +2,11 @@
 
 import asyncio
 import socket
+import threading
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support.waiting import until
@@ -30,6 +35,59 @@ async def test_a_name_that_does_not_exist_is_unreachable(monkeypatch: pytest.Mon
     assert isinstance(caught.value, Refused)
     assert caught.value.retriable
     assert caught.value.refresh_routes
+
+
+def resolving(monkeypatch: pytest.MonkeyPatch, ask: Callable[[], list[tuple[str, int]]]) -> None:
+    """Have names resolved by ``ask``."""
+
+    def getaddrinfo(*_: object, flags: int = 0, **__: object) -> list[Any]:
+        if flags & socket.AI_NUMERICHOST:
+            raise socket.gaierror(socket.EAI_NONAME, "no number")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", where) for where in ask()]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+
+
+def test_a_name_that_is_not_resolved_in_time_is_unreachable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The resolver has no time-out of its own; a send has one."""
+    answered = threading.Event()
+
+    def ask() -> list[tuple[str, int]]:
+        assert answered.wait(20)
+        raise socket.gaierror(socket.EAI_AGAIN, "nobody asks any more")
+
+    resolving(monkeypatch, ask)
+    with pytest.raises(Unreachable, match="name b1 was not resolved in time"):
+        TcpNetwork().open_stream(Address("b1", 8123), time.monotonic() + 0.02)
+    answered.set()
+    with pytest.raises(Unreachable, match="nobody asks"):
+        TcpNetwork().open_stream(Address("b1", 8123), time.monotonic() + 20)
+
+
+def test_all_addresses_of_a_name_have_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[float] = []
+    now = [100.0]
+
+    class Silent:
+        def __init__(self, *_: object) -> None: ...
+
+        def settimeout(self, seconds: float) -> None:
+            given.append(seconds)
+
+        def connect(self, where: tuple[str, int]) -> None:
+            now[0] += 3.0
+            raise TimeoutError(f"no answer from {where[0]}")
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(transport, "_resolve", lambda *_: [(0, 0, 0, "", (n, 1)) for n in "abc"])
+    monkeypatch.setattr(transport, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(socket, "socket", Silent)
+    with pytest.raises(Unreachable):
+        TcpNetwork().open_stream(Address("b1", 8123), 105.0)
+    assert given == [5.0, 2.0]
 
 
 async def test_connections_are_tuned() -> None:
