@@ -52,7 +52,7 @@ class MessageProducer:
         self._core = core
         self._append = core.append
         self._runtime = runtime
-        self._forget = runtime.on_fork(core.forsake)
+        self._forget = runtime.on_loss(forked=core.forsake, ended=core.abandon)
 
     @property
     def config(self) -> ProducerConfig:
@@ -139,10 +139,8 @@ class MessageProducer:
     def close(self) -> None:
         """Wait for what was taken (each has a deadline), then stop. May be called again."""
         if not self._runtime.gone:
-            try:
-                self._runtime.run(self._core.close())
-            finally:
-                self._forget()
+            self._runtime.run(self._core.close())
+            self._forget()  # not before: what is interrupted ends with the loop
 
     def __enter__(self) -> Self:
         return self

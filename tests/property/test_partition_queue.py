@@ -117,6 +117,7 @@ class Run:
         if self.queue.pending or self.queue.in_flight:
             return
         future = BlockingSendFuture(b"%d" % len(self.futures), None, None, self.now + 1.0)
+        future.leads = True
         self.futures.append(future)
         self.queue.pending.append(future)
         assert self.queue.claim(future)

@@ -28,6 +28,9 @@ class Core:
     def forsake(self, _: str) -> None:
         """Nothing was taken."""
 
+    def abandon(self, _: str) -> None:
+        """Nothing was taken."""
+
     async def publish(self, _: str) -> None:
         """Publish, which takes a moment."""
         time.sleep(0.001)
@@ -78,8 +81,8 @@ def test_a_closed_producer_is_forgotten() -> None:
     runtime = LoopThread("test")
     try:
         producer = MessageProducer(cast("ProducerCore", core), runtime)
-        assert len(runtime._on_fork) == 1
+        assert len(runtime._on_loss) == 1
         producer.close()
-        assert runtime._on_fork == {}
+        assert runtime._on_loss == {}
     finally:
         runtime.stop()

@@ -212,7 +212,9 @@ class BlockingSendFuture(SendFuture):
     """The outcome of a blocking send. Its thread sleeps until there is one, or it shall lead.
 
     Attributes:
-        leads: Its thread may be given the lead: it sends what waits for the partition.
+        leads: Its thread may be given the lead: it sends what waits for the partition. Set by that
+            thread, which takes it back before anything else when it leaves; an owner of a queue
+            without it has gone.
     """
 
     __slots__ = ("_turn", "leads")
@@ -225,10 +227,15 @@ class BlockingSendFuture(SendFuture):
         deadline: float,
     ) -> None:
         super().__init__(content, head, callback, deadline)
-        self.leads = True
+        self.leads = False
         self._turn = threading.Lock()
         self._turn.acquire()
-        self.waiters = [self.rouse]
+        self.waiters = []
+
+    def wake(self) -> None:
+        """Wake its thread, and call whoever else waits; again, when it was interrupted."""
+        self.rouse()
+        super().wake()
 
     def rouse(self) -> None:
         """Wake its thread, or keep it from falling asleep once."""

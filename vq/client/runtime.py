@@ -38,8 +38,8 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self.forked = False
-        self._on_fork: dict[int, Callable[[str], None]] = {}
-        self._fork_keys = itertools.count()
+        self._on_loss: dict[int, tuple[Callable[[str], None], Callable[[str], None]]] = {}
+        self._loss_keys = itertools.count()
         self._lock = threading.Lock()
         self._ended = False  # under the lock: nothing is given to the loop any more
         self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
@@ -56,6 +56,8 @@ class LoopThread:
             TELLING_THREADS.discard(threading.get_ident())
             with self._lock:
                 self._ended = True
+            for _, give_up in list(self._on_loss.values()):
+                self.loop.call_soon(give_up, _SHUT_DOWN)
             self.loop.run_until_complete(self._cancel_tasks())
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
             self.loop.close()
@@ -72,20 +74,27 @@ class LoopThread:
         if tasks:
             await asyncio.wait(tasks, timeout=_CANCEL_S)
 
-    def on_fork(self, refuse: Callable[[str], None]) -> Callable[[], None]:
-        """Have ``refuse(why)`` called in the child of a fork; returns a remover."""
-        key = next(self._fork_keys)
-        self._on_fork[key] = refuse
+    def on_loss(
+        self, *, forked: Callable[[str], None], ended: Callable[[str], None]
+    ) -> Callable[[], None]:
+        """Have those told that need the loop; returns a remover.
+
+        Args:
+            forked: Called as ``forked(why)`` in the child of a fork, which has no such loop.
+            ended: Called as ``ended(why)`` on the loop, as one of its last calls.
+        """
+        key = next(self._loss_keys)
+        self._on_loss[key] = (forked, ended)
 
         def remove() -> None:
-            self._on_fork.pop(key, None)
+            self._on_loss.pop(key, None)
 
         return remove
 
     def mark_forked(self) -> None:
         """Called in the child of a fork."""
         self.forked = True
-        for refuse in list(self._on_fork.values()):
+        for refuse, _ in list(self._on_loss.values()):
             refuse(_FORKED)
 
     @property

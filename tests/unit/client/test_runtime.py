@@ -154,9 +154,9 @@ async def one():
 
 runtime = LoopThread("test")
 assert runtime.run(one()) == 1
-told, forgotten = [], []
-runtime.on_fork(told.append)
-runtime.on_fork(forgotten.append)()
+told, forgotten, ended = [], [], []
+runtime.on_loss(forked=told.append, ended=ended.append)
+runtime.on_loss(forked=forgotten.append, ended=forgotten.append)()
 child = os.fork()
 if child == 0:
     try:
@@ -172,7 +172,10 @@ if child == 0:
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 assert not told
 assert runtime.run(one()) == 1, "the parent goes on"
+assert not ended
 runtime.stop()
+assert ended == ["the factory is shut down"]
+assert not forgotten
 """
 
 

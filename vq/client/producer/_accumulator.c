@@ -213,6 +213,24 @@ static PyObject *open_list(appender_t *self, PyObject *topic, Py_ssize_t size)
     return size > PyLong_AsSsize_t(most) ? NULL : items;
 }
 
+/* Tell the sender that there is something; -1 with an exception. When a signal handler raised, it is
+ * told all the same. */
+static int wake_sender(appender_t *self)
+{
+    PyObject *woken = PyObject_CallNoArgs(self->wake);
+    if (woken) {
+        Py_DECREF(woken);
+        return 0;
+    }
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    woken = PyObject_CallNoArgs(self->wake);
+    Py_XDECREF(woken);
+    PyErr_Clear();
+    PyErr_Restore(type, value, trace);
+    return -1;
+}
+
 PyDoc_STRVAR(append_doc, "append(message, callback, timeout, /)\n--\n\n"
                          "See vq.client.producer.accumulator.Appender.append.");
 
@@ -274,13 +292,9 @@ static PyObject *appender_append(appender_t *self, PyObject *const *args, Py_ssi
         Py_RETURN_NONE;
     }
     self->space -= bytes + self->overhead;
-    if (!self->awake) {
-        PyObject *woken = PyObject_CallNoArgs(self->wake);
-        if (!woken) {
-            Py_DECREF(future);
-            return NULL;
-        }
-        Py_DECREF(woken);
+    if (!self->awake && wake_sender(self) < 0) {
+        Py_DECREF(future);
+        return NULL;
     }
     return future;
 }

@@ -10,6 +10,7 @@ where a C compiler is found and then takes its place.
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Final, Protocol, TypeVar
 
 from vq.client.config import MESSAGE_OVERHEAD_BYTES, ProducerConfig
@@ -86,7 +87,7 @@ class PythonAppender:
 
     def __init__(
         self,
-        lock: threading.Lock,
+        lock: AbstractContextManager[object],
         clock: Callable[[], float],
         timeout_s: float,
         wake: Callable[[], object],
@@ -150,7 +151,11 @@ class PythonAppender:
             queues.appended.append(future)
             self.space -= future.size + MESSAGE_OVERHEAD_BYTES
         if not self.awake:
-            self._wake()
+            try:
+                self._wake()
+            except BaseException:  # a signal handler raised: the sender is told all the same
+                self._wake()
+                raise
         return future
 
     def use(self, count: int, /) -> None:
@@ -159,7 +164,7 @@ class PythonAppender:
 
 
 def make_appender(
-    lock: threading.Lock,
+    lock: AbstractContextManager[object],
     clock: Callable[[], float],
     timeout_s: float,
     wake: Callable[[], object],
@@ -202,7 +207,8 @@ class Accumulator:
 
     Attributes:
         append: See ``Appender.append``.
-        lock: Guards the topics, their queues' ``owner`` and ``pending``, and the space.
+        lock: Guards the topics, their queues' ``owner`` and ``pending``, and the space. Reentrant:
+            a finalizer or a signal handler may run anywhere, and append.
         topics: The published topics; changed under the lock.
     """
 
@@ -224,7 +230,8 @@ class Accumulator:
             every_plain: Messages without a key take turns; otherwise none is plain.
             future: What is made for each message.
         """
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
+        self._held_here: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined]
         self._config = config
         self._clock = clock
         self._wake = wake
@@ -268,8 +275,10 @@ class Accumulator:
             InvalidArgument, MessageTooLarge: The message is unusable; nothing was appended.
             NotPublished: The topic was not published by this producer, or was deleted since.
             InvalidState: The producer is closed.
-            BufferFull: No space until the deadline (at once, without ``block``).
+            BufferFull: No space until the deadline (at once, without ``block``, and for a finalizer
+                or a signal handler that interrupted another use of the producer in its thread).
         """
+        block = block and not self._held_here()  # waiting would give up the lock of both uses
         future, _ = self._append(self._future, message, callback, timeout, block=block)
         self.wake_sender()
         return future
@@ -280,8 +289,17 @@ class Accumulator:
         """Append a message whose thread waits for the outcome; return its queue and future.
 
         The thread may be the one that sends it, so the sender is not woken: ``claim`` comes next.
-        Raises what ``append_any`` does.
+
+        Raises:
+            InvalidState: A finalizer or a signal handler that interrupted another use of the
+                producer in its thread would wait for itself.
+            VqError: See ``append_any``.
         """
+        if self._held_here():
+            raise InvalidState(
+                "a blocking send by a finalizer or signal handler, while its thread is inside the "
+                "same producer, would wait for itself; use send_async there"
+            )
         future, queues = self._append(BlockingSendFuture, message, None, timeout, block=True)
         return queues.queues[future.partition], future
 
@@ -308,11 +326,12 @@ class Accumulator:
         head = self._head_of(tag, key, headers)
         bound = self._config.send_timeout_s if timeout is None else check_timeout(timeout)
         future = make(content, head, callback, self._clock() + bound)
+        future.partition = queues.partition_of(key)
         with self.lock:
             if self._appender.space <= 0:
                 self._wait_for_space(future.deadline, block=block)
-            queues = self._published(topic)
-            future.partition = queues.partition_of(key)
+            if self._published(topic) is not queues:
+                raise NotPublished(f"topic {topic} was deleted and made again meanwhile")
             if make is BlockingSendFuture and future.partition < 0:
                 future.partition = queues.next_turn()
             queues.directed |= future.partition >= 0
@@ -341,7 +360,7 @@ class Accumulator:
 
     def _drain_topic_of(self, queue: PartitionQueue) -> None:
         queues = self.topics.get(queue.where.topic)
-        if queues is not None and queues.appended:
+        if queues is not None and (queues.appended or queues.shares):
             queues.drain()
 
     def leave(self, queue: PartitionQueue, future: BlockingSendFuture) -> None:
@@ -360,13 +379,14 @@ class Accumulator:
 
     def wake_sender(self) -> None:
         """Have the sender look at what there is, unless it is about to."""
-        if self.awake:
-            return
         try:
+            if self.awake:
+                return
             self.awake = True
             self._wake()
         except BaseException:  # a signal handler raised, perhaps before the sender was told
             self.awake = False
+            self._wake()  # other threads count on it by now
             raise
 
     @property
@@ -406,7 +426,7 @@ class Accumulator:
             return self._heads.of(tag, key, headers)
         if tag is None:
             return None
-        known = self._heads.of_tags.get(tag) if isinstance(tag, str) else None
+        known = self._heads.of_tags.get(tag) if type(tag) is str else None
         return known or self._heads.of_tag(tag)
 
     def _wait_for_space(self, deadline: float, *, block: bool) -> None:
@@ -433,13 +453,19 @@ class Accumulator:
         """Hand all that was appended to the queues of its partitions."""
         with self.lock:
             for queues in self.topics.values():
-                if queues.appended:
+                if queues.appended or queues.shares:
                     queues.drain()
 
     def enter(self, queue: PartitionQueue) -> bool:
         """Take a queue for the sender; False while a blocking sender has it."""
         with self.lock:
             return queue.enter()
+
+    def drop_late(self, queue: PartitionQueue, now: float) -> None:
+        """Report what waits past its deadline in a queue that a blocking sender has."""
+        with self.lock:  # that thread takes out of ``pending``, too
+            late = queue.take_late(now)
+        queue.tell_late(late)
 
     def open(self, queues: TopicQueues) -> None:
         """Let messages be appended to a topic."""
@@ -488,4 +514,7 @@ def _as_bytes(content: object) -> bytes:
         raise InvalidArgument(
             f"content {shown} is {type(content).__name__}; give bytes (text: content.encode())"
         )
-    return bytes(content)
+    try:
+        return bytes(memoryview(content))  # the bytes themselves, whatever a derived type makes up
+    except ValueError as error:
+        raise InvalidArgument(f"content cannot be read: {error}") from error

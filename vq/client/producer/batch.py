@@ -38,8 +38,9 @@ class Batch:
         sent: It is on the wire of a live connection, the answer is awaited.
         unknown: Some attempt ended without an answer, so a copy may be stored.
         error: It was refused for good; kept until it stands first in line.
-        stored: The broker said that it has it.
-        done: Its futures have their outcome.
+        stored: The broker said that it has it, and its futures have their outcome.
+        telling: Some of its futures may have their offset already.
+        done: All its futures have their outcome.
     """
 
     __slots__ = (
@@ -58,6 +59,7 @@ class Batch:
         "sizes",
         "stamp",
         "stored",
+        "telling",
         "unknown",
     )
 
@@ -74,36 +76,54 @@ class Batch:
         self.sent = False
         self.unknown = False
         self.stored = False
+        self.telling = False
         self.done = False
         self.error: VqError | None = None
         self.last_refusal: VqError | None = None
 
     def resolve(self, partition: int, offset: int) -> None:
-        """Give every future its offset, the first record being at ``offset``; run callbacks."""
-        self.done = True
+        """Give every future its offset, the first record being at ``offset``; run callbacks.
+
+        May be called again when it was interrupted before ``done``.
+        """
         results = places(partition, offset, self.sizes, self.ids)
         try:
-            for item, result in zip(self.items, results, strict=True):
-                item.outcome = result
-                callback = item.callback
-                if callback is not None:
-                    try:
-                        callback(result, None)
-                    except BaseException as error:  # noqa: BLE001 - user code may raise anything
-                        report("a send callback", error)
-                if item.waiters is not None:
-                    item.wake()
+            if self.telling:
+                self._tell_rest(results)
+            else:
+                self.telling = True
+                for item, result in zip(self.items, results, strict=True):
+                    item.outcome = result
+                    callback = item.callback
+                    if callback is not None:
+                        try:
+                            callback(result, None)
+                        except BaseException as error:  # noqa: BLE001 - user code may raise anything
+                            report("a send callback", error)
+                    if item.waiters is not None:
+                        item.wake()
         except BaseException:  # a signal handler raised between two messages
-            for item, result in zip(self.items, results, strict=True):
-                if item.outcome is None:
-                    item.succeed(result)
-                item.wake()
+            self._tell_rest(results)
+            self.done = True
             raise
+        self.done = True
+
+    def _tell_rest(self, results: list[SendResult]) -> None:
+        for item, result in zip(self.items, results, strict=True):
+            if item.outcome is None:
+                item.succeed(result)
+            item.wake()
 
     def fail(self, error: VqError) -> None:
-        """Give every future ``error``."""
-        self.done = True
-        fail_all(self.items, error)
+        """Give ``error`` to every future without an outcome."""
+        try:
+            fail_all(self.items, error)
+        finally:
+            self.done = all(item.outcome is not None for item in self.items)
+
+    def forget(self) -> None:
+        """Keep the bytes alone: all messages were told, and count in no buffer any more."""
+        self.items = [_NOBODY] * len(self.items)
 
     def expire(self, now: float, *, drop: bool) -> list[SendFuture]:
         """Take out the messages whose deadline has passed; return them, without an outcome yet.

@@ -123,6 +123,7 @@ class BlockingSender:
         """Return once a message that was appended has its outcome; its own thread calls."""
         accumulator = self._accumulator
         try:
+            future.leads = True
             while future.outcome is None:
                 if accumulator.claim(queue, future):
                     self._lead(queue, future)
@@ -130,6 +131,7 @@ class BlockingSender:
                     accumulator.wake_sender()  # it gives up what is late
                     future.sleep(math.inf)
         finally:  # a signal handler may have raised; or it was late just when it got the lead
+            future.leads = False  # first: what follows may be interrupted as well
             if future.outcome is None or queue.owner is future:
                 accumulator.forsake(queue, future)
 

@@ -16,7 +16,7 @@ from vq.client.producer.partition_queue import PartitionQueue
 from vq.client.producer.partitioner import Partitioner
 from vq.client.producer.sender import Sender
 from vq.client.producer.topic_queues import TopicQueues
-from vq.errors import BufferFull, InvalidState, PermissionRefused, UnknownTopic
+from vq.errors import BufferFull, InvalidState, NotSent, PermissionRefused, UnknownTopic, VqError
 from vq.model import Address, Message, TopicPartition, check_timeout
 from vq.remoting.blocking_connection import BlockingConnection
 
@@ -138,8 +138,14 @@ class ProducerCore:
         Raises:
             VqError: See ``accumulator.Accumulator.append_any``; nothing was taken.
         """
-        queue, future = self._accumulator.append_waited(message, timeout)
-        self._blocking_sender.send(queue, future)
+        try:
+            queue, future = self._accumulator.append_waited(message, timeout)
+            self._blocking_sender.send(queue, future)
+        except VqError:
+            raise
+        except BaseException:  # a signal handler raised, perhaps just when it was appended
+            self._sender.look_after()
+            raise
         return future
 
     async def wait_for_space(self, timeout: float | None) -> None:
@@ -169,11 +175,25 @@ class ProducerCore:
         self._accumulator.refuse(why)
         for queues in self._accumulator.topics.values():
             waiting = queues.appended[:]
+            for _, share in queues.shares:
+                waiting += share
             for queue in queues.queues:
                 waiting += queue.without_outcome()
             for item in waiting:
                 if item.outcome is None:
                     item.outcome = InvalidState(why)
+
+    def abandon(self, why: str) -> None:
+        """Give up everything because the loop ends, which was not closed in order.
+
+        What a blocking sender has at this moment ends with that sender's exchange.
+        """
+        self._accumulator.close(why)
+        for queues in list(self._accumulator.topics.values()):
+            self._sender.leave(queues, NotSent(why))
+        self._connections.close()
+        self._sender.wake_waiters()
+        self._sender.close()
 
     async def flush(self) -> None:
         """Wait until every message taken so far has its outcome (each has a deadline)."""

@@ -46,7 +46,7 @@ class Heads:
             InvalidArgument: The tag is unusable.
         """
         head = encode_head(_checked_tag(tag), None)
-        if head is not None and len(self.of_tags) < _TAGS_REMEMBERED:
+        if head is not None and type(tag) is str and len(self.of_tags) < _TAGS_REMEMBERED:
             self.of_tags[tag] = head
         return head
 

@@ -47,7 +47,11 @@ class PartitionQueue:
 
     Used by its owner. ``owner`` and ``closed`` change under the accumulator's lock, and ``pending``
     is appended to under it; while another thread owns the queue, the sender only takes out of
-    ``pending`` what is late.
+    ``pending`` what is late, under the lock, too.
+
+    A signal handler may raise in the thread that owns it, between any two steps. What was not done
+    then is done by ``leave`` or by sending again: a batch stays in line until all its messages have
+    their outcome.
 
     Attributes:
         owner: Who is at it: the sender, or a thread that sends a message of its own.
@@ -94,6 +98,8 @@ class PartitionQueue:
     # Who is at it: all under the accumulator's lock -------------------------------------------
     def enter(self) -> bool:
         """Make the sender the owner; False when a thread is, or was given the lead just now."""
+        if isinstance(self.owner, BlockingSendFuture) and not self.owner.leads:
+            self.leave()  # its thread has gone, by a signal handler that raised
         if self.owner is None and not self._pass_lead():
             self.owner = "sender"
         return self.owner == "sender"
@@ -110,10 +116,12 @@ class PartitionQueue:
 
     def take(self) -> list[BlockingSendFuture]:
         """Return what the thread that leads shall send: as many as fit into one batch."""
-        self.claimed = self.fitting(self._waited())
-        del self.pending[: len(self.claimed)]
-        self.shared = len(self.claimed) > 1
-        return self.claimed
+        claimed = self.fitting(self._waited())
+        count = len(claimed)
+        self.claimed = claimed
+        del self.pending[:count]  # no call between these two: see ``topic_queues``
+        self.shared = count > 1
+        return claimed
 
     def _waited(self) -> list[BlockingSendFuture]:
         """Return what stands first and is waited for by threads."""
@@ -128,8 +136,13 @@ class PartitionQueue:
         """Have no owner; return whether the sender has something to do here.
 
         What was claimed and never sent stands first again, and is left to the sender. Otherwise the
-        lead goes on to the thread whose message stands first.
+        lead goes on to the thread whose message stands first. A batch whose answer was not applied
+        to its end, since a signal handler raised, is sent again.
         """
+        for batch in self.in_flight:
+            if batch.sent:
+                batch.sent = False
+                batch.unknown = True
         if not self.in_flight:
             back = [each for each in self.claimed if each.outcome is None]
             for each in back:
@@ -147,8 +160,8 @@ class PartitionQueue:
             return False
         if self.in_flight or self.closed is not None:
             return False
+        first.rouse()  # before the next step: one that is awake and leads nothing claims by itself
         self.owner = first
-        first.rouse()
         return True
 
     def without_outcome(self) -> list[SendFuture]:
@@ -176,8 +189,7 @@ class PartitionQueue:
         else:
             if self._may_make_one():
                 items = self._next_items()
-                batch = self._make(items, take_ids(len(items)))
-                del self.pending[: len(items)]
+                batch = self._make(items, take_ids(len(items)), pending=True)
         if batch is not None:
             batch.sent = True
             batch.attempts += 1
@@ -188,6 +200,8 @@ class PartitionQueue:
         under_way = len(self.in_flight)
         if not self.pending or under_way >= self._config.window:
             return False
+        if any(batch.done and not batch.stored for batch in self.in_flight):
+            return False  # given up, but not settled: its bytes count in no buffer any more
         if under_way and self._producer_epoch >= _RENEW_EPOCH:
             return False  # let it become empty, for a new producer id
         return under_way < _EAGER_IN_FLIGHT or len(self.pending) * 2 >= self._full
@@ -221,14 +235,19 @@ class PartitionQueue:
         ends = accumulate(item.size + RECORD_HEADER_BYTES for item in items)
         return items[: max(1, bisect_right(list(ends), self._config.batch_bytes))]
 
-    def _make(self, items: list[SendFuture], ids: list[int]) -> Batch:
-        """Append a new batch to the line; its number is used up only once it is there."""
+    def _make(self, items: list[SendFuture], ids: list[int], *, pending: bool = False) -> Batch:
+        """Append a new batch to the line; its number is used up only once it is there.
+
+        With ``pending``, its messages stand first there, and leave it.
+        """
         renew = self._producer_epoch >= _RENEW_EPOCH
         if renew and not self.in_flight and not self._may_be_copied:
             self._renew()
         batch = Batch(items, ids, self._stamp(self._next_sequence))
+        taken = len(items) if pending else 0
         self._next_sequence += 1
-        self.in_flight.append(batch)
+        self.in_flight += (batch,)  # no call between these: see ``topic_queues``
+        del self.pending[:taken]
         return batch
 
     def _stamp(self, sequence: int) -> ProducerStamp:
@@ -240,13 +259,16 @@ class PartitionQueue:
         self._failures = 0
         self._refusal = None
         batch.sent = False
-        batch.stored = True
         self._may_be_copied = False  # the broker has seen this epoch: it refuses earlier ones
         if not batch.done:
             try:
                 batch.resolve(self.where.partition, offset)
-            finally:  # a signal handler may raise
-                self._on_ended(batch.count, batch.size)
+            except BaseException:  # a signal handler raised: it is sent again, and answered again
+                batch.unknown = True
+                raise
+            finally:
+                self._count_ended(batch)
+        batch.stored = True
         self._settle()
 
     def on_refused(self, batch: Batch, error: errors.VqError, now: float) -> None:
@@ -290,15 +312,24 @@ class PartitionQueue:
         self._settle()
 
     def drop_late(self, now: float) -> None:
-        """Report what waits past its deadline; also while another thread owns the queue."""
+        """Report what waits past its deadline."""
+        self.tell_late(self.take_late(now))
+
+    def take_late(self, now: float) -> list[SendFuture]:
+        """Take out what waits past its deadline, under the lock unless the sender is the owner."""
         if len(self.pending) > _SCAN_ALWAYS and now < self._scan_at:
-            return
+            return []
         self._scan_at = now + _SCAN_S
         waiting = self.pending[:]
         late = [item for item in waiting if item.deadline <= now]
         if late:
             # One step: callers append behind the slice at any time.
             self.pending[: len(waiting)] = [item for item in waiting if item.deadline > now]
+        return late
+
+    def tell_late(self, late: list[SendFuture]) -> None:
+        """Report what was taken out. For the sender only."""
+        if late:
             self._fail_items(late, self._not_sent())
 
     def refuse_pending(self, error: errors.VqError) -> None:
@@ -325,11 +356,18 @@ class PartitionQueue:
         self._fail(batch, error)
         if certain:
             batch.error = error  # it must not be stored any more: a hole
+        else:
+            batch.forget()
 
     def _fail(self, batch: Batch, error: errors.VqError) -> None:
         try:
             batch.fail(error)
         finally:
+            self._count_ended(batch)
+
+    def _count_ended(self, batch: Batch) -> None:
+        """Count a batch once, unless it was interrupted and is told again later."""
+        if batch.done:
             self._on_ended(batch.count, batch.size)
 
     def _fail_items(self, items: list[SendFuture], error: errors.VqError) -> None:

@@ -11,7 +11,11 @@ from typing import Protocol
 
 
 class Partitioner(Protocol):
-    """A choice of one's own; must be quick, is called under the producer's lock."""
+    """A choice of one's own. Any thread that sends calls it, without a lock, so several at once.
+
+    It may wait, as part of its message's send, and it may send messages; on the loop of ``vq.aio``
+    it must not wait.
+    """
 
     def choose(self, key: str | None, partitions: int, writable: Sequence[int]) -> int:
         """Return a number in ``[0, partitions)``.

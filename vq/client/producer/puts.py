@@ -32,16 +32,21 @@ def apply_answer(
 
     ``answer`` is a reply, the reason why nothing was sent, or None: there was no answer.
     """
-    if answer is None:
-        queue.on_unanswered([batch], now)
-        return None
-    error = answer if isinstance(answer, VqError) else _take(queue, batch, answer)
-    if isinstance(error, SequenceStale):
-        queue.on_untellable(batch, error)
-    elif isinstance(error, OutcomeUnknown | ProtocolError):
-        queue.on_unanswered([batch], now)
-    elif error is not None:
-        queue.on_refused(batch, error, now)
+    try:
+        if answer is None:
+            queue.on_unanswered([batch], now)
+            return None
+        error = answer if isinstance(answer, VqError) else _take(queue, batch, answer)
+        if isinstance(error, SequenceStale):
+            queue.on_untellable(batch, error)
+        elif isinstance(error, OutcomeUnknown | ProtocolError):
+            queue.on_unanswered([batch], now)
+        elif error is not None:
+            queue.on_refused(batch, error, now)
+    except BaseException:  # a signal handler raised, or the application's logging
+        if batch.sent:
+            queue.on_unanswered([batch], now)  # so that it is sent again
+        raise
     return error
 
 

@@ -62,7 +62,12 @@ class Sender:
 
     # Any thread -------------------------------------------------------------------------------
     def _wake(self) -> None:
-        self._loop.call_soon_threadsafe(self.send_waiting)
+        try:
+            self._loop.call_soon_threadsafe(self.send_waiting)
+        except RuntimeError:  # the loop has ended
+            if not self.accumulator.closed:
+                raise
+            self._close_leaving()  # what the last blocking senders leave behind
 
     def master_of(self, queue: PartitionQueue) -> Address | None:
         """Return where a queue's batches go now, and note the master's epoch; its owner calls.
@@ -92,7 +97,7 @@ class Sender:
         """Some messages have their outcome; called by the queues."""
         self.accumulator.give_back(count, size)
         if self._waiters:
-            self._loop.call_soon_threadsafe(self._wake_waiters)
+            self._loop.call_soon_threadsafe(self.wake_waiters)
 
     # Sending ----------------------------------------------------------------------------------
     def send_waiting(self) -> None:
@@ -101,19 +106,22 @@ class Sender:
         self.accumulator.drain()
         now = self._clock()
         retry_at = 0.0
-        left = False
         if self._leaving:
+            self._look_again_soon()
             self._close_leaving()
         for queue in self.accumulator.queues():
-            if queue.pending or queue.in_flight:
-                left = True
+            if queue.pending or queue.in_flight or queue.owner:
+                self._look_again_soon()
                 if self.accumulator.enter(queue):
                     self._send_from(queue, now)
                 if queue.retry_at > now:
                     retry_at = min(retry_at or queue.retry_at, queue.retry_at)
         if retry_at:
             self._send_at(retry_at)
-        if (left or self._leaving) and self._tick_timer is None:
+
+    def _look_again_soon(self) -> None:
+        """Have a tick come, whatever is raised before that."""
+        if self._tick_timer is None:
             self._tick_timer = self._loop.call_later(_TICK_S, self._tick)
 
     def _send_from(self, queue: PartitionQueue, now: float) -> None:
@@ -179,17 +187,19 @@ class Sender:
         """Give up what is past its deadline, and look again soon while anything is left."""
         self._tick_timer = None
         now = self._clock()
-        for queue in self.accumulator.queues():
-            if not (queue.in_flight or queue.pending):
-                continue
-            if not self.accumulator.enter(queue):
-                queue.drop_late(now)  # what waits behind a blocking sender
-                continue
-            try:
-                queue.on_tick(now)
-            finally:
-                queue.owner = None
-        self.send_waiting()
+        try:
+            for queue in self.accumulator.queues():
+                if not (queue.in_flight or queue.pending or queue.owner):
+                    continue
+                if not self.accumulator.enter(queue):
+                    self.accumulator.drop_late(queue, now)
+                    continue
+                try:
+                    queue.on_tick(now)
+                finally:
+                    queue.owner = None
+        finally:  # whatever the application's logging may raise
+            self.send_waiting()
 
     # Topics -----------------------------------------------------------------------------------
     def leave(self, queues: TopicQueues, error: VqError) -> None:
@@ -203,21 +213,25 @@ class Sender:
 
     def _close_leaving(self) -> None:
         """Close the queues that were given up, except those that a blocking sender has now."""
-        left, self._leaving = self._leaving, []
-        for queue in left:
+        for queue in list(self._leaving):
             if not self.accumulator.enter(queue):
-                self._leaving.append(queue)  # its owner wakes the sender
-                continue
+                continue  # its owner wakes the sender
             try:
                 assert queue.closed is not None
                 queue.close(queue.closed)
             finally:
                 queue.owner = None
+            self._leaving.remove(queue)
 
     # Waiting ----------------------------------------------------------------------------------
     def without_outcome(self) -> list[SendFuture]:
-        """Return every message that may have no outcome yet."""
+        """Return every message that may have no outcome yet, and look after all of them soon.
+
+        A signal handler may have raised in a thread just when it had appended a message, before it
+        told anybody.
+        """
         self.accumulator.drain()
+        self.accumulator.wake_sender()
         with self.accumulator.lock:
             every = [*self._leaving, *self.accumulator.queues()]
             return [future for queue in every for future in queue.without_outcome()]
@@ -238,7 +252,13 @@ class Sender:
             finally:
                 self._waiters.pop(waiter, None)
 
-    def _wake_waiters(self) -> None:
+    def look_after(self) -> None:
+        """A signal handler raised in a thread that sends: do what it may have left undone."""
+        self.accumulator.wake_sender()
+        self._loop.call_soon_threadsafe(self.wake_waiters)
+
+    def wake_waiters(self) -> None:
+        """Have everybody in ``until`` look again."""
         waiters, self._waiters = self._waiters, {}
         for waiter in waiters:
             if not waiter.done():

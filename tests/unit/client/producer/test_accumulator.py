@@ -22,9 +22,10 @@ from vq.client.producer.accumulator import (
     PythonAppender,
     make_appender,
 )
+from vq.client.producer.head import encode_head
 from vq.client.producer.partition_queue import PartitionQueue
 from vq.client.producer.topic_queues import TopicQueues
-from vq.errors import UnknownTopic
+from vq.errors import NotSent, UnknownTopic
 from vq.limits import TIMEOUT_S_MAX
 from vq.model import Message, TopicSettings
 
@@ -266,6 +267,22 @@ def test_a_loop_that_cannot_be_woken_is_told(bench: Bench) -> None:
     assert len(bench.items) == 1
 
 
+def test_a_wake_that_is_interrupted_is_made_again(bench: Bench) -> None:
+    """A signal handler raised in it: the message was appended, and nobody else may come."""
+    calls: list[None] = []
+
+    def once() -> None:
+        calls.append(None)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+
+    bench.on_wake = once
+    with pytest.raises(KeyboardInterrupt):
+        bench.append(Message("t", b"x"))
+    assert bench.wakes == 1
+    assert bench.appender.awake
+
+
 # Topics that go ---------------------------------------------------------------------------------
 @pytest.mark.parametrize("round_", range(5))
 def test_nothing_is_lost_when_a_topic_goes(bench: Bench, round_: int) -> None:
@@ -374,6 +391,57 @@ def test_messages_keep_their_order_whichever_way_they_come() -> None:
     assert turns == [0, 1, 0, 1]
 
 
+def test_others_can_count_on_a_wake_that_is_interrupted() -> None:
+    """They saw that the sender was about to be told, and told it nothing."""
+    wakes: list[None] = []
+
+    def wake() -> None:
+        wakes.append(None)
+        if len(wakes) == 1:
+            raise KeyboardInterrupt
+
+    made = Accumulator(ProducerConfig(), lambda: 1_000.0, wake)
+    with pytest.raises(KeyboardInterrupt):
+        made.wake_sender()
+    assert len(wakes) == 2
+
+
+def test_a_tag_of_a_derived_type_is_not_remembered() -> None:
+    """It may be equal to another tag, and stand for other bytes."""
+
+    class Liar(str):
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        def __hash__(self) -> int:
+            return hash("a")
+
+    made = accumulator_of()
+    for tag in (Liar("b"), "a", Liar("c")):
+        future = made.append_any(Message("t", b"x", tag=tag))
+        assert future.head == encode_head(str.encode(tag), None)
+
+
+def test_what_is_late_is_taken_out_under_the_lock() -> None:
+    """A thread that leads takes messages at the same time: none is sent that was given up."""
+    made = accumulator_of()
+    queue, future = made.append_waited(Message("t", b"x"), 5.0)
+    future.leads = True
+    made.drain()
+    free: list[bool] = []
+
+    class Deadline(float):
+        def __le__(self, now: float) -> bool:
+            free.append(spawn(lambda: made.lock.acquire(blocking=False)).result(WAIT_S))
+            return True
+
+    future.deadline = Deadline(0.0)
+    made.drop_late(queue, 1_010.0)
+    assert free == [False]
+    assert isinstance(future.outcome, NotSent)
+    assert queue.pending == []
+
+
 def test_a_thread_that_waits_claims_the_queue_of_its_message() -> None:
     wakes: list[None] = []
     made = Accumulator(ProducerConfig(), lambda: 1_000.0, lambda: wakes.append(None))
@@ -381,6 +449,7 @@ def test_a_thread_that_waits_claims_the_queue_of_its_message() -> None:
     queue, future = made.append_waited(Message("t", b"x"), 5)
     assert queue is made.queues()[future.partition]
     assert future.deadline == 1_005.0
+    future.leads = True
     assert made.claim(queue, future)
     assert made.take(queue) == [future]
     assert not made.enter(queue), "the sender leaves it alone"
@@ -415,6 +484,7 @@ def test_a_claim_never_overtakes(before: str) -> None:
         queue.closed = UnknownTopic("gone")
     elif before == "gone":
         made.remove(made.topics["t"], UnknownTopic("gone"))
+    future.leads = True
     assert not made.claim(queue, future)
     assert future in queue.pending
     assert wakes == [None], "the sender carries it"
@@ -425,6 +495,7 @@ def test_a_thread_that_goes_away_leaves_its_message_to_the_sender() -> None:
     made = Accumulator(ProducerConfig(), lambda: 1_000.0, lambda: wakes.append(None))
     made.open(queues_of())
     queue, future = made.append_waited(Message("t", b"2", key="k"), None)
+    future.leads = True
     assert made.claim(queue, future)
     made.forsake(queue, future)
     assert wakes == [None]

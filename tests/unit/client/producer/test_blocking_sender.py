@@ -154,6 +154,7 @@ class Producer:
         with self.appending:
             _, future = self.accumulator.append_waited(self.message, within)
             future.partition = partition
+            future.leads = True  # as its thread does next
         return future
 
     def send(self, within: float = 30.0, partition: int = 0) -> BlockingSendFuture:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import math
+import threading
 import tracemalloc
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -17,9 +18,11 @@ from support.timers import NotedTimers
 from support.waiting import WAIT_S, until, until_true
 
 from vq import aio
+from vq.client import future as future_module
 from vq.client.config import MESSAGE_OVERHEAD_BYTES, ProducerConfig
 from vq.client.future import BlockingSendFuture, SendFuture
 from vq.client.producer import accumulator, sender
+from vq.client.producer import batch as batch_module
 from vq.client.producer.blocking_sender import BlockingConnections
 from vq.client.producer.core import ProducerCore
 from vq.client.producer.partitioner import key_partition
@@ -252,6 +255,28 @@ async def test_bytes_like_contents_are_copied(factory: aio.MessageFactory) -> No
     content[:] = b"behind"
     await ended(future)
     assert await stored(factory) == [b"before"]
+
+
+async def test_the_bytes_of_a_derived_type_are_those_it_holds(
+    factory: aio.MessageFactory,
+) -> None:
+    """Whatever its methods say: the message would hold up all that stand behind it."""
+
+    class Odd(bytes):
+        def __len__(self) -> int:
+            return 1
+
+        def __bytes__(self) -> bytes:
+            return Odd(bytes(3 << 20))
+
+    core = await published(factory)
+    await ended(core.append_any(Message("t", Odd(b"abc"))))
+    released = memoryview(b"x")
+    released.release()
+    with pytest.raises(InvalidArgument, match="released"):
+        core.append_any(Message("t", released))  # type: ignore[arg-type]
+    await core.close()
+    assert await stored(factory) == [b"abc"]
 
 
 async def test_a_topic_that_is_not_writable_is_refused(
@@ -599,6 +624,7 @@ async def test_a_topic_that_goes_while_a_blocking_sender_has_it_waits_for_that_o
 ) -> None:
     core = await published(factory)
     queue, future = core._accumulator.append_waited(Message("t", b"x"), None)
+    future.leads = True
     assert core._accumulator.claim(queue, future)
     await delete_topic(cluster)
     await until(lambda: "t" not in core._accumulator.topics)
@@ -652,6 +678,81 @@ async def test_a_partitioner_that_fails_takes_no_space(
     assert space(producer._core) == producer.config.buffer_bytes
     async with asyncio.timeout(WAIT_S):
         await producer.close()
+
+
+@pytest.mark.parametrize("choice", [0.5, 1.0, "1", None])
+async def test_a_partitioner_that_chooses_no_number_is_told(
+    factory: aio.MessageFactory, choice: Any
+) -> None:
+    """Its message would take those before it along, when they are drained."""
+    producer = await factory.create_producer(partitioner=Chooses(choice))
+    with pytest.raises(InvalidArgument, match="chose partition"):
+        await producer.send(Message("t", b"x", key="k"))
+    await producer.close()
+
+
+async def test_a_partitioner_may_send(factory: aio.MessageFactory) -> None:
+    """It is called without a lock: it tells another partition what it does, for one."""
+
+    class Sends(Chooses):
+        def choose(self, key: str | None, partitions: int, writable: Sequence[int]) -> int:
+            if key is not None:
+                producer._core.append_any(Message("t", b"note"))
+            return 1 if key is None else 0
+
+    producer = await factory.create_producer(partitioner=Sends(0))
+    await producer.publish("t")
+    with in_thread(lambda: producer._core.append_any(Message("t", b"x", key="k"))) as sending:
+        await until(sending.done)
+    await producer.close()
+    assert await stored(factory) == [b"x", b"note"]
+
+
+async def test_a_partitioner_that_waits_holds_up_nobody_else(factory: aio.MessageFactory) -> None:
+    waiting, go_on = threading.Event(), threading.Event()
+
+    class Waits(Chooses):
+        def choose(self, key: str | None, partitions: int, writable: Sequence[int]) -> int:
+            if key == "slow":
+                waiting.set()
+                assert go_on.wait(20)
+            return 0
+
+    producer = await factory.create_producer(partitioner=Waits(0))
+    await producer.publish("t")
+    core = producer._core
+    with in_thread(lambda: core.append_any(Message("t", b"2", key="slow"))) as slow:
+        await until(waiting.is_set)
+        assert (await producer.send(Message("t", b"1", key="k"))).partition == 0
+        await producer.flush()
+        go_on.set()
+        await until(slow.done)
+    await producer.close()
+    assert await stored(factory) == [b"1", b"2"]
+
+
+# Finalizers and signal handlers -------------------------------------------------------------------
+async def test_whatever_runs_in_the_middle_of_a_send_may_append(
+    factory: aio.MessageFactory,
+) -> None:
+    """A log handler that sends, called by a finalizer, while its thread has the producer's lock."""
+    core = await published(factory, buffer_bytes=SMALLEST_BUFFER)
+
+    def inside() -> None:
+        with core._accumulator.lock:
+            core.append_any(Message("t", b"x", key="k"))
+            with pytest.raises(InvalidState, match="send_async"):
+                core.send_blocking(Message("t", b"y", key="k"))
+            core._accumulator._appender.use(SMALLEST_BUFFER)
+            with pytest.raises(BufferFull):
+                core.append_any(Message("t", b"z", key="k"))
+            core._accumulator._appender.use(-SMALLEST_BUFFER)
+
+    with in_thread(inside) as running:
+        await until(running.done)
+        running.result()
+    await core.close()
+    assert await stored(factory) == [b"x"]
 
 
 # The buffer ---------------------------------------------------------------------------------------
@@ -898,6 +999,7 @@ async def test_flush_of_nothing_returns_at_once(factory: aio.MessageFactory) -> 
 def claimed(core: ProducerCore, future: BlockingSendFuture) -> None:
     """Have a thread send a message just now."""
     queue = line_of(core)
+    future.leads = True
     queue.pending.append(future)
     assert core._accumulator.claim(queue, future)
     assert core._accumulator.take(queue) == [future]
@@ -1013,6 +1115,64 @@ async def test_a_sender_interrupted_while_it_wakes_the_loop_does_not_put_it_to_s
     await core.close()
 
 
+async def test_flush_looks_after_a_message_that_nobody_spoke_of(
+    factory: aio.MessageFactory,
+) -> None:
+    """Ctrl-C between the append and what its thread does next."""
+    core = await published(factory)
+    await until(lambda: not core._accumulator.awake)
+    _, future = core._accumulator.append_waited(Message("t", b"x"), None)
+    async with asyncio.timeout(5):
+        await core.flush()
+    assert isinstance(future.outcome, SendResult)
+    await core.close()
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_logging_that_raises_ends_no_deadline(
+    factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """A callback raises, and so does the application's log handler that is told."""
+
+    def report(what: str, error: BaseException) -> None:
+        raise OSError("the log is full")
+
+    def callback(*_: object) -> None:
+        raise ValueError
+
+    raised: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
+    monkeypatch.setattr(future_module, "report", report)
+    monkeypatch.setattr(batch_module, "report", report)
+    core = await published(factory)
+    core._cluster.ids_ready = not late
+    futures = [
+        send(core, Message("t", b"%d" % n), callback, 0.01 if late else 30.0) for n in range(4)
+    ]
+    async with asyncio.timeout(5):
+        await core.flush()
+    assert all(each.done() for each in futures)
+    assert raised or not late
+    await until(lambda: space(core) == core.config.buffer_bytes)
+    await core.close()
+
+
+async def test_the_end_of_the_loop_leaves_nobody_waiting(factory: aio.MessageFactory) -> None:
+    """As when a factory's ``shutdown`` is interrupted, and threads still wait for outcomes."""
+    core = await published(factory)
+    core._cluster.ids_ready = False
+    future = send(core, Message("t", b"x"))
+    with in_thread(lambda: core.send_blocking(Message("t", b"y"), 30.0)) as sending:
+        await until(lambda: sum(len(queue.pending) for queue in core._accumulator.queues()) == 2)
+        core.abandon("the factory is shut down")
+        await until(sending.done)
+        assert isinstance(sending.result().outcome, NotSent)
+    assert isinstance(future.outcome, NotSent)
+    with pytest.raises(InvalidState, match="shut down"):
+        send(core, Message("t", b"z"))
+    assert space(core) == core.config.buffer_bytes
+
+
 async def test_close_waits_for_every_message_and_refuses_new_ones(
     factory: aio.MessageFactory,
 ) -> None:
@@ -1075,11 +1235,19 @@ async def test_in_a_forked_child_nobody_waits_for_an_answer(factory: aio.Message
     core = await published(factory)
     core._cluster.ids_ready = False
     future = send(core, Message("t", b"x"))
-    core._accumulator.lock.acquire()  # by a thread that is not there in the child
-    core.forsake("forked")
+    held, forked = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with core._accumulator.lock:  # by a thread that is not there in the child
+            held.set()
+            assert forked.wait(20)
+
+    with in_thread(hold):
+        assert held.wait(20)
+        core.forsake("forked")
+        forked.set()
     with pytest.raises(InvalidState, match="forked"):
         future.result(0)
-    core._accumulator.lock.release()
     core._accumulator.topics.clear()
 
 

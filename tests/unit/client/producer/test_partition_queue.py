@@ -618,6 +618,7 @@ def test_answers_after_the_end_change_nothing(answer: Callable[[Line, Batch], No
 # Blocking senders -------------------------------------------------------------------------------
 def waited(line: Line, content: bytes = b"x") -> BlockingSendFuture:
     future = BlockingSendFuture(content, None, None, line.now + 30)
+    future.leads = True
     line.queue.pending.append(future)
     return future
 
@@ -718,3 +719,44 @@ def test_what_a_blocking_sender_could_not_settle_the_loop_sends_again() -> None:
     line.now += BACKOFF_S
     assert line.send() == [batch]
     assert (batch.attempts, numbers([batch])) == (2, [(0, 0)])
+
+
+def test_what_its_thread_left_without_an_answer_is_sent_again() -> None:
+    """A signal handler raised before the answer was applied."""
+    line = Line()
+    assert line.queue.claim(waited(line))
+    batch = line.queue.batch_of(line.queue.take(), [9])
+    assert line.queue.leave()
+    assert (batch.sent, batch.unknown) == (False, True)
+    assert line.send() == [batch]
+
+
+def test_the_sender_takes_the_queue_of_a_thread_that_has_gone() -> None:
+    line = Line()
+    first, second = waited(line), waited(line)
+    assert line.queue.claim(first)
+    assert line.queue.take() == [first, second]
+    assert not line.queue.enter()
+    first.leads = False
+    assert line.queue.enter()
+    assert line.queue.pending == [first, second]
+
+
+def test_nothing_new_goes_behind_a_batch_that_was_given_up() -> None:
+    """Its bytes count in no buffer any more; while a broker is silent, they must not pile up."""
+    line = Line(window=5)
+    futures = line.submit(b"1" * 1_000)
+    (batch,) = line.send()
+    line.later(31)
+    assert outcomes(futures) == ["TimedOut"]
+    assert not any(item.content for item in batch.items), "the bytes are kept once"
+    later = line.submit(b"2")
+    assert line.send() == []
+    line.cut(batch)
+    line.later(5)
+    assert line.send() == [batch], "it is settled first"
+    line.queue.on_stored(batch, 88)
+    (behind,) = line.send()
+    line.queue.on_stored(behind, 500)
+    assert outcomes(later) == ["SendResult"]
+    assert line.ended == [(1, 1_000), (1, 1)]

@@ -1,10 +1,12 @@
 """A published topic: whose turn it is, where keys go, and what happens when it is gone."""
 
+import contextlib
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from support.interrupts import Interrupted, Interrupter
 
 from vq.client.config import ProducerConfig
 from vq.client.future import ANY_PARTITION, SendFuture
@@ -133,3 +135,73 @@ def test_draining_goes_on_where_turns_stopped() -> None:
     queues.drain()
     assert [len(queue.pending) for queue in queues.queues] == [1, 0, 0, 1]
     assert turns(queues, 1) == [1]
+
+
+# Drains that meet others ------------------------------------------------------------------------
+def messages(queues: TopicQueues, count: int, *partitions: int) -> list[SendFuture]:
+    """Append messages; those for ``partitions`` come last, the others take turns."""
+    futures = [SendFuture(b"%d" % n, None, None, 1e9) for n in range(count)]
+    futures += [SendFuture(b"", None, None, 1e9, partition) for partition in partitions]
+    queues.directed |= bool(partitions)
+    queues.appended += futures
+    return futures
+
+
+def handed_out(queues: TopicQueues) -> list[SendFuture]:
+    return [each for queue in queues.queues for each in queue.pending]
+
+
+def test_masters_that_go_during_a_drain_cost_no_message() -> None:
+    """The loop follows the routes while another thread drains."""
+    queues = queues_of(4)
+
+    class Looked(list[int]):
+        def __len__(self) -> int:
+            update(queues, 4, [0])
+            return super().__len__()
+
+    for drain in (queues.drain, queues.next_turn):
+        queues._chosen = Looked(range(4))
+        messages(queues, 8)
+        drain()
+    queues.drain()
+    assert len(handed_out(queues)) == 16
+
+
+def test_keys_go_by_all_partitions_or_by_those_before() -> None:
+    """Never by a number between, while partitions are added."""
+    queues = queues_of(1)
+    seen: list[int] = []
+    make = queues._make_queue
+
+    def looking(where: TopicPartition) -> PartitionQueue:
+        seen.append(queues.partition_of("a"))
+        return make(where)
+
+    queues._make_queue = looking
+    update(queues, 8)
+    assert seen == [0] * 7
+    assert queues.partition_of("a") == key_partition("a", 8)
+
+
+@pytest.mark.parametrize("directed", [(), (3, 0, 3)])
+def test_a_drain_that_is_interrupted_goes_on_where_it_ended(directed: tuple[int, ...]) -> None:
+    """Ctrl-C in the main thread: every message is handed out once, in order."""
+    for place in range(1_000):
+        queues = queues_of(4)
+        futures = messages(queues, 9, *directed)
+        interrupter = Interrupter(place, "topic_queues.py")
+        with contextlib.suppress(Interrupted):
+            interrupter.run(queues.drain)
+        later = messages(queues, 2)
+        queues.drain()
+        found = handed_out(queues)
+        assert len(found) == len({*found}) == len(futures) + len(later), interrupter.reached
+        assert (queues.appended, queues.shares, queues.directed) == ([], [], False)
+        for number, queue in enumerate(queues.queues):
+            assert queue.pending == [each for each in futures + later if each in queue.pending]
+            assert all(each.partition in (-1, number) for each in queue.pending)
+        if not interrupter.reached:
+            assert place > 5
+            return
+    raise AssertionError

@@ -1,0 +1,196 @@
+"""Ctrl-C anywhere in a send: each message keeps one outcome, and nobody waits for ever."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from support.broker import MemoryCluster, memory_cluster, until
+from support.client import factory_of
+from support.interrupts import Interrupted, Interrupter
+
+from vq import aio
+from vq.client.future import BlockingSendFuture, SendFuture
+from vq.client.producer import sender
+from vq.client.producer.core import ProducerCore
+from vq.model import Message, SendResult
+
+INSIDE = ("vq/client/producer/", "vq/client/future.py", "vq/remoting/blocking_connection.py")
+#: A send passes fewer places than this; behind the last one, so many sends in turn pass none.
+PLACES_MAX, MISSES_MAX = 2_000, 5
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[MemoryCluster]:
+    """One broker and the topic ``t`` of one partition."""
+    async with memory_cluster() as cluster:
+        await cluster.start()
+        await cluster.create_topic("t", partitions=1)
+        yield cluster
+
+
+@pytest.fixture
+async def core(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[ProducerCore]:
+    monkeypatch.setattr(sender, "_TICK_S", 0.01)
+    async with factory_of(cluster) as factory:
+        producer = await factory.create_producer()
+        await producer.publish("t")
+        yield producer._core
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(7, marks=pytest.mark.slow),
+        pytest.param(1, marks=[pytest.mark.slow, pytest.mark.long]),
+    ],
+    ids="step={}".format,
+)
+def step(request: pytest.FixtureRequest) -> int:
+    """One place in so many is tried."""
+    return int(request.param)
+
+
+async def stored(cluster: MemoryCluster) -> list[bytes]:
+    """Every message of the partition."""
+    found: list[bytes] = []
+    async with factory_of(cluster) as factory:
+        consumer: aio.MessageConsumer = await factory.create_consumer()
+        offset = 0
+        while messages := await consumer.get("t", 0, offset, 1 << 20):
+            found += [message.content for message in messages]
+            offset = messages[-1].next_offset
+    return found
+
+
+async def everywhere(
+    core: ProducerCore,
+    step: int,
+    send: Callable[[Interrupter, int], Awaitable[Any]],
+    check: Callable[[], Awaitable[None]],
+) -> int:
+    """Interrupt ``send`` at every ``step``-th place; return how many were reached.
+
+    The sender on the loop may be faster than the thread, whose way is a shorter one then.
+    """
+    reached = missed = 0
+    for place in range(0, PLACES_MAX, step):
+        await until(lambda: core._sender._tick_timer is None and not core._accumulator.awake)
+        interrupter = Interrupter(place, *INSIDE)
+        try:
+            await send(interrupter, place)
+        except Interrupted:
+            reached += 1
+            missed = 0
+        else:
+            missed += 1
+        try:
+            await check()
+        except BaseException as error:
+            error.add_note(f"interrupted at {interrupter.reached}")
+            raise
+        if missed == MISSES_MAX:
+            return reached
+    raise AssertionError
+
+
+def is_idle(core: ProducerCore) -> bool:
+    """Whether nothing is left in any queue."""
+    return not any(
+        queue.owner or queue.claimed or queue.pending or queue.in_flight
+        for queue in core._accumulator.queues()
+    )
+
+
+async def settled(core: ProducerCore) -> None:
+    """Return once nothing is left; all of the buffer that was used is free again."""
+    async with asyncio.timeout(5):
+        await core.flush()
+    await until(lambda: is_idle(core))
+
+
+async def test_a_blocking_send_may_be_interrupted_anywhere(
+    core: ProducerCore, cluster: MemoryCluster, step: int
+) -> None:
+    """What was appended is stored once; the next send, ``flush`` and ``close`` go on."""
+
+    async def send(interrupter: Interrupter, place: int) -> None:
+        message = Message("t", b"%d" % place)
+        await asyncio.to_thread(interrupter.run, lambda: core.send_blocking(message, 20.0))
+
+    assert await everywhere(core, step, send, lambda: settled(core)) > 150 // step
+    future: SendFuture = await asyncio.to_thread(core.send_blocking, Message("t", b"last"), 20.0)
+    assert isinstance(future.outcome, SendResult)
+    async with asyncio.timeout(5):
+        await core.close()
+    contents = await stored(cluster)
+    assert len(contents) == len(set(contents)), "none is stored twice"
+    assert contents[-1] == b"last"
+
+
+async def test_a_thread_that_is_interrupted_strands_none_of_its_batch(
+    core: ProducerCore, cluster: MemoryCluster, step: int
+) -> None:
+    """Its batch carries the message of another thread, which gets its result."""
+    queue = core._accumulator.topics["t"].queues[0]
+    outcomes: list[object] = []
+
+    async def send(interrupter: Interrupter, place: int) -> None:
+        before = BlockingSendFuture(b"", None, None, 1e9)
+        before.leads = True
+        queue.owner = before
+        message, other = Message("t", b"%d" % place), Message("t", b"other %d" % place)
+        async with asyncio.TaskGroup() as group:
+            leader = asyncio.ensure_future(
+                asyncio.to_thread(interrupter.run, lambda: core.send_blocking(message, 20.0))
+            )
+            await until(lambda: queue.pending or leader.done())
+            count = len(queue.pending)
+            sharing = group.create_task(asyncio.to_thread(core.send_blocking, other, 20.0))
+            await until(lambda: len(queue.pending) > count)
+            core._accumulator.leave(queue, before)
+            async with asyncio.timeout(5):
+                outcomes.append((await sharing).outcome)
+        await leader
+
+    assert await everywhere(core, step, send, lambda: settled(core)) > 150 // step
+    assert all(isinstance(each, SendResult) for each in outcomes)
+    contents = await stored(cluster)
+    assert len(contents) == len(set(contents)), "none is stored twice"
+
+
+@pytest.mark.parametrize("message", [Message("t", b"x"), Message("t", b"x", key="k")], ids=repr)
+async def test_an_append_may_be_interrupted_anywhere(core: ProducerCore, message: Message) -> None:
+    """``flush`` ends, and so does every message that was appended."""
+
+    async def send(interrupter: Interrupter, place: int) -> None:
+        def append() -> None:
+            if core.append(message, told.append, 20.0) is None:
+                core.append_any(message, told.append, 20.0)
+
+        await asyncio.to_thread(interrupter.run, append)
+
+    told: Any = []
+    assert await everywhere(core, 1, send, lambda: settled(core)) >= 3
+    async with asyncio.timeout(5):
+        await core.close()
+
+
+async def test_a_thread_interrupted_again_and_again_leaves_its_queue(core: ProducerCore) -> None:
+    """Whatever it did not come to do: the sender takes the queue of a thread that has gone."""
+    queue = core._accumulator.topics["t"].queues[0]
+
+    def interrupted(*_: object) -> None:
+        raise Interrupted
+
+    with pytest.MonkeyPatch.context() as signals:
+        for name in ("leave", "forsake"):
+            signals.setattr(core._accumulator, name, interrupted)
+        signals.setattr(core._sender, "look_after", interrupted)
+        signals.setattr(core._blocking_sender, "_exchange", interrupted)
+        with pytest.raises(Interrupted):
+            await asyncio.to_thread(core.send_blocking, Message("t", b"x"), 20.0)
+    assert isinstance(queue.owner, BlockingSendFuture)
+    await settled(core)
+    await core.close()
