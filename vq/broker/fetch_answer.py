@@ -1,6 +1,6 @@
 """The answer to one FETCH while it is gathered, and the request that waits for it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from vq import limits
@@ -43,7 +43,6 @@ class FetchWait:
             self.timer = None
 
 
-@dataclass(slots=True)
 class FetchAnswer:
     """The results gathered so far, and their bytes.
 
@@ -54,11 +53,14 @@ class FetchAnswer:
         scans: Steps of filters that were done for it.
     """
 
-    response: wire.FetchResponse = field(default_factory=wire.FetchResponse)
-    parts: list[Buffer] = field(default_factory=list)
-    size: int = 0
-    scans: int = 0
-    _header_bytes: int = 0
+    __slots__ = ("_header_bytes", "parts", "response", "scans", "size")
+
+    def __init__(self) -> None:
+        self.response = wire.FetchResponse()
+        self.parts: list[Buffer] = []
+        self.size = 0
+        self.scans = 0
+        self._header_bytes = 0
 
     @property
     def has_results(self) -> bool:
@@ -73,12 +75,10 @@ class FetchAnswer:
             or len(self.response.results) >= limits.FETCH_PARTITIONS_PER_REQUEST_MAX
         )
 
-    def add(self, slices: list[memoryview], offsets: list[int], **fields: int) -> None:
-        """Add a result with these bytes."""
-        size = sum(map(len, slices))
-        self.response.results.add(size=size, offsets=offsets, **fields)
+    def add(self, result: wire.FetchResult, slices: list[memoryview], offsets: list[int]) -> None:
+        """Count a result that was added to the response, with its bytes."""
         self.parts += slices
-        self.size += size
+        self.size += result.size
         self._header_bytes += _RESULT_BYTES + _OFFSET_BYTES * len(offsets)
 
     def add_error(self, handle: int, offset: int, error: VqError) -> None:

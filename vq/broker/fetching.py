@@ -464,8 +464,8 @@ class FetchSession:
                 break
         is_far = answer.has_results and answer.scans >= SCANS_PER_ANSWER
         scans_on = self._scans and not is_far and (turn_is_used or not waiting.timed_out)
-        is_full = answer.is_full(waiting.max_bytes)
-        if (scans_on or self._checks >= CHECKS_PER_TURN) and not is_full:
+        is_unfinished = scans_on or self._checks >= CHECKS_PER_TURN
+        if is_unfinished and not answer.is_full(waiting.max_bytes):
             if not turn_is_used:
                 self._next_turn = self._fetches.context.call_later(0, self._turn_came)
             return
@@ -587,17 +587,19 @@ class FetchSession:
         fetched.unpark()
         self._unready(fetched)
         offsets = offsets or []
-        self._answer.add(
-            slices,
-            offsets,
+        answer = self._answer
+        result = answer.response.results.add(
             handle=fetched.handle,
             offset=fetched.offset,
             next_offset=next_offset,
             high_watermark=channel.high_watermark,
             log_start_offset=channel.earliest,
             epoch=channel.role.epoch,
+            size=sum(map(len, slices)),
             filtered=bool(fetched.tags),
+            offsets=offsets,
         )
+        answer.add(result, slices, offsets)
 
     def _send(self, waiting: FetchWait) -> None:
         waiting.stop_timer()
