@@ -36,6 +36,7 @@ from vq.store.record import decode_into
 
 _READ_BYTES: Final = 1 << 20
 _DEPTH: Final = 2
+_SPAN_BYTES: Final = 8 << 20
 _SEND_S: Final = 60.0
 _HOLD_MS: Final = 15_000
 _SHARE_KEPT_S: Final = 1.0
@@ -143,6 +144,43 @@ def raw_fetch(
         audit.take(record.payload)
     audit.check({int(stream): count for stream, count in sent.items()})
     return {"bytes": len(data) * passes, "seconds": seconds, "messages": audit.messages}
+
+
+# A reader far behind ----------------------------------------------------------------------------
+def read_raw(
+    ready: Ready, *, client: dict[str, Any], address: str, topic: str, seconds: float
+) -> dict[str, Any]:
+    """Fetch the partition from its beginning on for so long, over and over; look at no record."""
+    with vq.MessageFactory(vq.MessageFactoryConfig(**client)) as factory:
+        bounds = factory.create_consumer().get_bounds(topic, 0)
+    view = memoryview(bytearray(_SPAN_BYTES))
+    reader = RawReader(Address.parse(address), client["cluster"], topic)
+    ready()
+    read, offset, end = 0, bounds.earliest, time.monotonic() + seconds
+    while time.monotonic() < end:
+        size = min(_SPAN_BYTES, bounds.latest - offset)
+        reader.read(view[:size], offset)
+        read += size
+        offset = offset + size if offset + size < bounds.latest else bounds.earliest
+    reader.close()
+    return {"bytes": read}
+
+
+def read_files(
+    ready: Ready, *, client: dict[str, Any], paths: Sequence[str], seconds: float
+) -> dict[str, Any]:
+    """Read files for so long, over and over, without any broker."""
+    view = memoryview(bytearray(_SPAN_BYTES))
+    ready()
+    read, end = 0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        for path in paths:
+            with open(path, "rb", buffering=0) as file:
+                while time.monotonic() < end and (size := file.readinto(view)):
+                    read += size
+        if not read:
+            raise WorkFailed(f"{len(paths)} files are empty")
+    return {"bytes": read}
 
 
 # Many partitions --------------------------------------------------------------------------------
@@ -446,6 +484,8 @@ WORKS: Final = {
     work.__name__: work
     for work in (
         raw_fetch,
+        read_raw,
+        read_files,
         acks_over_partitions,
         idle_consumers,
         keep_sending,

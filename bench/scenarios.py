@@ -378,6 +378,70 @@ def _at_the_end(cluster: Cluster, topic: str, count: int) -> tuple[float, float]
     return _rate(sent), _rate(read)
 
 
+# A reader far behind ----------------------------------------------------------------------------
+def behind(context: Context) -> Rounds:
+    """Send one by one to one topic while another one, of 4 GB, is read from its beginning.
+
+    From memory, then from the disk. The baseline is a process that reads the same files from the
+    disk without a broker: it takes its share of the processor and of the disk, too.
+    """
+    level, fill_size = context.pick(4 * GB, 50_000_000), 1024
+    seconds = 1.0 if context.quick else 4.0
+    with context.cluster() as cluster:
+        _warm_up(cluster, 128)
+        old, new = cluster.topic(), cluster.topic()
+        fill = level // fill_size
+        cluster.run("send_async", topic=old, count=fill, size=fill_size)
+        cluster.run("send_sync", topic=new, seconds=0.1, size=128, threads=1)
+        paths = [path for path in cluster.log_files() if old in path.parts]
+        address = str(cluster.broker.spec.address)
+        from_broker = {"work": "read_raw", "address": address, "topic": old}
+        readers: dict[str, dict[str, Any]] = {
+            "nobody reads": {},
+            "files are read": {"work": "read_files", "paths": [str(path) for path in paths]},
+            "4 GB behind, in memory": from_broker,
+            "4 GB behind, on disk": from_broker,
+        }
+        for _ in range(context.rounds):
+            figures: list[Figure] = []
+            baseline: float | None = None
+            for name, reader in readers.items():
+                if name != "4 GB behind, in memory":
+                    _drop_cache(paths)
+                else:
+                    cluster.run("read_files", paths=[str(path) for path in paths], seconds=seconds)
+                latency, read = _sent_beside(cluster, new, reader, seconds)
+                if reader.get("work") == "read_files":
+                    baseline = latency["p99"]
+                figures.append(
+                    Figure(
+                        f"send_sync, p99, {name}",
+                        latency["p99"],
+                        "ms",
+                        baseline,
+                        details={**latency, "bytes_per_s": read},
+                    )
+                )
+            yield figures
+
+
+def _sent_beside(
+    cluster: Cluster, topic: str, reader: dict[str, Any], seconds: float
+) -> tuple[dict[str, float], float]:
+    """Send while a reader works; return the latencies and the bytes a second that were read."""
+    load: dict[str, Any] = {"topic": topic, "seconds": seconds, "size": 128, "threads": 1}
+    if not reader:
+        return cluster.run("send_sync", **load)["latency_ms"], 0.0
+    reads_s = seconds + 0.5
+    with cluster.worker(**reader, seconds=reads_s) as beside:
+        with cluster.worker("send_sync", **load) as sender:
+            sender.wait_ready()
+            beside.wait_ready().go()
+            sent = sender.go().result()
+        read = beside.result()["bytes"]
+    return sent["latency_ms"], read / reads_s
+
+
 # Metadata ---------------------------------------------------------------------------------------
 #: Partitions in the cluster at which metadata are measured, and of each topic.
 METADATA_PARTITIONS: Final = (100, 1_000, 2_000, 5_000, 10_000, 20_000)
@@ -564,6 +628,7 @@ SCENARIOS: Final = (
             for level in (1, 2, 3, 4)
         },
     ),
+    Scenario("behind", "send_sync while a reader is 4 GB behind", behind),
     Scenario(
         "metadata",
         "topics of 20 partitions, and a group of four members",
