@@ -60,7 +60,6 @@ class Context:
         call_later: Calls back after so many seconds, on the loop.
         fetch_cold: Called with a session and a ``cold_reads.ColdRead``.
         suspect: Called with a channel and an offset at which its bytes seem to be damaged.
-        waiting: Requests of all sessions that wait for an answer.
     """
 
     group: str

@@ -58,7 +58,7 @@ class Moment(click.ParamType[int]):
 @click.option(
     "--offset", type=WholeNumber(min=0), help="To this offset, of one topic and partition."
 )
-@click.option("--fence", is_flag=True, help="Also while members are alive; see below.")
+@click.option("--fence", is_flag=True, help="Also while members are alive; see above.")
 @yes_option
 @command_options
 def reset(
@@ -141,7 +141,7 @@ _GOALS = {
 def _sentence(group: str, planned: Reset) -> str:
     before = "no offset" if planned.before is None else str(planned.before.offset)
     effects = [
-        f"{what} {'an unknown number of' if count is None else count} messages"
+        f"{what} {'an unknown number of' if count is None else count} message{'s' * (count != 1)}"
         for what, count in (("skips", planned.skips), ("repeats", planned.repeats))
         if count != 0
     ]

@@ -30,7 +30,9 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         "vq.cli.standalone", "standalone", "Run ZooKeeper and brokers here, for development."
     ),
     "broker": Entry("vq.cli.broker", "broker", "Run one broker process until it is told to stop."),
-    "topic": Entry("vq.cli.topic", "topic", "Create, list, describe, move and delete topics."),
+    "topic": Entry(
+        "vq.cli.topic", "topic", "Create, list, describe, verify, move and delete topics."
+    ),
     "produce": Entry("vq.cli.produce", "produce", "Send the lines of a file or of standard input."),
     "consume": Entry("vq.cli.consume", "consume", "Print messages as a member of a group."),
     "group": Entry("vq.cli.group", "group", "List, describe and reset consumer groups."),

@@ -23,7 +23,7 @@ from vq.model import FlushMode, PartitionPlacement, TopicSettings
 
 @click.group(cls=Commands)
 def topic() -> None:
-    """Create, list, describe, move and delete topics."""
+    """Create, list, describe, verify, move and delete topics."""
 
 
 # create ---------------------------------------------------------------------------------------
