@@ -38,6 +38,7 @@ CATALOGUE = ROOT / "tests" / "mutants" / "catalogue.toml"
 SUITES: dict[str, tuple[tuple[str, ...], float]] = {
     "named": ((), 240.0),
     "unit": (("tests/unit",), 400.0),
+    "cluster": (("tests/cluster",), 400.0),
     "property": (("tests/property",), 400.0),
     "simulation": (
         (

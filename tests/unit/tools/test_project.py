@@ -53,6 +53,40 @@ def test_constraints_are_within_the_declared_ranges() -> None:
                 assert lower[name.lower()] == version
 
 
+#: Test modules that are named for no module of the code. This list only gets shorter.
+NAMED_FOR_NO_MODULE = {
+    "client/test_cluster_address.py",  # one question of many to vq/client/cluster.py
+    "coordination/test_coordination_document.py",  # docs/coordination.md
+    "remoting/test_golden.py",  # the frames of testdata/wire
+    "remoting/test_hessian_peer.py",  # another package reads what we write
+    "remoting/test_protocol_document.py",  # docs/protocol.md
+    "test_factory.py",  # the front door of vq/blocking.py
+    "test_public_names.py",  # vq/__init__.py
+    "tools/test_deploy.py",  # deploy/
+    "tools/test_fields.py",  # a rule of the house, over all classes
+    "tools/test_project.py",
+}
+
+
+def test_a_unit_test_is_named_for_the_module_that_it_tests() -> None:
+    """tests/unit/store/test_log.py is about vq/store/log.py; a package counts as a module."""
+    unit = ROOT / "tests" / "unit"
+    strays = {
+        str(path.relative_to(unit))
+        for path in unit.rglob("test_*.py")
+        if not any(each.exists() for each in modules_of(path.relative_to(unit)))
+    }
+    assert strays == NAMED_FOR_NO_MODULE
+
+
+def modules_of(test: Path) -> list[Path]:
+    """Return what a test module below tests/unit may be named for."""
+    code = ROOT if test.parts[0] in {"bench", "tools"} else ROOT / "vq"
+    name = test.stem.removeprefix("test_").removesuffix("_contract")
+    folder = code / test.parent
+    return [folder / f"{name}.py", folder / name / "__init__.py", folder / f"_{name}.c"]
+
+
 def test_the_version_is_said_once_in_code_and_once_in_the_package() -> None:
     assert PROJECT["project"]["version"] == __version__ == vq.__version__
 
