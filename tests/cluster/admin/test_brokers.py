@@ -1,12 +1,10 @@
 """What brokers say of themselves, over a cluster in memory."""
 
-from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from support.broker import MemoryCluster, memory_cluster
-from support.client import started
+from support.broker import MemoryCluster
 from support.waiting import until_true
 
 from vq.admin import brokers
@@ -22,20 +20,6 @@ from vq.remoting.wire_pb2 import (
     StatusRequest,
     StatusResponse,
 )
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[MemoryCluster]:
-    async with memory_cluster() as cluster:
-        await cluster.start()
-        await cluster.create_topic("t", partitions=2)
-        yield cluster
-
-
-@pytest.fixture
-async def client(cluster: MemoryCluster) -> AsyncIterator[ClusterClient]:
-    async with started(cluster) as client:
-        yield client
 
 
 async def test_status_of_one_and_of_all(cluster: MemoryCluster, client: ClusterClient) -> None:

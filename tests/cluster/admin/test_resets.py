@@ -28,6 +28,8 @@ from vq.errors import (
 )
 from vq.model import Message, TopicPartition
 
+pytestmark = pytest.mark.virtual_time
+
 WHERE = TopicPartition("t", 0)
 EARLIEST, LATEST = Target(goal=Goal.EARLIEST), Target(goal=Goal.LATEST)
 COMMITTED = Target(goal=Goal.COMMITTED)

@@ -15,6 +15,8 @@ from vq.client.cluster import ClusterClient
 from vq.errors import Busy, InvalidArgument, UnknownTopic
 from vq.model import Address, Message, StatusResult, TopicSettings
 
+pytestmark = pytest.mark.virtual_time
+
 SIZE = 88 + 20 + 1  # of a batch with one message of one byte
 
 

@@ -13,6 +13,8 @@ from vq.coordination.coordinator import ConnectionLost
 from vq.coordination.paths import GroupState
 from vq.errors import CoordinationError, DirectoryRefused, DiskFull, NotMaster, StaleEpoch
 
+pytestmark = pytest.mark.virtual_time
+
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch):

@@ -38,6 +38,8 @@ from vq.remoting.format import Command
 from vq.remoting.messages import decode_reply
 from vq.store.log import LogState
 
+pytestmark = pytest.mark.virtual_time
+
 STAMP = {"producer_id": 9, "producer_epoch": 1}
 
 

@@ -2,11 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from support.broker import MemoryCluster, memory_cluster
+from support.broker import MemoryCluster
 from support.client import HOST, cluster_client, started
 from support.waiting import until
 
@@ -32,20 +31,6 @@ from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import (
     PingRequest,
 )
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[MemoryCluster]:
-    async with memory_cluster() as cluster:
-        await cluster.start()
-        await cluster.create_topic("t", partitions=2)
-        yield cluster
-
-
-@pytest.fixture
-async def client(cluster: MemoryCluster) -> AsyncIterator[ClusterClient]:
-    async with started(cluster) as client:
-        yield client
 
 
 async def master(client: ClusterClient) -> Address:

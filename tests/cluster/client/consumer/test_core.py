@@ -47,6 +47,8 @@ from vq.remoting.wire_pb2 import GetResponse
 from vq.store.format import COMPRESSION_ZLIB
 from vq.store.record import compress, encode_record
 
+pytestmark = pytest.mark.virtual_time
+
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[MemoryCluster]:

@@ -11,6 +11,8 @@ from vq.broker.fetching import FetchedPartition, Fetches
 from vq.client.config import ConsumerConfig
 from vq.model import Message
 
+pytestmark = pytest.mark.virtual_time
+
 PARTITIONS = 2_048
 
 

@@ -22,6 +22,8 @@ from vq.coordination.paths import CommittedOffset
 from vq.errors import CorruptData, GroupStopped, OffsetOutOfRange, ProtocolError
 from vq.model import Message, TopicPartition
 
+pytestmark = pytest.mark.virtual_time
+
 WHERE = TopicPartition("t", 0)
 BLOCK = DATA / "t" / "0" / f"{0:016d}.block"
 SIZE = 88 + 20 + 2  # of a batch with one message of two bytes, no tag

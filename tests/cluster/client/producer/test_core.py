@@ -5,14 +5,14 @@ import contextlib
 import math
 import threading
 import tracemalloc
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.broker import MemoryCluster, memory_cluster
-from support.client import HOST, factory_of
+from support.broker import MemoryCluster
+from support.client import HOST
 from support.threads import in_thread
 from support.timers import NotedTimers
 from support.waiting import WAIT_S, until, until_true
@@ -53,21 +53,6 @@ from vq.remoting.messages import encode_error
 from vq.remoting.wire_pb2 import PutRequest, PutResponse
 
 SMALLEST_BUFFER = MESSAGE_BYTES_MAX + MESSAGE_OVERHEAD_BYTES
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[MemoryCluster]:
-    """One broker and the topic ``t`` of two partitions."""
-    async with memory_cluster() as cluster:
-        await cluster.start()
-        await cluster.create_topic("t", partitions=2)
-        yield cluster
-
-
-@pytest.fixture
-async def factory(cluster: MemoryCluster) -> AsyncIterator[aio.MessageFactory]:
-    async with factory_of(cluster) as factory:
-        yield factory
 
 
 async def producer_of(factory: aio.MessageFactory, **settings: Any) -> aio.MessageProducer:
