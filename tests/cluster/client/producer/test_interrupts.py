@@ -5,9 +5,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
-from support.broker import MemoryCluster, memory_cluster, until
+from support.broker import MemoryCluster, memory_cluster
 from support.client import factory_of
 from support.interrupts import Interrupted, Interrupter
+from support.waiting import until
 
 from vq import aio
 from vq.client.future import BlockingSendFuture, SendFuture
