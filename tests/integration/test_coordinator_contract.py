@@ -5,14 +5,12 @@ Whatever holds here holds in simulations and in production alike, so the twin ca
 
 import asyncio
 import math
-import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from kazoo.protocol.states import Callback
 from support.waiting import WAIT_S, block_until, until_true
 from support.zookeeper import ZooKeeperRoot, admin, expire_session
 
@@ -207,12 +205,7 @@ class Real(Ensemble):
         with admin(client._hosts) as other:
             other.set(full, b"changed")
         block_until(lambda: not kazoo._data_watchers.get(full))  # and the event was
-        told = threading.Event()
-        kazoo.handler.dispatch_callback(Callback("watch", told.set, ()))
-        assert told.wait(WAIT_S)  # what came before it has been handed to the loop
-        answered = threading.Event()
-        kazoo.handler.completion_queue.put(answered.set)
-        assert answered.wait(WAIT_S)
+        kazoo.exists_async("/").get(timeout=WAIT_S)  # what came before it was handed to the loop
 
 
 def _session_of(client: ZooKeeperCoordinator) -> int:

@@ -1,7 +1,7 @@
-"""The ``Coordinator`` over a real ZooKeeper. The only module that imports kazoo.
+"""The ``Coordinator`` over a real ZooKeeper; with ``kazoo_threads`` all that imports kazoo.
 
-kazoo works with threads of its own; one bridge in here hands what they say to the event loop
-(``call_soon_threadsafe``), and nothing else runs on them. Rules kept in here and nowhere else:
+kazoo works with threads of its own; one bridge in here (``post``) hands what they say to the event
+loop, and nothing else of ours runs on them. Rules kept in here and nowhere else:
 
 - nothing is retried: kazoo's command retry is never used, a lost reply is ``ConnectionLost``;
 - ``multi`` looks at every part of the answer (kazoo's transaction context drops it);
@@ -14,6 +14,7 @@ import contextlib
 import logging
 import math
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
@@ -31,7 +32,6 @@ from kazoo.exceptions import (
     SessionExpiredError,
 )
 from kazoo.exceptions import OperationTimeoutError as KazooOperationTimeout
-from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.serialization import Connect
 from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEvent, ZnodeStat
 from kazoo.retry import KazooRetry
@@ -58,6 +58,7 @@ from vq.coordination.coordinator import (
     join,
     parent_of,
 )
+from vq.coordination.kazoo_threads import Handler
 from vq.coordination.session import (
     CALL_TIMEOUT_RATIO,
     SessionBase,
@@ -105,22 +106,6 @@ _PATH_ERRORS: Final = {
 _DEAD_STATES: Final = {KeeperState.CLOSED, KeeperState.AUTH_FAILED}
 
 T = TypeVar("T")
-
-
-class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo's thread handler with a bound on connecting.
-
-    kazoo waits a whole session time-out for one unreachable server; with three servers, of which
-    one drops packets, that would cost the session.
-    """
-
-    def __init__(self, connect_timeout_s: float) -> None:
-        super().__init__()
-        self._connect_timeout_s = connect_timeout_s
-
-    def create_connection(self, *args: Any, **kwargs: Any) -> Any:
-        kwargs["timeout"] = self._connect_timeout_s
-        return super().create_connection(*args, **kwargs)
 
 
 class _WatchOnce:
@@ -182,6 +167,8 @@ class ZooKeeperCoordinator(SessionBase):
         self._base = join(check_path(root.strip("/")), check_name("cluster", cluster))
         self._asked_timeout_s = session_timeout_s
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._posted: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._loop_woken = False  # it will look at what was posted
         self._client: KazooClient | None = None
         self._negotiated_s: dict[KazooClient, float] = {}
         self._in_flight: dict[asyncio.Future[Any], None] = {}
@@ -253,16 +240,34 @@ class ZooKeeperCoordinator(SessionBase):
         self._enter(SessionState.CLOSED)
 
     def post(self, callback: Callable[..., None], *args: Any) -> None:
-        """Have ``callback`` run on the loop; for kazoo's threads, never blocks."""
+        """Have ``callback`` run on the loop; for kazoo's threads, never blocks.
+
+        In the order of the calls. The loop is woken once for all that come before it looks, since
+        each waking is a system call.
+        """
         assert self._loop is not None
+        self._posted.append((callback, args))
+        if self._loop_woken:
+            return
+        self._loop_woken = True
         try:
-            self._loop.call_soon_threadsafe(callback, *args)
+            self._loop.call_soon_threadsafe(self._run_posted)
         except RuntimeError:  # the loop is closed: nobody is left to tell
-            pass
+            self._posted.clear()
+            self._loop_woken = False
+
+    def _run_posted(self) -> None:
+        self._loop_woken = False  # first: what is posted from here on wakes the loop again
+        for _ in range(len(self._posted)):
+            callback, args = self._posted.popleft()
+            try:
+                callback(*args)
+            except Exception:
+                logger.exception("answer of ZooKeeper not taken", zookeeper=self.describe())
 
     def _new_client(self) -> KazooClient:
         server_count = self._hosts.count(",") + 1
-        handler = _Handler(max(0.2, self._asked_timeout_s / (2 * server_count)))
+        handler = Handler(max(0.2, self._asked_timeout_s / (2 * server_count)))
         # After an outage a session has one time-out to come back, so pauses are a part of that.
         pause_s = min(1.0, self._asked_timeout_s / 10)
         retry = KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_jitter=0.4, max_delay=pause_s)
