@@ -11,6 +11,7 @@ The number of partitions that are open on each broker group changes in the same 
 
 import asyncio
 import contextlib
+import itertools
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -35,7 +36,6 @@ from vq.coordination.coordinator import (
 )
 from vq.coordination.open_counts import (
     COUNTS_PER_MULTI_MAX,
-    OpenCount,
     count_operations,
     counted,
 )
@@ -62,7 +62,7 @@ from vq.coordination.reading import (
     read_topic,
 )
 from vq.coordination.registry import counted_groups
-from vq.coordination.update import TRIES_MAX, Plan, settle
+from vq.coordination.update import Plan, settle, update
 from vq.errors import CoordinationError, InvalidArgument, UnknownTopic
 from vq.model import PartitionPlacement, Span, TopicSettings, check_name
 
@@ -83,8 +83,8 @@ __all__ = [
 
 #: Partitions made or deleted by one ``multi``.
 STEP_PARTITIONS: Final = 500
-#: Longest pause before a topic is tried to be made again, since somebody else placed partitions on
-#: the same groups; so many times longer as it was tried.
+#: Longest pause before the first second try to make a topic, since somebody else placed partitions
+#: on the same groups; it grows by as much with each try.
 _PAUSE_S: Final = 0.005
 
 
@@ -140,16 +140,7 @@ async def create_topic(
     whole = settings.partitions <= STEP_PARTITIONS
     phase = READY if whole else CREATING
     topic = Topic(id=f"{rng.getrandbits(64):016x}", settings=settings, phase=phase)
-    for number in range(1, TRIES_MAX + 1):
-        views, counts = await counted_groups(coordinator)
-        places = allocate(settings.partitions, views, pool=settings.pool)
-        try:
-            await _create_first(coordinator, name, topic, places, counts)
-            break
-        except (BadVersion, NoNode):  # of a count: others place partitions, too
-            await asyncio.sleep(rng.uniform(0, _PAUSE_S * number))
-    else:
-        raise _too_busy(name)
+    places = await _create_first(coordinator, name, topic, rng)
     if not whole:
         await _create_rest(coordinator, name, topic, places)
     return await read_topic(coordinator, name)
@@ -229,22 +220,20 @@ async def add_partitions(coordinator: Coordinator, name: str, count: int) -> Top
     if not 1 <= count <= STEP_PARTITIONS:
         raise InvalidArgument(f"count = {count} is outside [1, {STEP_PARTITIONS}]")
     view = await describe_topic(coordinator, name)
-    total = len(view.partitions) + count
-    for _ in range(TRIES_MAX):
-        try:
-            await _add_partitions(coordinator, view, total)
-            break
-        except (BadVersion, NoNode):
-            now = await describe_topic(coordinator, name)
-            if now.version != view.version:
-                raise
-            view = now
-        except ConnectionLost:
-            if (await describe_topic(coordinator, name)).settings.partitions < total:
-                raise
-            break
-    else:
-        raise _too_busy(name)
+    total, path = len(view.partitions) + count, Topic.path(name)
+    was_lost = False
+
+    async def plan(failed: CoordinationError | None) -> Plan[None]:
+        nonlocal was_lost
+        was_lost = was_lost or isinstance(failed, ConnectionLost)
+        now = view if failed is None else await describe_topic(coordinator, name)
+        if was_lost and now.settings.partitions >= total:
+            return Plan((), None)
+        if now.version != view.version:
+            raise BadVersion(path)
+        return Plan(await _additions(coordinator, now, total), None)
+
+    await settle(coordinator, plan, what=f"topic {name!r}")
     return await describe_topic(coordinator, name)
 
 
@@ -399,38 +388,44 @@ def _creations(name: str, places: Sequence[str], start: int, end: int) -> list[C
 
 
 async def _create_first(
-    coordinator: Coordinator,
-    name: str,
-    topic: Topic,
-    places: Sequence[str],
-    counts: Mapping[str, OpenCount | None],
-) -> None:
+    coordinator: Coordinator, name: str, topic: Topic, rng: random.Random
+) -> Sequence[str]:
     """Make the topic's nodes and those of its first partitions; counted if these are all.
 
-    ``counts`` are those that the places rest on.
+    Returns the group of every partition.
 
     Raises:
-        BadVersion, NoNode: A count changed meanwhile; nothing was made.
         TopicExists: There is one of this name.
     """
     if await coordinator.exists(TOPICS) is None:
         with contextlib.suppress(NodeExists):
             await coordinator.create(TOPICS)
-    opened = Counter(places)
-    operations: list[Operation] = [
-        Create(Topic.path(name), topic.encode()),
-        Create(PlacementChanges.path(name), PlacementChanges(open=opened).encode()),
-        *_creations(name, places, 0, min(len(places), STEP_PARTITIONS)),
-    ]
-    if topic.phase == READY:
-        operations += counted(counts, opened)
-    try:
-        await coordinator.multi(operations)
-    except NodeExists:
-        raise await _exists_already(coordinator, name) from None
-    except ConnectionLost:
-        if await _topic_id(coordinator, name) != topic.id:
-            raise
+    settings, places = topic.settings, list[str]()
+    tries = itertools.count()
+
+    async def plan(failed: CoordinationError | None) -> Plan[Sequence[str]]:
+        nonlocal places
+        if isinstance(failed, ConnectionLost | NodeExists):
+            found = await _topic_id(coordinator, name)
+            if found == topic.id:
+                return Plan((), places)  # our own write, whose answer was lost
+            if found is not None:
+                raise await _exists_already(coordinator, name)
+        # Others place partitions, too, on the same groups.
+        await asyncio.sleep(rng.uniform(0, _PAUSE_S * next(tries)))
+        views, counts = await counted_groups(coordinator)
+        places = allocate(settings.partitions, views, pool=settings.pool)
+        opened = Counter(places)
+        operations: list[Operation] = [
+            Create(Topic.path(name), topic.encode()),
+            Create(PlacementChanges.path(name), PlacementChanges(open=opened).encode()),
+            *_creations(name, places, 0, min(len(places), STEP_PARTITIONS)),
+        ]
+        if topic.phase == READY:
+            operations += counted(counts, opened)
+        return Plan(operations, places)
+
+    return await settle(coordinator, plan, what=f"topic {name!r}")
 
 
 async def _create_rest(
@@ -444,28 +439,23 @@ async def _create_rest(
         except ConnectionLost:
             if await coordinator.exists(step[-1].path) is None:
                 raise
-    ready = replace(topic, phase=READY)
-    for _ in range(TRIES_MAX):
+    path, ready = Topic.path(name), replace(topic, phase=READY)
+
+    async def show(_: CoordinationError | None) -> Plan[None]:
+        node = await coordinator.get(path)
+        found = Topic.decode(path, node.data)
+        if found == ready:
+            return Plan((), None)  # our own write, whose answer was lost
+        if found != topic:
+            raise BadVersion(path)  # deleted meanwhile
         counts = await count_operations(coordinator, Counter(places))
-        try:
-            await coordinator.multi([Set(Topic.path(name), ready.encode(), 0), *counts])
-            return
-        except ConnectionLost:
-            if (await read_topic(coordinator, name)).id != topic.id:
-                raise
-            return
-        except (BadVersion, NoNode) as error:
-            if error.path == Topic.path(name):
-                raise
-    raise _too_busy(name)
+        return Plan([Set(path, ready.encode(), node.stat.version), *counts], None)
+
+    await settle(coordinator, show, what=f"topic {name!r}")
 
 
-async def _add_partitions(coordinator: Coordinator, view: TopicView, total: int) -> None:
-    """Add partitions to a topic, if it is still as in ``view``.
-
-    Raises:
-        BadVersion, NoNode: It, or a count, changed meanwhile; nothing was written.
-    """
+async def _additions(coordinator: Coordinator, view: TopicView, total: int) -> list[Operation]:
+    """Return what adds partitions to a topic, if it and the counts are as they were read."""
     settings, before = replace(view.settings, partitions=total), len(view.partitions)
     places = [each.writer_group or "" for each in view.partitions]
     views, counts = await counted_groups(coordinator)
@@ -482,7 +472,7 @@ async def _add_partitions(coordinator: Coordinator, view: TopicView, total: int)
         changes = PlacementChanges.of_node(path, listed.data, listed.stat.version)
         data = changes.with_change(total - 1, opened).encode()
         operations.append(Set(path, data, listed.stat.version))
-    await coordinator.multi(operations)
+    return operations
 
 
 async def _topic_id(coordinator: Coordinator, name: str) -> str | None:
@@ -514,21 +504,10 @@ async def _delete_tree(coordinator: Coordinator, path: str) -> None:
             await coordinator.multi([Delete(f"{path}/{name}") for name in step])
         except (NoNode, NotEmpty, ConnectionLost):
             await gather_all(_delete_tree(coordinator, f"{path}/{name}") for name in step)
-    for _ in range(TRIES_MAX):
-        try:
-            await coordinator.delete(path)
-            return
-        except NoNode:
-            return
-        except ConnectionLost:
-            continue
-        except NotEmpty:
-            await _delete_tree(coordinator, path)
-            return
-
-
-def _too_busy(name: str) -> CoordinationError:
-    return CoordinationError(f"topic {name!r} changed {TRIES_MAX} times meanwhile; retry")
+    try:
+        await update(coordinator, path, lambda node: [Delete(path)] if node else [], what=path)
+    except NotEmpty:  # somebody made one below it meanwhile
+        await _delete_tree(coordinator, path)
 
 
 assert STEP_PARTITIONS + COUNTS_PER_MULTI_MAX + 3 <= MULTI_OPERATIONS_MAX, (
