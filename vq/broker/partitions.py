@@ -10,7 +10,8 @@ the first PUT when there is not: a thousand idle partitions cost no files.
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakValueDictionary
 
@@ -40,11 +41,28 @@ from vq.errors import (
 )
 from vq.limits import is_valid_name
 from vq.log_lines import get_logger
-from vq.model import PartitionPlacement, TopicPartition
+from vq.model import TopicPartition
 from vq.store.directory import NamesakeFound
 from vq.store.log import LogState
 
 logger = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A channel that nobody reaches yet, and what there is of it on disk.
+
+    Attributes:
+        channel: The channel.
+        is_there: Its usual log has a directory, or should have one.
+        aside: The directories of its earlier ranges, in rising order.
+        problem: Why it could not be prepared.
+    """
+
+    channel: Channel
+    is_there: bool = False
+    aside: Sequence[Path] = ()
+    problem: OSError | VqError | None = None
 
 
 class Partitions:
@@ -224,10 +242,20 @@ class Partitions:
         # topic will, and its logs are still open.
         for topic_id in self._topic_ids(view.name) - {view.id}:
             await self._close_topic(view.name, topic_id)
-        for number in self._changed(view):
-            placement, version = view.partitions[number], view.partition_versions[number]
+        changed = list(self._changed(view))
+        prepared: dict[int, _Prepared] = {}
+        try:
+            prepared = await self._prepare(view, [n for n in changed if self._is_new(view, n)])
+        except (ConnectionLost, SessionExpired):
+            raise
+        except (OSError, VqError) as error:
+            problem = error
+        for number in changed:
             try:
-                await self._apply_one(view, placement, version)
+                if number in prepared:
+                    await self._add(prepared[number])
+                else:
+                    await self._maybe_change(view, number)
             except (ConnectionLost, SessionExpired):
                 raise
             except (OSError, VqError) as error:
@@ -261,23 +289,18 @@ class Partitions:
         versions = itertools.zip_longest(before.partition_versions, view.partition_versions)
         return [number for number, (was, now) in enumerate(versions) if was != now]
 
-    async def _apply_one(
-        self, view: TopicView, placement: PartitionPlacement, version: int
-    ) -> None:
-        group = self._context.group
-        channel = self.channels.get((view.name, placement.partition))
-        if channel is not None:
-            await self._change(channel, view, placement, version)
-            if not channel.held:
-                await self._forget(channel)
-        elif any(span.group == group for span in placement.spans):
-            await self._add(view, placement, version)
+    def _is_new(self, view: TopicView, number: int) -> bool:
+        """Whether this group holds a part of a partition that has no channel yet."""
+        spans = view.partitions[number].spans
+        is_here = any(span.group == self._context.group for span in spans)
+        return is_here and (view.name, number) not in self.channels
 
-    async def _change(
-        self, channel: Channel, view: TopicView, placement: PartitionPlacement, version: int
-    ) -> None:
+    async def _maybe_change(self, view: TopicView, number: int) -> None:
+        channel = self.channels.get((view.name, number))
+        if channel is None:
+            return
         was = channel.told
-        channel.apply(view.settings, placement, version)
+        channel.apply(view.settings, view.partitions[number], view.partition_versions[number])
         await self._fit(channel)
         if channel.told != was:
             logger.info(
@@ -286,6 +309,8 @@ class Partitions:
                 state=channel.state,
                 reason=channel.told[1] or None,
             )
+        if not channel.held:
+            await self._forget(channel)
 
     async def _fit(self, channel: Channel) -> None:
         """See that the log is the one that the placement asks for."""
@@ -309,44 +334,67 @@ class Partitions:
         if channel.state is State.UNSEALING and self.on_sealed is not None:
             self.on_sealed(channel)
 
-    async def _add(self, view: TopicView, placement: PartitionPlacement, version: int) -> Channel:
-        """Make the channel of a partition and open what there is of it on disk."""
-        channel = Channel(
-            TopicPartition(view.name, placement.partition),
-            topic_id=view.id,
-            settings=view.settings,
-            placement=placement,
-            placement_version=version,
-            context=self._context,
-        )
-        key = channel.partition
-        there, aside = await self._prepare(channel)
-        for path in aside:
+    async def _add(self, prepared: _Prepared) -> Channel:
+        """Open what there is of a channel on disk, and let clients reach it.
+
+        Raises:
+            OSError, VqError: It could not be prepared.
+        """
+        channel, key = prepared.channel, prepared.channel.partition
+        if prepared.problem is not None:
+            raise prepared.problem
+        for path in prepared.aside:
             await self._add_older(channel, path)
-        if there:
+        if prepared.is_there:
             await self.ensure_open(channel)
         self.channels[key] = channel
         self._by_topic.setdefault(key.topic, {})[key.partition] = channel
         await self._fit(channel)
         return channel
 
-    async def _prepare(self, channel: Channel) -> tuple[bool, list[Path]]:
-        """See ``Logs.prepare``; data of a namesake are moved out of the way."""
-        key, topic_id = channel.partition, channel.topic_id
+    async def _prepare(self, view: TopicView, numbers: Sequence[int]) -> dict[int, _Prepared]:
+        """Make the channels of a topic's partitions, and look at the disk for all of them at once.
 
-        def prepare() -> tuple[bool, list[Path]]:
-            return self._logs.prepare(key, topic_id, channel.holds)
+        See ``Logs.prepare``; data of a namesake are moved out of the way. What is wrong with one
+        partition is kept with it.
+        """
+        channels = {
+            number: Channel(
+                TopicPartition(view.name, number),
+                topic_id=view.id,
+                settings=view.settings,
+                placement=view.partitions[number],
+                placement_version=view.partition_versions[number],
+                context=self._context,
+            )
+            for number in numbers
+        }
+        if not channels:
+            return {}
+
+        def prepare() -> dict[int, _Prepared]:
+            return {number: self._look(channel) for number, channel in channels.items()}
 
         try:
             return await self._runner.run(prepare)
         except NamesakeFound as error:
-            if self._channels_of(key.topic, error.topic_id):
+            if self._channels_of(view.name, error.topic_id):
                 raise Busy(
-                    f"another topic is called {key.topic!r} now (id {error.topic_id}, not "
-                    f"{topic_id}), and its logs are open"
+                    f"another topic is called {view.name!r} now (id {error.topic_id}, not "
+                    f"{view.id}), and its logs are open"
                 ) from error
-            await self._move_away(key.topic, error.topic_id)
+            await self._move_away(view.name, error.topic_id)
             return await self._runner.run(prepare)
+
+    def _look(self, channel: Channel) -> _Prepared:
+        """Look what there is of a channel on disk; blocks."""
+        try:
+            found = self._logs.prepare(channel.partition, channel.topic_id, channel.holds)
+        except NamesakeFound:
+            raise
+        except (OSError, VqError) as error:
+            return _Prepared(channel, problem=error)
+        return _Prepared(channel, *found)
 
     async def _move_away(self, topic: str, topic_id: str) -> None:
         """Move a topic's data: to the trash if the tree says it was deleted, else to stay."""
@@ -487,7 +535,7 @@ class Partitions:
             check_placement_version(partition, view.partition_versions[number], version)
             channel = self.channels.get(partition)
             if channel is None:
-                channel = await self._add(view, view.partitions[number], version)
+                channel = await self._add((await self._prepare(view, [number]))[number])
             check_placement_version(partition, channel.placement_version, version)
             if not channel.rules.adopt:
                 raise StorageFailed(f"partition {partition} cannot be prepared: {channel.told[1]}")

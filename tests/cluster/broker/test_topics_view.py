@@ -85,10 +85,10 @@ async def test_one_partition_that_cannot_be_followed_does_not_hold_up_the_others
     partitions = served.node._partitions
     add = partitions._add
 
-    async def add_not_the_first(view, placement, version):
-        if placement.partition == 0:
+    async def add_not_the_first(prepared):
+        if prepared.channel.partition == ("u", 0):
             raise OSError(errno.EIO, "no")
-        return await add(view, placement, version)
+        return await add(prepared)
 
     partitions._add = add_not_the_first
     await served.cluster.create_topic("u", partitions=3)
