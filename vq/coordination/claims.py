@@ -7,36 +7,49 @@ creates it, so it waits until the last owner has released (drained and committed
 former owner whose session is long gone fails at the generation, whatever it still believes.
 
 Functions in here do one step each and settle lost replies by reading; when to claim is decided by
-the client's membership.
+the client's membership. Many partitions are claimed, or released, by one ``multi``. What somebody
+else changed meanwhile fails all of it: it is planned anew from what is read then, and as a last
+resort each partition goes alone.
 """
 
 import contextlib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, TypeVar
 
 from vq.coordination.coordinator import (
+    Check,
+    ConnectionLost,
     Coordinator,
     Create,
     Delete,
     Node,
     NodeExists,
     NoNode,
+    NotConnected,
     Operation,
     SessionExpired,
     Set,
     Watch,
 )
 from vq.coordination.paths import Assignment, CommittedOffset, Owner, Partition, PartitionOfGroup
-from vq.coordination.reading import numbered_children, read_numbered
-from vq.coordination.update import Plan, settle, update
+from vq.coordination.reading import gather_all, numbered_children, read_numbered
+from vq.coordination.update import AGAIN, Plan, settle, update
 from vq.errors import CoordinationError
 from vq.model import TopicPartition
 
+#: Partitions claimed or released by one ``multi``. With the longest names a claim takes 3 KB of the
+#: 1 MB that ZooKeeper takes in one request (``jute.maxbuffer``).
+CLAIMS_PER_MULTI: Final = 100
+#: Partitions of one topic for which their parent's list of names is read first: a name that it does
+#: not have saves a read.
+LISTED_FROM: Final = 8
 #: Characters of what an owner node says of its trouble.
 STOPPED_TEXT_MAX: Final = 500
 Kept = TypeVar("Kept", bound=PartitionOfGroup)
+T = TypeVar("T")
 
 
 class StillOwned(CoordinationError):
@@ -99,34 +112,182 @@ async def claim(
         SessionExpired: The session ended. An owner node may have been made, in the next session
             even: ``release`` deletes it.
     """
-    topic, number = partition
-    path, owner_path = Assignment.path(group, topic, number), Owner.path(group, topic, number)
+    found = await _claim(coordinator, group, member, [partition], None, watch)
+    outcome = found[partition]
+    if isinstance(outcome, StillOwned):
+        raise outcome
+    return outcome
+
+
+async def claim_together(
+    coordinator: Coordinator,
+    group: str,
+    member: str,
+    partitions: Sequence[TopicPartition],
+    *,
+    versions: Mapping[TopicPartition, int],
+    watch: Watch | None = None,
+) -> dict[TopicPartition, Claim | CoordinationError]:
+    """Own up to ``CLAIMS_PER_MULTI`` partitions: what ``claim`` does, with few calls for many.
+
+    Args:
+        coordinator: A started coordinator.
+        group: The consumer group.
+        member: Who claims.
+        partitions: What to claim; each once.
+        versions: Of the assignments, as they were read before; a partition without one has no
+            assignment yet. Versions that are wrong by now cost a second try, and no more.
+        watch: Left on the owner nodes of other members.
+
+    Returns:
+        Of each partition its claim, or what ``claim`` raises of it.
+
+    Raises:
+        ConnectionLost, SessionExpired: Owner nodes may have been made; see ``claim``.
+    """
+    assert len(partitions) <= CLAIMS_PER_MULTI, f"{len(partitions)} partitions for one multi"
+    try:
+        return {**await _claim(coordinator, group, member, partitions, versions, watch)}
+    except (ConnectionLost, SessionExpired):
+        raise
+    except CoordinationError:  # one of them keeps changing, or cannot be read
+        return await _each_alone(
+            partitions, lambda each: claim(coordinator, group, member, each, watch=watch)
+        )
+
+
+async def _each_alone(
+    partitions: Sequence[TopicPartition], call: Callable[[TopicPartition], Awaitable[T]]
+) -> dict[TopicPartition, T | CoordinationError]:
+    """Return what a call returns or raises of each partition; what ends a connection is raised."""
+    outcomes: dict[TopicPartition, T | CoordinationError] = {}
+
+    async def alone(partition: TopicPartition) -> None:
+        try:
+            outcomes[partition] = await call(partition)
+        except (ConnectionLost, SessionExpired):
+            raise
+        except CoordinationError as error:
+            outcomes[partition] = error
+
+    await gather_all(alone(each) for each in partitions)
+    return outcomes
+
+
+async def _claim(
+    coordinator: Coordinator,
+    group: str,
+    member: str,
+    partitions: Sequence[TopicPartition],
+    known: Mapping[TopicPartition, int] | None,
+    watch: Watch | None,
+) -> dict[TopicPartition, Claim | StillOwned]:
+    """Claim what is free of ``partitions``, by one ``multi``; see ``claim_together``.
+
+    Versions that are not ``known`` are read.
+    """
     session_id = coordinator.session_id
 
-    async def plan(failed: CoordinationError | None) -> Plan[Claim]:
+    async def plan(
+        failed: CoordinationError | None,
+    ) -> Plan[tuple[list[Claim], dict[TopicPartition, Claim | StillOwned]]]:
         if coordinator.session_id != session_id:
-            raise SessionExpired(f"the session ended while {partition} was claimed")
-        if isinstance(failed, NoNode):
-            await make_parents(coordinator, group, topic)  # gone with a topic of that name
-        version = await assignment_version(coordinator, group, partition)
-        release: list[Operation] = []
-        with contextlib.suppress(NoNode):
-            owner = await coordinator.get(owner_path, watch=watch)
-            if not _is_held_by(owner, owner_path, member, coordinator.session_id):
-                raise StillOwned(
-                    f"{partition} of group {group!r} is still owned by "
-                    f"{Owner.decode(owner_path, owner.data).member!r}"
+            raise SessionExpired(f"the session ended while {_named(partitions)} was claimed")
+        versions = known
+        if versions is None or failed is not None:
+            versions = await _assignment_versions(coordinator, group, partitions)
+        incomplete = {each.topic for each in partitions if each not in versions}
+        if isinstance(failed, NoNode):  # gone with a topic of that name
+            incomplete = {each.topic for each in partitions}
+        for topic in sorted(incomplete):
+            await make_parents(coordinator, group, topic)
+        owners = await _present(coordinator, Owner, group, partitions, watch=watch)
+        claimed: list[Claim] = []
+        owned: dict[TopicPartition, Claim | StillOwned] = {}
+        operations: list[Operation] = []
+        for partition in partitions:
+            owner, owner_path = owners.get(partition), Owner.path(group, *partition)
+            if owner is not None and not _is_held_by(owner, owner_path, member, session_id):
+                other = Owner.decode(owner_path, owner.data).member
+                owned[partition] = StillOwned(
+                    f"{partition} of group {group!r} is still owned by {other!r}"
                 )
-            release = [Delete(owner_path, owner.stat.version)]
-        generation = version + 1
-        value = Assignment(member=member, generation=generation).encode()
-        owning = Owner(member=member, generation=generation).encode()
-        # Applied without an answer: the owner node is ours, and is replaced in the next round.
-        operations = [Set(path, value, version), *release, Create(owner_path, owning, True)]
-        return Plan(operations, Claim(group, member, partition, generation))
+                continue
+            made = _claim_operations(group, member, partition, versions.get(partition), owner)
+            generation = versions.get(partition, 0) + 1
+            operations += made
+            claimed.append(Claim(group, member, partition, generation))
+        return Plan(operations, (claimed, owned))
 
-    claimed = await settle(coordinator, plan, what=f"{partition} of group {group!r}")
-    return await with_progress(coordinator, claimed)
+    what = f"{_named(partitions)} of group {group!r}"
+    claimed, outcomes = await settle(coordinator, plan, what=what)
+    for each in await with_progress(coordinator, claimed):
+        outcomes[each.partition] = each
+    return outcomes
+
+
+def _claim_operations(
+    group: str, member: str, partition: TopicPartition, version: int | None, owner: Node | None
+) -> list[Operation]:
+    """Return what claims a partition; None: there is no assignment, or no owner node, yet.
+
+    Applied without an answer, it leaves an owner node of ours: the next try replaces that.
+    """
+    path, owner_path = Assignment.path(group, *partition), Owner.path(group, *partition)
+    operations: list[Operation] = []
+    if version is None:
+        operations.append(Create(path, Assignment().encode()))
+        version = 0
+    generation = version + 1
+    value = Assignment(member=member, generation=generation).encode()
+    operations.append(Set(path, value, version))
+    if owner is not None:
+        operations.append(Delete(owner_path, owner.stat.version))
+    owning = Owner(member=member, generation=generation).encode()
+    return [*operations, Create(owner_path, owning, True)]
+
+
+def _named(partitions: Sequence[TopicPartition]) -> str:
+    """Return how messages call what is claimed together."""
+    more = f" and {len(partitions) - 1} more" if len(partitions) > 1 else ""
+    return f"{partitions[0]}{more}"
+
+
+async def _assignment_versions(
+    coordinator: Coordinator, group: str, partitions: Sequence[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Return the versions of the assignments that are there."""
+    stats = await gather_all(
+        coordinator.exists(Assignment.path(group, *each)) for each in partitions
+    )
+    found = zip(partitions, stats, strict=True)
+    return {partition: stat.version for partition, stat in found if stat is not None}
+
+
+async def _present(
+    coordinator: Coordinator,
+    kind: type[PartitionOfGroup],
+    group: str,
+    partitions: Sequence[TopicPartition],
+    *,
+    watch: Watch | None = None,
+) -> dict[TopicPartition, Node]:
+    """Return the nodes of one kind that are there, each with a ``watch``."""
+    wanted = sorted(partitions)
+    for topic, count in Counter(each.topic for each in partitions).items():
+        if count >= LISTED_FROM:
+            numbers = set(await numbered_children(coordinator, kind.parent(group, topic)))
+            wanted = [each for each in wanted if each.topic != topic or each.partition in numbers]
+
+    async def read(partition: TopicPartition) -> Node | None:
+        try:
+            return await coordinator.get(kind.path(group, *partition), watch=watch)
+        except NoNode:
+            return None
+
+    nodes = await gather_all(read(each) for each in wanted)
+    found = zip(wanted, nodes, strict=True)
+    return {partition: node for partition, node in found if node is not None}
 
 
 async def assignment_version(
@@ -153,20 +314,25 @@ async def make_parents(coordinator: Coordinator, group: str, topic: str) -> None
                 await coordinator.create(parent, parents=True)
 
 
-async def with_progress(coordinator: Coordinator, claimed: Claim) -> Claim:
-    """Return the claim with the progress that the tree has now."""
-    topic, number = claimed.partition
-    path = CommittedOffset.path(claimed.group, topic, number)
+async def with_progress(coordinator: Coordinator, claimed: Sequence[Claim]) -> list[Claim]:
+    """Return claims of one group with the progress that the tree has now, in the same order."""
+    if not claimed:
+        return []
+    group, partitions = claimed[0].group, [each.partition for each in claimed]
 
-    async def read(_: CoordinationError | None) -> Plan[Claim]:
-        try:
-            node = await coordinator.get(path)
-        except NoNode:
-            return Plan((), replace(claimed, committed=None, offset_version=None))
-        offset = CommittedOffset.decode(path, node.data)
-        return Plan((), replace(claimed, committed=offset, offset_version=node.stat.version))
+    async def read(_: CoordinationError | None) -> Plan[list[Claim]]:
+        nodes = await _present(coordinator, CommittedOffset, group, partitions)
+        return Plan((), [_with_progress(each, nodes.get(each.partition)) for each in claimed])
 
-    return await settle(coordinator, read, what=f"the progress of {claimed.partition}")
+    return await settle(coordinator, read, what=f"the progress of {_named(partitions)}")
+
+
+def _with_progress(claimed: Claim, node: Node | None) -> Claim:
+    if node is None:
+        return replace(claimed, committed=None, offset_version=None)
+    path = CommittedOffset.path(claimed.group, *claimed.partition)
+    offset = CommittedOffset.decode(path, node.data)
+    return replace(claimed, committed=offset, offset_version=node.stat.version)
 
 
 async def is_younger(coordinator: Coordinator, group: str, partition: TopicPartition) -> bool:
@@ -248,6 +414,36 @@ async def release(coordinator: Coordinator, claimed: Claim) -> None:
         return [Delete(path, node.stat.version)]
 
     await update(coordinator, path, give_up, what=f"the owner node of {claimed.partition}")
+
+
+async def release_together(
+    coordinator: Coordinator, claimed: Sequence[Claim]
+) -> list[CoordinationError | None]:
+    """Give up to ``CLAIMS_PER_MULTI`` partitions up: what ``release`` does, with one call for many.
+
+    While a generation is the one of our claim, the owner node is the one that this claim made, so
+    it is deleted unread.
+
+    Returns:
+        Of each claim what ``release`` raises of it, in the same order.
+
+    Raises:
+        ConnectionLost, SessionExpired: Some may not be released; release them again.
+    """
+    assert len(claimed) <= CLAIMS_PER_MULTI, f"{len(claimed)} claims for one multi"
+    operations: list[Operation] = []
+    for each in claimed:
+        fence = Check(Assignment.path(each.group, *each.partition), each.generation)
+        operations += [fence, Delete(Owner.path(each.group, *each.partition))]
+    try:
+        await coordinator.multi(operations)
+    except NotConnected:
+        raise
+    except AGAIN:  # one of them is not ours any more, or the answer was lost
+        claims = {each.partition: each for each in claimed}
+        found = await _each_alone(list(claims), lambda each: release(coordinator, claims[each]))
+        return [found[each.partition] for each in claimed]
+    return [None] * len(claimed)
 
 
 async def fence_claims(coordinator: Coordinator, group: str, topic: str) -> None:

@@ -27,6 +27,7 @@ from vq.coordination.coordinator import (
     Set,
 )
 from vq.coordination.paths import Assignment, CommittedOffset
+from vq.coordination.reading import gather_all
 from vq.coordination.update import TRIES_MAX, Plan, settle
 from vq.errors import CoordinationError, InvalidArgument, InvalidState
 from vq.model import TopicPartition
@@ -79,12 +80,13 @@ async def _commit_step(
     done: dict[TopicPartition, Claim],
     stale: list[TopicPartition],
 ) -> None:
-    """Commit what is in ``step``, taking out one by one what cannot be; bounded by its length.
+    """Commit what is in ``step``, taking out what cannot be.
 
-    Not ``update.settle``: the claims know the versions, so nothing is read before the write, and
-    one stale partition is taken out instead of the whole step being planned anew.
+    Not ``update.settle``: the claims know the versions, so nothing is read before the write. The
+    first failure costs the partition that failed. After another one all are looked at, since many
+    that were lost were lost together.
     """
-    lost = 0
+    lost = failures = 0
     while step:
         operations = [operation for each in step for operation in _commit_operations(*each)]
         try:
@@ -95,24 +97,43 @@ async def _commit_step(
                 raise
             step = await _not_yet_written(coordinator, step, done)
         except (BadVersion, NodeExists, NoNode) as error:
+            failures += 1
             index = int(error.details["index"])
             claimed, offset = step.pop(index // 2)
-            fresh = await _refreshed(coordinator, claimed, offset)
-            if fresh is None or index % 2 == 0:
+            if failures > TRIES_MAX:
+                raise CoordinationError(
+                    f"the offset of {claimed.partition} is being written by somebody else"
+                ) from error
+            doubted = [(claimed, offset)]
+            if index % 2 == 0:  # the fence
                 stale.append(claimed.partition)
-            elif fresh.committed == offset:
-                done[claimed.partition] = fresh
-            else:
-                step.append((fresh, offset))
-                lost += 1
-                if lost > TRIES_MAX:
-                    raise CoordinationError(
-                        f"the offset of {claimed.partition} is being written by somebody else"
-                    ) from error
+                doubted = []
+            if failures > 1:
+                step, doubted = [], [*step, *doubted]
+            step += await _rest(coordinator, doubted, done, stale)
         else:
             for claimed, offset in step:
                 done[claimed.partition] = _after(claimed, offset)
             return
+
+
+async def _rest(
+    coordinator: Coordinator,
+    doubted: Sequence[tuple[Claim, CommittedOffset]],
+    done: dict[TopicPartition, Claim],
+    stale: list[TopicPartition],
+) -> list[tuple[Claim, CommittedOffset]]:
+    """Note which commits are stale, and which are written already; return the others."""
+    found = await gather_all(_refreshed(coordinator, *each) for each in doubted)
+    rest = []
+    for (claimed, offset), fresh in zip(doubted, found, strict=True):
+        if fresh is None:
+            stale.append(claimed.partition)
+        elif fresh.committed == offset:
+            done[claimed.partition] = fresh
+        else:
+            rest.append((fresh, offset))
+    return rest
 
 
 def _commit_operations(claimed: Claim, offset: CommittedOffset) -> list[Operation]:
@@ -135,9 +156,9 @@ async def _not_yet_written(
     done: dict[TopicPartition, Claim],
 ) -> list[tuple[Claim, CommittedOffset]]:
     """After a lost reply: note what was written after all, return the rest."""
+    found = await with_progress(coordinator, [claimed for claimed, _ in step])
     rest = []
-    for claimed, offset in step:
-        fresh = await with_progress(coordinator, claimed)
+    for (claimed, offset), fresh in zip(step, found, strict=True):
         if (
             fresh.committed == offset
             and fresh.offset_version == _after(claimed, offset).offset_version
@@ -160,7 +181,7 @@ async def _refreshed(
     stat = await coordinator.exists(Assignment.path(claimed.group, topic, number))
     if stat is None or stat.version != claimed.generation:
         return None
-    fresh = await with_progress(coordinator, claimed)
+    [fresh] = await with_progress(coordinator, [claimed])
     if fresh.committed is not None and fresh.committed.offset > offset.offset:
         raise InvalidState(
             f"{claimed.partition}: {offset.offset} was to be committed, but "

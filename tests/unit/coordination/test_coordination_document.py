@@ -15,7 +15,7 @@ from vq import limits
 from vq.client.ids import EPOCH_MS, IdGenerator, time_ms_of
 from vq.clock import ManualClock
 from vq.coordination import claims, commits, paths, slots
-from vq.coordination.claims import STOPPED_TEXT_MAX, Claim
+from vq.coordination.claims import CLAIMS_PER_MULTI, STOPPED_TEXT_MAX, Claim
 from vq.coordination.commits import COMMITS_PER_MULTI
 from vq.coordination.coordinator import Check, Create, Delete, Operation, Set
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
@@ -167,6 +167,17 @@ async def test_a_claim_sends_what_the_page_says(client, recorder) -> None:
     assert recorder.told() == block("multi: claim")
     assert (await claims.claim(client, "billing", "m1", WHERE)).generation == 5
     assert recorder.told() == block("multi: claim again")
+
+
+async def test_claims_and_releases_of_many_send_what_the_page_says(client, recorder) -> None:
+    """Of a partition that nobody has claimed yet; and with the assignment in version 4."""
+    claim = await claimed(client)
+    where = TopicPartition("orders", 1)
+    await claims.claim_together(client, "billing", "m1", [where], versions={})
+    assert recorder.told() == block("multi: claim first")
+    assert await claims.release_together(client, [claim]) == [None]
+    assert recorder.told() == block("multi: release unread")
+    assert f"up to {CLAIMS_PER_MULTI})" in DOCUMENT
 
 
 async def test_commits_and_the_release_send_what_the_page_says(client, recorder) -> None:

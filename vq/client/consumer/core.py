@@ -80,7 +80,6 @@ class ConsumerCore:
         self._holds = Holds(config.group, self.member)
         self._commit_task: asyncio.Task[None] | None = None
         self._publish_task: asyncio.Task[None] | None = None
-        self._commit_lock = asyncio.Lock()
         self._troubles = Troubles(config.group, self.member, cluster.clock)
         self.reader = Reader(cluster, self._troubles)
 
@@ -400,24 +399,24 @@ class ConsumerCore:
         membership = self._membership
         if membership is None:
             return
-        async with self._commit_lock:
-            dirty = {}
-            for hold in holds:
-                progress = hold.to_commit()
-                if progress is not None:
-                    dirty[hold.partition] = progress
-            if not dirty:
-                return
-            outcome = await membership.share.commit(dirty)
-            for partition, error in outcome.items():
-                if isinstance(error, GenerationStale):
-                    logger.warning(
-                        "partition was taken over by another member",
-                        group=self.config.group,
-                        partition=partition,
-                        error=error,
-                    )
-                    membership.wake()
+        dirty = {}
+        for hold in holds:
+            progress = hold.to_commit()
+            if progress is not None:
+                dirty[hold.partition] = progress
+        outcome = await membership.share.commit(dirty)
+        for partition, error in outcome.items():
+            if isinstance(error, GenerationStale):
+                logger.warning(
+                    "partition was taken over by another member",
+                    group=self.config.group,
+                    partition=partition,
+                    error=error,
+                )
+                membership.wake()
+        for error in outcome.values():
+            if error is not None and not isinstance(error, GenerationStale):
+                raise error
 
     async def committed(self, topic: str) -> dict[TopicPartition, int]:
         """See ``MessageConsumer.get_offset``."""

@@ -21,13 +21,14 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
+from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.holds import Holds
 from vq.client.consumer.permit import Permit, PermitKeeper
 from vq.client.consumer.share import Share, ShareHooks
 from vq.coordination import groups
-from vq.coordination.coordinator import NodeExists, SessionState
+from vq.coordination.coordinator import NodeExists, NotConnected, SessionExpired, SessionState
 from vq.coordination.group_view import Assigned, GroupView
 from vq.coordination.paths import ConsumerGroup, Member
 from vq.coordination.rebalance import assign
@@ -41,8 +42,8 @@ from vq.log_lines import get_logger
 from vq.model import TopicPartition
 
 logger = get_logger(__name__)
-_BACKOFF_S = 0.1
-_BACKOFF_MAX_S = 5.0
+#: Pauses before a round, or a clean hand-over, that failed is tried again.
+_AGAIN = Backoff(first_s=0.1, most_s=5.0, jitter=0.5)
 #: Members that join together are seen together: one round instead of several.
 _DEBOUNCE_S = 0.02
 #: At the end: how long ZooKeeper may take for what is left to release once everything is drained.
@@ -179,17 +180,19 @@ class Membership:
             try:
                 await self.share.give_up(self._holds.held())
                 return
-            except CoordinationError:
-                # Without a connection it has waited for longer than the session lives.
-                away = self._coordinator.state is not SessionState.CONNECTED
-                if away or number == _LEAVE_TRIES:
+            except CoordinationError as error:
+                # The first has waited for longer than the session lives.
+                is_over = isinstance(error, NotConnected | SessionExpired)
+                if is_over or number == _LEAVE_TRIES:
                     raise
-            await asyncio.sleep(_BACKOFF_S * number * (0.5 + self._cluster.rng.random()))
+            await asyncio.sleep(_AGAIN.pause_s(number, self._cluster.rng))
 
     async def _leave(self) -> None:
         """Delete what is this member's in the tree; it goes with the session otherwise."""
         self.share.leave()
-        if self._session == 0 or self._coordinator.state is not SessionState.CONNECTED:
+        # SUSPENDED is waited for: others may use the session, which lives on then with our nodes.
+        is_gone = self._coordinator.state in {SessionState.LOST, SessionState.CLOSED}
+        if self._session == 0 or is_gone:
             return
         try:
             async with asyncio.timeout(_LEAVE_S):
@@ -304,7 +307,7 @@ class Membership:
 
     # The one task ---------------------------------------------------------------------------------
     async def _run(self) -> None:
-        backoff_s = _BACKOFF_S
+        failures = 0
         pause_s = self._config.audit_interval_s
         while True:
             try:
@@ -316,7 +319,7 @@ class Membership:
             self._wake.clear()
             try:
                 pause_s = await self._round()
-                backoff_s = _BACKOFF_S
+                failures = 0
             except VqError as error:
                 logger.info(
                     "rebalance failed, trying again",
@@ -324,13 +327,13 @@ class Membership:
                     member=self._member,
                     error=error,
                 )
-                pause_s = backoff_s * (0.5 + self._cluster.rng.random())
-                backoff_s = min(_BACKOFF_MAX_S, backoff_s * 2)
+                failures += 1
+                pause_s = _AGAIN.pause_s(failures, self._cluster.rng)
             except Exception:
                 logger.exception(
                     "rebalance failed, trying again", group=self._group, member=self._member
                 )
-                pause_s = _BACKOFF_MAX_S
+                pause_s = _AGAIN.longest_s(self._cluster.rng)
 
     async def _round(self) -> float:
         """Bring what is held nearer to what should be; return when to look again, in seconds."""
@@ -378,7 +381,7 @@ class Membership:
                     partitions=",".join(leaving),
                     error=error,
                 )
-        await self.share.claim_all(target)
+        await self.share.claim_all(target, assigned)
         if failed is not None:
             raise failed
         return max(_DEBOUNCE_S, self._audit_at - self._cluster.clock.monotonic())

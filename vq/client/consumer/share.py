@@ -3,11 +3,12 @@
 Which partitions should be its own is computed in ``membership``, which calls one of these methods
 at a time. A partition goes its way through ``hold_states``: it is drained, then committed, then
 released. An interrupted claim or release leaves it owing a release, which the next round or the end
-makes up for.
+makes up for. ZooKeeper is called for many partitions at once: claims go in steps, and commits and
+releases that come while one is under way go together.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -15,18 +16,29 @@ from vq.client.cluster import ClusterClient
 from vq.client.consumer.delivery import Progress
 from vq.client.consumer.hold_states import Event
 from vq.client.consumer.holds import Hold, Holds
+from vq.client.consumer.together import Together
 from vq.coordination import claims, commits
-from vq.coordination.coordinator import EventKind, SessionState, WatchEvent
+from vq.coordination.claims import CLAIMS_PER_MULTI, Claim, StillOwned
+from vq.coordination.commits import COMMITS_PER_MULTI
+from vq.coordination.coordinator import (
+    ConnectionLost,
+    EventKind,
+    SessionExpired,
+    SessionState,
+    WatchEvent,
+)
 from vq.coordination.group_view import Assigned
 from vq.coordination.paths import CommittedOffset
-from vq.errors import GenerationStale, VqError
+from vq.errors import CoordinationError, GenerationStale, VqError
 from vq.log_lines import get_logger
 from vq.model import PartitionTrouble, TopicPartition
 
 logger = get_logger(__name__)
 T = TypeVar("T")
-#: Claims, releases and looks that are under way at once.
-_AT_ONCE: Final = 32
+#: Partitions that are begun, given up or looked at at once: what goes together comes from these.
+_AT_ONCE: Final = 2 * COMMITS_PER_MULTI
+#: Steps of claims that are under way at once.
+_STEPS_AT_ONCE: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +55,20 @@ class ShareHooks:
     claimed: Callable[[Hold], Awaitable[None]]
     drain: Callable[[Hold], Awaitable[None]]
     commit: Callable[[Hold], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Commit:
+    """Progress to be committed under the claim that it was made under, and no later one."""
+
+    hold: Hold
+    generation: int
+    progress: Progress
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the partition is still held under that claim."""
+        return self.hold.is_owned and self.hold.claim.generation == self.generation
 
 
 class Share:
@@ -76,6 +102,8 @@ class Share:
         self._wake = wake
         self._is_doubtful = True  # all that is held is compared with the tree in the next round
         self._owners_doubted = False  # since the last claim began
+        self._commits = Together(self._commit_together, most=COMMITS_PER_MULTI)
+        self._releases = Together(self._release_together, most=CLAIMS_PER_MULTI)
 
     def doubt(self) -> None:
         """What is known of owners may have changed without a hint: look at all of them again."""
@@ -101,8 +129,14 @@ class Share:
         self._wake()
 
     # Claims ---------------------------------------------------------------------------------------
-    async def claim_all(self, wanted: set[TopicPartition]) -> None:
+    async def claim_all(
+        self, wanted: set[TopicPartition], assigned: Mapping[TopicPartition, Assigned]
+    ) -> None:
         """Claim what can be had; what others still own is tried again when they release it.
+
+        Args:
+            wanted: The partitions that should be this member's.
+            assigned: What is known of the assignments.
 
         Raises:
             VqError: Of one that failed, after all were tried.
@@ -115,31 +149,59 @@ class Share:
             present = self._holds.get(partition)
             if present is None or present.may(Event.CLAIM):
                 free.append(partition)
-        await _each(free, self._claim)
+        versions = {where: each.version for where, each in assigned.items()}
+        steps = [
+            free[start : start + CLAIMS_PER_MULTI]
+            for start in range(0, len(free), CLAIMS_PER_MULTI)
+        ]
+        await _each(steps, lambda step: self._claim(step, versions), at_once=_STEPS_AT_ONCE)
 
-    async def _claim(self, partition: TopicPartition) -> None:
-        """Make it ours, or wait for its owner."""
-        hold = self._holds.at(partition)
-        hold.on(Event.CLAIM)  # before the watch, which may fire before the claim returns
+    async def _claim(
+        self, partitions: Sequence[TopicPartition], versions: Mapping[TopicPartition, int]
+    ) -> None:
+        """Make them ours, or wait for their owners; begin those that are ours."""
+        holds = [self._holds.at(partition) for partition in partitions]
+        for hold in holds:
+            hold.on(Event.CLAIM)  # before the watch, which may fire before the claim returns
         self._owners_doubted = False
         try:
-            claim = await claims.claim(
-                self._coordinator, self._group, self._member, partition, watch=self._on_owner
+            found = await claims.claim_together(
+                self._coordinator,
+                self._group,
+                self._member,
+                partitions,
+                versions=versions,
+                watch=self._on_owner,
             )
-        except claims.StillOwned:
-            hold.on(Event.STILL_OWNED)
-            return
         except BaseException:
-            hold.on(Event.CLAIM_FAILED)
+            for hold in holds:
+                hold.on(Event.CLAIM_FAILED)
             raise
-        hold.claim = claim
-        hold.on(Event.CLAIMED)
+        begun: list[Hold] = []
+        failed: list[CoordinationError] = []
+        for hold in holds:
+            outcome = found[hold.partition]
+            if isinstance(outcome, Claim):
+                hold.claim = outcome
+                hold.on(Event.CLAIMED)
+                begun.append(hold)
+            elif isinstance(outcome, StillOwned):
+                hold.on(Event.STILL_OWNED)
+            else:
+                hold.on(Event.CLAIM_FAILED)
+                failed.append(outcome)
+        await _each(begun, self._begin)
+        if failed:
+            raise failed[0]
+
+    async def _begin(self, hold: Hold) -> None:
+        """Begin to consume a partition that was claimed just now."""
         logger.info(
             "partition claimed",
             group=self._group,
             member=self._member,
-            partition=partition,
-            generation=claim.generation,
+            partition=hold.partition,
+            generation=hold.claim.generation,
         )
         try:
             await self._hooks.claimed(hold)
@@ -184,8 +246,15 @@ class Share:
             await self._release(hold)
 
     async def _release(self, hold: Hold) -> None:
-        await claims.release(self._coordinator, hold.claim)
+        [error] = await self._releases.do([hold.claim])
+        if error is not None:
+            raise error
         hold.on(Event.RELEASED)
+
+    async def _release_together(
+        self, released: Sequence[Claim]
+    ) -> Sequence[CoordinationError | None]:
+        return await claims.release_together(self._coordinator, released)
 
     async def release_owed(self) -> None:
         """Delete the owner nodes that may be this member's still."""
@@ -264,38 +333,77 @@ class Share:
     async def commit(
         self, progress: Mapping[TopicPartition, Progress]
     ) -> dict[TopicPartition, VqError | None]:
-        """Commit the progress of held partitions; None for each that was written.
+        """Commit the progress of held partitions; None for each that was written, else why not.
 
         With it goes why the group does not go on there, now and with its next owner.
 
         Raises:
             CoordinationError: Whether they were written is not known; commit them again.
         """
+        wanted = [
+            _Commit(hold, hold.claim.generation, done)
+            for partition, done in progress.items()
+            if (hold := self._holds.get(partition)) is not None
+        ]
+        written = await self._commits.do(wanted)
+        outcome: dict[TopicPartition, VqError | None] = {each: _stale(each) for each in progress}
+        for each, error in zip(wanted, written, strict=True):
+            outcome[each.hold.partition] = error
+        return outcome
+
+    async def _commit_together(self, wanted: Sequence[_Commit]) -> Sequence[VqError | None]:
+        """Commit what is still this member's; of two commits of one partition, the later one."""
         now = self._cluster.clock.wall_ms()
-        wanted = []
-        for partition, done in progress.items():
-            hold = self._holds.get(partition)
-            if hold is None or not hold.is_owned:
-                continue
+        current = [each.is_current for each in wanted]
+        ours = zip(wanted, current, strict=True)
+        latest = {each.hold.partition: each for each, is_ours in ours if is_ours}
+        step = []
+        for partition, each in latest.items():
             view = self._cluster.routes.topics.get(partition.topic)
             offset = CommittedOffset(
-                offset=done.position,
-                message_id=done.message_id,
+                offset=each.progress.position,
+                message_id=each.progress.message_id,
                 time_ms=now,
                 member=self._member,
                 topic_id=view.id if view is not None else "",
-                stopped=hold.stopped,
+                stopped=each.hold.stopped,
             )
-            wanted.append((hold.claim, offset))
-        result = await commits.commit(self._coordinator, wanted)
+            step.append((each.hold.claim, offset))
+        outcome: dict[TopicPartition, VqError | None] = {}
+        try:
+            await self._write(step, outcome)
+        except (ConnectionLost, SessionExpired):
+            raise
+        except VqError:  # one of them is refused: which one shows when each goes alone
+            for claim, offset in step:
+                try:
+                    await self._write([(claim, offset)], outcome)
+                except (ConnectionLost, SessionExpired):
+                    raise
+                except VqError as error:
+                    outcome[claim.partition] = error
+        return [
+            outcome[each.hold.partition] if is_ours else _stale(each.hold.partition)
+            for each, is_ours in zip(wanted, current, strict=True)
+        ]
+
+    async def _write(
+        self,
+        step: Sequence[tuple[Claim, CommittedOffset]],
+        outcome: dict[TopicPartition, VqError | None],
+    ) -> None:
+        result = await commits.commit(self._coordinator, step)
         for partition, claim in result.done.items():
             hold = self._holds.get(partition)
             if hold is not None and hold.claim.generation == claim.generation:
                 hold.claim = claim  # not that of a later claim
-        outcome: dict[TopicPartition, VqError | None] = dict.fromkeys(result.done)
+            outcome[partition] = None
         for partition in result.stale:
-            outcome[partition] = GenerationStale(f"{partition} belongs to another member now")
-        return outcome
+            outcome[partition] = _stale(partition)
+
+
+def _stale(partition: TopicPartition) -> GenerationStale:
+    return GenerationStale(f"{partition} belongs to another member now")
 
 
 def _partition_at(path: str) -> TopicPartition:
@@ -304,13 +412,15 @@ def _partition_at(path: str) -> TopicPartition:
     return TopicPartition(topic, int(number))
 
 
-async def _each(items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:
+async def _each(
+    items: Iterable[T], work: Callable[[T], Awaitable[None]], *, at_once: int = _AT_ONCE
+) -> None:
     """Do ``work`` for each item, some at once; all are tried before the first error is raised.
 
     Items come in order of their partitions, so that members do alike.
     """
     errors: list[BaseException] = []
-    gate = asyncio.Semaphore(_AT_ONCE)
+    gate = asyncio.Semaphore(at_once)
 
     async def do(item: T) -> None:
         async with gate:

@@ -13,12 +13,13 @@ from support.client import cluster_client
 from support.simulation.loop import SimulatedClock, VirtualLoop
 from support.waiting import WAIT_S, until, until_true
 
+from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
 from vq.client.consumer import membership as memberships
 from vq.client.consumer import share as shares
 from vq.client.consumer.delivery import Progress
-from vq.client.consumer.hold_states import State
+from vq.client.consumer.hold_states import Event, State
 from vq.client.consumer.holds import Hold, Holds
 from vq.client.consumer.membership import Membership, MembershipHooks
 from vq.client.consumer.permit import Permit
@@ -32,6 +33,7 @@ from vq.model import TopicPartition
 pytestmark = pytest.mark.virtual_time
 P0, P1, P2, P3 = (TopicPartition("t", number) for number in range(4))
 ALL = {P0, P1, P2, P3}
+SOON = Backoff(first_s=0.01, most_s=0.02, jitter=0.5)
 
 
 class Consumer:
@@ -205,17 +207,15 @@ async def test_a_partition_is_waited_for_until_its_owner_has_drained_it(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     still_owned = 0
-    claim = claims.claim
+    claim = claims.claim_together
 
-    async def count(*arguments: Any, **options: Any) -> claims.Claim:
+    async def count(*arguments: Any, **options: Any) -> Any:
         nonlocal still_owned
-        try:
-            return await claim(*arguments, **options)
-        except claims.StillOwned:
-            still_owned += 1
-            raise
+        found = await claim(*arguments, **options)
+        still_owned += sum(isinstance(each, claims.StillOwned) for each in found.values())
+        return found
 
-    monkeypatch.setattr(shares.claims, "claim", count)
+    monkeypatch.setattr(shares.claims, "claim_together", count)
     first = await group.join("a")
     await until(lambda: first.held == ALL)
     drained = asyncio.Event()
@@ -259,16 +259,15 @@ async def test_an_owner_released_just_before_it_was_watched_is_seen(
     """Otherwise the partition would lie idle until the next audit, half a minute later."""
     first = await group.join("a")
     await until(lambda: first.held == ALL)
-    claim = claims.claim
+    claim = claims.claim_together
     asked = asyncio.Event()
 
-    async def claim_late(coordinator: Any, *arguments: Any, **options: Any) -> claims.Claim:
-        try:
-            return await claim(coordinator, *arguments, **options)
-        except claims.StillOwned:
+    async def claim_late(*arguments: Any, **options: Any) -> Any:
+        found = await claim(*arguments, **options)
+        if any(isinstance(each, claims.StillOwned) for each in found.values()):
             asked.set()
             await first_gone.wait()
-            raise
+        return found
 
     first_gone = asyncio.Event()
     drained = asyncio.Event()
@@ -278,7 +277,7 @@ async def test_an_owner_released_just_before_it_was_watched_is_seen(
 
     first.on_drain = drain
     second = await group.member("b")
-    monkeypatch.setattr(shares.claims, "claim", claim_late)
+    monkeypatch.setattr(shares.claims, "claim_together", claim_late)
     await second.member.start()
     await asked.wait()  # it found them owned; now they are released, and only then it hears that
     drained.set()
@@ -342,7 +341,7 @@ async def test_a_partition_that_cannot_begin_does_not_keep_the_others_waiting(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its broker is down, say. It is tried again; what was claimed meanwhile was released."""
-    monkeypatch.setattr(memberships, "_BACKOFF_S", 0.01)
+    monkeypatch.setattr(memberships, "_AGAIN", SOON)
     broken = True
 
     async def begin(claim: claims.Claim) -> None:
@@ -360,7 +359,7 @@ async def test_a_partition_that_cannot_begin_does_not_keep_the_others_waiting(
 async def test_a_bug_in_the_consumer_leaves_no_partition_owned_and_idle(
     group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(memberships, "_BACKOFF_MAX_S", 0.01)
+    monkeypatch.setattr(memberships, "_AGAIN", SOON)
     tries = 0
 
     async def begin(claim: claims.Claim) -> None:
@@ -447,6 +446,7 @@ async def test_a_claim_whose_session_ends_is_not_had(group: Group) -> None:
         else:
             outcomes.add(type(claim))
             assert coordinator.session_id == session
+            coordinator.outlive_request = 0
             assert await claims.still_ours(coordinator, claim)
         coordinator.outlive_request = 0
     assert {SessionExpired, claims.Claim} <= outcomes
@@ -455,20 +455,20 @@ async def test_a_claim_whose_session_ends_is_not_had(group: Group) -> None:
 async def test_a_release_that_did_not_get_through_is_made_up_for(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memberships, "_BACKOFF_S", 0.01)
+    monkeypatch.setattr(memberships, "_AGAIN", SOON)
     first = await group.join("a")
     await until(lambda: first.held == ALL)
-    release = claims.release
+    release = claims.release_together
     failures = 3
 
-    async def fail(coordinator: Any, claim: claims.Claim) -> None:
+    async def fail(coordinator: Any, released: Any) -> Any:
         nonlocal failures
         if failures:
             failures -= 1
             raise GenerationStale("any error of ZooKeeper")
-        await release(coordinator, claim)
+        return await release(coordinator, released)
 
-    monkeypatch.setattr(shares.claims, "release", fail)
+    monkeypatch.setattr(shares.claims, "release_together", fail)
     second = await group.join("b")
     await share(first, second)
     assert failures == 0
@@ -478,7 +478,7 @@ async def test_a_partition_whose_last_commit_fails_is_kept_as_long_as_the_sessio
     group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The next owner would begin before what was handled; with the session the fence is over."""
-    monkeypatch.setattr(memberships, "_BACKOFF_S", 0.01)
+    monkeypatch.setattr(memberships, "_AGAIN", SOON)
     first = await group.join("a")
     await until(lambda: first.held == ALL)
     session, tries = first.coordinator.session_id, 0
@@ -909,7 +909,7 @@ async def test_a_look_at_what_is_owned_that_failed_is_repeated(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the next try, long before the next audit."""
-    monkeypatch.setattr(memberships, "_BACKOFF_S", 0.01)
+    monkeypatch.setattr(memberships, "_AGAIN", SOON)
     consumer = await group.join("a")
     await until(lambda: consumer.held == ALL)
     still_ours = claims.still_ours
@@ -977,6 +977,74 @@ async def test_a_commit_that_returns_late_leaves_a_later_claim_alone(
     assert await consumer.member.share.commit({P1: Progress(30)}) == {P1: None}
 
 
+async def test_progress_that_waits_is_not_committed_under_a_later_claim(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another commit is under way; meanwhile the partition is lost, and claimed anew."""
+    consumer = await group.join("a")
+    await until(lambda: consumer.held == ALL)
+    commit = commits.commit
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(*arguments: Any) -> commits.CommitResult:
+        begun.set()
+        await go_on.wait()
+        return await commit(*arguments)
+
+    monkeypatch.setattr(shares.commits, "commit", slow)
+    share = consumer.member.share
+    first = asyncio.create_task(share.commit({P0: Progress(10)}))
+    await begun.wait()
+    waiting = asyncio.create_task(share.commit({P1: Progress(20), P2: Progress(30)}))
+    async with group.cluster.admin() as coordinator:
+        await coordinator.delete("consumers/g/owners/t/1")
+    audit(consumer)
+    await until(lambda: consumer.events == [f"drop {P1}"] and consumer.held == ALL)
+    go_on.set()
+    assert await first == {P0: None}
+    outcome = await waiting
+    assert isinstance(outcome[P1], GenerationStale)
+    assert outcome[P2] is None
+    async with group.cluster.admin() as coordinator:
+        assert sorted(await commits.read_offsets(coordinator, "g", ["t"])) == [P0, P2]
+
+
+def test_progress_belongs_to_the_claim_that_it_was_made_under() -> None:
+    """A hold that owes its release may be claimed again: the same object, another generation."""
+    hold = Hold(claims.Claim("g", "a", P0, generation=1), lambda _: None)
+    for event in (Event.CLAIM, Event.CLAIMED):
+        hold.on(event)
+    wanted = shares._Commit(hold, 1, Progress(5))
+    assert wanted.is_current
+    hold.claim = claims.Claim("g", "a", P0, generation=2)
+    assert not wanted.is_current
+
+
+async def test_one_commit_that_is_refused_does_not_stop_the_others(group: Group) -> None:
+    """An offset before the committed one; commits go together, and alone when that fails."""
+    consumer = await group.join("a")
+    await until(lambda: consumer.held == ALL)
+    share = consumer.member.share
+    assert await share.commit({P1: Progress(50)}) == {P1: None}
+    outcome = await share.commit({P0: Progress(10), P1: Progress(20), P2: Progress(30)})
+    assert isinstance(outcome[P1], InvalidArgument)
+    assert (outcome[P0], outcome[P2]) == (None, None)
+
+
+async def test_a_member_that_leaves_during_a_hiccup_leaves_nothing_behind(group: Group) -> None:
+    """Its session lives on with others that use it, and its nodes would be waited for."""
+    client = await group.client(session_timeout_s=10.0)
+    first, second = await group.join("a", client), await group.join("b", client)
+    await share(first, second)
+    group.cluster.ensemble.disconnect(first.coordinator)
+    await until(lambda: first.coordinator.state is SessionState.SUSPENDED)
+    closing = asyncio.create_task(first.member.close(5.0))
+    await asyncio.sleep(0)
+    group.cluster.ensemble.reconnect(first.coordinator)
+    await closing
+    await until(lambda: second.held == ALL)
+
+
 async def test_the_next_owner_goes_on_at_the_commit(group: Group) -> None:
     taken: dict[TopicPartition, claims.Claim] = {}
 
@@ -1000,17 +1068,17 @@ async def test_a_claim_that_failed_is_tried_again_at_once(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No other member owns the partition, so there is nobody to wait for."""
-    monkeypatch.setattr(memberships, "_BACKOFF_S", 0.01)
-    claim, failures = claims.claim, 1
+    monkeypatch.setattr(memberships, "_AGAIN", SOON)
+    claim, failures = claims.claim_together, 1
 
-    async def fail(coordinator: Any, name: str, member: str, where: Any, **fields: Any) -> Any:
+    async def fail(*arguments: Any, **options: Any) -> Any:
         nonlocal failures
-        if where == P0 and failures:
+        if failures:
             failures -= 1
             raise ConnectionLost("the connection ended before the answer")
-        return await claim(coordinator, name, member, where, **fields)
+        return await claim(*arguments, **options)
 
-    monkeypatch.setattr(claims, "claim", fail)
+    monkeypatch.setattr(claims, "claim_together", fail)
     consumer = await group.join("a")
     await until(lambda: consumer.held == ALL)
     assert failures == 0
