@@ -16,7 +16,13 @@ if TYPE_CHECKING:
     from vq.admin.offsets import PartitionEnds
     from vq.admin.placements import Move, Moved
     from vq.admin.resets import Goal, Reset, Target
-    from vq.admin.topics import Deletion, PartitionDescription, Topic, TopicDescription
+    from vq.admin.topics import (
+        Deletion,
+        PartitionDescription,
+        Topic,
+        TopicDescription,
+        TopicSummary,
+    )
     from vq.admin.verification import Verified, VerifyProgress
     from vq.coordination.groups import UnknownGroup
     from vq.coordination.paths import CommittedOffset
@@ -32,7 +38,13 @@ _HOMES = {
     "vq.admin.offsets": ("PartitionEnds",),
     "vq.admin.placements": ("Move", "Moved"),
     "vq.admin.resets": ("Goal", "Reset", "Target"),
-    "vq.admin.topics": ("Deletion", "PartitionDescription", "Topic", "TopicDescription"),
+    "vq.admin.topics": (
+        "Deletion",
+        "PartitionDescription",
+        "Topic",
+        "TopicDescription",
+        "TopicSummary",
+    ),
     "vq.admin.verification": ("Verified", "VerifyProgress"),
     "vq.coordination.groups": ("UnknownGroup",),
     "vq.coordination.paths": ("CommittedOffset",),
@@ -66,6 +78,7 @@ __all__ = [
     "Topic",
     "TopicDescription",
     "TopicExists",
+    "TopicSummary",
     "UnknownGroup",
     "Verified",
     "VerifyProgress",

@@ -18,7 +18,7 @@ from vq.admin.groups import GroupDescription, GroupSummary
 from vq.admin.offsets import PartitionEnds
 from vq.admin.placements import Move, Moved
 from vq.admin.resets import Reset, Target
-from vq.admin.topics import Deletion, Topic, TopicDescription
+from vq.admin.topics import Deletion, Topic, TopicDescription, TopicSummary
 from vq.admin.verification import ProgressListener, Verified
 from vq.client.cluster import ClusterClient
 from vq.model import Address, NodeInfo, PartitionPlacement, StatusResult, TopicSettings
@@ -38,7 +38,7 @@ class Admin:
         """Make a topic; see ``vq.Admin.create_topic``."""
         return await topics.create_topic(self._client, topic, settings)
 
-    async def list_topics(self) -> list[Topic]:
+    async def list_topics(self) -> list[TopicSummary]:
         """Return all topics, sorted by name."""
         return await topics.list_topics(self._client)
 

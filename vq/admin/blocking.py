@@ -8,7 +8,7 @@ from vq.admin.groups import GroupDescription, GroupSummary
 from vq.admin.offsets import PartitionEnds
 from vq.admin.placements import Move, Moved
 from vq.admin.resets import Reset, Target
-from vq.admin.topics import Deletion, Topic, TopicDescription
+from vq.admin.topics import Deletion, Topic, TopicDescription, TopicSummary
 from vq.admin.verification import ProgressListener, Verified
 from vq.client.cluster import ClusterClient
 from vq.client.runtime import LoopThread
@@ -39,7 +39,7 @@ class Admin:
         """
         return self._run(self._admin.create_topic(topic, settings))
 
-    def list_topics(self) -> list[Topic]:
+    def list_topics(self) -> list[TopicSummary]:
         """Return all topics, sorted by name."""
         return self._run(self._admin.list_topics())
 

@@ -13,7 +13,7 @@ from vq.admin.changes import unknown_when_cut
 from vq.admin.offsets import Inspector, PartitionEnds
 from vq.client.cluster import ClusterClient
 from vq.coordination import topics
-from vq.coordination.reading import TopicSummary, TopicView, gather_all
+from vq.coordination.reading import TopicView, gather_all
 from vq.errors import VqError
 from vq.model import Address, PartitionPlacement, PartitionState, TopicSettings
 from vq.remoting.format import Command
@@ -118,16 +118,28 @@ async def delete_topic(cluster: ClusterClient, name: str) -> None:
 
 
 # Looking --------------------------------------------------------------------------------------
-async def list_topics(cluster: ClusterClient) -> list[Topic]:
-    """Return all topics, sorted by name."""
-    names = await topics.list_topics(cluster.coordinator)
-    views = await gather_all(topics.describe_topic(cluster.coordinator, name) for name in names)
-    return [_topic(view) for view in views]
+@dataclass(frozen=True, slots=True)
+class TopicSummary:
+    """A topic in a list; ``describe_topic`` has its partitions.
+
+    Attributes:
+        name: Its name.
+        id: Tells it from a namesake that was deleted.
+        settings: With the number of its partitions.
+        open: How many of its partitions take messages on which broker group; "" stands for those
+            that take none.
+    """
+
+    name: str
+    id: str
+    settings: TopicSettings
+    open: Mapping[str, int]
 
 
-async def summarize_topics(cluster: ClusterClient) -> list[TopicSummary]:
-    """Return all topics without their partitions, sorted by name: two reads for each of them."""
-    return await topics.summarize_topics(cluster.coordinator)
+async def list_topics(cluster: ClusterClient) -> list[TopicSummary]:
+    """Return all topics, sorted by name; reads two nodes for each, whatever its partitions."""
+    found = await topics.summarize_topics(cluster.coordinator)
+    return [TopicSummary(each.name, each.id, each.settings, each.open) for each in found]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,17 @@ from vq.admin import placements, topics
 from vq.admin.brokers import Damage
 from vq.admin.connect import cluster_client
 from vq.admin.placements import Move, Moved
-from vq.admin.topics import Deletion, PartitionDescription, Topic, TopicDescription
+from vq.admin.topics import (
+    Deletion,
+    PartitionDescription,
+    Topic,
+    TopicDescription,
+    TopicSummary,
+)
 from vq.cli.errors import CommandFailed
 from vq.cli.options import Commands, Invocation, WholeNumber, command_options, yes_option
 from vq.cli.output import Value
 from vq.cli.verify import verify
-from vq.coordination.reading import TopicSummary
 from vq.errors import InvalidArgument
 from vq.model import FlushMode, PartitionPlacement, TopicSettings
 
@@ -129,7 +134,7 @@ def list_(invocation: Invocation) -> None:
 
     async def work() -> list[TopicSummary]:
         async with cluster_client(invocation.client_config()) as cluster:
-            return await topics.summarize_topics(cluster)
+            return await topics.list_topics(cluster)
 
     rows: list[dict[str, Value]] = [
         {

@@ -57,7 +57,10 @@ async def test_an_operator_makes_looks_moves_resets_and_deletes() -> None:
             (moved,) = await operator.move(moves)
             assert (moved.source, moved.target) == (source, target)
             assert await operator.plan_moves("t", [0], target) == []
-            assert [len(each.spans) for each in (await operator.list_topics())[0].partitions] == [2]
+            assert [
+                len(each.spans) for each in (await operator.describe_topic("t")).topic.partitions
+            ] == [2]
+            assert [each.open for each in await operator.list_topics()] == [{target: 1}]
             bounds = (await operator.bounds("t"))[0]
             assert bounds == admin.PartitionEnds(0, moved.offset, moved.offset)
 
