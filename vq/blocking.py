@@ -137,7 +137,11 @@ class MessageProducer:
         self._runtime.run(self._core.flush(), timeout)
 
     def close(self) -> None:
-        """Wait for what was taken (each has a deadline), then stop. May be called again."""
+        """Wait for what was taken (each has a deadline), then stop. May be called again.
+
+        Raises:
+            InvalidState: This is a callback: its own end would be waited for. The producer goes on.
+        """
         if not self._runtime.gone:
             self._runtime.run(self._core.close())
             self._forget()  # not before: what is interrupted ends with the loop
@@ -269,11 +273,14 @@ class MessageConsumer:
         """Finish the messages in hand, commit, leave the group. May be called again.
 
         Raises:
-            InvalidState: This is a listener: its own end would be waited for.
+            InvalidState: This is a listener or a callback: its own end would be waited for. The
+                consumer goes on.
         """
         if self._runtime.forked:
             return
         self.check_outside()
+        if not self._runtime.gone:
+            self._runtime.check()  # refused in a callback, before anything ends
         try:
             if not self._runtime.gone:
                 self._runtime.run(self._core.close())

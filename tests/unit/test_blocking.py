@@ -1,17 +1,20 @@
-"""The blocking producer's own part: sends that read their topic's routes first, and the end."""
+"""What the blocking API does itself: sends that read their topic's routes first, and ends."""
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 
-from vq.blocking import MessageProducer
+from vq.blocking import MessageConsumer, MessageProducer
 from vq.client.config import ProducerConfig
+from vq.client.consumer.core import ConsumerCore
+from vq.client.consumer.delivery import ThreadDelivery, Workers
 from vq.client.future import SendFuture
 from vq.client.producer.core import ProducerCore
 from vq.client.runtime import LoopThread
-from vq.errors import NotPublished
+from vq.errors import InvalidState, NotPublished
 from vq.model import Message, SendResult
 
 
@@ -86,3 +89,50 @@ def test_a_closed_producer_is_forgotten() -> None:
         assert runtime._on_loss == {}
     finally:
         runtime.stop()
+
+
+class Probe:
+    """Stands in line for a worker."""
+
+    def __init__(self) -> None:
+        self.ran = threading.Event()
+
+    def run(self) -> None:
+        self.ran.set()
+
+
+def in_callback(runtime: LoopThread, call: Callable[[], Any]) -> BaseException:
+    """Call on the factory's own thread; return what that raised."""
+    raised: list[BaseException] = []
+    done = threading.Event()
+
+    def callback() -> None:
+        try:
+            call()
+        except InvalidState as error:
+            raised.append(error)
+        done.set()
+
+    runtime.loop.call_soon_threadsafe(callback)
+    assert done.wait(10.0)
+    return raised[0]
+
+
+def test_a_close_that_a_callback_is_refused_ends_nothing() -> None:
+    """The consumer holds its partitions on, so its threads have to go on as well."""
+    core = Core()
+    runtime, workers = LoopThread("test"), Workers(1, name="test")
+    try:
+        consumer = MessageConsumer(cast("ConsumerCore", core), runtime, workers)
+        assert "would wait for itself" in str(in_callback(runtime, consumer.close))
+        probe = Probe()
+        workers.submit(cast("ThreadDelivery", probe))
+        assert probe.ran.wait(10.0)
+        consumer.close()
+        producer = MessageProducer(cast("ProducerCore", core), runtime)
+        in_callback(runtime, producer.close)
+        assert len(runtime._on_fork) == 1, "it is still refused after a fork"
+        producer.close()
+    finally:
+        runtime.stop()
+        workers.close(0.0)
