@@ -9,6 +9,7 @@ by side when there is more than one worker.
 """
 
 import contextlib
+import enum
 import heapq
 import itertools
 import math
@@ -139,7 +140,20 @@ DeliveryMaker = Callable[[TopicPartition, int, Listener, DeliveryHooks], Deliver
 """``(partition, position, listener, hooks)`` to a delivery."""
 
 
-# 17 fields change: those of the chunk at hand are read for each message, where one attribute less
+class _Place(enum.Enum):
+    """Where a delivery stands with its workers."""
+
+    IDLE = "idle"
+    """Nothing is to be handled, or it was stopped."""
+    IN_LINE = "in line"
+    """A worker will be at it."""
+    AT_WORK = "at work"
+    """A worker is at it."""
+    PAUSED = "paused"
+    """It waits for its next try."""
+
+
+# 16 fields change: those of the chunk at hand are read for each message, where one attribute less
 # to go through counts, and nearly all of them are changed under one lock.
 class ThreadDelivery:
     """A delivery that calls a listener on one of ``workers``; see ``Delivery``.
@@ -183,8 +197,7 @@ class ThreadDelivery:
         self._expected: int | None = None  # after damage: only the chunk that begins here counts
         self._id_before: int | None = None  # the last one of the chunks before
         self._lock = threading.Lock()
-        self._scheduled = False  # a worker is at it or will be
-        self._paused = False  # not now: it waits for its next try
+        self._place = _Place.IDLE
         self._stopping = False
         self._on_stopped: Callable[[], None] | None = None
 
@@ -196,9 +209,9 @@ class ThreadDelivery:
                 return
             self._expected = None
             self._chunks.append(chunk)
-            if self._scheduled:
+            if self._place is not _Place.IDLE:
                 return
-            self._scheduled = True
+            self._place = _Place.IN_LINE
         self._workers.submit(self)
 
     def progress(self) -> Progress:
@@ -219,24 +232,27 @@ class ThreadDelivery:
         return Progress(last.next_offset, last.id)
 
     def stop(self, on_stopped: Callable[[], None]) -> None:
-        """See ``Delivery.stop``; called from the worker's thread, or at once when none is at it."""
+        """See ``Delivery.stop``; called from the worker's thread, or at once when none is at it.
+
+        It does not wait in line: the listener of another partition may be at its message for long.
+        """
         with self._lock:
             self._stopping = True
             self._until = -math.inf
             self._chunks.clear()
-            if self._scheduled and not self._paused:
+            if self._place is _Place.AT_WORK:
                 self._on_stopped = on_stopped
                 return
-            self._scheduled = False
+            self._place = _Place.IDLE
         on_stopped()
 
     # A worker ---------------------------------------------------------------------------------
     def run(self) -> None:
         """Deliver one chunk, or go on with it after a pause; called by one worker."""
         with self._lock:
-            self._paused = False
-            if not self._scheduled:
-                return  # stopped while it paused
+            if self._stopping:
+                return  # before its turn came
+            self._place = _Place.AT_WORK
         pause: float | None = None
         try:
             pause = self._deliver()
@@ -252,13 +268,14 @@ class ThreadDelivery:
         """Get in line again, at once or after a pause, or tell that nothing runs here any more."""
         with self._lock:
             if not self._stopping and pause is not None:
-                self._paused = True
+                self._place = _Place.PAUSED
                 self._workers.submit_later(self, pause)
                 return
             if not self._stopping and self._chunks:
+                self._place = _Place.IN_LINE
                 self._workers.submit(self)
                 return
-            self._scheduled = False
+            self._place = _Place.IDLE
             on_stopped = self._on_stopped
         if on_stopped is not None:
             on_stopped()

@@ -20,7 +20,7 @@ from vq import limits
 from vq.client.config import ConsumerConfig, OnListenerError
 from vq.client.consumer import decode
 from vq.client.consumer import delivery as deliveries
-from vq.client.consumer.delivery import Progress, ThreadDelivery, Workers
+from vq.client.consumer.delivery import Progress, ThreadDelivery, Workers, _Place
 from vq.client.consumer.fetcher import Chunk
 from vq.clock import ManualClock
 from vq.errors import CorruptData, ListenerFailed
@@ -453,7 +453,7 @@ def test_a_partition_whose_permit_has_lapsed_can_be_given_up(workers: Workers) -
     partition = Partition(workers, listener)
     partition.permit.until = -1.0
     partition.add(3)
-    block_until(lambda: partition.delivery._paused)
+    block_until(lambda: partition.delivery._place is _Place.PAUSED)
     partition.stop()
     assert partition.stopped.wait(WAIT_S)
     partition.permit.until = math.inf
@@ -468,6 +468,21 @@ def test_stopping_an_idle_partition_is_done_at_once(workers: Workers) -> None:
     assert partition.stopped.is_set()
     partition.add(1)
     assert partition.delivery.delivered == 0
+
+
+def test_stopping_does_not_wait_for_the_listener_of_another_partition(workers: Workers) -> None:
+    """Nothing runs for the one that is in line, so it may be another member's at once."""
+    leave = threading.Event()
+    slow = Partition(workers, lambda _: leave.wait(WAIT_S))
+    waiting = Partition(workers, Listener(), 1)
+    slow.add(1)
+    waiting.add(1)
+    waiting.stop()
+    assert waiting.stopped.is_set()
+    slow.stop()
+    leave.set()
+    assert slow.stopped.wait(WAIT_S)
+    assert waiting.delivery.delivered == 0
 
 
 @pytest.mark.parametrize("picked", [False, True])
@@ -607,7 +622,7 @@ def test_what_a_listener_raised_keeps_no_messages(
         for number, partition in enumerate(partitions):
             partition.delivery.add(chunk)
             block_until(lambda partition=partition: partition.told.errors)
-            block_until(lambda partition=partition: partition.delivery._paused)
+            block_until(lambda partition=partition: partition.delivery._place is _Place.PAUSED)
             if not number:
                 assert "in unpack" in caplog.text
             caplog.clear()  # it keeps what was logged, frames included, until it is told
