@@ -366,6 +366,7 @@ class FetchSession:
             self._end(None if passes(error) else error)
             return
         self._fetches.answered()
+        self._send_due = True  # below: what is asked for meanwhile needs no turn of its own
         try:
             self._take_apart(response, frame.body)
         except BaseException:

@@ -242,6 +242,24 @@ async def test_a_request_names_only_what_changed() -> None:
     assert (item.topic, item.topic_id, item.at_once) == ("", "", True)
 
 
+async def test_what_an_answer_makes_partitions_ask_for_needs_no_turn_of_its_own() -> None:
+    """The next request leaves with the answer; a call at the end of the turn would find nothing."""
+    world = World()
+    (one,) = world.partitions(1)
+    one.ask()
+    await turn()
+    (session,) = world.fetches._sessions.values()
+    one.took = lambda result, body: one.ask()  # type: ignore[method-assign]
+    calls: list[Any] = []
+    loop = asyncio.get_running_loop()
+    session._loop = SimpleNamespace(  # type: ignore[assignment]
+        call_soon=lambda *call: calls.append(call), call_later=loop.call_later
+    )
+    world.here.answer(FetchResult(handle=1))
+    assert handles(world.here.last) == [1]
+    assert (len(world.here.requests), calls) == (2, [])
+
+
 async def test_changes_gather_while_two_requests_are_under_way() -> None:
     world = World()
     partitions = world.partitions(4)
