@@ -165,6 +165,7 @@ class MessageConsumer:
         self._core = core
         self._runtime = runtime
         self._workers = workers
+        self._forget = runtime.on_loss(forked=workers.forsake, ended=lambda _: None)
 
     @property
     def config(self) -> ConsumerConfig:
@@ -286,6 +287,7 @@ class MessageConsumer:
                 self._runtime.run(self._core.close())
         finally:
             self._workers.close(_WORKERS_S)
+            self._forget()
 
     def check_outside(self) -> None:
         """Raise ``InvalidState`` when called by one of this consumer's listeners."""

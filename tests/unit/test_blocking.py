@@ -131,7 +131,7 @@ def test_a_close_that_a_callback_is_refused_ends_nothing() -> None:
         consumer.close()
         producer = MessageProducer(cast("ProducerCore", core), runtime)
         in_callback(runtime, producer.close)
-        assert len(runtime._on_fork) == 1, "it is still refused after a fork"
+        assert len(runtime._on_loss) == 1, "it is still refused after a fork"
         producer.close()
     finally:
         runtime.stop()

@@ -153,7 +153,7 @@ class _Place(enum.Enum):
     """It waits for its next try."""
 
 
-# 16 fields change: those of the chunk at hand are read for each message, where one attribute less
+# 17 fields change: those of the chunk at hand are read for each message, where one attribute less
 # to go through counts, and nearly all of them are changed under one lock.
 class ThreadDelivery:
     """A delivery that calls a listener on one of ``workers``; see ``Delivery``.
@@ -245,6 +245,13 @@ class ThreadDelivery:
                 return
             self._place = _Place.IDLE
         on_stopped()
+
+    def forsake(self) -> None:
+        """In the child of a fork: deliver nothing further. The parent goes on with it."""
+        self._lock = threading.Lock()  # a thread that stayed behind may have it
+        self._stopping = True
+        self._until = -math.inf
+        self._on_stopped = None
 
     # A worker ---------------------------------------------------------------------------------
     def run(self) -> None:
@@ -450,6 +457,7 @@ class Workers:
         self._later: list[tuple[float, int, ThreadDelivery]] = []  # a heap by due time
         self._numbers = itertools.count()
         self._lock = threading.Lock()
+        self._at_work: set[ThreadDelivery] = set()
         self._closed = False
         self._threads = [
             threading.Thread(target=self._run, name=f"{name}-{number}", daemon=True)
@@ -481,11 +489,14 @@ class Workers:
             except queue.Empty:
                 continue
             if delivery is not None:
+                self._at_work.add(delivery)
                 try:
                     delivery.run()
                 except BaseException:  # the others still need the thread
                     with contextlib.suppress(BaseException):  # of the application's logging
                         logger.exception("delivery failed, others continue")
+                finally:
+                    self._at_work.discard(delivery)
 
     def _until_due(self) -> float | None:
         """Make ready what is due; return the seconds until something will be."""
@@ -496,6 +507,12 @@ class Workers:
                     return left
                 self._ready.put(heapq.heappop(self._later)[2])
         return None
+
+    def forsake(self, _: str) -> None:
+        """In the child of a fork, by a listener perhaps: its thread ends when that returns."""
+        self._closed = True
+        for delivery in list(self._at_work):
+            delivery.forsake()
 
     def close(self, timeout_s: float) -> bool:
         """Stop the threads; False when one of them is still inside a listener after the time."""

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import gc
 import math
+import os
 import threading
 import time
 import tracemalloc
@@ -22,6 +23,7 @@ from vq.client.consumer import decode
 from vq.client.consumer import delivery as deliveries
 from vq.client.consumer.delivery import Progress, ThreadDelivery, Workers, _Place
 from vq.client.consumer.fetcher import Chunk
+from vq.client.runtime import LoopThread
 from vq.clock import ManualClock
 from vq.errors import CorruptData, ListenerFailed
 from vq.model import Message, TopicPartition
@@ -546,6 +548,32 @@ def test_stops_that_race_with_deliveries_are_always_told() -> None:
             ends.append(ends[-1] + len(encode_record(1, b"%d" % number)))
         assert partition.delivery.position == ends[count]
     assert workers.close(WAIT_S)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_listener_that_forks_is_called_no_more_in_the_child(workers: Workers) -> None:
+    """The child is a copy of the thread, in the middle of a chunk; the parent handles the rest."""
+    runtime = LoopThread("test")
+    runtime.on_loss(forked=workers.forsake, ended=lambda _: None)
+    read, write = os.pipe()
+    child = 0
+
+    def listener(message: Message) -> None:
+        nonlocal child
+        os.write(write, message.content)
+        if message.content == b"1":
+            child = os.fork()
+
+    partition = Partition(workers, listener)
+    try:
+        partition.add(4)
+        block_until(lambda: partition.delivery.delivered == 4)
+        block_until(lambda: os.waitpid(child, os.WNOHANG)[0] == child)
+        assert os.read(read, 100) == b"0123"
+    finally:
+        runtime.stop()
+        os.close(read)
+        os.close(write)
 
 
 def test_closing_tells_when_a_listener_does_not_return() -> None:
