@@ -70,6 +70,8 @@ async def ensure_group(
             node = await coordinator.get(path)
         except NoNode:
             return Plan([Create(path, contract.encode())], contract)
+        if not node.data:  # made for the nodes below it, after the group was deleted
+            return Plan([Set(path, contract.encode(), node.stat.version)], contract)
         present = ConsumerGroup.decode(path, node.data)
         merged = _merged(group, present, contract)
         if merged == present:
@@ -100,12 +102,13 @@ async def list_groups(coordinator: Coordinator) -> list[str]:
 
 
 async def read_group(coordinator: Coordinator, group: str) -> ConsumerGroup | None:
-    """Return the group's contract, None if there is no such group."""
+    """Return the group's contract, None if there is no such group, or it has none yet."""
     path = ConsumerGroup.path(check_name("group", group))
     try:
-        return ConsumerGroup.decode(path, (await coordinator.get(path)).data)
+        node = await coordinator.get(path)
     except NoNode:
         return None
+    return ConsumerGroup.decode(path, node.data) if node.data else None
 
 
 # Members ----------------------------------------------------------------------------------------

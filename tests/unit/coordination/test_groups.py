@@ -61,6 +61,15 @@ async def test_an_unknown_group_is_none(client) -> None:
     assert await groups.members(client, "g") == {}
 
 
+async def test_a_group_whose_node_has_no_contract_gets_one(client) -> None:
+    """A member that was away may make nodes below a group that was deleted meanwhile."""
+    await client.create("consumers/g/members", parents=True)
+    assert await groups.read_group(client, "g") is None
+    wanted = ConsumerGroup(topics={"t": "red"})
+    assert await groups.ensure_group(client, "g", wanted) == wanted
+    assert await groups.read_group(client, "g") == wanted
+
+
 # Members ----------------------------------------------------------------------------------------
 async def test_members_come_and_go_with_their_sessions(ensemble, client, other) -> None:
     """A member is listed while its session lives; watches hint at changes."""
