@@ -144,7 +144,9 @@ class BrokerNode:
         try:
             await self._start()
         except BaseException:
-            await self._abandon()
+            # In a task of its own: up to Python 3.11.2, asyncio.timeout raises no TimeoutError in a
+            # task that was cancelled before.
+            await asyncio.create_task(self._abandon())
             raise
 
     async def _start(self) -> None:
