@@ -49,8 +49,13 @@ class RawReader:
     A counterpart of the room's client: what is measured is the broker and the wire.
     """
 
-    def __init__(self, address: Address, cluster: str, topic: str) -> None:
+    def __init__(self, address: Address, cluster: str, topic: str, depth: int = _DEPTH) -> None:
+        """Connect. With more than one request under way, replies must come in order.
+
+        They do while what is read is in memory; a read that waits for the disk is overtaken.
+        """
         self._topic = topic
+        self._depth = depth
         self._socket = socket.create_connection(address)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         hello = HelloRequest(
@@ -62,12 +67,12 @@ class RawReader:
         self._receive(memoryview(bytearray(1 << 16)))
 
     def read(self, target: memoryview, start: int) -> None:
-        """Fill ``target`` with the bytes from ``start`` on, ``_DEPTH`` requests under way."""
+        """Fill ``target`` with the bytes from ``start`` on, ``depth`` requests under way."""
         size = len(target)
         wanted = deque((at, min(_READ_BYTES, size - at)) for at in range(0, size, _READ_BYTES))
         asked: deque[tuple[int, int]] = deque()
         while wanted or asked:
-            while wanted and len(asked) < _DEPTH:
+            while wanted and len(asked) < self._depth:
                 at, length = wanted.popleft()
                 asked.append((at, length))
                 self._ask(start + at, length)
@@ -154,7 +159,7 @@ def read_raw(
     with vq.MessageFactory(vq.MessageFactoryConfig(**client)) as factory:
         bounds = factory.create_consumer().get_bounds(topic, 0)
     view = memoryview(bytearray(_SPAN_BYTES))
-    reader = RawReader(Address.parse(address), client["cluster"], topic)
+    reader = RawReader(Address.parse(address), client["cluster"], topic, depth=1)
     ready()
     read, offset, end = 0, bounds.earliest, time.monotonic() + seconds
     while time.monotonic() < end:
