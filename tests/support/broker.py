@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import google_crc32c
+import pytest
 from support.simulation.loop import clock_of_loop
 from support.waiting import WAIT_S
 
 from vq.broker.config import BrokerConfig, ConnectionLimits
+from vq.broker.context import Timer
 from vq.broker.flusher import FlushRunner, LoopFlusher
 from vq.broker.node import BrokerNode
 from vq.broker.runner import InlineRunner, Lane
@@ -299,6 +301,20 @@ def fetched(frame: Any) -> dict[int, tuple[Any, bytes]]:
         position += result.size
     assert position == len(frame.body)
     return found
+
+
+def noted_timers(node: BrokerNode, monkeypatch: pytest.MonkeyPatch) -> list[Timer]:
+    """Return a list to which the timers of the node's requests are added from now on."""
+    context, timers = node._context, list[Timer]()
+    call_later = context.call_later
+
+    def note(delay_s: float, then: Callable[[], None]) -> Timer:
+        timer = call_later(delay_s, then)
+        timers.extend([timer] * (delay_s > 0))
+        return timer
+
+    monkeypatch.setattr(context, "call_later", note)
+    return timers
 
 
 def message(payload: bytes, id: int = 1, tag: str | None = None) -> bytes:

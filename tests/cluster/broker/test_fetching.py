@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
-from support.broker import Client, fetched, message
+from support.broker import Client, fetched, message, noted_timers
 from support.waiting import WAIT_S, until
 
 from vq import limits
@@ -176,15 +176,7 @@ async def test_a_wait_ends_in_time_and_empty(served):
 
 async def test_the_time_of_a_request_ends_with_its_answer(served, monkeypatch):
     """It would cut the wait of the next one short."""
-    context, timers = served.node._context, []
-    call_later = context.call_later
-
-    def note(delay_s, then):
-        timer = call_later(delay_s, then)
-        timers.extend([timer] * (delay_s > 0))
-        return timer
-
-    monkeypatch.setattr(context, "call_later", note)
+    timers = noted_timers(served.node, monkeypatch)
     first = served.client.send_fetch(0, add(0))
     await until(lambda: len(timers) == 1)
     second = served.client.send_fetch(1)

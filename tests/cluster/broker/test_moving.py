@@ -100,6 +100,18 @@ class Pair:
         await self.place(view, sealed.end_offset)
         return sealed.end_offset
 
+    async def move_between_messages(self) -> int:
+        """Store a message in the old place, move, store one in the new; return where it moved.
+
+        The places change their names: the next move goes back.
+        """
+        await self.put(self.old)
+        end = await self.move()
+        await self.until_writable(self.new)
+        await self.put(self.new)
+        self.old, self.new = self.new, self.old
+        return end
+
     async def put(self, group: str, **fields: Any) -> Any:
         return await self.clients[group].put("t", 0, [message(b"x")], **fields)
 
@@ -354,12 +366,8 @@ async def test_a_partition_comes_back_to_a_damaged_log_and_takes_messages(pair):
 
 async def test_a_partition_comes_back_with_what_was_written_elsewhere_in_between(pair):
     """Its group then holds two ranges with a gap between them, and serves both."""
-    await pair.put(pair.old)
-    first, second = pair.old, pair.new
-    end = await pair.move()
-    await pair.until_writable(second)
-    await pair.put(second)
-    pair.old, pair.new = second, first
+    first = pair.old
+    end = await pair.move_between_messages()
     back = await pair.move()
     await pair.until_writable(first)
     assert (await pair.put(first)).offset == back + 88
@@ -379,12 +387,8 @@ async def test_a_partition_comes_back_with_what_was_written_elsewhere_in_between
 async def test_tries_on_a_full_disk_hold_no_file_of_earlier_ranges(pair, monkeypatch):
     """The partition is served with all of its ranges once there is space."""
     monkeypatch.setattr(topics_view, "PROBLEM_RETRY_S", 0.01)
-    await pair.put(pair.old)
-    first, second = pair.old, pair.new
-    await pair.move()
-    await pair.until_writable(second)
-    await pair.put(second)
-    pair.old, pair.new = second, first
+    first = pair.old
+    await pair.move_between_messages()
     await pair.move()
     await pair.until_writable(first)
     for _ in range(2):  # the second one lies behind the checkpoint, so a start must flush it
@@ -410,12 +414,8 @@ async def test_tries_on_a_full_disk_hold_no_file_of_earlier_ranges(pair, monkeyp
 
 async def test_an_offset_by_time_is_never_the_end_of_an_earlier_range(pair):
     """The next range here begins later than that end, and holds the next message."""
-    await pair.put(pair.old)
-    first, second = pair.old, pair.new
-    end = await pair.move()
-    await pair.until_writable(second)
-    await pair.put(second)
-    pair.old, pair.new = second, first
+    first = pair.old
+    end = await pair.move_between_messages()
     back = await pair.move()
     await pair.until_writable(first)
     clock = pair.cluster.nodes[first]._context.clock
@@ -504,13 +504,9 @@ async def test_an_adopt_whose_placement_changes_while_the_log_is_flushed_is_refu
     pair, monkeypatch
 ):
     """The log that would be put aside is left where it is."""
-    await pair.put(pair.old)
     first, second = pair.old, pair.new
-    await pair.move()
-    await pair.until_writable(second)
-    await pair.put(second)
+    await pair.move_between_messages()
     await pair.until_known(first, second)
-    pair.old, pair.new = second, first
     sealed = await pair.seal()
     channel, partitions = pair.channel(first), pair.cluster.nodes[first]._partitions
     log, version, settle = channel.log, channel.placement_version, partitions.settle
@@ -571,11 +567,7 @@ async def test_a_partition_that_moved_away_names_the_group_that_takes_its_messag
 
 async def test_a_partition_that_failed_is_not_prepared_for_a_move(pair):
     """ADOPT says what ended it, and does not touch its log."""
-    await pair.put(pair.old)
-    end = await pair.move()
-    await pair.until_writable(pair.new)
-    await pair.put(pair.new)
-    pair.old, pair.new = pair.new, pair.old
+    end = await pair.move_between_messages()
     await pair.until_known(pair.new, pair.old)
     sealed = await pair.seal()
     assert sealed.end_offset > end
@@ -625,13 +617,9 @@ async def test_a_log_not_opened_yet_begins_where_its_span_does(pair):
 
 async def test_readers_are_told_while_a_log_is_put_aside(pair):
     """Filtered or not, they neither spin nor are told that nothing is there; then they read on."""
-    await pair.put(pair.old)
     first, second = pair.old, pair.new
-    await pair.move()
-    await pair.until_writable(second)
-    await pair.put(second)
+    await pair.move_between_messages()
     await pair.until_known(first, second)
-    pair.old, pair.new = second, first
     sealed = await pair.seal()
     runner, client = pair.cluster.runners[first], pair.clients[first]
     adopting = asyncio.ensure_future(pair.adopt(sealed.end_offset, sealed.producers))
@@ -648,16 +636,12 @@ async def test_readers_are_told_while_a_log_is_put_aside(pair):
 async def test_a_log_that_cannot_be_put_aside_is_read_on_and_put_aside_later(pair, monkeypatch):
     """A directory that was read-only for a while, and a group that takes appends unprepared."""
     monkeypatch.setattr(topics_view, "PROBLEM_RETRY_S", 0.01)
-    await pair.put(pair.old)
     first, second = pair.old, pair.new
-    await pair.move()
-    await pair.until_writable(second)
-    await pair.put(second)
+    await pair.move_between_messages()
     await pair.until_known(first, second)
     disk, partitions = pair.cluster.disks[first], pair.cluster.nodes[first]._partitions
     for _ in range(1_000):
         disk.fail("rename", error=errno.EROFS, name="/t/0")
-    pair.old, pair.new = second, first
     sealed = await pair.seal()
     await pair.place(await pair.view(), sealed.end_offset)  # without an ADOPT
     await until(lambda: "t" in partitions.view.problems)
@@ -684,13 +668,9 @@ async def test_an_adopt_that_meets_a_bug_is_answered(pair, monkeypatch):
 
 async def test_readers_are_told_of_a_log_that_cannot_be_opened(pair, monkeypatch):
     """What lies there is unknown; a filtered reader does not look for it for ever."""
-    await pair.put(pair.old)
     first, second = pair.old, pair.new
-    await pair.move()
-    await pair.until_writable(second)
-    await pair.put(second)
+    await pair.move_between_messages()
     await pair.until_known(first, second)
-    pair.old, pair.new = second, first
     sealed = await pair.seal()
 
     def refuse(*_: Any, **__: Any) -> None:

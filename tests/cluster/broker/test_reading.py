@@ -4,7 +4,7 @@ import asyncio
 import time
 
 import pytest
-from support.broker import Client, message
+from support.broker import Client, message, noted_timers
 from support.waiting import WAIT_S, until
 
 from vq.broker import reading
@@ -134,15 +134,7 @@ async def test_a_get_waits_for_min_bytes_or_its_time(served):
 async def test_the_time_of_a_get_ends_with_its_answer(served, monkeypatch, tags):
     """It would be answered a second time."""
     latest = await _fill(served)
-    context, timers = served.node._context, []
-    call_later = context.call_later
-
-    def note(delay_s, then):
-        timer = call_later(delay_s, then)
-        timers.extend([timer] * (delay_s > 0))
-        return timer
-
-    monkeypatch.setattr(context, "call_later", note)
+    timers = noted_timers(served.node, monkeypatch)
     waiting = served.client.send_get("t", 0, latest, max_wait_ms=20_000, tags=tags)
     await until(lambda: len(timers) == 1)
     await served.client.put("t", 0, [message(b"one", tag="x")])

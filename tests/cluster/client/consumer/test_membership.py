@@ -152,6 +152,14 @@ def audit(consumer: Consumer) -> None:
     consumer.member.wake()
 
 
+async def lose_and_claim_again(group: Group, consumer: Consumer) -> None:
+    """Take the owner node of ``P1`` from its member; it notices, drops it and claims it anew."""
+    async with group.cluster.admin() as coordinator:
+        await coordinator.delete("consumers/g/owners/t/1")
+    audit(consumer)
+    await until(lambda: consumer.events == [f"drop {P1}"] and consumer.held == ALL)
+
+
 async def _is(found: Awaitable[object], wanted: object) -> bool:
     return await found == wanted
 
@@ -899,10 +907,7 @@ async def test_an_owner_node_taken_away_is_noticed(group: Group) -> None:
     """By force, say: what is no longer ours is dropped without a commit, and claimed anew."""
     consumer = await group.join("a")
     await until(lambda: consumer.held == ALL)
-    async with group.cluster.admin() as coordinator:
-        await coordinator.delete("consumers/g/owners/t/1")
-    audit(consumer)
-    await until(lambda: consumer.events == [f"drop {P1}"] and consumer.held == ALL)
+    await lose_and_claim_again(group, consumer)
 
 
 async def test_a_look_at_what_is_owned_that_failed_is_repeated(
@@ -923,10 +928,7 @@ async def test_a_look_at_what_is_owned_that_failed_is_repeated(
         return await still_ours(coordinator, claim)
 
     monkeypatch.setattr(shares.claims, "still_ours", fail)
-    async with group.cluster.admin() as coordinator:
-        await coordinator.delete("consumers/g/owners/t/1")
-    audit(consumer)
-    await until(lambda: consumer.events == [f"drop {P1}"] and consumer.held == ALL)
+    await lose_and_claim_again(group, consumer)
     assert failures == 0
 
 
@@ -968,10 +970,7 @@ async def test_a_commit_that_returns_late_leaves_a_later_claim_alone(
     monkeypatch.setattr(shares.commits, "commit", slow)
     committing = asyncio.create_task(consumer.member.share.commit({P1: Progress(20)}))
     await written.wait()
-    async with group.cluster.admin() as coordinator:
-        await coordinator.delete("consumers/g/owners/t/1")
-    audit(consumer)
-    await until(lambda: consumer.events == [f"drop {P1}"] and consumer.held == ALL)
+    await lose_and_claim_again(group, consumer)
     go_on.set()
     assert await committing == {P1: None}
     assert await consumer.member.share.commit({P1: Progress(30)}) == {P1: None}
@@ -996,10 +995,7 @@ async def test_progress_that_waits_is_not_committed_under_a_later_claim(
     first = asyncio.create_task(share.commit({P0: Progress(10)}))
     await begun.wait()
     waiting = asyncio.create_task(share.commit({P1: Progress(20), P2: Progress(30)}))
-    async with group.cluster.admin() as coordinator:
-        await coordinator.delete("consumers/g/owners/t/1")
-    audit(consumer)
-    await until(lambda: consumer.events == [f"drop {P1}"] and consumer.held == ALL)
+    await lose_and_claim_again(group, consumer)
     go_on.set()
     assert await first == {P0: None}
     outcome = await waiting
