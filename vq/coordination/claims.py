@@ -419,7 +419,7 @@ async def release(coordinator: Coordinator, claimed: Claim) -> None:
 async def release_together(
     coordinator: Coordinator, claimed: Sequence[Claim]
 ) -> list[CoordinationError | None]:
-    """Give up to ``CLAIMS_PER_MULTI`` partitions up: what ``release`` does, with one call for many.
+    """Give up ``CLAIMS_PER_MULTI`` partitions at most: what ``release`` does, with one call.
 
     While a generation is the one of our claim, the owner node is the one that this claim made, so
     it is deleted unread.

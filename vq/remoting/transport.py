@@ -32,7 +32,8 @@ ACCEPTS_PER_TURN: Final = 16
 ACCEPT_PAUSE_S: Final = 0.5
 #: Descriptors kept free of connections, for files: an eighth of the limit, at most so many.
 DESCRIPTORS_KEPT_MAX: Final = 512
-#: Connections that the kernel holds for a listener until they are accepted.
+#: Connections that the kernel holds for a listener until they are accepted; it lowers the number to
+#: ``net.core.somaxconn``. The kernel of a client that finds no place tries again after 1 s.
 LISTEN_BACKLOG: Final = 4096
 _RECEIVE_BYTES: Final = 64 * limits.KIB
 #: Writes queue up to this many bytes before the protocol is told to pause.
@@ -149,8 +150,6 @@ class TcpNetwork:
     Args:
         server_ssl: For connections taken by ``listen``; None: plain TCP.
         client_ssl: For connections made by ``connect``; None: plain TCP.
-        backlog: Connections the kernel may hold before they are accepted; it lowers the number to
-            ``net.core.somaxconn``. A connection beyond it is tried again by its kernel after 1 s.
     """
 
     def __init__(
@@ -158,11 +157,9 @@ class TcpNetwork:
         *,
         server_ssl: ssl.SSLContext | None = None,
         client_ssl: ssl.SSLContext | None = None,
-        backlog: int = LISTEN_BACKLOG,
     ) -> None:
         self._server_ssl = server_ssl
         self._client_ssl = client_ssl
-        self._backlog = backlog
 
     async def listen(
         self,
@@ -175,7 +172,7 @@ class TcpNetwork:
         if not is_host(address.host):
             raise AddressUnavailable(f"cannot listen on {address}: no host has such a name")
         try:
-            sockets = await _bind(address, self._backlog)
+            sockets = await _bind(address)
         except OSError as error:
             reason = error.strerror or error
             raise AddressUnavailable(f"cannot listen on {address}: {reason}") from error
@@ -436,7 +433,7 @@ def _descriptors_max() -> int:
     return soft - min(DESCRIPTORS_KEPT_MAX, soft // 8)
 
 
-async def _bind(address: Address, backlog: int) -> list[socket.socket]:
+async def _bind(address: Address) -> list[socket.socket]:
     """Return listening sockets, one for each address that the host's name stands for."""
     found = await asyncio.get_running_loop().getaddrinfo(
         address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -454,7 +451,7 @@ async def _bind(address: Address, backlog: int) -> list[socket.socket]:
             sock.bind((place[0], port, *place[2:]))
             port = sock.getsockname()[1]
         for sock in sockets:
-            sock.listen(backlog)
+            sock.listen(LISTEN_BACKLOG)
     except BaseException:
         for sock in sockets:
             sock.close()
