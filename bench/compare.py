@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.cluster import WORKER
+from bench.context import Context
 from bench.figures import Figure, Row, shown
 from bench.peers import PEERS, Missing, Peer
 from bench.peers.peer import FSYNC, PAGE_CACHE
-from bench.scenarios import Context
 from vq.cli.worker import Worker
 from vq.cli.workload import WorkFailed
 

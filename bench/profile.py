@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.cluster import Cluster
-from bench.scenarios import Context
+from bench.context import Context
 from vq.cli.worker import on_schedule
 
 _SHOWN: Final = 14

@@ -28,8 +28,9 @@ from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
 from bench import compare, profile, room  # noqa: E402
+from bench.context import Context  # noqa: E402
 from bench.figures import COLUMNS, Row, Verdict, cells, markdown_table, rows_of, shown  # noqa: E402
-from bench.scenarios import SCENARIOS, Context, Scenario  # noqa: E402
+from bench.scenarios import SCENARIOS, Scenario  # noqa: E402
 from vq.client.producer import accumulator  # noqa: E402
 from vq.errors import VqError  # noqa: E402
 
