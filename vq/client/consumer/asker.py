@@ -35,6 +35,10 @@ class Asker(Protocol):
     @property
     def behind(self) -> bool: ...
 
+    def count(self) -> None:
+        """Report ``asked`` and ``buffered`` to the buffer space, as they are now."""
+        ...
+
     def go_on(self) -> None:
         """There may be space now for what is ``missing``."""
         ...

@@ -164,7 +164,7 @@ class ConsumerCore:
         partition, position = hold.partition, begin.position
         subscription = self._subscriptions[partition.topic]
         hooks = DeliveryHooks(
-            consumed=lambda size, rest: self._soon(fetcher.consumed, size, rest),
+            consumed=lambda size, rest: fetcher.finished(size, rest),
             stuck=lambda error: self._soon(self._stuck, reading, error),
             went_on=lambda: self._soon(self._went_on, reading),
             fetch_again=lambda offset: self._soon(self._fetch_again, reading, offset),

@@ -82,8 +82,10 @@ class Fetches:
             if is_idle and asker.asked > self.space.share_bytes:
                 self.withdraw(asker)
                 asker.asked = 0
+                asker.count()
                 asker.go_on()
-            self.space.count(asker)
+            else:
+                asker.count()
 
     def join(self, asker: Asker) -> None:
         """A partition is to be read from now on."""

@@ -9,6 +9,7 @@ and the decoder joins them.
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -40,8 +41,7 @@ _AGAIN_TIMEOUT_S = 10.0
 _REPORT_AFTER_TRIES = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(NamedTuple):
     """One reply: the bytes ``[offset, next_offset)`` of the partition, or the matching records.
 
     ``offsets`` is None for raw bytes; for a filtered reply it has the offset of every record in
@@ -150,6 +150,9 @@ class PartitionFetcher:
         self.validate = True
         self.tags = tags
         self._rest = NO_REST  # counted in ``buffered``
+        # Reported by ``finished`` and not counted yet; and whether that may wait for an answer.
+        self._finished: deque[tuple[int, Rest]] = deque()
+        self._may_count_later = False
         self._fetches = fetches
         self._space = fetches.space
         self._cluster = fetches.cluster
@@ -212,6 +215,7 @@ class PartitionFetcher:
         self.validate = True
         self._fetches.withdraw(self)
         self._rest = NO_REST
+        self._finished.clear()
         self._count(asked=0, buffered=0)
         if self._again.task is not None:
             self._again.task.cancel()
@@ -270,13 +274,25 @@ class PartitionFetcher:
                 "damage was reported", partition=self.where, offset=offset, on_disk=on_disk
             )
 
+    def finished(self, size: int, rest: Rest = NO_REST) -> None:
+        """As ``consumed``, from any thread.
+
+        While an answer is due, and the partition takes no more than its share of the buffer, it is
+        counted with that answer. So the loop is not woken for each chunk.
+        """
+        self._finished.append((size, rest))
+        if not self._may_count_later:
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                self._loop.call_soon_threadsafe(self._go_on_after_finished)
+
     def consumed(self, size: int, rest: Rest = NO_REST) -> None:
         """The consumer is done with ``size`` bytes of chunks, but for ``rest``."""
-        if not self._stopped:
-            # Not below 0: these may be of what was fetched before ``fetch_again``.
-            queued = max(0, self._queued - size)
-            self._rest = rest
-            self._count(buffered=queued + rest.size)
+        self._finished.append((size, rest))
+        self._go_on_after_finished()
+
+    def _go_on_after_finished(self) -> None:
+        if not self._stopped and self._finished:
+            self.count()
             self._maybe_fetch()
 
     @property
@@ -324,12 +340,23 @@ class PartitionFetcher:
         self._count(asked=size)
         self._fetches.ask(self)
 
-    def _count(self, *, asked: int | None = None, buffered: int | None = None) -> None:
-        if asked is not None:
-            self.asked = asked
+    def _count(self, *, asked: int, buffered: int | None = None) -> None:
+        self.asked = asked
         if buffered is not None:
             self.buffered = buffered
+        self.count()
+
+    def count(self) -> None:
+        """See ``asker.Asker``."""
+        self._may_count_later = False  # first: what is reported from now on wakes the loop
+        while self._finished:
+            size, rest = self._finished.popleft()
+            # Not below 0: these may be of what was fetched before ``fetch_again``.
+            self.buffered = max(0, self._queued - size) + rest.size
+            self._rest = rest
         self._space.count(self)
+        used = self.asked + self.buffered
+        self._may_count_later = self.asked > 0 and used <= self._space.share_bytes
 
     def took(self, result: GetResponse | FetchResult, body: bytes) -> None:
         """See ``asker.Asker``: hand the bytes on, and ask for what follows."""

@@ -1,6 +1,5 @@
 """From bytes to messages: as the reference decodes them, however the bytes are cut."""
 
-import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
 
@@ -180,7 +179,7 @@ def test_every_flipped_bit_of_a_filtered_answer_is_found(
     expected = Decoder(WHERE).decode(chunk)
     for at, damaged in flips(chunk.body):
         decoder = Decoder(WHERE)
-        found = decoder.decode(dataclasses.replace(chunk, body=damaged))
+        found = decoder.decode(chunk._replace(body=damaged))
         assert decoder.error is not None, f"flipped at {at}"
         assert decoder.error.details["offset"] in {chunk.offset, *(chunk.offsets or ())}
         assert found == expected[: len(found)]

@@ -1,7 +1,6 @@
 """Listeners: called in order, by one thread a partition, and by whom after an error."""
 
 import asyncio
-import dataclasses
 import gc
 import math
 import os
@@ -388,7 +387,7 @@ def test_bytes_that_fail_a_check_are_fetched_again_and_nothing_else_is_taken(
     partition = Partition(workers, listener)
     size = len(encode_record(1, b"0"))
     chunk = partition.chunk(4, picked=picked)
-    bad = dataclasses.replace(chunk, body=damage(chunk.body, 2 * size + 20))
+    bad = chunk._replace(body=damage(chunk.body, 2 * size + 20))
     partition.delivery.add(bad)
     block_until(lambda: partition.told.again == [2 * size])
     assert listener.calls == [0, 1]
@@ -398,7 +397,7 @@ def test_bytes_that_fail_a_check_are_fetched_again_and_nothing_else_is_taken(
     partition.add(1)  # asked for before the damage was seen: the fetcher begins anew
     offsets = [2 * size, 3 * size] if picked else None
     again = Chunk(2 * size, 4 * size, chunk.body[2 * size :], offsets)
-    partition.delivery.add(dataclasses.replace(again, body=damage(again.body, 20)))
+    partition.delivery.add(again._replace(body=damage(again.body, 20)))
     block_until(lambda: partition.told.again == [2 * size] * 2)
     assert [type(each) for each in partition.told.errors] == [CorruptData] * 2
     assert partition.told.went_on == 0
@@ -415,7 +414,7 @@ def test_bytes_that_fail_a_check_are_fetched_again_and_nothing_else_is_taken(
 def test_a_partition_that_waits_for_sound_bytes_can_be_given_up(workers: Workers) -> None:
     partition = Partition(workers, Listener())
     chunk = partition.chunk(1)
-    partition.delivery.add(dataclasses.replace(chunk, body=damage(chunk.body, 20)))
+    partition.delivery.add(chunk._replace(body=damage(chunk.body, 20)))
     block_until(lambda: partition.told.again == [0])
     partition.stop()
     assert partition.stopped.wait(WAIT_S)

@@ -134,9 +134,12 @@ class Partition:
         vars(self).update(fields)
         world.fetches.join(self)
 
+    def count(self) -> None:
+        self.world.fetches.space.count(self)
+
     def ask(self, size: int = 1_000) -> None:
         self.asked = size
-        self.world.fetches.space.count(self)
+        self.count()
         self.world.fetches.ask(self)
 
     def go_on(self) -> None:
@@ -149,12 +152,12 @@ class Partition:
     def took(self, result: FetchResult, body: bytes) -> None:
         self.asked = 0
         self.took_bodies.append(body)
-        self.world.fetches.space.count(self)
+        self.count()
 
     def failed(self, error: VqError) -> None:
         self.asked = 0
         self.errors.append(error)
-        self.world.fetches.space.count(self)
+        self.count()
 
     def leave(self) -> None:
         self.world.fetches.leave(self)
@@ -649,14 +652,14 @@ async def test_every_partition_has_its_share_whatever_the_others_do() -> None:
     for each in partitions[:4]:
         each.behind = True
         each.buffered = world.fetches.space.allowance(each)
-        world.fetches.space.count(each)
+        each.count()
     assert partitions[0].buffered == 4 * MIB + 256 * KIB
     assert sum(each.buffered for each in partitions) == 4 * MIB + 4 * 256 * KIB
     assert [world.fetches.space.allowance(each) for each in partitions] == [0] * 4 + [
         256 * KIB
     ] * 12
     partitions[0].buffered = 100 * KIB
-    world.fetches.space.count(partitions[0])
+    partitions[0].count()
     assert world.fetches.space.allowance(partitions[1]) == 4 * MIB
     partitions[15].behind = True
     assert world.fetches.space.allowance(partitions[15]) == 4 * MIB + 256 * KIB
@@ -682,7 +685,7 @@ async def test_all_partitions_together_keep_to_the_bound(seed: int) -> None:
             assert each.asked or each.buffered >= share
         else:
             each.buffered = rng.choice([each.buffered, each.buffered // 2, 0])
-        world.fetches.space.count(each)
+        each.count()
         assert sum(each.asked + each.buffered for each in partitions) <= bound
     for each in partitions:
         each.leave()
@@ -718,7 +721,7 @@ def starved(world: World, count: int) -> list[Partition]:
     for each in partitions:
         each.buffered = 2 * world.fetches.space.share_bytes + 1  # more than the bound, by a little
         each.missing = 600 * KIB
-        world.fetches.space.count(each)
+        each.count()
     assert [world.fetches.space.allowance(each) for each in partitions] == [0] * count
     return partitions
 
@@ -731,11 +734,11 @@ async def test_one_partition_at_a_time_goes_beyond_the_bound_in_the_order_of_the
         each.go_on()
     assert [each.asked for each in partitions] == [600 * KIB, 0, 0]
     first.asked, first.buffered = 0, first.buffered + 600 * KIB
-    world.fetches.space.count(first)
+    first.count()
     await turn()
     assert second.asked == 0, "its record is whole, and still there"
     first.buffered = first.missing = 0
-    world.fetches.space.count(first)
+    first.count()
     await turn()
     assert [each.asked for each in partitions] == [0, 600 * KIB, 0]
     assert world.fetches.space._grower is second

@@ -242,6 +242,69 @@ async def test_no_more_is_fetched_than_the_bound_until_something_is_consumed() -
     reader.fetcher.stop()
 
 
+async def test_what_is_finished_while_an_answer_is_due_wakes_the_loop_for_nothing() -> None:
+    """It is counted with that answer; so most chunks cost the loop one iteration, not two."""
+    reader = Reader(prefetch_bytes=100_000)
+    reader.answer(b"x" * 400)
+    size = reader.chunks[0].size
+    reader.fetcher.finished(size)
+    await asyncio.sleep(0)
+    assert reader.fetcher.buffered == size
+    reader.answer(b"y" * 100)
+    assert reader.fetcher.buffered == reader.chunks[1].size
+    reader.fetcher.stop()
+
+
+@pytest.mark.parametrize("thread", [False, True])
+async def test_what_is_finished_while_none_is_due_makes_it_ask(thread: bool) -> None:
+    reader = Reader(prefetch_bytes=400)
+    reader.answer(b"x" * 400)
+    assert len(reader.asked) == 1, "as much is there as may be"
+    size = reader.chunks[0].size
+    if thread:
+        await asyncio.to_thread(reader.fetcher.finished, size, Rest(7, 9))
+    else:
+        reader.fetcher.finished(size, Rest(7, 9))
+    await until(lambda: len(reader.asked) == 2)
+    assert reader.fetches.counted[1] == reader.fetcher.buffered == 7
+    reader.fetcher.stop()
+
+
+async def test_what_is_finished_beyond_the_share_is_counted_soon() -> None:
+    """Others may wait for that space, and no answer may come for long."""
+    reader = Reader(prefetch_bytes=100_000)
+    reader.fetches.share_bytes = 1_000
+    reader.fetches.allowed = 2_000
+    reader.answer(b"x" * 400)
+    assert reader.fetcher.asked + reader.fetcher.buffered > 1_000
+    reader.fetcher.finished(reader.chunks[0].size)
+    await until(lambda: reader.fetches.counted[1] == 0)
+    reader.fetcher.stop()
+
+
+async def test_what_is_finished_just_when_an_answer_fills_the_buffer_is_not_forgotten() -> None:
+    """The thread saw that an answer was due, and the answer came before its report was counted."""
+    reader = Reader(prefetch_bytes=500)
+    reader.answer(b"x" * 10)
+    first = reader.chunks[0].size
+    assert len(reader.asked) == 1, "it is full: the overhead of a chunk counts"
+    reader.fetcher.consumed(first)
+    assert len(reader.asked) == 2
+    reader.fetcher.finished(0, Rest(3, 5))
+    reader.answer(b"y" * 10)
+    assert (reader.fetcher.asked, reader.fetches.counted) == (0, (0, 3 + reader.chunks[1].size))
+    reader.fetcher.stop()
+
+
+async def test_what_was_finished_before_bytes_are_fetched_again_counts_no_more() -> None:
+    reader = Reader(prefetch_bytes=100_000)
+    reader.answer(b"x" * 400)
+    reader.fetcher.finished(10, Rest(8, 9))
+    reader.fetcher.fetch_again(100)
+    assert (reader.fetcher.buffered, reader.fetcher.missing) == (0, 0)
+    reader.fetcher.stop()
+
+
 async def test_answers_without_a_record_count_against_the_bound_too() -> None:
     """A filter that nothing matches must not fill the memory while the listener stands still."""
     reader = Reader(tags=("a",), prefetch_bytes=64 * 1024)
