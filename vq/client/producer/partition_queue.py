@@ -36,8 +36,6 @@ F = TypeVar("F", bound=SendFuture)
 #: More pending messages than this are looked through for late ones only once a second.
 _SCAN_ALWAYS = 2_000
 _SCAN_S = 1.0
-#: With so many batches in flight a further one waits until it is worth its frame.
-_EAGER_IN_FLIGHT = 2
 #: From this epoch on the line takes a new producer id as soon as it safely can.
 _RENEW_EPOCH = PRODUCER_EPOCH_MAX // 2
 
@@ -204,7 +202,9 @@ class PartitionQueue:
             return False  # given up, but not settled: its bytes count in no buffer any more
         if under_way and self._producer_epoch >= _RENEW_EPOCH:
             return False  # let it become empty, for a new producer id
-        return under_way < _EAGER_IN_FLIGHT or len(self.pending) * 2 >= self._full
+        # A small batch behind another one would wait for the flush of that one at the broker, and a
+        # batch costs producer, broker and consumer the same work, however small it is.
+        return not under_way or len(self.pending) * 2 >= self._full
 
     def batch_of(self, items: Sequence[SendFuture], ids: list[int]) -> Batch:
         """Return ``items`` as a batch that counts as sent; nothing else may be in flight."""
