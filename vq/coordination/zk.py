@@ -72,8 +72,7 @@ from vq.log_lines import get_logger
 from vq.model import Address, check_name
 
 logger = get_logger(__name__)
-#: kazoo logs on its threads, which a handler that raises must not end either.
-_kazoo_logger = get_logger(f"{__name__}.kazoo")
+_kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
 _kazoo_logger.setLevel(logging.ERROR)  # our own lines tell the transitions
 
 #: ``sync`` calls per session time-out that keep ``last_reply_monotonic`` fresh.

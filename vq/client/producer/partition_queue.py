@@ -36,6 +36,8 @@ F = TypeVar("F", bound=SendFuture)
 #: More pending messages than this are looked through for late ones only once a second.
 _SCAN_ALWAYS = 2_000
 _SCAN_S = 1.0
+#: This part of a batch is so little that the next messages may wait for its answer.
+_FEW_PART = 8
 #: From this epoch on the line takes a new producer id as soon as it safely can.
 _RENEW_EPOCH = PRODUCER_EPOCH_MAX // 2
 
@@ -205,6 +207,14 @@ class PartitionQueue:
         # A small batch behind another one would wait for the flush of that one at the broker, and a
         # batch costs producer, broker and consumer the same work, however small it is.
         return not under_way or len(self.pending) * 2 >= self._full
+
+    @property
+    def may_rest(self) -> bool:
+        """Whether little is under way here, and nothing more will be sent before its answer."""
+        if self.owner is not None or len(self.in_flight) != 1:
+            return False
+        batch = self.in_flight[0]
+        return batch.sent and (batch.count + len(self.pending)) * _FEW_PART < self._full
 
     def batch_of(self, items: Sequence[SendFuture], ids: list[int]) -> Batch:
         """Return ``items`` as a batch that counts as sent; nothing else may be in flight."""

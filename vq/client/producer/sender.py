@@ -28,6 +28,8 @@ from vq.remoting.frames import Frame
 
 logger = get_logger(__name__)
 _TICK_S = 0.1
+#: Appends wake the sender again after this, also if no answer has come.
+_REST_S = 0.005
 #: A broker that has not answered a batch for so long is asked again on a new connection; the stamp
 #: keeps what it stored meanwhile from being stored twice.
 _SILENCE_S = 10.0
@@ -56,6 +58,7 @@ class Sender:
         self._waiters: dict[asyncio.Future[None], None] = {}
         self._retry_timer: asyncio.TimerHandle | None = None
         self._tick_timer: asyncio.TimerHandle | None = None
+        self._rest_timer: asyncio.TimerHandle | None = None  # while appends do not wake the sender
         self.accumulator = Accumulator(
             config, self._clock, self._wake, every_plain=every_plain, future=future
         )
@@ -102,6 +105,7 @@ class Sender:
     # Sending ----------------------------------------------------------------------------------
     def send_waiting(self) -> None:
         """Send whatever can be sent now."""
+        self._end_rest()
         self.accumulator.awake = False
         self.accumulator.drain()
         now = self._clock()
@@ -109,6 +113,7 @@ class Sender:
         if self._leaving:
             self._look_again_soon()
             self._close_leaving()
+        may_rest = not self._leaving
         for queue in self.accumulator.queues():
             if queue.pending or queue.in_flight or queue.owner:
                 self._look_again_soon()
@@ -116,8 +121,24 @@ class Sender:
                     self._send_from(queue, now)
                 if queue.retry_at > now:
                     retry_at = min(retry_at or queue.retry_at, queue.retry_at)
+            may_rest = may_rest and queue.may_rest
         if retry_at:
             self._send_at(retry_at)
+        elif may_rest and self._tick_timer is not None:
+            self._rest()
+
+    def _rest(self) -> None:
+        """Let appends wake nobody until the next answer: nothing can be sent before that.
+
+        Each append would cost an iteration of the loop otherwise.
+        """
+        self._rest_timer = self._loop.call_later(_REST_S, self.send_waiting)
+        self.accumulator.awake = True
+
+    def _end_rest(self) -> None:
+        if self._rest_timer is not None:
+            self._rest_timer.cancel()
+            self._rest_timer = None
 
     def _look_again_soon(self) -> None:
         """Have a tick come, whatever is raised before that."""
@@ -173,7 +194,8 @@ class Sender:
             self.apply_answer(queue, batch, frame)
         finally:
             queue.owner = None
-        if not self.accumulator.awake:
+        if not self.accumulator.awake or self._rest_timer is not None:
+            self._end_rest()
             self.accumulator.awake = True
             self._loop.call_soon(self.send_waiting)
 
@@ -266,6 +288,6 @@ class Sender:
 
     def close(self) -> None:
         """Stop; nothing is left to be sent."""
-        for timer in (self._retry_timer, self._tick_timer):
+        for timer in (self._retry_timer, self._tick_timer, self._rest_timer):
             if timer is not None:
                 timer.cancel()

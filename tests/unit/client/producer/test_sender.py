@@ -1,0 +1,184 @@
+"""The sender on the loop: what wakes it, and what waits for an answer instead."""
+
+import asyncio
+import itertools
+import random
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.waiting import until
+
+from vq.client.config import ProducerConfig
+from vq.client.future import SendFuture
+from vq.client.producer import sender as senders
+from vq.client.producer.partition_queue import PartitionQueue
+from vq.client.producer.sender import Sender
+from vq.client.producer.topic_queues import TopicQueues
+from vq.model import (
+    Address,
+    Message,
+    PartitionPlacement,
+    SendResult,
+    Span,
+    TopicPartition,
+    TopicSettings,
+)
+from vq.remoting.format import Command
+from vq.remoting.frames import Frame
+from vq.remoting.wire_pb2 import PutRequest, PutResponse
+
+HERE = Address("b1", 1)
+PARTITIONS = 2
+
+
+class Connection:
+    """Notes the batches that are sent; the test answers them."""
+
+    def __init__(self) -> None:
+        self.address = HERE
+        self.sent: list[PutRequest] = []
+        self._callbacks: list[Callable[[Frame], None]] = []
+
+    def send(self, command: int, header: bytes, body: bytes, on_reply: Any) -> None:
+        assert command == Command.PUT
+        self.sent.append(PutRequest.FromString(header))
+        self._callbacks.append(on_reply)
+
+    def answer(self) -> None:
+        """Say that the oldest batch is stored."""
+        header = PutResponse(offset=88).SerializeToString()
+        self._callbacks.pop(0)(Frame(Command.PUT, 0, 1, 0, header, b""))
+
+
+class Loop:
+    """The running loop, which counts how often a thread wakes it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.woken = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+    def call_soon_threadsafe(self, callback: Any, *arguments: Any) -> None:
+        self.woken += 1
+        self._loop.call_soon(callback, *arguments)
+
+
+class Producer:
+    """A sender, and topics with a queue per partition."""
+
+    def __init__(self, *topics: str) -> None:
+        self.connection = Connection()
+        self.now = 100.0
+        spans = (Span("b1", 0),)
+        views = {
+            topic: SimpleNamespace(
+                partitions=[PartitionPlacement(topic, n, spans) for n in range(PARTITIONS)]
+            )
+            for topic in ("t", "u")
+        }
+        numbers = itertools.count(1)
+        cluster: Any = SimpleNamespace(
+            clock=SimpleNamespace(monotonic=lambda: self.now),
+            routes=SimpleNamespace(topics=views, master=lambda _: (HERE, 1)),
+            ids_ready=True,
+            rng=random.Random(1),
+            take_ids=lambda count: [next(numbers) for _ in range(count)],
+            live_connection=lambda _: self.connection,
+        )
+        self.sender = Sender(cluster, ProducerConfig(), every_plain=True, future=SendFuture)
+        self.loop: Any = Loop()
+        self.sender._loop = self.loop
+        for topic in topics:
+            self.open(topic)
+
+    def open(self, topic: str, partitions: int = 1) -> None:
+        def queue(partition: TopicPartition) -> PartitionQueue:
+            return PartitionQueue(partition, lambda: 7, ProducerConfig(), self.sender.on_ended)
+
+        queues = TopicQueues(topic, "id", queue, partitioner=None, first_turn=0)
+        queues.update(TopicSettings(), partitions, list(range(partitions)))
+        self.sender.accumulator.open(queues)
+
+    def send(self, topic: str = "t") -> SendFuture:
+        future = self.sender.accumulator.append(Message(topic, b"x"), None, None)
+        assert future is not None
+        return future
+
+    @property
+    def counts(self) -> list[int]:
+        """How many messages each batch on the wire has."""
+        return [header.record_count for header in self.connection.sent]
+
+
+@pytest.fixture
+def long_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rest ends by what happens, not by its time."""
+    monkeypatch.setattr(senders, "_REST_S", 600.0)
+    monkeypatch.setattr(senders, "_TICK_S", 600.0)
+
+
+async def turn() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.usefixtures("long_rest")
+async def test_while_a_small_batch_is_in_flight_appends_wake_nobody() -> None:
+    """They leave as one batch with its answer; each of them would cost the loop an iteration."""
+    producer = Producer("t")
+    first = producer.send()
+    await turn()
+    assert (producer.counts, producer.loop.woken) == ([1], 1)
+    futures = [producer.send() for _ in range(20)]
+    await turn()
+    assert (producer.counts, producer.loop.woken) == ([1], 1)
+    producer.connection.answer()
+    await turn()
+    assert producer.counts == [1, 20]
+    producer.connection.answer()
+    await turn()
+    assert all(isinstance(each.outcome, SendResult) for each in [first, *futures])
+    producer.send()
+    assert producer.loop.woken == 2, "nothing is in flight: it is sent at once"
+    producer.sender.close()
+
+
+@pytest.mark.usefixtures("long_rest")
+async def test_no_append_waits_for_the_answer_of_another_partition() -> None:
+    producer = Producer("t", "u")
+    producer.send("t")
+    await turn()
+    producer.send("u")
+    await turn()
+    assert [header.topic for header in producer.connection.sent] == ["t", "u"]
+    producer.sender.close()
+
+
+@pytest.mark.usefixtures("long_rest")
+async def test_many_messages_do_not_wait_for_an_answer() -> None:
+    """They are worth a batch of their own beside the one in flight."""
+    producer = Producer("t")
+    for _ in range(400):
+        producer.send()
+    await turn()
+    for _ in range(1_000):
+        producer.send()
+    await turn()
+    assert producer.counts == [400, 1_000]
+    producer.sender.close()
+
+
+async def test_a_rest_ends_without_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker is silent; a topic that was published meanwhile does not wait for it."""
+    monkeypatch.setattr(senders, "_TICK_S", 600.0)
+    producer = Producer("t")
+    producer.send()
+    await turn()
+    producer.open("u")
+    producer.send("u")
+    await until(lambda: len(producer.connection.sent) == 2)
+    producer.sender.close()
