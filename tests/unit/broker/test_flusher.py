@@ -10,7 +10,7 @@ from support.waiting import until
 
 from vq.broker.flusher import FlushPolicy, FlushRunner, LoopFlusher, Outcome, ThreadFlusher
 from vq.clock import ManualClock, SystemClock
-from vq.store.begun import Beginning
+from vq.store.begun import Beginning, BegunLog, BegunLogs
 from vq.store.file_system import FileSystem
 from vq.store.log import Log
 from vq.store.memory_disk import keep_none
@@ -207,6 +207,19 @@ def test_where_one_log_fails_and_the_journal_is_gone_all_of_them_fail():
         ticket.new_metadata = True
     many[1].error = own
     assert runner.run([*many, tickets[1]]) == [gone, own, gone, None]
+
+
+def test_a_new_log_whose_first_flush_fails_is_not_made_durable_by_its_neighbours():
+    """The record of begun logs is saved for those that did not fail; that says nothing of it."""
+    disk = memory_disk()
+    begun = BegunLogs(DIRECTORY, disk)
+    own = OSError(5, "disk")
+    for file_system in (None, FakeFileSystem()):
+        tickets = tickets_on(file_system, 3)
+        for number, ticket in enumerate(tickets):
+            ticket.beginning = Beginning(begun, BegunLog("id", str(number), 0))
+        tickets[1].error = own
+        assert FlushRunner(ManualClock()).run(tickets) == [None, own, None]
 
 
 @pytest.mark.parametrize("flushes", [True, False])

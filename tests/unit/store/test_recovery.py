@@ -448,6 +448,8 @@ def test_interrupted_retention_is_finished() -> None:
     log = reopen(disk)
     assert (log.start_offset, log.messages) == (16 * SIZE, 14)
     assert not disk.exists(FIRST)
+    assert not disk.exists(DIRECTORY / f"{8 * SIZE:016d}.block"), "it ends where the log begins"
+    assert log.recovery.notes == []
 
 
 def test_a_damaged_checkpoint_costs_time_only() -> None:
@@ -459,6 +461,19 @@ def test_a_damaged_checkpoint_costs_time_only() -> None:
     log = reopen(disk)
     assert (log.recovery.batches, numbers(log)) == (20, list(range(20)))
     assert any("unusable" in note for note in log.recovery.notes)
+
+
+@pytest.mark.parametrize("dropped", [0, 8])
+def test_a_log_without_its_checkpoint_knows_whether_it_knows_all_producers(dropped: int) -> None:
+    """Behind dropped blocks a first batch that is sent again may be stored twice."""
+    disk = closed(20)
+    log = open_log(disk, config=NO_CHECKPOINT)
+    log.drop_before(dropped * SIZE)
+    log.close()
+    disk.unlink(DIRECTORY / "checkpoint")
+    log = reopen(disk)
+    assert log.start_offset == dropped * SIZE
+    assert log.producers.forgot == bool(dropped)
 
 
 @pytest.mark.parametrize("suffix", [".index", ".index.tmp", ".tmp"])

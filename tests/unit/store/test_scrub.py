@@ -149,15 +149,16 @@ def test_a_place_that_the_medium_does_not_deliver_is_damage(monkeypatch) -> None
     assert "Input/output error" in found.damage[0].why
 
 
-def test_one_batch_can_be_looked_at_alone() -> None:
-    """From the index entry before it to its end, no further."""
+@pytest.mark.parametrize("inside", [0, 7])
+def test_one_batch_can_be_looked_at_alone(inside: int) -> None:
+    """From the index entry before it to its end, no further. A reader names where it begins."""
     config = LogConfig(block_bytes=1 << 22, allocate_bytes_max=1 << 16, allocate_bytes_min=4096)
     disk = memory_disk()
     log = open_log(disk, config=config)
     starts = [append(log, b"x" * 500) for _ in range(2_000)]
     flush(log)
     overwrite(disk, log, starts[1_000] + 200, b"damage")
-    found = run(disk, log, starts[1_000] + 7, until=starts[1_000] + 7)
+    found = run(disk, log, starts[1_000] + inside, until=starts[1_000] + inside)
     assert ranges(found) == [(starts[1_000], starts[1_001])]
     assert found.read_bytes < INTERVAL_BYTES + 2_000
     assert run(disk, log, starts[1_500], until=starts[1_500]).damage == []
