@@ -21,6 +21,7 @@ from vq import aio
 from vq.client import future as future_module
 from vq.client.config import MESSAGE_OVERHEAD_BYTES, ProducerConfig
 from vq.client.future import BlockingSendFuture, SendFuture
+from vq.client.ids import IdsUsedUp
 from vq.client.producer import accumulator, sender
 from vq.client.producer import batch as batch_module
 from vq.client.producer.blocking_sender import BlockingConnections
@@ -31,6 +32,7 @@ from vq.coordination.memory import MemoryCoordinator
 from vq.errors import (
     BufferFull,
     Busy,
+    ConnectionCut,
     InvalidArgument,
     InvalidState,
     MessageTooLarge,
@@ -466,6 +468,53 @@ async def test_an_answer_to_an_earlier_attempt_settles_nothing(
         wire.stored(3 + number, 88 + number)
     assert [future.result(0).offset for future in futures] == [88, 89, 90]
     assert space(core) == core.config.buffer_bytes
+    await core.close()
+
+
+async def test_a_connection_that_takes_no_batch_costs_no_message(
+    factory: aio.MessageFactory, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was sent over one that has just ended, or is full: the batch goes out later."""
+    core = await published(factory, retry_backoff_s=0.001)
+    timers: Any = NotedTimers(core._sender._loop)
+    core._sender._loop = timers
+    send_over, refusals = wire.send, [Busy("full"), ConnectionCut("ended")]
+
+    def refuse_at_first(*request: Any) -> int:
+        if refusals:
+            raise refusals.pop()
+        return send_over(*request)
+
+    monkeypatch.setattr(wire, "send", refuse_at_first)
+    future = core.append_any(Message("t", b"x"))
+    await until(lambda: wire.sent or future.done())
+    assert not future.done()
+    ((header, _),) = wire.sent
+    assert not header.resend, "no copy of it can be stored"
+    wire.stored(0, 88)
+    assert future.result(0).offset == 88
+    watch = core._sender._no_answer
+    assert (timers.started(watch), timers.left(watch)) == (3, 0)
+    await core.close()
+
+
+async def test_messages_wait_when_a_burst_has_used_all_ids(
+    factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = await published(factory)
+    take_ids = core._cluster.take_ids
+    asked: list[int] = []
+
+    def none_left(count: int) -> list[int]:
+        asked.append(count)
+        raise IdsUsedUp("all ids up to the mark are used")
+
+    monkeypatch.setattr(core._cluster, "take_ids", none_left)
+    future = send(core, Message("t", b"x"))
+    await until(lambda: asked)
+    assert not future.done()
+    monkeypatch.setattr(core._cluster, "take_ids", take_ids)
+    assert (await ended(future)).id > 0
     await core.close()
 
 

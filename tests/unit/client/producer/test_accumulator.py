@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from support.threads import spawn
+from support.threads import in_thread, spawn
 from support.waiting import WAIT_S, block_until
 
 from vq.client.config import MESSAGE_OVERHEAD_BYTES, ProducerConfig
@@ -25,7 +25,7 @@ from vq.client.producer.accumulator import (
 from vq.client.producer.head import encode_head
 from vq.client.producer.partition_queue import PartitionQueue
 from vq.client.producer.topic_queues import TopicQueues
-from vq.errors import NotSent, UnknownTopic
+from vq.errors import NotPublished, NotSent, UnknownTopic
 from vq.limits import TIMEOUT_S_MAX
 from vq.model import Message, TopicSettings
 
@@ -440,6 +440,20 @@ def test_what_is_late_is_taken_out_under_the_lock() -> None:
     assert free == [False]
     assert isinstance(future.outcome, NotSent)
     assert queue.pending == []
+
+
+def test_a_message_whose_topic_is_made_again_while_it_waits_for_space_is_refused() -> None:
+    """The queues that it was for are closed: nobody would tell its outcome."""
+    made = accumulator_of()
+    every_byte = made._config.buffer_bytes
+    made._appender.use(every_byte)
+    with in_thread(lambda: made.append_any(Message("t", b"x"), None, 30.0)) as waiting:
+        block_until(lambda: made._waiting)
+        made.remove(made.topics["t"], UnknownTopic("gone"))
+        made.open(queues_of())
+        made.give_back(0, every_byte)
+        assert isinstance(waiting.exception(WAIT_S), NotPublished)
+    assert made._appender.space == every_byte
 
 
 def test_a_thread_that_waits_claims_the_queue_of_its_message() -> None:
