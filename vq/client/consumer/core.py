@@ -298,12 +298,12 @@ class ConsumerCore:
         """See ``ShareHooks.drain``."""
         self._expect_target()
         if hold.reading is not None:
-            await self._stand_still(hold.reading)
+            await self._wait_drained(hold.reading)
         if hold.state is State.LOST:
             self._forget(hold)
 
-    async def _stand_still(self, reading: Reading) -> None:
-        """Return once no listener runs for a partition any more."""
+    def _stop_reading(self, reading: Reading) -> "asyncio.Future[None]":
+        """Have a partition delivered no further; done once no listener runs for it any more."""
         reading.fetcher.stop()
         if reading.task is not None:
             reading.task.cancel()
@@ -314,9 +314,13 @@ class ConsumerCore:
             except BaseException:
                 reading.drained = None  # nobody settles it: the next try asks again
                 raise
-        while not reading.drained.done():
-            await asyncio.wait([reading.drained], timeout=_DRAIN_WARNING_S)
-            if not reading.drained.done():
+        return reading.drained
+
+    async def _wait_drained(self, reading: Reading) -> None:
+        drained = self._stop_reading(reading)
+        while not drained.done():
+            await asyncio.wait([drained], timeout=_DRAIN_WARNING_S)
+            if not drained.done():
                 logger.warning(
                     "partition waits for its listener to return before it is handed over",
                     group=self.config.group,
@@ -346,26 +350,48 @@ class ConsumerCore:
         hold.reading = None
         self._troubles.forget(hold.partition)
 
-    async def _suspend(self) -> None:
+    def _suspend(self) -> None:
         """Ownership can no longer be proved: deliver nothing until it can."""
-        await asyncio.gather(*(self._pause(each) for each in self._holds.readings()))
+        for reading in self._holds.readings():
+            self._pause(reading)
 
-    async def _pause(self, reading: Reading) -> None:
+    def _pause(self, reading: Reading) -> None:
         hold = reading.hold
         if hold.may(Event.PAUSE):
             hold.on(Event.PAUSE)
-        await self._stand_still(reading)
-        if hold.state is State.PAUSING:  # and was not given up meanwhile
-            hold.on(Event.DRAINED)
+        if hold.state is not State.PAUSING:
+            return  # it is given up, or lost
+        try:
+            drained = self._stop_reading(reading)
+        except Exception:
+            logger.exception(
+                "delivery cannot pause, trying again",
+                group=self.config.group,
+                partition=hold.partition,
+            )
+        else:
+            drained.add_done_callback(lambda _: self._paused(reading))
+
+    def _paused(self, reading: Reading) -> None:
+        """No listener runs any more; that it is owned may have been proved meanwhile."""
+        if reading.is_current and reading.hold.state is State.PAUSING:
+            reading.hold.on(Event.DRAINED)
+            if self._membership is not None and not self._membership.is_paused:
+                self._go_on(reading)
 
     def _resume(self) -> None:
-        """The same session is back and still owns what it held: go on where delivery stopped."""
+        """What is held is still owned: go on where delivery stopped."""
         for reading in self._holds.readings():
-            hold = reading.hold
-            if hold.may(Event.RESUME):
-                hold.on(Event.RESUME)
-                self._troubles.forget(hold.partition)
-                self._begin(hold, reading.progress())
+            if reading.hold.may(Event.RESUME):
+                self._go_on(reading)
+            elif reading.hold.state is State.PAUSING:
+                self._pause(reading)  # its listener still runs, or its stop failed
+
+    def _go_on(self, reading: Reading) -> None:
+        hold = reading.hold
+        hold.on(Event.RESUME)
+        self._troubles.forget(hold.partition)
+        self._begin(hold, reading.progress())
 
     def _expect_target(self) -> None:
         """Share memory out for all partitions that are to be held, claimed already or not."""

@@ -116,7 +116,7 @@ TABLE: Final[Mapping[State, Mapping[Event, State]]] = {
         Event.GIVE_UP: State.OWES_COMMIT,
     },
     State.LOST: {Event.DRAINED: State.OWES_RELEASE, **_ENDS, Event.GIVE_UP: State.LOST},
-    State.OWES_RELEASE: {Event.RELEASED: State.FREE, Event.CLAIM: State.CLAIMING},
+    State.OWES_RELEASE: {Event.RELEASED: State.FREE},
 }
 
 #: Claimed, and not known to be another's: what is committed and told counts.
@@ -125,6 +125,8 @@ OWNED: Final = frozenset(
 )
 #: On its way to another member, and never delivered again before that.
 LEAVING: Final = frozenset({State.DRAINING, State.OWES_COMMIT})
+#: Given up or lost: a hand-over leads it to its release, and it is not claimed before.
+ENDING: Final = LEAVING | {State.LOST, State.OWES_RELEASE}
 
 
 class ImpossibleEvent(RuntimeError):

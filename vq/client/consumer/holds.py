@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from vq.client.consumer.delivery import Delivery, Progress
 from vq.client.consumer.fetcher import PartitionFetcher
-from vq.client.consumer.hold_states import LEAVING, OWNED, TABLE, Event, State, after
+from vq.client.consumer.hold_states import ENDING, LEAVING, OWNED, TABLE, Event, State, after
 from vq.coordination.claims import Claim
 from vq.model import TopicPartition
 
@@ -50,16 +50,19 @@ class Hold:
 
     Attributes:
         partition: Which one.
-        claim: Its generation and what was committed; generation 0 before the first claim.
+        claim: Its generation and what was committed; generation 0 before the claim.
+        session_id: The session that the claim was made in, and that its owner node ends with; 0
+            before the claim.
         stopped: Why the group goes on here only after a reset; "": it goes on.
         reading: What reads and delivers it; None before it began, and after its end.
     """
 
-    __slots__ = ("_on_free", "_state", "claim", "partition", "reading", "stopped")
+    __slots__ = ("_on_free", "_state", "claim", "partition", "reading", "session_id", "stopped")
 
     def __init__(self, claim: Claim, on_free: Callable[["Hold"], None]) -> None:
         self.partition = claim.partition
         self.claim = claim
+        self.session_id = 0
         self.stopped = ""
         self.reading: Reading | None = None
         self._state = State.FREE
@@ -98,6 +101,11 @@ class Hold:
     def is_leaving(self) -> bool:
         """Whether it began to be given up."""
         return self._state in LEAVING
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it was given up or lost, and is not released yet."""
+        return self._state in ENDING
 
     @property
     def stop_is_committed(self) -> bool:

@@ -1,10 +1,12 @@
 """One member of a group: joins and leaves, and computes in rounds who should have what.
 
 Every member computes the same sharing from what it reads (``coordination.rebalance``) and acts on
-its own part only: first it gives up what should be another's, then it claims what should be its own
-and is free (``share``). Only partitions that move stop; one that is still owned is waited for.
+its own part only: it begins to give up what should be another's, and it claims what should be its
+own and is free (``share``). Only partitions that move stop; one that is still owned is waited for.
 
-One task does all of it. Watches, sessions and timers only wake it; the truth is read each time.
+One task does the rounds. Watches, sessions and timers only wake it; the truth is read each time. A
+round waits for ZooKeeper and brokers, never for a listener: each partition that is given up or lost
+has a task of its own (``hand_overs``), and a pause of delivery is only begun.
 
     SUSPENDED  nothing is given up; past the session time-out delivery pauses, since somebody else
                may own the partitions by then
@@ -18,7 +20,7 @@ import asyncio
 import math
 import os
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from vq.backoff import Backoff
@@ -32,8 +34,8 @@ from vq.coordination.coordinator import NodeExists, NotConnected, SessionExpired
 from vq.coordination.group_view import Assigned, GroupView
 from vq.coordination.paths import ConsumerGroup, Member
 from vq.coordination.rebalance import assign
+from vq.coordination.session import end_task
 from vq.errors import (
-    CoordinationError,
     InvalidArgument,
     UnknownTopic,
     VqError,
@@ -60,7 +62,7 @@ _NAME_S = 5.0
 class _Proof:
     """What is read after ``since`` says what this session owns."""
 
-    suspension: "asyncio.Task[None]"
+    pauses: int
     session: int
     since: float
 
@@ -70,16 +72,23 @@ class MembershipHooks(ShareHooks):
     """What a consumer does when its share changes, or is in doubt.
 
     Attributes:
-        suspend: Deliver nothing until ``resume`` (or until everything was given up).
-        resume: Ownership is proved again: go on.
+        suspend: Begin to deliver nothing until ``resume`` (or until everything was given up).
+        resume: Ownership is proved again: go on, also where a listener returns later.
     """
 
-    suspend: Callable[[], Awaitable[None]]
+    suspend: Callable[[], None]
     resume: Callable[[], None]
 
 
 class Membership:
-    """One member of one group. Loop-bound."""
+    """One member of one group. Loop-bound.
+
+    Attributes:
+        target_count: Partitions that it is to hold, as last computed.
+        contract: What the group agreed on.
+        is_paused: Delivery pauses, since ownership is in doubt.
+        share: What it has in the tree.
+    """
 
     def __init__(
         self,
@@ -92,8 +101,9 @@ class Membership:
         hooks: MembershipHooks,
         permit: Permit,
     ) -> None:
-        self.target_count = 0  # partitions that it is to hold, as last computed
+        self.target_count = 0
         self.contract = ConsumerGroup()
+        self.is_paused = False
         self._cluster = cluster
         self._coordinator = cluster.coordinator
         self._config = config
@@ -109,7 +119,7 @@ class Membership:
         self._nonce = f"{cluster.rng.getrandbits(64):016x}"
         self._wake = asyncio.Event()
         self._session = 0  # the session that the member node belongs to, 0: never joined
-        self._suspending: asyncio.Task[None] | None = None  # until delivery goes on
+        self._pauses = 0  # so often delivery began to pause
         self._suspend_timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._removers: list[Callable[[], None]] = []
@@ -152,10 +162,8 @@ class Membership:
         self._removers = []
         self._cancel_timer()
         self._permit.stop()
-        tasks = [task for task in (self._task, self._suspending) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._task is not None:
+            await end_task(self._task)
         try:
             async with asyncio.timeout(timeout_s):
                 await self._give_up_for_good()
@@ -166,21 +174,22 @@ class Membership:
                 member=self._member,
                 timeout_s=timeout_s,
             )
-        except VqError as error:
+        except Exception as error:  # noqa: BLE001 - others wait for what is left to release
             logger.warning(
                 "partitions could not be handed over before leaving",
                 group=self._group,
                 member=self._member,
                 error=error,
             )
+        await self.share.hand_overs.cancel()
         await self._leave()
 
     async def _give_up_for_good(self) -> None:
         for number in range(1, _LEAVE_TRIES + 1):
             try:
-                await self.share.give_up(self._holds.held())
+                await self.share.give_up_all()
                 return
-            except CoordinationError as error:
+            except Exception as error:
                 # The first has waited for longer than the session lives.
                 is_over = isinstance(error, NotConnected | SessionExpired)
                 if is_over or number == _LEAVE_TRIES:
@@ -233,7 +242,9 @@ class Membership:
             reason=why,
         )
         self._permit.revoke()
-        self._suspending = asyncio.get_running_loop().create_task(self._suspend())
+        self._pauses += 1
+        self.is_paused = True
+        self._hooks.suspend()
         self._wake.set()
 
     def _suspend_when_due(self) -> None:
@@ -247,11 +258,8 @@ class Membership:
         if left > 0:
             loop = asyncio.get_running_loop()
             self._suspend_timer = loop.call_later(left, self._suspend_when_due)
-        elif self._suspending is None:
+        elif not self.is_paused:
             self._pause("ZooKeeper is away for longer than the session time-out")
-
-    async def _suspend(self) -> None:
-        await self._hooks.suspend()
 
     async def _join(self) -> None:
         value = Member(
@@ -264,8 +272,8 @@ class Membership:
         now = self._cluster.clock.monotonic()
         await groups.join_group(self._coordinator, self._group, self._member, value)
         self._session = self._coordinator.session_id
-        if self._suspending is None:
-            if self._holds.held():  # were they all kept? The next round asks.
+        if not self.is_paused:
+            if any(hold.is_owned for hold in self._holds):  # all kept? The next round asks.
                 self._pause("its member node was gone")
             else:
                 self._permit.grant(now)
@@ -338,11 +346,9 @@ class Membership:
     async def _round(self) -> float:
         """Bring what is held nearer to what should be; return when to look again, in seconds."""
         state = self._coordinator.state
-        if state is SessionState.LOST or (
-            self._holds.held() and self._session != self._coordinator.session_id
-        ):
-            await self.share.drop_everything()
-            self._suspending = None
+        self.share.drop_ended()
+        if self._session != self._coordinator.session_id:
+            self.is_paused = False  # what was in doubt is lost
         if state is not SessionState.CONNECTED:
             return self._config.audit_interval_s  # the session's next state wakes us
         self._maybe_audit()
@@ -356,60 +362,43 @@ class Membership:
             return self._config.audit_interval_s
         topics = {name: view.value.topics for name, view in present.items()}
         assigned = await self._view.assigned({topic for each in topics.values() for topic in each})
-        await self.share.release_owed()
         await self.share.drop_lost(assigned)
         if not self._resume(proof):
             return self._config.audit_interval_s
         target = await self._target(topics, assigned)
         self.target_count = len(target)
-        failed: VqError | None = None
-        try:
-            # Even where it is wanted again by now: what began to be drained stands still.
-            await self.share.give_up(
-                hold
-                for hold in self._holds.held()
-                if hold.partition not in target or hold.is_leaving
-            )
-        except VqError as error:
-            failed = error  # it does not keep what is to be claimed waiting
-            leaving = [str(hold.partition) for hold in self._holds if hold.is_leaving]
-            if leaving:
-                logger.warning(
-                    "partitions cannot be handed over before the last commit",
-                    group=self._group,
-                    member=self._member,
-                    partitions=",".join(leaving),
-                    error=error,
-                )
+        self.share.give_up(
+            hold
+            for hold in self._holds
+            if hold.is_owned and not hold.is_leaving and hold.partition not in target
+        )
+        # Even where it is wanted again by now: what began to be drained stands still.
+        self.share.resume_hand_overs()
         await self.share.claim_all(target, assigned)
-        if failed is not None:
-            raise failed
         return max(_DEBOUNCE_S, self._audit_at - self._cluster.clock.monotonic())
 
     async def _prove(self) -> "_Proof | None":
-        """While delivery pauses: wait for its listeners, and make what is read now the truth."""
-        suspension = self._suspending
-        if suspension is None:
+        """While delivery pauses: make what is read from here on the truth."""
+        if not self.is_paused:
             return None
-        await asyncio.wait([suspension])
-        since = self._cluster.clock.monotonic()
+        proof = _Proof(self._pauses, self._coordinator.session_id, self._cluster.clock.monotonic())
         await self._coordinator.sync()
         self._doubt()
-        return _Proof(suspension, self._coordinator.session_id, since)
+        return proof
 
     def _resume(self, proof: "_Proof | None") -> bool:
         """Go on after a pause, now that ownership is proved; False if it no longer is."""
-        if self._suspending is None:
+        if not self.is_paused:
             return True
         if (
             proof is None
-            or proof.suspension is not self._suspending
+            or proof.pauses != self._pauses
             or proof.session != self._coordinator.session_id
             or self._coordinator.state is not SessionState.CONNECTED
         ):
             self._wake.set()
             return False
-        self._suspending = None
+        self.is_paused = False
         self._permit.grant(proof.since)
         self._hooks.resume()
         return True
@@ -440,7 +429,7 @@ class Membership:
             partitions += [
                 TopicPartition(topic, each.partition) for each in routes.partitions(topic)
             ]
-        current = {where: each.member for where, each in assigned.items()}
+        current = {partition: each.member for partition, each in assigned.items()}
         members = {name: frozenset(each) for name, each in topics.items()}
         shares = assign(members, partitions, current)
-        return {where for where, member in shares.items() if member == self._member}
+        return {partition for partition, member in shares.items() if member == self._member}

@@ -1,10 +1,11 @@
 """A member's share in the tree: claims, commits, gives up, and finds out what it lost.
 
-Which partitions should be its own is computed in ``membership``, which calls one of these methods
-at a time. A partition goes its way through ``hold_states``: it is drained, then committed, then
-released. An interrupted claim or release leaves it owing a release, which the next round or the end
-makes up for. ZooKeeper is called for many partitions at once: claims go in steps, and commits and
-releases that come while one is under way go together.
+Which partitions should be its own is computed in ``membership``, which calls these methods from its
+rounds. A partition goes its way through ``hold_states``: it is drained, then committed, then
+released. A task for each hold does that (``hand_overs``), so no method waits for a listener. An
+interrupted claim or release leaves the hold owing a release, which the next round makes up for.
+ZooKeeper is called for many partitions at once: claims go in steps, and commits and releases that
+come while one is under way go together.
 """
 
 import asyncio
@@ -14,7 +15,8 @@ from typing import Final, TypeVar
 
 from vq.client.cluster import ClusterClient
 from vq.client.consumer.delivery import Progress
-from vq.client.consumer.hold_states import Event
+from vq.client.consumer.hand_overs import HandOvers
+from vq.client.consumer.hold_states import Event, State
 from vq.client.consumer.holds import Hold, Holds
 from vq.client.consumer.together import Together
 from vq.coordination import claims, commits
@@ -35,7 +37,7 @@ from vq.model import PartitionTrouble, TopicPartition
 
 logger = get_logger(__name__)
 T = TypeVar("T")
-#: Partitions that are begun, given up or looked at at once: what goes together comes from these.
+#: Partitions that are begun or looked at at once: what goes together comes from these.
 _AT_ONCE: Final = 2 * COMMITS_PER_MULTI
 #: Steps of claims that are under way at once.
 _STEPS_AT_ONCE: Final = 4
@@ -47,7 +49,8 @@ class ShareHooks:
 
     Attributes:
         claimed: It is owned now; ``hold.claim.committed`` says where to go on.
-        drain: Return once no listener runs for it any more; it is forgotten if it is lost.
+        drain: Return once no listener runs for it any more; it is forgotten if it is lost. It is
+            called in a task of the partition's own.
         commit: Write its last progress into the tree and forget it. Called again when it raises;
             the partition is not released before.
     """
@@ -102,6 +105,9 @@ class Share:
         self._wake = wake
         self._is_doubtful = True  # all that is held is compared with the tree in the next round
         self._owners_doubted = False  # since the last claim began
+        self.hand_overs = HandOvers(
+            self._lead, group=group, member=member, rng=cluster.rng, wake=wake
+        )
         self._commits = Together(self._commit_together, most=COMMITS_PER_MULTI)
         self._releases = Together(self._release_together, most=CLAIMS_PER_MULTI)
 
@@ -144,12 +150,8 @@ class Share:
         for hold in self._holds:
             if hold.partition not in wanted and hold.may(Event.OWNER_CHANGED):
                 hold.on(Event.OWNER_CHANGED)  # nobody waits for its owner any more
-        free = []
-        for partition in sorted(wanted):
-            present = self._holds.get(partition)
-            if present is None or present.may(Event.CLAIM):
-                free.append(partition)
-        versions = {where: each.version for where, each in assigned.items()}
+        free = [each for each in sorted(wanted) if self._holds.get(each) is None]
+        versions = {partition: each.version for partition, each in assigned.items()}
         steps = [
             free[start : start + CLAIMS_PER_MULTI]
             for start in range(0, len(free), CLAIMS_PER_MULTI)
@@ -161,6 +163,7 @@ class Share:
     ) -> None:
         """Make them ours, or wait for their owners; begin those that are ours."""
         holds = [self._holds.at(partition) for partition in partitions]
+        session_id = self._coordinator.session_id
         for hold in holds:
             hold.on(Event.CLAIM)  # before the watch, which may fire before the claim returns
         self._owners_doubted = False
@@ -182,7 +185,7 @@ class Share:
         for hold in holds:
             outcome = found[hold.partition]
             if isinstance(outcome, Claim):
-                hold.claim = outcome
+                hold.claim, hold.session_id = outcome, session_id
                 hold.on(Event.CLAIMED)
                 begun.append(hold)
             elif isinstance(outcome, StillOwned):
@@ -206,59 +209,90 @@ class Share:
         try:
             await self._hooks.claimed(hold)
         except Exception:
-            await self.give_up([hold])
+            self.give_up([hold])
             raise
 
     # Ends -----------------------------------------------------------------------------------------
-    async def give_up(self, holds: Iterable[Hold]) -> None:
-        """Drain, commit and release, in this order; each as soon as its listener lets it.
+    def give_up(self, holds: Iterable[Hold]) -> None:
+        """Have each drained, committed and released, as soon as its listener lets it."""
+        for hold in holds:
+            hold.on(Event.GIVE_UP)
+            self.hand_overs.begin(hold)
+
+    def _lose(self, hold: Hold) -> None:
+        hold.on(Event.LOSE)
+        self.hand_overs.begin(hold)
+
+    def resume_hand_overs(self) -> None:
+        """Go on with those that failed, or that an interrupted claim or release has left."""
+        ending = [hold for hold in self._holds if hold.is_ending]
+        self.hand_overs.resume(ending)
+
+    async def give_up_all(self) -> None:
+        """Give up all that is held; return when all of it is released or has failed.
 
         Raises:
-            CoordinationError: A last commit did not get through; that partition is still owned, or
-                the next owner would begin before what was handled here.
+            CoordinationError: A last commit or a release did not get through.
         """
-
-        async def give_up(hold: Hold) -> None:
+        for hold in self._holds.held():
             hold.on(Event.GIVE_UP)
-            await self._end(hold)
+        await self.hand_overs.finish(hold for hold in self._holds if hold.is_ending)
 
-        await _each(holds, give_up)
+    async def _lead(self, hold: Hold) -> None:
+        """Lead a hold that is given up or lost to its release; see ``HandOvers``.
 
-    async def _end(self, hold: Hold) -> None:
-        """Lead a hold that is given up or lost to its release, now or in a later round.
+        It may be lost, or its session may end, during each step. The owner node goes also when only
+        the generation was lost, as to a reset: nobody else deletes it while this session lives, and
+        every other member would wait for it.
 
-        The owner node goes also when only the generation was lost, as to a reset: nobody else
-        deletes it while this session lives, and every other member would wait for it.
+        Raises:
+            CoordinationError: A last commit did not get through; the partition is still owned, or
+                the next owner would begin before what was handled here. Or the release did not.
         """
-        if hold.may(Event.DRAINED):
-            await self._hooks.drain(hold)
-            hold.on(Event.DRAINED)
-        if hold.may(Event.COMMITTED):
-            await self._hooks.commit(hold)
-            hold.on(Event.COMMITTED)
-            logger.info(
-                "partition given up",
-                group=self._group,
-                member=self._member,
-                partition=hold.partition,
-            )
-        if self._coordinator.state is SessionState.CONNECTED:
-            await self._release(hold)
+        while hold.state is not State.OWES_RELEASE:
+            if hold.may(Event.DRAINED):
+                await self._hooks.drain(hold)
+                hold.on(Event.DRAINED)
+                continue
+            try:
+                await self._hooks.commit(hold)
+            except CoordinationError:
+                if hold.may(Event.COMMITTED):  # otherwise there is nothing to commit any more
+                    raise
+            if hold.may(Event.COMMITTED):
+                hold.on(Event.COMMITTED)
+                logger.info(
+                    "partition given up",
+                    group=self._group,
+                    member=self._member,
+                    partition=hold.partition,
+                )
+        if self._went_with_its_session(hold) or self._coordinator.state is SessionState.CONNECTED:
+            await self._release([hold])
 
-    async def _release(self, hold: Hold) -> None:
-        [error] = await self._releases.do([hold.claim])
-        if error is not None:
-            raise error
-        hold.on(Event.RELEASED)
+    def _went_with_its_session(self, hold: Hold) -> bool:
+        """Whether the owner node of a claim is gone; that of an interrupted claim may be there."""
+        return hold.session_id not in {0, self._coordinator.session_id}
+
+    async def _release(self, holds: Iterable[Hold]) -> None:
+        present: list[Hold] = []
+        for hold in holds:
+            if self._went_with_its_session(hold):
+                hold.on(Event.RELEASED)
+            else:
+                present.append(hold)
+        errors = await self._releases.do([hold.claim for hold in present])
+        for hold, error in zip(present, errors, strict=True):
+            if error is None:
+                hold.on(Event.RELEASED)
+        for error in errors:
+            if error is not None:
+                raise error
 
     async def _release_together(
         self, released: Sequence[Claim]
     ) -> Sequence[CoordinationError | None]:
         return await claims.release_together(self._coordinator, released)
-
-    async def release_owed(self) -> None:
-        """Delete the owner nodes that may be this member's still."""
-        await _each([hold for hold in self._holds if hold.may(Event.RELEASED)], self._release)
 
     async def drop_lost(self, assigned: Mapping[TopicPartition, Assigned]) -> None:
         """Compare what is held with what the tree says is owned.
@@ -267,22 +301,25 @@ class Share:
         """
         suspects = [
             hold
-            for hold in self._holds.held()
-            if self._is_doubtful
-            or hold.partition not in assigned
-            or assigned[hold.partition].version > hold.claim.generation
+            for hold in self._holds
+            if hold.is_owned
+            and (
+                self._is_doubtful
+                or hold.partition not in assigned
+                or assigned[hold.partition].version > hold.claim.generation
+            )
         ]
 
         async def look(hold: Hold) -> None:
-            if not await claims.still_ours(self._coordinator, hold.claim):
+            is_ours = await claims.still_ours(self._coordinator, hold.claim)
+            if not is_ours and hold.is_owned:  # not released by ourselves meanwhile
                 logger.warning(
                     "partition lost to another member",
                     group=self._group,
                     member=self._member,
                     partition=hold.partition,
                 )
-                hold.on(Event.LOSE)
-                await self._end(hold)
+                self._lose(hold)
 
         is_doubtful, self._is_doubtful = self._is_doubtful, False
         try:
@@ -291,22 +328,28 @@ class Share:
             self._is_doubtful = is_doubtful
             raise
 
-    async def drop_everything(self) -> None:
-        """The session ended, and with it every owner node."""
-
-        async def drop(hold: Hold) -> None:
-            hold.on(Event.LOSE)
-            await self._hooks.drain(hold)
-            hold.on(Event.DRAINED)
-            hold.on(Event.RELEASED)  # with its session
-
-        await _each(self._holds.held(), drop)
+    def drop_ended(self) -> None:
+        """Lose what was claimed in a session that ended, and with it every owner node of it."""
+        for hold in self._holds:
+            if hold.is_owned and hold.session_id != self._coordinator.session_id:
+                self._lose(hold)
 
     def leave(self) -> None:
-        """Give up in any state, without a clean hand-over; ``release_owed`` makes it known."""
+        """Give up in any state, without a clean hand-over; ``release_owed`` makes it known.
+
+        No hand-over is under way any more.
+        """
         for hold in self._holds:
             if hold.may(Event.LEAVE):
                 hold.on(Event.LEAVE)
+
+    async def release_owed(self) -> None:
+        """Delete the owner nodes that may be this member's still.
+
+        Raises:
+            CoordinationError: Of one that failed, after all were tried.
+        """
+        await self._release([hold for hold in self._holds if hold.may(Event.RELEASED)])
 
     # What is told of partitions ----------------------------------------------------------------
     async def tell(self, partition: TopicPartition, trouble: PartitionTrouble | None) -> None:

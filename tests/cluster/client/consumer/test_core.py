@@ -933,11 +933,39 @@ async def test_after_too_long_without_zookeeper_delivery_pauses_and_goes_on(
     cluster.ensemble.disconnect(coordinator)
     coordinator._last_reply = -1e9  # as if that long had passed
     membership._on_session(coordinator.state)
-    await until(lambda: membership._suspending is not None and membership._suspending.done())
+    await until(lambda: all(hold.state is State.PAUSED for hold in consumer._core._holds))
     cluster.ensemble.reconnect(coordinator)
-    await until(lambda: membership._suspending is None)
+    await until(lambda: not membership.is_paused)
     await send(factory, *texts(2))
     assert await take(consumer, 1) == [b"2"]
+
+
+async def test_a_message_in_hand_during_a_pause_holds_up_its_own_partition_alone(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """The others go on when ownership is proved, and this one when its listener returns."""
+    consumer = await consumer_of(factory, topic="wide")
+    await send(factory, *(Message("wide", b"%d" % n, key=str(n)) for n in range(40)))
+    messages = aiter(consumer)
+    await anext(messages)
+    core = consumer._core
+    membership = core._membership
+    assert membership is not None
+    await until(lambda: len(consumer.assignment()) == 4)
+    coordinator: Any = factory._cluster.coordinator  # type: ignore[union-attr]
+    cluster.ensemble.disconnect(coordinator)
+    coordinator._last_reply = -1e9  # long before now
+    membership._on_session(coordinator.state)
+    await until(lambda: sum(hold.state is State.PAUSED for hold in core._holds) == 3)
+    cluster.ensemble.reconnect(coordinator)
+    await until(lambda: sum(hold.state is State.DELIVERING for hold in core._holds) == 3)
+    assert [hold.state for hold in core._holds if hold.state is not State.DELIVERING] == [
+        State.PAUSING
+    ]
+    async with asyncio.timeout(WAIT_S):
+        for _ in range(39):
+            await anext(messages)
+    await until(lambda: all(hold.state is State.DELIVERING for hold in core._holds))
 
 
 async def test_a_deleted_topic_ends_nothing_but_itself(
@@ -992,10 +1020,10 @@ async def test_a_pause_does_not_bring_back_what_is_given_up(
     (hold,) = core._holds
     hold.on(Event.GIVE_UP)
     draining = asyncio.create_task(core._drain(hold))
-    pausing = asyncio.create_task(core._suspend())
+    core._suspend()
     await ask_for_more(consumer)
     async with asyncio.timeout(WAIT_S):
-        await asyncio.gather(draining, pausing)
+        await draining
     core._resume()
     assert hold.state is State.DRAINING
     hold.on(Event.DRAINED)
@@ -1014,9 +1042,9 @@ async def test_what_was_handled_before_a_pause_is_committed_after_it(
     cluster.ensemble.disconnect(coordinator)
     coordinator._last_reply = -1e9  # long before now
     membership._on_session(coordinator.state)
-    await until(lambda: membership._suspending is not None and membership._suspending.done())
+    await until(lambda: all(hold.state is State.PAUSED for hold in consumer._core._holds))
     cluster.ensemble.reconnect(coordinator)
-    await until(lambda: membership._suspending is None)
+    await until(lambda: not membership.is_paused)
     await consumer.commit()
     committed = await consumer.get_offset("t")
     assert committed[TopicPartition("t", 0)] > stored.offset

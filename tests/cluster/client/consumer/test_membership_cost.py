@@ -77,7 +77,7 @@ class CountedMember:
     async def _commit(self, hold: Hold) -> None:
         self.held.discard(hold.partition)
 
-    async def _suspend(self) -> None:
+    def _suspend(self) -> None:
         pass
 
 

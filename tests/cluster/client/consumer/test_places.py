@@ -17,6 +17,7 @@ from vq import aio
 from vq.admin.resets import Goal, Target, carry_out, plan_reset
 from vq.client.config import ConsumerConfig, ProducerConfig, StartPosition
 from vq.client.consumer import places
+from vq.client.consumer.hold_states import State
 from vq.coordination import commits
 from vq.coordination.paths import CommittedOffset
 from vq.errors import CorruptData, GroupStopped, OffsetOutOfRange, ProtocolError
@@ -207,9 +208,13 @@ async def test_a_place_is_compared_again_after_a_pause(cluster: MemoryCluster) -
     async with factory_of(cluster, host="reader") as reader, await member(reader) as consumer:
         assert await take(consumer, 4) == ["m0", "m1", "m2", "m3"]
         core = consumer._core
-        pausing = asyncio.create_task(core._suspend())
+        (hold,) = core._holds
+        assert core._membership is not None
         rest = asyncio.create_task(take(consumer, 1))
-        await pausing
+        await until(lambda: hold.reading and hold.reading.progress().position == 4 * SIZE)
+        core._membership.is_paused = True
+        core._suspend()
+        await until(lambda: hold.state is State.PAUSED)
         await crash(cluster, keep=2)
         await send(cluster, "n", 4)
         core._resume()
