@@ -16,7 +16,9 @@ from typing import Final, cast
 
 from vq.broker.admission import Admission
 from vq.broker.config import ConnectionLimits
+from vq.broker.outgoing import Outgoing
 from vq.broker.session import Cancellable, Handler
+from vq.broker.silence import Silence
 from vq.broker.turn import Turn
 from vq.clock import Clock
 from vq.errors import Busy, InternalError, TimedOut, VqError
@@ -49,25 +51,15 @@ class BrokerSession(asyncio.Protocol):
     """One connection; see ``session.Session`` for what channels use of it."""
 
     __slots__ = (
-        "_active",
         "_closing_since",
-        "_congested_since",
-        "_deferred",
-        "_frame",
-        "_frame_since",
         "_gathered",
-        "_idle_since",
-        "_made",
-        "_out",
-        "_out_bytes",
+        "_outgoing",
         "_paused",
         "_server",
+        "_silence",
         "_transport",
-        "_untaken_bytes",
-        "_write_paused",
         "address",
         "client_id",
-        "congested",
         "connection",
         "in_flight",
         "open",
@@ -77,28 +69,17 @@ class BrokerSession(asyncio.Protocol):
     )
 
     def __init__(self, server: "Server") -> None:
-        now = server.now()
         self._server = server
         self._transport: asyncio.Transport | None = None
-        self._out: list[Buffer] = []
-        self._out_bytes = 0
-        self._untaken_bytes = 0
-        self._write_paused = False
-        self._deferred: list[Callable[[], None]] = []
-        self._active = False
-        self._idle_since = now
-        self._made = now
+        self._outgoing = Outgoing(server.limits.write_buffer_bytes, server.now)
+        self._silence = Silence(server.now())
         self._closing_since: float | None = None
-        self._congested_since = now
-        self._frame: int | None = None
-        self._frame_since = now
         self._gathered = 0
         self._paused = False
         self.address = ""
         self.client_id = ""
         self.connection = server.new_connection()
         self.open = False
-        self.congested = False
         self.put_bytes = 0
         self.in_flight = 0  # requests without an answer, but for
         self.reads = 0  # those that may wait for data
@@ -119,7 +100,7 @@ class BrokerSession(asyncio.Protocol):
         """Have the requests in ``data`` handled, then see whether to go on reading."""
         if self._closing_since is not None:
             return
-        self._active = True
+        self._silence.active = True
         server = self._server
         handlers = server.handlers
         connection = self.connection
@@ -180,16 +161,20 @@ class BrokerSession(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The peer does not read its answers: stop reading from it."""
-        self._write_paused = True
-        self._congest()
+        self._outgoing.pause()
         self._pause()
 
     def resume_writing(self) -> None:
         """The peer has read enough: send the answers that waited."""
-        self._write_paused = False
+        self._outgoing.resume()
         self._relieve()
 
     # Called by channels -------------------------------------------------------------------------
+    @property
+    def congested(self) -> bool:
+        """See ``session.Session``."""
+        return self._outgoing.congested
+
     def count_put_bytes(self, change: int) -> None:
         """See ``session.Session``; also counted once the connection has ended."""
         self.put_bytes += change
@@ -213,21 +198,11 @@ class BrokerSession(asyncio.Protocol):
     def defer(self, action: Callable[[], None]) -> None:
         """See ``session.Session``; bounded by the requests that may be in flight."""
         if self.open:
-            self._deferred.append(action)
+            self._outgoing.defer(action)
 
     def write_out(self) -> None:
         """See ``turn.Writer``."""
-        out, self._out = self._out, []
-        self._out_bytes = 0
-        transport = self._transport
-        if transport is None or not out:
-            return
-        transport.writelines(out)
-        if (
-            self.congested
-            and not self._write_paused
-            and transport.get_write_buffer_size() <= self._server.limits.write_buffer_bytes
-        ):
+        if self._outgoing.write(self._transport):
             self._relieve()
 
     # Own ----------------------------------------------------------------------------------------
@@ -248,46 +223,30 @@ class BrokerSession(asyncio.Protocol):
             if now - self._closing_since > LINGER_S:
                 self.abort()
             return
-        if self._active:
-            self._active = False
-            self._idle_since = now
+        self._silence.look(now)
         if self.congested:
             self._sweep_congested(now)
         elif not self.open:
-            if now - self._made > limits.hello_timeout_s:
+            if now - self._silence.made > limits.hello_timeout_s:
                 self.end(TimedOut(f"no HELLO within {limits.hello_timeout_s:g} s"))
         elif self.connection.pending_frame is not None and not self._paused:
-            self._sweep_frame(now)
+            if self._silence.frame_for(self.connection.pending_frame, now) > limits.frame_timeout_s:
+                self.end(TimedOut(f"a frame is not whole after {limits.frame_timeout_s:g} s"))
         else:
-            self._frame = None
+            self._silence.frame = None
             waits = self.in_flight or self.reads
-            if not waits and now - self._idle_since > limits.idle_timeout_s:
+            if not waits and now - self._silence.idle_since > limits.idle_timeout_s:
                 self.end(TimedOut(f"no request for {limits.idle_timeout_s:g} s"))
 
     def _sweep_congested(self, now: float) -> None:
         """Close if the peer has read nothing at all for too long; a slow peer may go on."""
-        untaken = self._transport.get_write_buffer_size() if self._transport is not None else 0
-        if untaken < self._untaken_bytes or not self._untaken_bytes:
-            self._congested_since = now
-        elif now - self._congested_since > self._server.limits.write_timeout_s:
+        unread = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        timeout_s = self._server.limits.write_timeout_s
+        if self._outgoing.unread_for(unread, now) > timeout_s:
             logger.warning(
-                "connection ended, the peer reads nothing",
-                peer=self.address,
-                timeout_s=self._server.limits.write_timeout_s,
+                "connection ended, the peer reads nothing", peer=self.address, timeout_s=timeout_s
             )
             self.abort()
-        self._untaken_bytes = untaken
-
-    def _sweep_frame(self, now: float) -> None:
-        """Close when the same frame has been incomplete for too long."""
-        frame = self.connection.pending_frame
-        if frame != self._frame:
-            self._frame = frame
-            self._frame_since = now
-        elif now - self._frame_since > self._server.limits.frame_timeout_s:
-            self.end(
-                TimedOut(f"a frame is not whole after {self._server.limits.frame_timeout_s:g} s")
-            )
 
     def _opened(self, event: Opened) -> None:
         self.open = True
@@ -305,7 +264,7 @@ class BrokerSession(asyncio.Protocol):
         self._forget()
         self._closing_since = server.now()
         server.leaves(self, event.error)
-        self._out += self.connection.data_to_send()
+        self._outgoing.add(self.connection.data_to_send())
         self.write_out()
         if transport is None or transport.is_closing():
             return
@@ -327,7 +286,7 @@ class BrokerSession(asyncio.Protocol):
         server.reads_waiting -= self.reads
         server.gathered_bytes -= self._gathered
         self.in_flight = self.reads = self._gathered = 0
-        self._deferred = []
+        self._outgoing.forget()
         for waiting in list(self.waiting):
             waiting.cancel()
 
@@ -345,30 +304,13 @@ class BrokerSession(asyncio.Protocol):
 
     def _send(self, buffers: list[Buffer]) -> None:
         """Have ``buffers`` written at the end of this loop iteration."""
-        if not self._out:
+        if self._outgoing.add(buffers):
             self._server.turn.add(self)
-        self._out += buffers
-        for buffer in buffers:
-            self._out_bytes += len(buffer)
-        if self._out_bytes > self._server.limits.write_buffer_bytes:
-            self._congest()  # until the transport has shown how much it takes
-
-    def _congest(self) -> None:
-        if not self.congested:
-            self.congested = True
-            self._congested_since = self._server.now()
-            self._untaken_bytes = 0
 
     def _relieve(self) -> None:
         """Send the answers that waited, until the peer is congested again."""
-        self.congested = False
-        deferred, self._deferred = self._deferred, []
-        for index, action in enumerate(deferred):
-            if self.congested:
-                self._deferred += deferred[index:]
-                return
-            action()
-        self.maybe_resume()
+        if self._outgoing.relieve():
+            self.maybe_resume()
 
     def _pause(self) -> None:
         transport = self._transport
@@ -376,7 +318,7 @@ class BrokerSession(asyncio.Protocol):
             return
         if transport is not None and not transport.is_closing():
             self._paused = True
-            self._frame = None
+            self._silence.frame = None
             transport.pause_reading()
             self._server.paused[self] = None
 

@@ -24,12 +24,15 @@ class Session(Protocol):
         waiting: Requests parked for this session, cancelled when it ends.
         put_bytes: Bytes of its PUTs that wait: for a look-up, for the log, or for their
             acknowledgement. Changed by ``count_put_bytes`` only.
-        congested: The peer does not read its answers; large ones should wait.
     """
 
     waiting: dict[Cancellable, None]
     put_bytes: int
-    congested: bool
+
+    @property
+    def congested(self) -> bool:
+        """Whether the peer does not read its answers; large ones should wait."""
+        ...
 
     def count_put_bytes(self, change: int) -> None:
         """Add to the bytes of its waiting PUTs (below 0: subtract), here and on the node.

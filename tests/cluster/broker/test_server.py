@@ -417,7 +417,7 @@ async def test_many_large_reads_asked_at_once_are_answered_a_few_at_a_time(clust
     before = node._context.counters.bytes_out
     waiting = [client.send_get("t", 0, 0, max_wait_ms=max_wait_ms) for _ in range(50)]
     (session,) = server.sessions
-    await until(lambda: session.reads + len(session._out) >= 49)
+    await until(lambda: session.reads + len(session._outgoing._buffers) >= 49)
     await until(lambda: session.congested)
     assert node._context.counters.bytes_out - before < 1_600_000
     client.transport.resume_reading()

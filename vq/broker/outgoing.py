@@ -1,0 +1,116 @@
+"""Answers on their way to one peer, and what waits while it does not read them. Loop-bound.
+
+Answers gather until the end of the loop iteration and leave with one ``writelines``. A peer that
+has not read more than ``write_buffer_bytes`` of them is *congested*: what makes large answers is
+deferred until it has read enough.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from vq.remoting.frames import Buffer
+
+
+class Outgoing:
+    """The answers for one connection.
+
+    Args:
+        buffer_bytes: A peer with more unread bytes is congested.
+        now: Monotonic time.
+
+    Attributes:
+        congested: See above.
+    """
+
+    __slots__ = (
+        "_buffer_bytes",
+        "_buffers",
+        "_bytes",
+        "_congested_since",
+        "_deferred",
+        "_is_write_paused",
+        "_now",
+        "_unread_bytes",
+        "congested",
+    )
+
+    def __init__(self, buffer_bytes: int, now: Callable[[], float]) -> None:
+        self.congested = False
+        self._buffer_bytes = buffer_bytes
+        self._now = now
+        self._buffers: list[Buffer] = []
+        self._bytes = 0  # in them
+        self._deferred: list[Callable[[], None]] = []
+        self._is_write_paused = False
+        self._congested_since = 0.0
+        self._unread_bytes = 0  # at the last sweep
+
+    def add(self, buffers: list[Buffer]) -> bool:
+        """Gather an answer; True: it is the first since ``write``."""
+        is_first = not self._buffers
+        self._buffers += buffers
+        for buffer in buffers:
+            self._bytes += len(buffer)
+        if self._bytes > self._buffer_bytes:
+            self._congest()  # until the transport has shown how much it takes
+        return is_first
+
+    def write(self, transport: asyncio.WriteTransport | None) -> bool:
+        """Hand what was gathered to the transport; True: the peer is not congested any more.
+
+        ``relieve`` comes next then.
+        """
+        buffers, self._buffers = self._buffers, []
+        self._bytes = 0
+        if transport is None or not buffers:
+            return False
+        transport.writelines(buffers)
+        return (
+            self.congested
+            and not self._is_write_paused
+            and transport.get_write_buffer_size() <= self._buffer_bytes
+        )
+
+    def pause(self) -> None:
+        """The transport takes no more for now: the peer does not read."""
+        self._is_write_paused = True
+        self._congest()
+
+    def resume(self) -> None:
+        """The transport takes more again; ``relieve`` comes next."""
+        self._is_write_paused = False
+
+    def defer(self, action: Callable[[], None]) -> None:
+        """Call ``action`` in ``relieve``, once the peer has read enough."""
+        self._deferred.append(action)
+
+    def relieve(self) -> bool:
+        """Call what was deferred until the peer is congested again; True: all was called."""
+        self.congested = False
+        deferred, self._deferred = self._deferred, []
+        for index, action in enumerate(deferred):
+            if self.congested:
+                self._deferred += deferred[index:]
+                return False
+            action()
+        return True
+
+    def forget(self) -> None:
+        """Call nothing that was deferred."""
+        self._deferred = []
+
+    def unread_for(self, unread_bytes: int, now: float) -> float:
+        """Return for how many seconds a congested peer has read nothing; asked at every sweep.
+
+        ``unread_bytes`` is what the transport keeps for it at ``now``.
+        """
+        if unread_bytes < self._unread_bytes or not self._unread_bytes:
+            self._congested_since = now
+        self._unread_bytes = unread_bytes
+        return now - self._congested_since
+
+    def _congest(self) -> None:
+        if not self.congested:
+            self.congested = True
+            self._congested_since = self._now()
+            self._unread_bytes = 0
