@@ -269,11 +269,11 @@ def idle_consumers(
 async def _idle(
     ready: Ready, cluster: str, address: str, topic: str, partitions: int, consumers: int
 ) -> dict[str, Any]:
-    network, where = TcpNetwork(), Address.parse(address)
+    network, broker = TcpNetwork(), Address.parse(address)
     connections = [
         await connect(
             network,
-            where,
+            broker,
             client_id=f"idle-{number}",
             cluster=cluster,
             timeout=10.0,

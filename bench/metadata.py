@@ -62,12 +62,12 @@ def metadata(context: Context) -> Rounds:
 
 def _command_s(cluster: Cluster, *words: str) -> float:
     """Return the median time of three runs of a command."""
-    where = ("--zookeeper", cluster.zookeeper, "--cluster", cluster.client["cluster"], "--json")
+    options = ("--zookeeper", cluster.zookeeper, "--cluster", cluster.client["cluster"], "--json")
     times = []
     for _ in range(3):
         begin = time.monotonic()
         subprocess.run(
-            [sys.executable, "-m", "vq.cli.main", *words, *where],
+            [sys.executable, "-m", "vq.cli.main", *words, *options],
             stdout=subprocess.DEVNULL,
             check=True,
         )

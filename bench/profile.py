@@ -143,9 +143,9 @@ def _report(process: str, samples: dict[str, Any]) -> str:
         )
         whole = samples["whole"][thread]
         lines.append("    own   with callees")
-        for where, seconds in sorted(own.items(), key=lambda item: -item[1])[:_SHOWN]:
+        for place, seconds in sorted(own.items(), key=lambda item: -item[1])[:_SHOWN]:
             if seconds >= _LEAST_SHARE * used:
-                lines.append(f"  {seconds / used:5.1%}  {whole[where] / used:6.1%}  {where}")
+                lines.append(f"  {seconds / used:5.1%}  {whole[place] / used:6.1%}  {place}")
     return "\n".join(lines)
 
 

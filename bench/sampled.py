@@ -75,13 +75,13 @@ class Sampler(threading.Thread):
         first = True
         depth = 0
         while frame is not None and depth < _DEPTH_MAX:
-            where = _where(frame)
+            place = _place(frame)
             if first:
-                own[where] += used
+                own[place] += used
                 first = False
-            if where not in seen:
-                seen.add(where)
-                whole[where] += used
+            if place not in seen:
+                seen.add(place)
+                whole[place] += used
             frame = frame.f_back
             depth += 1
 
@@ -101,7 +101,7 @@ def _is_importing(frame: FrameType | None) -> bool:
     return False
 
 
-def _where(frame: FrameType) -> str:
+def _place(frame: FrameType) -> str:
     code = frame.f_code
     parts = Path(code.co_filename).parts
     start = next((at for at, part in enumerate(parts) if part in {"vq", "bench"}), len(parts) - 2)

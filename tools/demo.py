@@ -232,10 +232,10 @@ async def partition_rows(hosts: str) -> list[PartitionRow]:
         committed = await consumer.get_offset(TOPIC)
         rows = []
         for placement in await factory.get_partitions_for_topic(TOPIC):
-            where = vq.TopicPartition(TOPIC, placement.partition)
+            partition = vq.TopicPartition(TOPIC, placement.partition)
             latest = (await consumer.get_bounds(TOPIC, placement.partition)).latest
             group = placement.writer_group or "-"
-            rows.append(PartitionRow(placement.partition, group, latest, committed.get(where)))
+            rows.append(PartitionRow(placement.partition, group, latest, committed.get(partition)))
         return rows
 
 

@@ -45,9 +45,9 @@ class ProgressBeyondTheEnd(run.Simulation):
         await self.until("the member to catch up", self.everything_is_done)
         await self.end(members)
         before = len(self.world.history.events)
-        where = TopicPartition(workload.TOPIC, 0)
+        partition = TopicPartition(workload.TOPIC, 0)
         far = CommittedOffset(offset=10**9)
-        await commits.reset_offset(operator.coordinator, "shop", where, far)
+        await commits.reset_offset(operator.coordinator, "shop", partition, far)
         members[0].wanted = True
         await asyncio.sleep(20)
         self.violations += [
@@ -247,8 +247,8 @@ class ThawedConsumer(run.Simulation):
         for number in range(self.messages):
             value = f"{name}/{number}"
             done = await producer.send(Message(workload.TOPIC, value.encode()))
-            where = f"{workload.TOPIC}-{done.partition}"
-            host.world.history.add("ok", name, value, where, done.offset, done.id)
+            partition = f"{workload.TOPIC}-{done.partition}"
+            host.world.history.add("ok", name, value, partition, done.offset, done.id)
         while not host.stopping:
             await asyncio.sleep(0.1)
 
@@ -262,9 +262,9 @@ class ThawedConsumer(run.Simulation):
         )
         leaving = asyncio.create_task(workload.leave(host, name, consumer))
         async for message in consumer.subscribe(workload.TOPIC):
-            where = f"{message.topic}-{message.partition}"
+            partition = f"{message.topic}-{message.partition}"
             host.world.history.add(
-                "read", member, where, message.offset, message.next_offset,
+                "read", member, partition, message.offset, message.next_offset,
                 workload.value_of(message),
             )  # fmt: skip
             await asyncio.sleep(0.001)

@@ -231,8 +231,8 @@ async def test_progress_is_kept_and_a_message_in_hand_counts_at_a_clean_end(
     assert found == [b"0", b"1", b"2", b"3", b"4"]
     offsets = await consumer.get_offset(topic)
     (bounds,) = [
-        await consumer.get_bounds(topic, where.partition)
-        for where, offset in offsets.items()
+        await consumer.get_bounds(topic, partition.partition)
+        for partition, offset in offsets.items()
         if offset
     ]
     assert max(offsets.values()) == bounds.latest

@@ -646,8 +646,8 @@ def test_where_a_group_begins_and_where_it_goes_on(
         send(b"during")
         block_until(lambda: sink.messages and sink.messages[-1].content == b"during")
         one.commit()
-        where = TopicPartition(topic, sink.messages[-1].partition)
-        assert one.get_offset(topic)[where] == sink.messages[-1].next_offset
+        partition = TopicPartition(topic, sink.messages[-1].partition)
+        assert one.get_offset(topic)[partition] == sink.messages[-1].next_offset
     send(b"between")
     again = Sink()
     with group_of(factory, topic, start_position=start).subscribe(topic, 1000, again).start():

@@ -173,16 +173,16 @@ class _Reader:
         data = b"".join(_strings(call))[: call.result]
         for status, command, correlation, header in _frames(self._outbound[connection], data):
             if command == _PUT and status == 0:
-                where = self._requests[connection, correlation]
-                self._acknowledged(where, PutResponse.FromString(header).offset)
+                key = self._requests[connection, correlation]
+                self._acknowledged(key, PutResponse.FromString(header).offset)
 
-    def _acknowledged(self, where: tuple[str, int], offset: int) -> None:
-        topic, partition = where
+    def _acknowledged(self, key: tuple[str, int], offset: int) -> None:
+        topic, partition = key
         directory = self._data / topic / str(partition)
-        if where not in self._batches:
-            self._batches[where] = dict(read_partition(directory).batches)
+        if key not in self._batches:
+            self._batches[key] = dict(read_partition(directory).batches)
         start = offset - _CONTROL_BYTES
-        end = self._batches[where][start]
+        end = self._batches[key][start]
         block = max(path for path in directory.glob("*.block") if int(path.stem) <= start)
         durable = int(block.stem) + self._files[str(block)].durable
         self.order.acknowledged += 1

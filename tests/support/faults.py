@@ -384,9 +384,9 @@ def read_files(
 
     ``partitions`` maps them to their groups; a number means so many, all in group ``b1``.
     """
-    where = dict.fromkeys(range(partitions), "b1") if isinstance(partitions, int) else partitions
+    groups = dict.fromkeys(range(partitions), "b1") if isinstance(partitions, int) else partitions
     log = {}
-    for number, group in where.items():
+    for number, group in groups.items():
         files = read_partition(cluster.directory / group / topic / str(number))
         assert not files.damage, f"{topic}-{number}: {files.damage}"
         log[number] = [(offset, name_of(payload)) for offset, payload in files.messages]

@@ -19,25 +19,25 @@ from pathlib import Path
 _IN_PROGRESS = {0, errno.EINPROGRESS}
 
 
-def _connect(where: tuple[str, int], source: str) -> socket.socket:
+def _connect(address: tuple[str, int], source: str) -> socket.socket:
     sock = socket.socket()
     sock.setblocking(False)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # no TIME_WAIT
     sock.bind((source, 0))
-    if sock.connect_ex(where) not in _IN_PROGRESS:
+    if sock.connect_ex(address) not in _IN_PROGRESS:
         sock.close()
         raise ConnectionError
     return sock
 
 
-def flood(where: tuple[str, int], count: int, source: str) -> None:
+def flood(address: tuple[str, int], count: int, source: str) -> None:
     """Keep ``count`` silent connections to ``where``; never returns."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     poll = select.poll()
     sockets: dict[int, socket.socket] = {}
 
     def add() -> None:
-        sock = _connect(where, source)
+        sock = _connect(address, source)
         sockets[sock.fileno()] = sock
         poll.register(sock, select.POLLIN | select.POLLHUP | select.POLLERR)
 
@@ -53,9 +53,9 @@ def flood(where: tuple[str, int], count: int, source: str) -> None:
 
 
 @contextmanager
-def strangers(where: tuple[str, int], count: int, *, source: str = "127.0.0.1") -> Iterator[None]:
+def strangers(address: tuple[str, int], count: int, *, source: str = "127.0.0.1") -> Iterator[None]:
     """Have another process keep ``count`` silent connections to ``where``."""
-    command = [sys.executable, "-m", "support.strangers", where[0], str(where[1]), str(count)]
+    command = [sys.executable, "-m", "support.strangers", address[0], str(address[1]), str(count)]
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     with subprocess.Popen([*command, source], stdout=subprocess.PIPE, env=environ) as process:
         try:

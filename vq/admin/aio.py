@@ -124,8 +124,8 @@ class Admin:
 
     async def broker_status(self, address: Address | str) -> StatusResult:
         """Ask one broker for its status; see ``vq.Admin.broker_status``."""
-        where = Address.parse(address) if isinstance(address, str) else address
-        return await brokers.broker_status(self._client, where)
+        address = Address.parse(address) if isinstance(address, str) else address
+        return await brokers.broker_status(self._client, address)
 
     async def cluster_status(self) -> ClusterStatus:
         """Ask every registered broker for its status; see ``vq.Admin.cluster_status``."""

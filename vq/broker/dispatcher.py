@@ -176,8 +176,8 @@ class Dispatcher:
 
     def _known(self, header: Any) -> Channel | None:
         """Return the channel that a request names, if it is one of the topic that it means."""
-        where = TopicPartition(header.topic, header.partition)
-        return known(self._directory, where, header.topic_id)
+        partition = TopicPartition(header.topic, header.partition)
+        return known(self._directory, partition, header.topic_id)
 
     def get(self, session: Session, ticket: Ticket, header: wire.GetRequest, body: bytes) -> None:
         """GET: read bytes, now or when there are some."""
@@ -246,8 +246,8 @@ class Dispatcher:
             else:
                 parked.go_on(handler, ticket, header)
 
-        where = TopicPartition(header.topic, header.partition)
-        look_up(self._directory, where, header.topic_id, then, session)
+        partition = TopicPartition(header.topic, header.partition)
+        look_up(self._directory, partition, header.topic_id, then, session)
 
 
 def _is_ready(channel: Channel | None, header: wire.PutRequest) -> TypeGuard[Channel]:

@@ -366,11 +366,11 @@ class FetchSession:
             return
         fetched = self.partitions[item.handle] = FetchedPartition(self, item.handle, tags, size)
         fetched.ask(item)
-        where = TopicPartition(item.topic, item.partition)
+        partition = TopicPartition(item.topic, item.partition)
         directory = self._fetches.directory
-        fetched.channel = known(directory, where, item.topic_id)
+        fetched.channel = known(directory, partition, item.topic_id)
         if fetched.channel is None:
-            look_up(directory, where, item.topic_id, fetched.found, self._session)
+            look_up(directory, partition, item.topic_id, fetched.found, self._session)
         else:
             fetched.look()
 

@@ -168,7 +168,7 @@ class ClusterClient:
         finally:
             del self._refreshing[topic]
 
-    def master_at(self, where: TopicPartition, offset: int) -> tuple[Address, int]:
+    def master_at(self, partition: TopicPartition, offset: int) -> tuple[Address, int]:
         """Return the broker to ask for bytes at ``offset``, and its epoch as known here.
 
         The epoch goes into the request: a broker that was master once and does not know yet that
@@ -180,19 +180,19 @@ class ClusterClient:
             NotMaster: Its group has no master now.
         """
         routes = self.routes
-        placement = routes.placement(where)
+        placement = routes.placement(partition)
         span = placement.span_at(offset)
         if placement.spans and offset < placement.spans[0].start:
             earliest = placement.spans[0].start
             raise OffsetOutOfRange(
-                f"offset {offset} of {where} lies before the first one that is kept, {earliest}",
+                f"offset {offset} of {partition} is below the earliest kept offset, {earliest}",
                 details={"earliest": earliest},
             )
         if span is None:
-            raise UnknownPartition(f"{where} has no place for offset {offset}")
+            raise UnknownPartition(f"{partition} has no place for offset {offset}")
         master = routes.master(span.group)
         if master is None:
-            raise NotMaster(f"broker group {span.group} of {where} has no master now")
+            raise NotMaster(f"broker group {span.group} of {partition} has no master now")
         return master
 
     def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:

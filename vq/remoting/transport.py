@@ -247,11 +247,11 @@ class TcpStream:
 def _connect(address: Address, deadline: float) -> socket.socket:
     """Return a socket connected to the first address that takes it; all tries have one deadline."""
     failure: OSError | None = None
-    for family, kind, protocol, _, where in _resolve(address, deadline):
+    for family, kind, protocol, _, resolved in _resolve(address, deadline):
         sock = socket.socket(family, kind, protocol)
         try:
             sock.settimeout(seconds_left(deadline))
-            sock.connect(where)
+            sock.connect(resolved)
         except OSError as error:
             sock.close()
             failure = error

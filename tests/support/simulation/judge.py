@@ -85,11 +85,11 @@ def _gather(evidence: Evidence) -> _Facts:
         elif kind == "fault" and who in EXCUSES:
             target, seconds = rest
             facts.excused.setdefault(target, []).append((time, time + seconds + EXCUSED_S))
-    for where, messages in evidence.log.items():
+    for partition, messages in evidence.log.items():
         for stored in messages:
-            facts.places.setdefault(stored.value, []).append((where, stored))
+            facts.places.setdefault(stored.value, []).append((partition, stored))
         for letter in evidence.groups:
-            facts.due[letter, where] = [s for s in messages if evidence.is_for(letter, s.value)]
+            facts.due[letter, partition] = [s for s in messages if evidence.is_for(letter, s.value)]
     return facts
 
 
@@ -110,10 +110,11 @@ def _lost(facts: _Facts) -> Iterator[str]:
     for value, event in facts.outcome.items():
         if event[1] != "ok":
             continue
-        where, offset, message_id = event[4:]
+        partition, offset, message_id = event[4:]
         found = facts.places.get(value, [])
-        if not any((w, s.offset, s.id) == (where, offset, message_id) for w, s in found):
-            yield f"{value}, acknowledged at {where}:{offset} at {event[0]:.3f} s, found: {found}"
+        if not any((w, s.offset, s.id) == (partition, offset, message_id) for w, s in found):
+            place = f"{partition}:{offset}"
+            yield f"{value}, acknowledged at {place} at {event[0]:.3f} s, found: {found}"
 
 
 def _aborted(facts: _Facts) -> Iterator[str]:
@@ -149,57 +150,58 @@ def _same_id(facts: _Facts) -> Iterator[str]:
 
 
 def _reordered(facts: _Facts) -> Iterator[str]:
-    for where, messages in facts.evidence.log.items():
+    for partition, messages in facts.evidence.log.items():
         last: dict[str, int] = {}
         for stored in messages:
             producer, _, number = stored.value.rpartition("/")
             if int(number) <= last.get(producer, -1):
-                yield f"{where}: {stored.value} behind {producer}/{last[producer]}"
+                yield f"{partition}: {stored.value} behind {producer}/{last[producer]}"
             last[producer] = int(number)
 
 
 def _inconsistent(facts: _Facts) -> Iterator[str]:
     """Whatever anybody saw is still there, and was the same for all."""
     log = {
-        (where, stored.offset): (stored.next_offset, stored.value)
-        for where, messages in facts.evidence.log.items()
+        (partition, stored.offset): (stored.next_offset, stored.value)
+        for partition, messages in facts.evidence.log.items()
         for stored in messages
     }
     for event in facts.evidence.events:
         if event[1] in {"read", "seen"}:
-            _, _, who, where, offset, next_offset, value = event
-            if log.get((where, offset)) != (next_offset, value):
+            _, _, who, partition, offset, next_offset, value = event
+            if log.get((partition, offset)) != (next_offset, value):
                 yield (
-                    f"{who} saw {value} at {where}:{offset} (to {next_offset}) at {event[0]:.3f} "
-                    f"s, the log has {log.get((where, offset))}"
+                    f"{who} saw {value} at {partition}:{offset} (to {next_offset}) at "
+                    f"{event[0]:.3f} s, the log has {log.get((partition, offset))}"
                 )
 
 
 def _unreadable(facts: _Facts) -> Iterator[str]:
     """The readable range ends behind its last message, and nothing overlaps."""
-    for where, messages in facts.evidence.log.items():
+    for partition, messages in facts.evidence.log.items():
         position = 0
         for stored in messages:
             if stored.offset < position:
-                yield f"{where}: {stored} begins before {position}"
+                yield f"{partition}: {stored} begins before {position}"
             position = stored.next_offset
-        if position != facts.evidence.ends[where]:
-            yield f"{where}: the last message ends at {position}, not {facts.evidence.ends[where]}"
+        end = facts.evidence.ends[partition]
+        if position != end:
+            yield f"{partition}: the last message ends at {position}, not {end}"
 
 
 def _unseen(facts: _Facts) -> Iterator[str]:
     """In the log, and the group never got it, or did not commit it in the end."""
     evidence = facts.evidence
     got = {(event[2][0], event[3], event[4]) for event in evidence.events if event[1] == "read"}
-    for (letter, where), messages in facts.due.items():
+    for (letter, partition), messages in facts.due.items():
         group = evidence.groups[letter]
         for stored in messages:
-            if (letter, where, stored.offset) not in got:
-                yield f"{stored.value} at {where}:{stored.offset} reached nobody in {group}"
-        committed = evidence.committed.get((group, where), 0)
+            if (letter, partition, stored.offset) not in got:
+                yield f"{stored.value} at {partition}:{stored.offset} reached nobody in {group}"
+        committed = evidence.committed.get((group, partition), 0)
         if messages and committed < messages[-1].next_offset:
             yield (
-                f"{where}: the members of {group} left in order, but {committed} is committed, "
+                f"{partition}: the members of {group} left in order, but {committed} is committed, "
                 f"not {messages[-1].next_offset}"
             )
 
@@ -213,49 +215,49 @@ def _progress(facts: _Facts) -> Iterator[str]:
         if event[1] == "read":
             delivered[event[2][0], event[3]].add(event[4])
         elif event[1] == "commit":
-            time, _, member, where, offset = event
-            line = member[0], where
-            if offset < last.get(line, 0):
-                yield f"{member} sets {where} back from {last[line]} to {offset} at {time:.3f} s"
-            last[line] = offset
-            messages, at = facts.due.get(line, ()), first_open[line]
-            while at < len(messages) and messages[at].offset in delivered[line]:
+            time, _, member, partition, offset = event
+            key = member[0], partition
+            if offset < last.get(key, 0):
+                yield f"{member} sets {partition} from {last[key]} back to {offset} at {time:.3f} s"
+            last[key] = offset
+            messages, at = facts.due.get(key, ()), first_open[key]
+            while at < len(messages) and messages[at].offset in delivered[key]:
                 at += 1
-            first_open[line] = at
+            first_open[key] = at
             if at < len(messages) and offset > messages[at].offset:
                 yield (
-                    f"{member} commits {where}:{offset} at {time:.3f} s, but {messages[at].value} "
-                    f"at {messages[at].offset} was delivered to nobody by then"
+                    f"{member} commits {partition}:{offset} at {time:.3f} s, but "
+                    f"{messages[at].value} at {messages[at].offset} was not delivered by then"
                 )
 
 
 def _skipped(facts: _Facts) -> Iterator[str]:
     """A claim begins where progress stands, and goes on message by message."""
-    offsets = {line: [stored.offset for stored in due] for line, due in facts.due.items()}
+    offsets = {key: [stored.offset for stored in due] for key, due in facts.due.items()}
     committed: dict[tuple[str, str], int] = {}
     expected: dict[tuple[str, str], int] = {}
     for event in facts.evidence.events:
         time, kind, member = event[:3]
         if kind not in {"commit", "own", "read"}:
             continue
-        where, *rest = event[3:]
-        line = member[0], where
+        partition, *rest = event[3:]
+        key = member[0], partition
         if kind == "commit":
-            committed[line] = rest[0]
+            committed[key] = rest[0]
         elif kind == "own":
-            begin = bisect.bisect_left(offsets.get(line, []), committed.get(line, 0))
-            expected[member, where] = begin
+            begin = bisect.bisect_left(offsets.get(key, []), committed.get(key, 0))
+            expected[member, partition] = begin
         else:
-            index = bisect.bisect_left(offsets.get(line, []), rest[0])
-            wanted = expected.get((member, where))
+            index = bisect.bisect_left(offsets.get(key, []), rest[0])
+            wanted = expected.get((member, partition))
             if wanted is None:
-                yield f"{member} reads {where}:{rest[0]} at {time:.3f} s without a claim"
+                yield f"{member} reads {partition}:{rest[0]} at {time:.3f} s without a claim"
             elif index != wanted:
                 yield (
-                    f"{member} reads {where}:{rest[0]} (message {index}) at {time:.3f} s; "
+                    f"{member} reads {partition}:{rest[0]} (message {index}) at {time:.3f} s; "
                     f"message {wanted} comes next"
                 )
-            expected[member, where] = index + 1
+            expected[member, partition] = index + 1
 
 
 def _delivered_again(facts: _Facts) -> Iterator[str]:
@@ -266,20 +268,20 @@ def _delivered_again(facts: _Facts) -> Iterator[str]:
         if event[1] == "own":
             owner[event[2][0], event[3]] = event[2], event[0]
         elif event[1] == "read":
-            time, _, member, where, offset, _, value = event
-            holder, since = owner.get((member[0], where), (member, 0.0))
+            time, _, member, partition, offset, _, value = event
+            holder, since = owner.get((member[0], partition), (member, 0.0))
             if holder != member and not _is_excused(facts, member, since, time):
-                yield f"{member} delivers {value} at {time:.3f} s, {where} is {holder}'s by then"
-            before = last_read.get((member[0], where, offset))
+                yield f"{member} delivers {value} at {time:.3f} s, but {holder} has {partition}"
+            before = last_read.get((member[0], partition, offset))
             if before is not None and not (
                 _is_excused(facts, before[2], before[0], time)
                 or _is_excused(facts, member, before[0], time)
             ):
                 yield (
-                    f"{value} at {where}:{offset} was delivered to {before[2]} at "
+                    f"{value} at {partition}:{offset} was delivered to {before[2]} at "
                     f"{before[0]:.3f} s and to {member} at {time:.3f} s"
                 )
-            last_read[member[0], where, offset] = event
+            last_read[member[0], partition, offset] = event
 
 
 def _is_excused(facts: _Facts, member: str, begin: float, end: float) -> bool:

@@ -205,7 +205,7 @@ def _commit_ahead(patch: pytest.MonkeyPatch) -> None:
 
 def _unknown_called_refused(patch: pytest.MonkeyPatch) -> None:
     def given_up(self: PartitionQueue, _batch: Any) -> VqError:
-        return NotSent(f"{self.where}: not sent within its deadline")
+        return NotSent(f"{self.partition}: not sent within its deadline")
 
     patch.setattr(PartitionQueue, "_given_up", given_up)
 

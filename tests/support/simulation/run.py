@@ -174,13 +174,13 @@ class Simulation:
         """Whether every group got, and committed, every acknowledged message that is for it."""
         history = self.world.history
         committed: dict[tuple[str, str], int] = {}
-        for _, _, member, where, offset in history.of("commit"):
-            committed[member[0], where] = offset
+        for _, _, member, partition, offset in history.of("commit"):
+            committed[member[0], partition] = offset
         acknowledged = [event[3:6] for event in history.of("ok")]
         for letter in workload.GROUPS if self.world.size.filtered else "c":
             got = {event[6] for event in history.of("read") if event[2][0] == letter}
-            for value, where, offset in acknowledged:
-                done = value in got and committed.get((letter, where), 0) > offset
+            for value, partition, offset in acknowledged:
+                done = value in got and committed.get((letter, partition), 0) > offset
                 if not done and workload.is_for(letter, value):
                     return False
         return True
@@ -226,17 +226,23 @@ class Simulation:
         consumer = await factory.create_consumer()
         found = await workload.read_all(self.world, factory)
         log = {
-            where: [Stored(m.offset, m.next_offset, workload.value_of(m), m.id) for m in messages]
-            for where, messages in found.items()
+            partition: [
+                Stored(m.offset, m.next_offset, workload.value_of(m), m.id) for m in messages
+            ]
+            for partition, messages in found.items()
         }
         ends = {
-            where: (await consumer.get_bounds(workload.TOPIC, int(where.rpartition("-")[2]))).latest
-            for where in log
+            partition: (
+                await consumer.get_bounds(workload.TOPIC, int(partition.rpartition("-")[2]))
+            ).latest
+            for partition in log
         }
         committed: dict[tuple[str, str], int] = {}
         for group in workload.GROUPS.values():
             offsets = await commits.read_offsets(operator.coordinator, group, [workload.TOPIC])
-            committed |= {(group, str(where)): each.offset for where, each in offsets.items()}
+            committed |= {
+                (group, str(partition)): each.offset for partition, each in offsets.items()
+            }
         return log, ends, committed
 
     # End ----------------------------------------------------------------------------------------

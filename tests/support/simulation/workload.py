@@ -70,8 +70,8 @@ def _note_outcome(
 ) -> Callable[[SendResult | None, VqError | None], None]:
     def note(result: SendResult | None, error: VqError | None) -> None:
         if result is not None:
-            where = f"{TOPIC}-{result.partition}"
-            history.add("ok", name, value, where, result.offset, result.id)
+            partition = f"{TOPIC}-{result.partition}"
+            history.add("ok", name, value, partition, result.offset, result.id)
         elif isinstance(error, OutcomeUnknown):
             history.add("unknown", name, value, type(error).__name__)
         elif isinstance(error, Refused):
@@ -102,9 +102,14 @@ async def consume(
     slow_s = rng.choice((0.01, 0.1, 0.5))
     leaving = asyncio.create_task(leave(host, name, consumer))
     async for message in consumer:
-        where = f"{message.topic}-{message.partition}"
+        partition = f"{message.topic}-{message.partition}"
         history.add(
-            "read", consumer.member, where, message.offset, message.next_offset, value_of(message)
+            "read",
+            consumer.member,
+            partition,
+            message.offset,
+            message.next_offset,
+            value_of(message),
         )
         if rng.random() < 0.05:
             await asyncio.sleep(rng.expovariate(1 / slow_s))
@@ -146,8 +151,8 @@ async def audit(
 
 
 def _note_seen(history: History, name: str, message: Message) -> None:
-    where = f"{message.topic}-{message.partition}"
-    history.add("seen", name, where, message.offset, message.next_offset, value_of(message))
+    partition = f"{message.topic}-{message.partition}"
+    history.add("seen", name, partition, message.offset, message.next_offset, value_of(message))
 
 
 async def read_all(world: World, factory: aio.MessageFactory) -> dict[str, list[Message]]:

@@ -65,17 +65,19 @@ class RecordingEnsemble(MemoryEnsemble):
         if len(words) != 7 or words[2] != "consumers":
             return
         _, _, _, _, what, topic, number = words
-        where = f"{topic}-{number}"
+        partition = f"{topic}-{number}"
         if what == "offsets":
             offset = CommittedOffset.decode(operation.path, operation.data)
-            self._history.add("commit", offset.member, where, offset.offset)
+            self._history.add("commit", offset.member, partition, offset.offset)
             path = "/".join([*words[:4], "assignment", topic, number])
             owner = Assignment.decode(path, self.tree.get(path).data).member
             if owner != offset.member:
-                self._history.add("broken", offset.member, f"commits {where}, which is {owner}'s")
+                self._history.add(
+                    "broken", offset.member, f"commits {partition}, which is {owner}'s"
+                )
         elif what == "owners" and isinstance(operation, Create):  # a claim, not a trouble told
             claim = Owner.decode(operation.path, operation.data)
-            self._history.add("own", claim.member, where, claim.generation)
+            self._history.add("own", claim.member, partition, claim.generation)
 
 
 class SimulatedNetwork(MemoryNetwork):

@@ -57,11 +57,11 @@ async def test_a_lag_that_cannot_be_counted_is_unknown_beside_the_bytes_that_are
 
 
 async def test_what_is_not_kept_any_more_is_no_lag() -> None:
-    where = TopicPartition("t", 0)
-    offsets = {where: CommittedOffset(offset=500)}
+    partition = TopicPartition("t", 0)
+    offsets = {partition: CommittedOffset(offset=500)}
     state = GroupNodes(ConsumerGroup(topics={"t": ""}), {}, {}, offsets, {})
     answers = Answers(3, earliest=600)
-    placement = PartitionPlacement(*where, (Span("b1", 0),))
+    placement = PartitionPlacement(*partition, (Span("b1", 0),))
     row = await progress(cast("Inspector", answers), state, placement, count=True)
     assert (row.committed, row.lag_bytes, row.lag_messages) == (500, 300, 3)
     assert answers.counted == [(600, 900)]

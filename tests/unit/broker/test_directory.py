@@ -26,7 +26,7 @@ def channel(topic_id: str) -> Channel:
 def directory(found: object) -> Any:
     """One that finds ``found`` when it is asked."""
     channels = {WHERE: found} if isinstance(found, Channel) else {}
-    return SimpleNamespace(channels=channels, resolve=lambda where, then, asker: then(found))
+    return SimpleNamespace(channels=channels, resolve=lambda partition, then, asker: then(found))
 
 
 def test_a_channel_is_known_by_its_name_and_its_topics_id() -> None:

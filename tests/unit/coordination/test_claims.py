@@ -190,7 +190,7 @@ def had(found: Mapping[TopicPartition, Claim | CoordinationError]) -> list[Claim
 
 async def owners(coordinator: Coordinator) -> dict[TopicPartition, str]:
     found = await claims.read_partitions(coordinator, Owner, "g", ["t"])
-    return {where: owner.member for where, owner in found.items()}
+    return {partition: owner.member for partition, owner in found.items()}
 
 
 @pytest.mark.parametrize("count", [1, 10, 100])
@@ -220,7 +220,7 @@ async def test_what_others_own_is_watched_and_the_rest_is_had(client, other) -> 
     events: list[WatchEvent] = []
     found = await together(other, "m2", of(20), watch=events.append)
     assert [each.partition for each in had(found)] == of(20)[1::2]
-    assert {where for where, each in found.items() if isinstance(each, StillOwned)} == set(
+    assert {partition for partition, each in found.items() if isinstance(each, StillOwned)} == set(
         of(20)[::2]
     )
     assert await claims.release_together(client, mine[:1]) == [None]
@@ -334,8 +334,8 @@ async def test_a_fault_at_every_call_leaves_one_owner_and_no_orphan(fault: str) 
             await member.survive(member.take)
             found = await claims.read_partitions(other, Owner, "g", ["t"])
             assert found.pop(of(12)[5]).member == "m2"
-            assert {where: owner.generation for where, owner in found.items()} == {
-                where: each.generation for where, each in member.held.items()
+            assert {partition: owner.generation for partition, owner in found.items()} == {
+                partition: each.generation for partition, each in member.held.items()
             }
             assert list(found) == WANTED
             await member.survive(member.release)

@@ -172,8 +172,8 @@ async def test_a_claim_sends_what_the_page_says(client, recorder) -> None:
 async def test_claims_and_releases_of_many_send_what_the_page_says(client, recorder) -> None:
     """Of a partition that nobody has claimed yet; and with the assignment in version 4."""
     claim = await claimed(client)
-    where = TopicPartition("orders", 1)
-    await claims.claim_together(client, "billing", "m1", [where], versions={})
+    partition = TopicPartition("orders", 1)
+    await claims.claim_together(client, "billing", "m1", [partition], versions={})
     assert recorder.told() == block("multi: claim first")
     assert await claims.release_together(client, [claim]) == [None]
     assert recorder.told() == block("multi: release unread")
@@ -240,8 +240,8 @@ def test_plans_are_those_of_the_code(row: list[str]) -> None:
         for number, member in enumerate(holders)
     ]
     subscribed = {name: frozenset(topics) for name, topics in members.items()}
-    current = {where: member for where, member in numbered if member}
-    found = assign(subscribed, [where for where, _ in numbered], current)
+    current = {partition: member for partition, member in numbered if member}
+    found = assign(subscribed, [partition for partition, _ in numbered], current)
     assert plan == {
         topic: [found.get(TopicPartition(topic, n), "") for n in range(len(holders))]
         for topic, holders in last.items()
@@ -285,7 +285,7 @@ def test_the_steps_give_the_plan_of_the_code(seed: int) -> None:
     names = "abcdefg"[: rng.randrange(1, 8)]
     members = {name: frozenset(t for t in topics if rng.random() < 0.7) for name in names}
     everyone = [TopicPartition(topic, p) for topic, n in topics.items() for p in range(n)]
-    last = {where: rng.choice("abcdefgxy") for where in everyone if rng.random() < 0.8}
+    last = {partition: rng.choice("abcdefgxy") for partition in everyone if rng.random() < 0.8}
     assert plan_by_the_steps(members, topics, last) == assign(members, everyone, last)
 
 

@@ -331,30 +331,30 @@ async def test_a_deletion_survives_a_fault_at_every_call(fault: str) -> None:
 
 async def test_a_claim_on_a_deleted_topic_commits_nothing_into_its_namesake(client) -> None:
     """A member slept through the deletion; its generation must not come round again."""
-    where = TopicPartition("t", 0)
+    partition = TopicPartition("t", 0)
     await topics.create_topic(client, "t")
-    slept = await claims.claim(client, "g", "m1", where)
+    slept = await claims.claim(client, "g", "m1", partition)
     done = await commits.commit(client, [(slept, CommittedOffset(offset=500, member="m1"))])
     await topics.delete_topic(client, "t")
     await topics.create_topic(client, "t")
-    fresh = await claims.claim(client, "g", "m2", where)
+    fresh = await claims.claim(client, "g", "m2", partition)
     assert fresh.committed is None
     progress = CommittedOffset(offset=10, member="m2")
     assert (await commits.commit(client, [(fresh, progress)])).stale == ()
-    late = await commits.commit(client, [(done.done[where], CommittedOffset(offset=600))])
-    assert late.stale == (where,)
-    assert await commits.read_offsets(client, "g", ["t"]) == {where: progress}
+    late = await commits.commit(client, [(done.done[partition], CommittedOffset(offset=600))])
+    assert late.stale == (partition,)
+    assert await commits.read_offsets(client, "g", ["t"]) == {partition: progress}
 
 
 async def test_progress_is_reset_on_a_topic_made_anew(client) -> None:
     """Also when the group has not claimed anything of it since."""
-    where = TopicPartition("t", 0)
+    partition = TopicPartition("t", 0)
     await topics.create_topic(client, "t")
-    await claims.claim(client, "g", "m1", where)
+    await claims.claim(client, "g", "m1", partition)
     await topics.delete_topic(client, "t")
     await topics.create_topic(client, "t")
-    await commits.reset_offset(client, "g", where, CommittedOffset(offset=7))
-    assert (await claims.claim(client, "g", "m1", where)).committed == CommittedOffset(offset=7)
+    await commits.reset_offset(client, "g", partition, CommittedOffset(offset=7))
+    assert (await claims.claim(client, "g", "m1", partition)).committed == CommittedOffset(offset=7)
 
 
 async def test_a_touch_that_read_an_old_placement_writes_nothing(

@@ -43,7 +43,7 @@ def resolving(monkeypatch: pytest.MonkeyPatch, ask: Callable[[], list[tuple[str,
     def getaddrinfo(*_: object, flags: int = 0, **__: object) -> list[Any]:
         if flags & socket.AI_NUMERICHOST:
             raise socket.gaierror(socket.EAI_NONAME, "no number")
-        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", where) for where in ask()]
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", address) for address in ask()]
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
 
@@ -76,9 +76,9 @@ def test_all_addresses_of_a_name_have_one_deadline(monkeypatch: pytest.MonkeyPat
         def settimeout(self, seconds: float) -> None:
             given.append(seconds)
 
-        def connect(self, where: tuple[str, int]) -> None:
+        def connect(self, address: tuple[str, int]) -> None:
             now[0] += 3.0
-            raise TimeoutError(f"no answer from {where[0]}")
+            raise TimeoutError(f"no answer from {address[0]}")
 
         def close(self) -> None: ...
 

@@ -359,7 +359,7 @@ class Accumulator:
             return queue.take()
 
     def _drain_topic_of(self, queue: PartitionQueue) -> None:
-        queues = self.topics.get(queue.where.topic)
+        queues = self.topics.get(queue.partition.topic)
         if queues is not None and (queues.appended or queues.shares):
             queues.drain()
 

@@ -97,8 +97,8 @@ class ProducerCore:
             self._follow(queues)
             self._accumulator.open(queues)
 
-    def _make_queue(self, where: TopicPartition) -> PartitionQueue:
-        return PartitionQueue(where, self._new_producer_id, self.config, self._sender.on_ended)
+    def _make_queue(self, partition: TopicPartition) -> PartitionQueue:
+        return PartitionQueue(partition, self._new_producer_id, self.config, self._sender.on_ended)
 
     def _new_producer_id(self) -> int:
         return self._cluster.rng.getrandbits(63) | 1

@@ -67,12 +67,12 @@ class PartitionQueue:
 
     def __init__(
         self,
-        where: TopicPartition,
+        partition: TopicPartition,
         new_producer_id: Callable[[], int],
         config: ProducerConfig,
         on_ended: Callable[[int, int], None],
     ) -> None:
-        self.where = where
+        self.partition = partition
         self.pending: list[SendFuture] = []
         self.in_flight: deque[Batch] = deque()
         self.retry_at = 0.0
@@ -272,7 +272,7 @@ class PartitionQueue:
         self._may_be_copied = False  # the broker has seen this epoch: it refuses earlier ones
         if not batch.done:
             try:
-                batch.resolve(self.where.partition, offset)
+                batch.resolve(self.partition.partition, offset)
             except BaseException:  # a signal handler raised: it is sent again, and answered again
                 batch.unknown = True
                 raise
@@ -390,15 +390,15 @@ class PartitionQueue:
         refusal = self._refusal
         if refusal is not None:
             return type(refusal)(
-                f"{self.where}: not sent within its deadline, since those before it were refused: "
-                f"{refusal}",
+                f"{self.partition}: not sent within its deadline; the broker refused earlier "
+                f"batches: {refusal}",
                 details=refusal.details,
             )
-        return errors.NotSent(f"{self.where}: not sent within its deadline; no broker took it")
+        return errors.NotSent(f"{self.partition}: not sent within its deadline; no broker took it")
 
     def _given_up(self, batch: Batch) -> errors.VqError:
         if batch.unknown or batch.sent:
-            return errors.TimedOut(f"{self.where}: no answer within the deadline")
+            return errors.TimedOut(f"{self.partition}: no answer within the deadline")
         if batch.last_refusal is not None:
             return batch.last_refusal
         return self._not_sent()
@@ -422,7 +422,7 @@ class PartitionQueue:
     def _final_error(self, batch: Batch, error: errors.VqError) -> errors.VqError:
         if not batch.unknown or isinstance(error, errors.OutcomeUnknown):
             return error
-        return errors.TimedOut(f"{self.where}: {error}; an earlier attempt had no answer")
+        return errors.TimedOut(f"{self.partition}: {error}; an earlier attempt had no answer")
 
     def _close_gap(self, gone: Batch) -> None:
         """Renumber the line behind a batch that left without being stored."""
@@ -443,7 +443,7 @@ class PartitionQueue:
                 rest.append(batch)
                 continue
             if not batch.done:
-                self._fail(batch, errors.TimedOut(f"{self.where}: no answer that settles it"))
+                self._fail(batch, errors.TimedOut(f"{self.partition}: no answer that settles it"))
             batch.sent = False  # a late answer changes nothing
         self._may_be_copied = self._may_be_copied or in_doubt
         if self._producer_epoch < PRODUCER_EPOCH_MAX:

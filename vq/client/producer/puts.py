@@ -10,10 +10,10 @@ from vq.remoting.wire_pb2 import PutRequest, PutResponse
 
 def put_header(queue: PartitionQueue, batch: Batch) -> bytes:
     """Return the header of the PUT that carries ``batch``; its body is ``batch.body``."""
-    stamp, where = batch.stamp, queue.where
+    stamp, partition = batch.stamp, queue.partition
     return PutRequest(
-        topic=where.topic,
-        partition=where.partition,
+        topic=partition.topic,
+        partition=partition.partition,
         record_count=len(batch.items),
         crc=batch.crc,
         producer_id=stamp.producer_id,

@@ -78,10 +78,10 @@ class Sender:
         None: nobody leads the partition's group, or no message can be given an id now.
         """
         routes = self._cluster.routes
-        view = routes.topics.get(queue.where.topic)
-        if view is None or queue.where.partition >= len(view.partitions):
+        view = routes.topics.get(queue.partition.topic)
+        if view is None or queue.partition.partition >= len(view.partitions):
             return None
-        group = view.partitions[queue.where.partition].writer_group
+        group = view.partitions[queue.partition.partition].writer_group
         master = None if group is None else routes.master(group)
         if master is None or not self._cluster.ids_ready:
             return None
@@ -94,7 +94,7 @@ class Sender:
         """Turn an answer to a batch into outcomes; the queue's owner calls. See ``puts``."""
         error = apply_answer(queue, batch, answer, self._clock())
         if error is not None and error.refresh_routes:
-            self._loop.call_soon_threadsafe(self._cluster.refresh, queue.where.topic)
+            self._loop.call_soon_threadsafe(self._cluster.refresh, queue.partition.topic)
 
     def on_ended(self, count: int, size: int) -> None:
         """Some messages have their outcome; called by the queues."""
@@ -156,9 +156,9 @@ class Sender:
         except IdsUsedUp:
             pass  # the cluster tells when there are more; each message has its deadline
         except VqError as error:
-            queue.refuse_pending(NotSent(f"{queue.where}: {error}"))
+            queue.refuse_pending(NotSent(f"{queue.partition}: {error}"))
         except Exception:
-            logger.exception("sending from a queue failed", partition=queue.where)
+            logger.exception("sending from a queue failed", partition=queue.partition)
         finally:
             queue.owner = None
 
@@ -183,7 +183,7 @@ class Sender:
         logger.warning(
             "broker does not answer, connecting again",
             broker=connection.address,
-            partition=queue.where,
+            partition=queue.partition,
         )
         connection.close()
 

@@ -1356,8 +1356,8 @@ async def test_the_master_of_a_partition_that_is_not_there_is_nobody(
     factory: aio.MessageFactory,
 ) -> None:
     core = await published(factory)
-    for where in (TopicPartition("t", 9), TopicPartition("gone", 0)):
-        assert core._sender.master_of(core._make_queue(where)) is None
+    for partition in (TopicPartition("t", 9), TopicPartition("gone", 0)):
+        assert core._sender.master_of(core._make_queue(partition)) is None
 
 
 async def test_settings_of_the_topic_are_followed(

@@ -46,7 +46,9 @@ def queues_of(topic: str = "t") -> TopicQueues:
     queues = TopicQueues(
         topic,
         "id",
-        lambda where: PartitionQueue(where, lambda: 7, ProducerConfig(), lambda _, __: None),
+        lambda partition: PartitionQueue(
+            partition, lambda: 7, ProducerConfig(), lambda _, __: None
+        ),
         partitioner=None,
         first_turn=0,
     )
@@ -386,7 +388,7 @@ def test_messages_keep_their_order_whichever_way_they_come() -> None:
     (keyed,) = {each.partition for each in order if each.partition >= 0}
     assert all(each in made.queues()[keyed].pending for each in order if each.partition >= 0)
     assert sum(each in made.queues()[keyed].pending for each in order if each.partition < 0)
-    turns = [next(q.where.partition for q in made.queues() if order[n] in q.pending)
+    turns = [next(q.partition.partition for q in made.queues() if order[n] in q.pending)
              for n in (0, 3, 6, 9)]  # fmt: skip
     assert turns == [0, 1, 0, 1]
 
@@ -469,7 +471,7 @@ def test_a_thread_that_waits_claims_the_queue_of_its_message() -> None:
     assert not made.enter(queue), "the sender leaves it alone"
     other, meanwhile = made.append_waited(Message("t", b"x"), None)
     assert other is not queue
-    meanwhile.partition = queue.where.partition
+    meanwhile.partition = queue.partition.partition
     assert not made.claim(queue, meanwhile), "and so does another thread"
     assert wakes == [], "whoever leads passes the lead"
     made.leave(queue, future)

@@ -133,8 +133,8 @@ class Producer:
     def wake(self) -> None:
         self.woken += 1
 
-    def queue(self, where: Any) -> PartitionQueue:
-        return PartitionQueue(where, lambda: 7, ProducerConfig(), self.accumulator.give_back)
+    def queue(self, partition: Any) -> PartitionQueue:
+        return PartitionQueue(partition, lambda: 7, ProducerConfig(), self.accumulator.give_back)
 
     def connect(self, _: Address) -> Any:
         self.made.append(ScriptedConnection(lambda request: self.act(request)))

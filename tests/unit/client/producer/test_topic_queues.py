@@ -25,8 +25,8 @@ def queues_of(
     first_turn: int = 0,
     **settings: Any,
 ) -> TopicQueues:
-    def make(where: TopicPartition) -> PartitionQueue:
-        return PartitionQueue(where, lambda: 1, ProducerConfig(), lambda *_: None)
+    def make(partition: TopicPartition) -> PartitionQueue:
+        return PartitionQueue(partition, lambda: 1, ProducerConfig(), lambda *_: None)
 
     queues = TopicQueues("t", "id", make, partitioner=partitioner, first_turn=first_turn)
     update(queues, partitions, writable, **settings)
@@ -174,9 +174,9 @@ def test_keys_go_by_all_partitions_or_by_those_before() -> None:
     seen: list[int] = []
     make = queues._make_queue
 
-    def looking(where: TopicPartition) -> PartitionQueue:
+    def looking(partition: TopicPartition) -> PartitionQueue:
         seen.append(queues.partition_of("a"))
-        return make(where)
+        return make(partition)
 
     queues._make_queue = looking
     update(queues, 8)
