@@ -1,7 +1,7 @@
-/* The accumulator's append, compiled: vq/client/producer/accumulator.py has the same in Python and
- * says what it is for. Nothing here runs without the interpreter lock, and from the look at a topic
- * and at the space left to the append nothing can run Python code: whoever takes a topic away and
- * drains it afterwards misses nothing, and no byte of the space is counted twice.
+/* The accumulator's append, compiled. vq/client/producer/accumulator.py has the same in Python and
+ * explains it. All of this runs under the interpreter lock. Between the look-up of a topic (and of
+ * the space left) and the append, no Python code can run: so a thread that removes a topic and then
+ * drains it misses no message, and no byte of the space is counted twice.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -13,12 +13,12 @@ enum { TOPIC, CONTENT, TAG, KEY, HEADERS, FIELDS_READ };
 /* vq.limits.TIMEOUT_S_MAX. */
 #define TIMEOUT_S_MAX 1e6
 
-/* Slots of vq.client.future.SendFuture that are filled here. */
+/* Slots of vq.client.future.SendFuture that this file fills. */
 enum { F_CONTENT, F_HEAD, F_CALLBACK, F_DEADLINE, F_OUTCOME, F_WAITERS, F_SIZE, F_PARTITION, F_COUNT };
 static const char *const future_slots[F_COUNT] = {"content", "head",    "callback", "deadline",
                                                   "outcome", "waiters", "size",     "partition"};
 
-/* Slots of vq.client.producer.topic_queues.TopicQueues that are read here. */
+/* Slots of vq.client.producer.topic_queues.TopicQueues that this file reads. */
 enum { Q_APPENDED, Q_CONTENT_BYTES_MAX, Q_COUNT };
 static const char *const queues_slots[Q_COUNT] = {"appended", "content_bytes_max"};
 
@@ -36,14 +36,14 @@ typedef struct {
     Py_ssize_t queues_at[Q_COUNT];
     double timeout;
     Py_ssize_t space;
-    Py_ssize_t overhead; /* bytes counted for a message beside its own */
+    Py_ssize_t overhead; /* bytes counted for a message in addition to its own */
     char awake;
     char closed;
 } appender_t;
 
-/* Making one ----------------------------------------------------------------------------------- */
+/* Construction --------------------------------------------------------------------------------- */
 
-/* Where a type with __slots__, its own or inherited, keeps one of them; -1 with an exception. */
+/* The offset of a slot in a type that has it or inherits it; -1 with an exception. */
 static Py_ssize_t slot_offset(PyTypeObject *type, const char *name)
 {
     PyObject *found = PyObject_GetAttrString((PyObject *)type, name);
@@ -200,7 +200,7 @@ static PyObject *slot_of(appender_t *self, PyObject *queues, int slot)
     return *(PyObject **)((char *)queues + self->queues_at[slot]);
 }
 
-/* Return the list that takes a content of this size for a topic now, borrowed; NULL: none does. */
+/* Return a borrowed list to which a content of this size may be appended now; NULL: there is none. */
 static PyObject *open_list(appender_t *self, PyObject *topic, Py_ssize_t size)
 {
     PyObject *queues = PyDict_GetItemWithError(self->topics, topic);
@@ -213,8 +213,7 @@ static PyObject *open_list(appender_t *self, PyObject *topic, Py_ssize_t size)
     return size > PyLong_AsSsize_t(most) ? NULL : items;
 }
 
-/* Tell the sender that there is something; -1 with an exception. When a signal handler raised, it is
- * told all the same. */
+/* Wake the sender; -1 with an exception. If a signal handler raises, wake the sender nevertheless. */
 static int wake_sender(appender_t *self)
 {
     PyObject *woken = PyObject_CallNoArgs(self->wake);
@@ -261,7 +260,7 @@ static PyObject *appender_append(appender_t *self, PyObject *const *args, Py_ssi
         }
     }
     PyObject *future = NULL, *deadline = NULL, *size = NULL;
-    Py_INCREF(head); /* what follows may run Python code */
+    Py_INCREF(head); /* the calls below may run Python code */
     Py_ssize_t bytes = size_of(content, head);
     if (bytes >= 0)
         size = PyLong_FromSsize_t(bytes);

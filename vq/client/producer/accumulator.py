@@ -1,11 +1,11 @@
-"""The accumulator: takes messages from any thread, within one bound of memory, for the sender.
+"""The accumulator: keeps the messages of any thread for the sender, within one bound of memory.
 
     append ── plain, and space left? ── its topic's list ── wake the sender, if it sleeps
-      └─ no: append_any says what is wrong, waits for space, asks which partition a key belongs to
+      └─ no: append_any checks the message, waits for space, finds the partition of a key
 
-``append`` runs for every message in its caller's thread, so it is there twice, like the record
-codec: in Python, the reference, and compiled in ``_accumulator.c``, which is built at install time
-where a C compiler is found and then takes its place.
+``append`` runs for every message in its caller's thread. So it exists twice, like the record codec:
+in Python, the reference, and compiled in ``_accumulator.c``. If the installer finds a C compiler,
+it builds the compiled one, which is then used.
 """
 
 import threading
@@ -32,12 +32,12 @@ from vq.store import codec
 
 try:
     from vq.client.producer import _accumulator
-except ImportError:  # nothing compiled it
+except ImportError:  # it was not compiled
     _accumulator = None  # type: ignore[assignment]
 
 #: Whether the compiled ``append`` is in use.
 COMPILED: Final = _accumulator is not None
-#: Whether all that clients run for every message is compiled: this and the record codec.
+#: Whether all loops that clients run per message are compiled: this one and the record codec.
 LOOPS_COMPILED: Final = COMPILED and codec.COMPILED
 
 F = TypeVar("F", bound=SendFuture)
@@ -49,10 +49,10 @@ class Appender(Protocol):
     """Appends plain messages: the part of the accumulator that runs for each of them.
 
     Attributes:
-        topics: What may be appended to, by name.
-        space: Bytes that are left in the buffer. It may go below 0 by one message.
-        awake: The sender knows that there is something; cleared by it before it drains.
-        closed: Nothing is appended any more.
+        topics: The published topics, by name.
+        space: Free bytes of the buffer. It may go below 0 by one message.
+        awake: The sender will drain soon; it clears this before it drains.
+        closed: No message may be appended any more.
     """
 
     @property
@@ -67,19 +67,19 @@ class Appender(Protocol):
     def append(
         self, message: Message, callback: SendCallback | None, timeout: float | None, /
     ) -> SendFuture | None:
-        """Append a plain message to its topic's list; None: it was not, and nothing happened.
+        """Append a plain message to its topic's list; return None, without effect, if it is not.
 
-        Plain is a message without key and headers, with a tag seen before or none, that its topic
-        takes and the buffer has space for. Any thread.
+        A plain message has no key and no headers, and no tag or a known one. Its topic accepts its
+        size and the buffer has space for it. Any thread.
 
         Args:
-            message: What to send.
+            message: The message to send.
             callback: Called with the outcome.
             timeout: Seconds until there must be an outcome; None: as configured.
         """
 
     def use(self, count: int, /) -> None:
-        """Take so many bytes of the space, give them back when negative; the lock is held."""
+        """Use so many bytes of the space; a negative count frees them. The caller has the lock."""
 
 
 class PythonAppender:
@@ -130,7 +130,7 @@ class PythonAppender:
             head = self._heads_of_tags.get(tag) if type(tag) is str else None
             if head is None:
                 return None
-        future = _new(self._future)  # what SendFuture(...) does, without a call
+        future = _new(self._future)  # the same as SendFuture(...), without the call of __init__
         future.content = content
         future.head = head
         future.callback = callback
@@ -153,7 +153,7 @@ class PythonAppender:
         if not self.awake:
             try:
                 self._wake()
-            except BaseException:  # a signal handler raised: the sender is told all the same
+            except BaseException:  # a signal handler raised: wake the sender nevertheless
                 self._wake()
                 raise
         return future
@@ -172,17 +172,18 @@ def make_appender(
     space: int,
     future: type[SendFuture] = SendFuture,
 ) -> Appender:
-    """Return an appender without topics, compiled where it can be.
+    """Return an appender without topics, the compiled one if it was built.
 
     Args:
-        lock: Held by whoever changes ``topics``, drains or uses space. The compiled ``append``
-            needs none: nothing else runs from its look at the topic to the append.
+        lock: A caller holds it while it changes ``topics``, drains or uses space. The compiled
+            ``append`` needs no lock: no other code runs between its look-up of the topic and the
+            append.
         clock: Monotonic time.
-        timeout_s: Seconds that a message has, where its send names none.
-        wake: Tells the sender that there is something, and sets ``awake``.
-        heads_of_tags: Heads of tags that were checked before; others are not plain.
+        timeout_s: Seconds until there must be an outcome, for a send without a time-out.
+        wake: Wakes the sender and sets ``awake``.
+        heads_of_tags: Heads of known tags; a message with another tag is not plain.
         space: Bytes of the buffer.
-        future: What is made for each message.
+        future: The class of the future that is made for each message.
     """
     if not COMPILED:
         return PythonAppender(lock, clock, timeout_s, wake, heads_of_tags, space, future)
@@ -200,16 +201,16 @@ def make_appender(
 
 
 class Accumulator:
-    """What one producer was given and has not seen to its end, by topic, and the space it takes.
+    """The messages of one producer that have no outcome yet, by topic, and the space they use.
 
-    ``append`` and ``append_any`` may be called from any thread; the others say who calls them.
-    A message goes to ``append`` first, and to ``append_any`` if it was not plain.
+    Any thread may call ``append`` and ``append_any``; the other methods say who calls them. A
+    caller tries ``append`` first, and ``append_any`` if the message is not plain.
 
     Attributes:
         append: See ``Appender.append``.
         lock: Guards the topics, their queues' ``owner`` and ``pending``, and the space. Reentrant:
-            a finalizer or a signal handler may run anywhere, and append.
-        topics: The published topics; changed under the lock.
+            a finalizer or a signal handler may run anywhere and append.
+        topics: The published topics; they change under the lock.
     """
 
     def __init__(
@@ -221,14 +222,14 @@ class Accumulator:
         every_plain: bool = True,
         future: type[SendFuture] = SendFuture,
     ) -> None:
-        """Make an empty one on the sender's thread, which must never wait for space.
+        """Make an empty accumulator on the sender's thread, which must never wait for space.
 
         Args:
             config: Deadlines and the size of the buffer.
             clock: Monotonic time.
-            wake: Tells the sender that there is something; any thread.
-            every_plain: Messages without a key take turns; otherwise none is plain.
-            future: What is made for each message.
+            wake: Wakes the sender; any thread.
+            every_plain: Messages without a key go round robin; False: no message is plain.
+            future: The class of the future that is made for each message.
         """
         self.lock = threading.RLock()
         self._held_here: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined]
@@ -265,20 +266,20 @@ class Accumulator:
         """Append any message.
 
         Args:
-            message: What to send.
+            message: The message to send.
             callback: Called on the sender's loop with the outcome.
             timeout: Seconds until there must be an outcome; None: as configured.
-            block: Wait while the buffer is full, at most until the send's deadline; never on the
-                sender's own thread, which alone makes space.
+            block: Wait while the buffer is full, at most until the send's deadline. The sender's
+                own thread never waits, because only this thread frees space.
 
         Raises:
-            InvalidArgument, MessageTooLarge: The message is unusable; nothing was appended.
-            NotPublished: The topic was not published by this producer, or was deleted since.
+            InvalidArgument, MessageTooLarge: The message is invalid; nothing was appended.
+            NotPublished: This producer has not published the topic, or it was deleted since.
             InvalidState: The producer is closed.
-            BufferFull: No space until the deadline (at once, without ``block``, and for a finalizer
-                or a signal handler that interrupted another use of the producer in its thread).
+            BufferFull: There was no space until the deadline. Raised at once without ``block``, and
+                in a finalizer or signal handler that interrupted a call of the same producer.
         """
-        block = block and not self._held_here()  # waiting would give up the lock of both uses
+        block = block and not self._held_here()  # waiting would release the interrupted call's lock
         future, _ = self._append(self._future, message, callback, timeout, block=block)
         self.wake_sender()
         return future
@@ -286,13 +287,14 @@ class Accumulator:
     def append_waited(
         self, message: Message, timeout: float | None
     ) -> tuple[PartitionQueue, BlockingSendFuture]:
-        """Append a message whose thread waits for the outcome; return its queue and future.
+        """Append the message of a blocking send; return its queue and future.
 
-        The thread may be the one that sends it, so the sender is not woken: ``claim`` comes next.
+        The sender is not woken, because the calling thread may send the message: it calls ``claim``
+        next.
 
         Raises:
-            InvalidState: A finalizer or a signal handler that interrupted another use of the
-                producer in its thread would wait for itself.
+            InvalidState: A finalizer or a signal handler that interrupted a call of the same
+                producer would wait for itself.
             VqError: See ``append_any``.
         """
         if self._held_here():
@@ -331,19 +333,18 @@ class Accumulator:
             if self._appender.space <= 0:
                 self._wait_for_space(future.deadline, block=block)
             if self._published(topic) is not queues:
-                raise NotPublished(f"topic {topic} was deleted and made again meanwhile")
+                raise NotPublished(f"topic {topic} was deleted and created again meanwhile")
             if make is BlockingSendFuture and future.partition < 0:
-                future.partition = queues.next_turn()
+                future.partition = queues.next_partition()
             queues.directed |= future.partition >= 0
             queues.appended.append(future)
             self._appender.use(future.size + MESSAGE_OVERHEAD_BYTES)
         return future, queues
 
     def claim(self, queue: PartitionQueue, future: BlockingSendFuture) -> bool:
-        """Have the thread of ``future`` lead a queue: ``take``, send, ``leave``.
+        """Let the thread of ``future`` lead a queue; it then takes, sends and leaves.
 
-        False: somebody else is at it, the sender or another thread, and carries the message or
-        passes the lead.
+        Return False if the queue has another owner, which sends the message or passes the lead.
         """
         with self.lock:
             self._drain_topic_of(queue)
@@ -353,7 +354,7 @@ class Accumulator:
             return claimed
 
     def take(self, queue: PartitionQueue) -> list[BlockingSendFuture]:
-        """Return what the thread that leads a queue shall send."""
+        """Return the messages that the thread which leads a queue sends now."""
         with self.lock:
             self._drain_topic_of(queue)
             return queue.take()
@@ -364,13 +365,13 @@ class Accumulator:
             queues.drain()
 
     def leave(self, queue: PartitionQueue, future: BlockingSendFuture) -> None:
-        """Give back a queue if the thread of ``future`` has it; its next owner is told."""
+        """Release a queue if the thread of ``future`` owns it, and wake its next owner."""
         with self.lock:
             if queue.owner is future and queue.leave():
                 self.wake_sender()
 
-    def forsake(self, queue: PartitionQueue, future: BlockingSendFuture) -> None:
-        """The thread of ``future`` goes away: the sender carries its message."""
+    def hand_to_sender(self, queue: PartitionQueue, future: BlockingSendFuture) -> None:
+        """Release a queue whose thread leaves without an outcome: the sender takes over."""
         with self.lock:
             future.leads = False
             if queue.owner is future:
@@ -378,20 +379,20 @@ class Accumulator:
             self.wake_sender()
 
     def wake_sender(self) -> None:
-        """Have the sender look at what there is, unless it is about to."""
+        """Schedule a run of the sender, unless one is scheduled."""
         try:
             if self.awake:
                 return
             self.awake = True
             self._wake()
-        except BaseException:  # a signal handler raised, perhaps before the sender was told
+        except BaseException:  # a signal handler raised, perhaps before the sender was woken
             self.awake = False
-            self._wake()  # other threads count on it by now
+            self._wake()  # other threads saw ``awake`` and rely on it
             raise
 
     @property
     def awake(self) -> bool:
-        """Whether the sender is about to look; it says so no more before it does."""
+        """Whether a run of the sender is scheduled; the sender clears it before it looks."""
         return self._appender.awake
 
     @awake.setter
@@ -399,14 +400,14 @@ class Accumulator:
         self._appender.awake = awake
 
     def give_back(self, count: int, size: int) -> None:
-        """Some messages have their outcome: ``size`` bytes as counted by their futures."""
+        """Free the space of ``count`` messages that have their outcome, ``size`` bytes together."""
         with self.lock:
             self._appender.use(-size - count * MESSAGE_OVERHEAD_BYTES)
             if self._waiting:
                 self._space_came.notify_all()
 
     def has_space(self) -> bool:
-        """Return whether ``append_any`` would not have to wait now."""
+        """Return whether ``append_any`` would find space now."""
         return self._appender.space > 0
 
     def _published(self, topic: object) -> TopicQueues:
@@ -416,7 +417,7 @@ class Accumulator:
         if not isinstance(topic, str):
             raise InvalidArgument(f"topic {topic!r} is {type(topic).__name__}; give text")
         if queues is None:
-            raise NotPublished(f"topic {topic!r} was not published by this producer")
+            raise NotPublished(f"this producer has not published topic {topic!r}")
         return queues
 
     def _head_of(
@@ -430,9 +431,9 @@ class Accumulator:
         return known or self._heads.of_tag(tag)
 
     def _wait_for_space(self, deadline: float, *, block: bool) -> None:
-        """Return once there is space; the lock is held. Half the buffer must drain before that."""
+        """Wait until half of the buffer is free; the caller has the lock."""
         if threading.get_ident() == self._sender_thread:
-            block = False  # waiting here would keep the sender from making space
+            block = False  # waiting here would keep the sender from freeing space
         buffer_bytes = self._config.buffer_bytes
         self._waiting += 1
         try:
@@ -440,8 +441,8 @@ class Accumulator:
                 left = deadline - self._clock()
                 if not block or left <= 0 or not self._space_came.wait(left):
                     raise BufferFull(
-                        f"messages of {buffer_bytes - self._appender.space} bytes wait already, "
-                        f"buffer_bytes is {buffer_bytes}"
+                        f"the buffer is full: messages use {buffer_bytes - self._appender.space} "
+                        f"bytes, buffer_bytes is {buffer_bytes}"
                     )
                 if self._closed:
                     raise InvalidState(self._closed)
@@ -450,30 +451,30 @@ class Accumulator:
 
     # The sender -------------------------------------------------------------------------------
     def drain(self) -> None:
-        """Hand all that was appended to the queues of its partitions."""
+        """Move all appended messages to the queues of their partitions."""
         with self.lock:
             for queues in self.topics.values():
                 if queues.appended or queues.shares:
                     queues.drain()
 
     def enter(self, queue: PartitionQueue) -> bool:
-        """Take a queue for the sender; False while a blocking sender has it."""
+        """Make the sender the owner of a queue; return False while a blocking sender owns it."""
         with self.lock:
             return queue.enter()
 
     def drop_late(self, queue: PartitionQueue, now: float) -> None:
-        """Report what waits past its deadline in a queue that a blocking sender has."""
-        with self.lock:  # that thread takes out of ``pending``, too
+        """Fail late messages in a queue that a blocking sender owns."""
+        with self.lock:  # that thread removes messages from ``pending``, too
             late = queue.take_late(now)
-        queue.tell_late(late)
+        queue.fail_late(late)
 
     def open(self, queues: TopicQueues) -> None:
-        """Let messages be appended to a topic."""
+        """Accept messages for a topic from now on."""
         with self.lock:
             self.topics[queues.topic] = queues
 
     def remove(self, queues: TopicQueues, error: VqError) -> list[PartitionQueue]:
-        """Give up a topic: nothing is appended any more. Return its queues, to be closed."""
+        """Accept no more messages for a topic; return its queues, which the caller closes."""
         with self.lock:
             self.topics.pop(queues.topic, None)
             queues.drain()
@@ -482,19 +483,19 @@ class Accumulator:
         return queues.queues
 
     def close(self, why: str) -> None:
-        """Refuse everything from now on; who waits for space is told. What was taken stays."""
+        """Refuse new messages and end all waits for space; accepted messages stay."""
         with self.lock:
-            self.refuse(why)
+            self.mark_closed(why)
             self._space_came.notify_all()
 
-    def refuse(self, why: str) -> None:
-        """Do so without the lock: in the child of a fork nobody may be there to release it."""
+    def mark_closed(self, why: str) -> None:
+        """Refuse new messages, without the lock: in the child of a fork its holder is gone."""
         self._closed = why
         self._appender.closed = True
 
     @property
     def closed(self) -> str:
-        """Why nothing is appended any more; empty while it is open."""
+        """Why messages are refused; empty while it is open."""
         return self._closed
 
     def queues(self) -> list[PartitionQueue]:
@@ -515,6 +516,8 @@ def _as_bytes(content: object) -> bytes:
             f"content {shown} is {type(content).__name__}; give bytes (text: content.encode())"
         )
     try:
-        return bytes(memoryview(content))  # the bytes themselves, whatever a derived type makes up
+        return bytes(
+            memoryview(content)
+        )  # the stored bytes, even if a subclass overrides __bytes__
     except ValueError as error:
         raise InvalidArgument(f"content cannot be read: {error}") from error

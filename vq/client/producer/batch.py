@@ -1,4 +1,4 @@
-"""One batch of a producer: its records as bytes, and the futures that wait for it."""
+"""One batch of a producer: its encoded records and its futures."""
 
 import math
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ _content = attrgetter("content")
 _deadline = attrgetter("deadline")
 _head = attrgetter("head")
 _size = attrgetter("size")
-#: Stands in a batch for messages that were given up while their records were on the wire.
-_NOBODY = SendFuture(b"", None, None, math.inf)
-_NOBODY.outcome = SendResult(-1, -1, 0)
+#: The place-holder for messages that expired while their records were on the wire.
+_EXPIRED = SendFuture(b"", None, None, math.inf)
+_EXPIRED.outcome = SendResult(-1, -1, 0)
 
 
 def _encode(items: list[SendFuture], ids: list[int]) -> tuple[bytes, list[int]]:
@@ -31,15 +31,15 @@ class Batch:
 
     Attributes:
         count: How many of its messages have no outcome yet.
-        size: What they take in the buffer, as ``bytes_of``.
-        deadline: The earliest of theirs.
-        stamp: Recognises a resend; changed only while no copy under the old one may count.
-        attempts: How often it was put on the wire.
-        sent: It is on the wire of a live connection, the answer is awaited.
-        unknown: Some attempt ended without an answer, so a copy may be stored.
-        error: It was refused for good; kept until it stands first in line.
-        stored: The broker said that it has it, and its futures have their outcome.
-        telling: Some of its futures may have their offset already.
+        size: Their bytes in the buffer, as ``bytes_of`` counts.
+        deadline: The earliest deadline of its messages.
+        stamp: Identifies a resend. It changes only while no copy with the old stamp may be stored.
+        attempts: How often it was sent.
+        sent: It was sent on a live connection and has no answer yet.
+        unknown: An attempt ended without an answer, so the broker may have stored it.
+        error: Why it was refused for good; kept until all earlier batches have left.
+        stored: The broker confirmed it, and its futures have their outcome.
+        resolving: Some of its futures may have their offset already.
         done: All its futures have their outcome.
     """
 
@@ -54,12 +54,12 @@ class Batch:
         "ids",
         "items",
         "last_refusal",
+        "resolving",
         "sent",
         "size",
         "sizes",
         "stamp",
         "stored",
-        "telling",
         "unknown",
     )
 
@@ -76,22 +76,22 @@ class Batch:
         self.sent = False
         self.unknown = False
         self.stored = False
-        self.telling = False
+        self.resolving = False
         self.done = False
         self.error: VqError | None = None
         self.last_refusal: VqError | None = None
 
     def resolve(self, partition: int, offset: int) -> None:
-        """Give every future its offset, the first record being at ``offset``; run callbacks.
+        """Give every future its offset and run its callback; the first record is at ``offset``.
 
-        May be called again when it was interrupted before ``done``.
+        If a signal handler interrupts it before ``done``, the caller may call it again.
         """
         results = places(partition, offset, self.sizes, self.ids)
         try:
-            if self.telling:
-                self._tell_rest(results)
+            if self.resolving:
+                self._resolve_rest(results)
             else:
-                self.telling = True
+                self.resolving = True
                 for item, result in zip(self.items, results, strict=True):
                     item.outcome = result
                     callback = item.callback
@@ -103,12 +103,12 @@ class Batch:
                     if item.waiters is not None:
                         item.wake()
         except BaseException:  # a signal handler raised between two messages
-            self._tell_rest(results)
+            self._resolve_rest(results)
             self.done = True
             raise
         self.done = True
 
-    def _tell_rest(self, results: list[SendResult]) -> None:
+    def _resolve_rest(self, results: list[SendResult]) -> None:
         for item, result in zip(self.items, results, strict=True):
             if item.outcome is None:
                 item.succeed(result)
@@ -122,29 +122,29 @@ class Batch:
             self.done = all(item.outcome is not None for item in self.items)
 
     def forget(self) -> None:
-        """Keep the bytes alone: all messages were told, and count in no buffer any more."""
-        self.items = [_NOBODY] * len(self.items)
+        """Drop the futures, which all have an outcome, and keep the bytes for a resend."""
+        self.items = [_EXPIRED] * len(self.items)
 
     def expire(self, now: float, *, drop: bool) -> list[SendFuture]:
-        """Take out the messages whose deadline has passed; return them, without an outcome yet.
+        """Remove and return the messages whose deadline has passed; they have no outcome yet.
 
-        With ``drop`` their records go too: no copy of this batch may be under way. Otherwise the
-        bytes stay as they were sent, and nobody waits for those records any more. At least one
-        message must have time left.
+        With ``drop``, also remove their records; no copy of this batch may be under way. Otherwise
+        keep the bytes as they were sent, with place-holders for the removed messages. At least
+        one message must have time left.
         """
         late = [item for item in self.items if item.deadline <= now]
         if drop:
             kept = [
                 (item, number)
                 for item, number in zip(self.items, self.ids, strict=True)
-                if item.deadline > now and item is not _NOBODY
+                if item.deadline > now and item is not _EXPIRED
             ]
             self.items = [item for item, _ in kept]
             self.ids = [number for _, number in kept]
             self.body, self.sizes = _encode(self.items, self.ids)
             self.crc = google_crc32c.value(self.body)
         else:
-            self.items = [item if item.deadline > now else _NOBODY for item in self.items]
+            self.items = [item if item.deadline > now else _EXPIRED for item in self.items]
         self.deadline = min(map(_deadline, self.items))
         self.count -= len(late)
         self.size -= bytes_of(late)
@@ -166,5 +166,5 @@ def fail_all(items: list[SendFuture], error: VqError) -> None:
 
 
 def bytes_of(items: Sequence[SendFuture]) -> int:
-    """Return the bytes of messages: payloads, and tags, keys and headers as they are encoded."""
+    """Return the bytes of messages: payloads and encoded tags, keys and headers."""
     return sum(map(_size, items))

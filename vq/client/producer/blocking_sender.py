@@ -1,18 +1,18 @@
 """``send_sync`` without the event loop: the caller's own thread does the round trip.
 
-Handing a message to another thread and waiting for its answer costs two thread switches, about as
-much as the round trip. So a thread claims the queue of its partition, if nothing else comes before
-its message, and *leads*: it sends what blocking senders wait for as one batch, over a connection
-that no other thread uses, and applies the answer. The others sleep; one that comes meanwhile is
-given the lead next.
+Handing a message to the loop's thread and waiting for the answer costs two thread switches, about
+as much as the round trip. So a thread claims the queue of its partition, if only blocking sends are
+before its message, and *leads*: it sends the messages of all blocking senders as one batch over a
+connection of its own, and applies the answer. The other threads sleep. When the leader leaves, the
+thread of the first waiting message takes the lead.
 
     thread 1   lead ── batch(1) ──▶ ◀── answer ── pass the lead ──▶ returns
     thread 2       sleeps ························ lead ── batch(2, 3) ──▶ ◀── answer ──▶ returns
     thread 3            sleeps ···················································▶ returns
 
-Messages with callbacks are never sent here: their outcome is told on the loop. Whatever is not
-plainly stored (a refusal, a cut, a time-out) stays in the queue, and the sender on the loop goes on
-with the same stamps.
+Messages with callbacks are not sent here: callbacks run on the loop. A batch that is not stored at
+once (a refusal, a cut connection, a time-out) stays in the queue, and the sender on the loop sends
+it again with the same stamp.
 """
 
 import math
@@ -31,10 +31,9 @@ from vq.remoting.blocking_connection import BlockingConnection
 from vq.remoting.format import Command
 from vq.remoting.frames import Frame
 
-#: A broker that has not answered for so long is left to the loop, which connects anew; a queue is
-#: claimed no longer than that.
+#: The longest exchange. After it the thread leaves the batch to the loop, which connects again.
 _PATIENCE_S = 10.0
-#: Connections to one broker; threads that find all of them in use leave their message to the loop.
+#: Connections to one broker. If all are in use, a thread leaves its message to the loop.
 _CONNECTIONS_MAX = 4
 
 
@@ -42,7 +41,7 @@ class BlockingConnections:
     """Connections for threads, each used by one at a time. Any thread.
 
     Args:
-        connect: Makes one to an address; it connects when it is first used.
+        connect: Makes a connection to an address; it connects at its first use.
     """
 
     def __init__(self, connect: Callable[[Address], BlockingConnection]) -> None:
@@ -53,7 +52,7 @@ class BlockingConnections:
         self._closed = False
 
     def borrow(self, address: Address) -> BlockingConnection | None:
-        """Return a connection that nobody uses, None when there are enough already."""
+        """Return a connection that no thread uses; None at the bound, or when closed."""
         with self._lock:
             if self._closed or list(self._in_use.values()).count(address) >= _CONNECTIONS_MAX:
                 return None
@@ -63,7 +62,7 @@ class BlockingConnections:
             return connection
 
     def give_back(self, connection: BlockingConnection) -> None:
-        """Take one back, for the next thread."""
+        """Make a borrowed connection available to the next thread."""
         with self._lock:
             address = self._in_use.pop(connection)
             if self._closed:
@@ -72,14 +71,14 @@ class BlockingConnections:
                 self._idle.setdefault(address, []).append(connection)
 
     def keep_only(self, addresses: set[Address]) -> None:
-        """Close the idle connections to everybody else."""
+        """Close the idle connections to all other addresses."""
         with self._lock:
             for address in self._idle.keys() - addresses:
                 for connection in self._idle.pop(address):
                     connection.close()
 
     def close(self) -> None:
-        """Close all; one in use is interrupted, and closed when its thread gives it back."""
+        """Close all connections; interrupt those in use, which close when given back."""
         with self._lock:
             self._closed = True
             for idle in self._idle.values():
@@ -94,11 +93,12 @@ class BlockingSender:
     """Sends messages from their own threads. Any thread.
 
     Args:
-        accumulator: Where the messages are.
-        connections: Ways to the brokers.
+        accumulator: Holds the messages.
+        connections: Connections to the brokers.
         now: Monotonic time.
-        master_of: Where a queue's batches go now, None: nobody takes them, or no ids can be made.
-        take_ids: Gives new message ids.
+        master_of: Returns the broker for a queue's batches; None: it has no master now, or no ids
+            can be made.
+        take_ids: Returns new message ids.
         apply_answer: Turns an answer into outcomes.
     """
 
@@ -120,7 +120,7 @@ class BlockingSender:
         self._apply_answer = apply_answer
 
     def send(self, queue: PartitionQueue, future: BlockingSendFuture) -> None:
-        """Return once a message that was appended has its outcome; its own thread calls."""
+        """Return once an appended message has its outcome; the sending thread calls it."""
         accumulator = self._accumulator
         try:
             future.leads = True
@@ -128,18 +128,18 @@ class BlockingSender:
                 if accumulator.claim(queue, future):
                     self._lead(queue, future)
                 elif not future.sleep(future.deadline - self._now()):
-                    accumulator.wake_sender()  # it gives up what is late
+                    accumulator.wake_sender()  # the sender fails late messages
                     future.sleep(math.inf)
-        finally:  # a signal handler may have raised; or it was late just when it got the lead
-            future.leads = False  # first: what follows may be interrupted as well
+        finally:  # a signal handler raised, or the message expired just as it got the lead
+            future.leads = False  # first: a signal handler may interrupt the next lines as well
             if future.outcome is None or queue.owner is future:
-                accumulator.forsake(queue, future)
+                accumulator.hand_to_sender(queue, future)
 
     def _lead(self, queue: PartitionQueue, future: BlockingSendFuture) -> None:
-        """Send what waits here, and leave the queue."""
+        """Send one batch of waiting messages and leave the queue."""
         try:
             if queue.shared:
-                time.sleep(0)  # those just answered come back in a moment: let them come along
+                time.sleep(0)  # let the threads just answered append again, to share this batch
             items = self._accumulator.take(queue)
             master = self._master_of(queue)
             connection = None if master is None else self._connections.borrow(master)
@@ -163,7 +163,7 @@ class BlockingSender:
         try:
             ids = self._take_ids(len(items))
         except VqError:
-            return  # the loop meets the same, and tells the messages
+            return  # the sender on the loop gets the same error and fails the messages
         batch = queue.batch_of(items, ids)
         answer: Frame | VqError | None = None
         try:

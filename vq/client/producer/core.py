@@ -1,4 +1,4 @@
-"""The producer's core: one accumulator, one sender on the loop, a blocking sender beside it.
+"""The producer's core: one accumulator, one sender on the loop and one blocking sender.
 
 caller's thread                                   loop
 accumulator.append, append_any ─────────────────▶ sender ─▶ broker
@@ -26,12 +26,12 @@ _CLOSED = "the producer is closed"
 class ProducerCore:
     """One producer: one producer id and one queue of batches per partition.
 
-    ``append``, ``append_any`` and ``send_blocking`` may be called from any thread; everything else
-    belongs to the loop.
+    Any thread may call ``append``, ``append_any`` and ``send_blocking``; all other methods run on
+    the loop.
 
     Attributes:
-        append: Takes a plain message at once, see ``accumulator.Appender.append``.
-        append_any: Takes any message, see ``accumulator.Accumulator.append_any``.
+        append: Appends a plain message, see ``accumulator.Appender.append``.
+        append_any: Appends any message, see ``accumulator.Accumulator.append_any``.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class ProducerCore:
 
     # Topics -----------------------------------------------------------------------------------
     async def publish(self, topic: str) -> None:
-        """Fetch a topic's routes and watch them; needed before the first message to it.
+        """Fetch a topic's routes and watch them. Call it before the first message to the topic.
 
         Raises:
             UnknownTopic: There is no such topic.
@@ -92,7 +92,7 @@ class ProducerCore:
                 routes.topic(topic).id,
                 self._make_queue,
                 partitioner=self._partitioner,
-                first_turn=self._cluster.rng.randrange(1024),
+                first=self._cluster.rng.randrange(1024),
             )
             self._follow(queues)
             self._accumulator.open(queues)
@@ -104,7 +104,7 @@ class ProducerCore:
         return self._cluster.rng.getrandbits(63) | 1
 
     def _follow(self, queues: TopicQueues) -> bool:
-        """Tell a topic's queues where its partitions are now; False: the topic is another one."""
+        """Apply the routes to a topic's queues; False: the topic was deleted or created again."""
         routes = self._cluster.routes
         view = routes.topics.get(queues.topic)
         if view is None or view.id != queues.topic_id:
@@ -120,7 +120,7 @@ class ProducerCore:
     def _routes_changed(self) -> None:
         for queues in list(self._accumulator.topics.values()):
             if not self._follow(queues):
-                self._sender.leave(queues, UnknownTopic(f"topic {queues.topic} was deleted"))
+                self._sender.drop_topic(queues, UnknownTopic(f"topic {queues.topic} was deleted"))
         masters = self._cluster.routes.masters.values()
         self._connections.keep_only({master.address for master in masters})
         self._sender.send_waiting()
@@ -136,43 +136,43 @@ class ProducerCore:
         The caller's thread may do the round trip itself, see ``blocking_sender``.
 
         Raises:
-            VqError: See ``accumulator.Accumulator.append_any``; nothing was taken.
+            VqError: See ``accumulator.Accumulator.append_any``; nothing was appended.
         """
         try:
             queue, future = self._accumulator.append_waited(message, timeout)
             self._blocking_sender.send(queue, future)
         except VqError:
             raise
-        except BaseException:  # a signal handler raised, perhaps just when it was appended
-            self._sender.look_after()
+        except BaseException:  # a signal handler raised, perhaps just after the append
+            self._sender.check_all()
             raise
         return future
 
     async def wait_for_space(self, timeout: float | None) -> None:
-        """Return once ``append_any`` need not wait; for callers on the loop.
+        """Wait on the loop until ``append_any`` finds space.
 
         Raises:
-            BufferFull: There was no space within the send's deadline.
+            BufferFull: There is no space within the send's deadline.
         """
         bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
         try:
             async with asyncio.timeout(bound):
-                await self._sender.until(self._accumulator.has_space)
+                await self._sender.wait_until(self._accumulator.has_space)
         except TimeoutError:
             raise BufferFull(f"no space for a message within {bound:g} s") from None
 
-    # The end ----------------------------------------------------------------------------------
+    # Close ------------------------------------------------------------------------------------
     @property
     def closed(self) -> bool:
         """Whether ``close`` was called."""
         return bool(self._accumulator.closed)
 
     def forsake(self, why: str) -> None:
-        """Give up everything in the child of a fork: no thread here will ever get an answer.
+        """Fail every message in the child of a fork, where no answer can arrive.
 
-        Takes no lock: one may be held for ever, by a thread that is not there.
+        It takes no lock: a thread that does not exist in the child may have held it.
         """
-        self._accumulator.refuse(why)
+        self._accumulator.mark_closed(why)
         for queues in self._accumulator.topics.values():
             waiting = queues.appended[:]
             for _, share in queues.shares:
@@ -184,19 +184,19 @@ class ProducerCore:
                     item.outcome = InvalidState(why)
 
     def abandon(self, why: str) -> None:
-        """Give up everything because the loop ends, which was not closed in order.
+        """Fail every message, because the loop ends before ``close`` was called.
 
-        What a blocking sender has at this moment ends with that sender's exchange.
+        Messages that a blocking sender is sending get their outcome from its exchange.
         """
         self._accumulator.close(why)
         for queues in list(self._accumulator.topics.values()):
-            self._sender.leave(queues, NotSent(why))
+            self._sender.drop_topic(queues, NotSent(why))
         self._connections.close()
         self._sender.wake_waiters()
         self._sender.close()
 
     async def flush(self) -> None:
-        """Wait until every message taken so far has its outcome (each has a deadline)."""
+        """Wait until every message appended so far has its outcome (each has a deadline)."""
         taken = self._sender.without_outcome()
 
         def all_done() -> bool:
@@ -204,10 +204,10 @@ class ProducerCore:
                 taken.pop()
             return not taken
 
-        await self._sender.until(all_done)
+        await self._sender.wait_until(all_done)
 
     async def close(self) -> None:
-        """Refuse new messages, wait for those taken, stop. May be called again."""
+        """Refuse new messages, wait for the outcome of all others, stop. May be called again."""
         if not self._accumulator.closed:
             self._accumulator.close(_CLOSED)
             self._closing = asyncio.get_running_loop().create_task(self._finish())

@@ -1,4 +1,7 @@
-"""What stands before the payload in a record: flag bits, tag, properties. Checked here, once."""
+"""Makes the head of a record, which is before the payload: flag bits, tag, properties.
+
+Tags, keys and headers are checked here and nowhere else.
+"""
 
 from collections.abc import Mapping
 
@@ -7,7 +10,7 @@ from vq.errors import InvalidArgument, MessageTooLarge
 from vq.store.format import FLAG_PROPERTIES, FLAG_TAG
 from vq.store.record import Properties, encode_key, encode_properties
 
-#: The most that a head with nothing but a tag takes.
+#: The largest head that has only a tag.
 TAG_HEAD_BYTES_MAX = 4 + limits.TAG_BYTES_MAX
 _TAGS_REMEMBERED = 1_024
 _SHOWN = 40  # characters of a value in an error
@@ -17,7 +20,7 @@ Head = tuple[int, bytes]
 
 
 def encode_head(tag: bytes | None, properties: bytes | None) -> Head | None:
-    """Return a record's head; None when nothing stands before the payload."""
+    """Return a record's head; None when it has neither tag nor properties."""
     flag = 0
     head = b""
     if tag is not None:
@@ -33,14 +36,14 @@ class Heads:
     """Makes heads for one producer. Any thread.
 
     Attributes:
-        of_tags: Heads of tags that were checked before.
+        of_tags: Heads of tags that were already checked.
     """
 
     def __init__(self) -> None:
         self.of_tags: dict[str, Head] = {}
 
     def of_tag(self, tag: str) -> Head | None:
-        """Return the head of a message with nothing but a tag, and remember it.
+        """Return the head of a message that has only a tag, and remember it.
 
         Raises:
             InvalidArgument: The tag is unusable.

@@ -1,20 +1,21 @@
-"""One partition's line of batches: what is sent next, again, renumbered, or given up.
+"""The batches of one producer in one partition: what to send, resend, renumber and give up.
 
-Decides, does no I/O. The broker appends a batch only if its sequence follows the last one it has
-from this producer id and epoch, and answers a batch it already has with the first result. So:
+This module decides and does no I/O. The broker appends a batch only if its sequence follows the
+last one from the same producer id and epoch. It answers a repeated batch with the first result.
+So:
 
-* Batches go out in order, and again in order with the same stamps after a cut: nothing is stored
-  twice, nothing overtakes.
-* A batch whose deadline passed without an answer is reported as unknown, but keeps its place and
-  is sent again until its fate is settled: leaving a hole would put what follows in doubt too.
-* A batch that was refused for good leaves a hole in the sequence. When no copy of those behind it
-  is on its way, they move up. Otherwise they are renumbered under the next producer epoch, which
-  shuts out the copies of the old ones. One that may itself have such a copy is not renumbered while
-  the copy could still be stored: its outcome becomes unknown.
-* Epochs are 16 bits. Long before the last one, the line goes on under a new producer id, when it is
-  empty and all copies of what was in it are shut out.
+* Batches are sent in order. After a cut connection they are sent again in the same order with the
+  same stamps, so no batch is stored twice and none overtakes another.
+* A batch whose deadline passes without an answer is reported as unknown. It stays in flight and is
+  sent again until the broker answers: a gap in the sequence would make later batches unknown too.
+* A batch that the broker refuses for good leaves a gap in the sequence. If no later batch may have
+  a copy under way, the later batches take the free numbers. Otherwise they are renumbered under the
+  next producer epoch, and the broker refuses copies of the old epoch. While such a copy could still
+  be stored, its batch is not renumbered: its outcome becomes unknown.
+* Epochs are 16 bits. Long before the last epoch the queue takes a new producer id, as soon as no
+  batch is in flight and the broker refuses all copies of earlier ones.
 
-The line, oldest first:      [stored, its elders are not] [sent] [sent] [to be sent] | pending
+In flight, oldest first:      [stored, an earlier one is not] [sent] [sent] [not sent] | pending
 """
 
 from bisect import bisect_right
@@ -33,36 +34,35 @@ from vq.model import ProducerStamp, TopicPartition
 from vq.store.format import RECORD_HEADER_BYTES
 
 F = TypeVar("F", bound=SendFuture)
-#: More pending messages than this are looked through for late ones only once a second.
+#: With more pending messages than this, search for late ones only once a second.
 _SCAN_ALWAYS = 2_000
 _SCAN_S = 1.0
-#: This part of a batch is so little that the next messages may wait for its answer.
+#: If less than this part of a batch is in flight and pending, further messages wait for the answer.
 _FEW_PART = 8
-#: From this epoch on the line takes a new producer id as soon as it safely can.
+#: From this epoch on the queue takes a new producer id as soon as it is safe.
 _RENEW_EPOCH = PRODUCER_EPOCH_MAX // 2
 
 
 class PartitionQueue:
     """The state of one producer in one partition.
 
-    Used by its owner. ``owner`` and ``closed`` change under the accumulator's lock, and ``pending``
-    is appended to under it; while another thread owns the queue, the sender only takes out of
-    ``pending`` what is late, under the lock, too.
+    Only the owner uses it. The accumulator's lock guards ``owner``, ``closed`` and appends to
+    ``pending``. While another thread owns the queue, the sender may only remove late messages from
+    ``pending``, under the lock too.
 
-    A signal handler may raise in the thread that owns it, between any two steps. What was not done
-    then is done by ``leave`` or by sending again: a batch stays in line until all its messages have
-    their outcome.
+    A signal handler may raise in the owner's thread between any two steps. ``leave`` or a resend
+    completes the interrupted step: a batch stays in flight until all its messages have an outcome.
 
     Attributes:
-        owner: Who is at it: the sender, or a thread that sends a message of its own.
-        claimed: What that thread sends.
-        shared: The last such batch carried messages of several threads.
+        owner: The sender, or the future of the blocking sender that leads; None: nobody.
+        claimed: The messages that the leading thread sends.
+        shared: The last batch of a leading thread had messages of several threads.
         pending: Messages not yet in a batch, oldest first.
-        in_flight: Unresolved batches, oldest first; at most ``config.window``.
+        in_flight: Batches without a final answer, oldest first; at most ``config.window``.
         retry_at: Nothing is sent before this monotonic time.
         closed: Why nothing is sent any more.
-        topic_id: Which topic of that name it belongs to.
-        epoch: Of the master that was last looked up for it, 0: none was.
+        topic_id: The id of the topic; a topic that is created again has another one.
+        epoch: The master's epoch at the last look-up; 0: no look-up yet.
     """
 
     def __init__(
@@ -85,29 +85,29 @@ class PartitionQueue:
         self._config = config
         self._new_producer_id = new_producer_id
         self._producer_id = new_producer_id()
-        self._on_ended = on_ended  # (messages, their bytes) that have their outcome now
+        self._on_ended = on_ended  # called with the count and the bytes of resolved messages
         self._producer_epoch = 0
-        self._may_be_copied = False  # copies of an earlier epoch are not shut out yet
+        self._may_be_copied = False  # the broker may still store a copy of an earlier epoch
         self._next_sequence = 0
         self._backoff = Backoff(first_s=config.retry_backoff_s, most_s=config.retry_backoff_max_s)
         self._failures = 0  # since the broker stored a batch
-        self._refusal: errors.VqError | None = None  # why the broker takes nothing for now
+        self._refusal: errors.VqError | None = None  # the last retriable refusal, until one stores
         self._scan_at = 0.0
-        self._full = config.batch_records  # so many messages filled a batch lately
+        self._full = config.batch_records  # how many messages filled a recent batch
 
-    # Who is at it: all under the accumulator's lock -------------------------------------------
+    # Ownership: all under the accumulator's lock ----------------------------------------------
     def enter(self) -> bool:
-        """Make the sender the owner; False when a thread is, or was given the lead just now."""
+        """Make the sender the owner; return False if a blocking sender leads."""
         if isinstance(self.owner, BlockingSendFuture) and not self.owner.leads:
-            self.leave()  # its thread has gone, by a signal handler that raised
+            self.leave()  # a signal handler raised in its thread, which has left
         if self.owner is None and not self._pass_lead():
             self.owner = "sender"
         return self.owner == "sender"
 
     def claim(self, future: BlockingSendFuture) -> bool:
-        """Make the thread of ``future`` the owner: it leads, ``take`` comes next.
+        """Make the thread of ``future`` the owner; it calls ``take`` next.
 
-        It may if it was given the lead, or if nothing but blocking sends comes before its message.
+        It may lead if it was given the lead, or if only blocking sends are before its message.
         """
         free = self.owner is None and self.closed is None and not self.in_flight
         if free and future.leads and future in self._waited():
@@ -115,7 +115,7 @@ class PartitionQueue:
         return self.owner is future
 
     def take(self) -> list[BlockingSendFuture]:
-        """Return what the thread that leads shall send: as many as fit into one batch."""
+        """Return the messages that the leading thread sends: as many as fit into one batch."""
         claimed = self.fitting(self._waited())
         count = len(claimed)
         self.claimed = claimed
@@ -124,7 +124,7 @@ class PartitionQueue:
         return claimed
 
     def _waited(self) -> list[BlockingSendFuture]:
-        """Return what stands first and is waited for by threads."""
+        """Return the blocking sends at the head of ``pending``."""
         found: list[BlockingSendFuture] = []
         for each in self.pending:
             if not isinstance(each, BlockingSendFuture):
@@ -133,11 +133,11 @@ class PartitionQueue:
         return found
 
     def leave(self) -> bool:
-        """Have no owner; return whether the sender has something to do here.
+        """Release the queue; return whether the sender has work here.
 
-        What was claimed and never sent stands first again, and is left to the sender. Otherwise the
-        lead goes on to the thread whose message stands first. A batch whose answer was not applied
-        to its end, since a signal handler raised, is sent again.
+        Claimed messages that were not sent go back to the head of ``pending``, for the sender.
+        Otherwise the thread of the first message takes the lead. If a signal handler interrupted
+        the handling of an answer, the batch is sent again.
         """
         for batch in self.in_flight:
             if batch.sent:
@@ -160,29 +160,29 @@ class PartitionQueue:
             return False
         if self.in_flight or self.closed is not None:
             return False
-        first.rouse()  # before the next step: one that is awake and leads nothing claims by itself
+        first.rouse()  # wake it before it owns the queue: an awake thread claims by itself
         self.owner = first
         return True
 
     def without_outcome(self) -> list[SendFuture]:
-        """Return every message that may have no outcome yet, whoever is at it."""
+        """Return every message that may have no outcome yet, whichever thread owns the queue."""
         in_flight = [item for batch in tuple(self.in_flight) for item in batch.items]
         return [*in_flight, *self.claimed, *self.pending]
 
     # What to send -----------------------------------------------------------------------------
     def next_to_send(self, now: float, take_ids: Callable[[int], list[int]]) -> Batch | None:
-        """Return the batch to put on the wire next, counted as sent; None: nothing can go now.
+        """Return the next batch to send, marked as sent; None: nothing can be sent now.
 
-        Asked again until there is none; a new batch is made only when its turn has come, so that
-        those before it are on their way meanwhile. What ``take_ids`` raises is passed on; no
-        message is lost by it.
+        The caller asks until it gets None. A new batch is encoded only after all earlier ones are
+        sent, so encoding overlaps with their round trips. An error of ``take_ids`` is passed on;
+        the messages stay pending.
         """
         if now < self.retry_at:
             return None
         batch = None
         for each in self.in_flight:
             if each.error is not None:
-                return None  # nothing passes a hole
+                return None  # the gap before later batches must be closed first
             if not each.sent and not each.stored:
                 batch = each
                 break
@@ -196,38 +196,38 @@ class PartitionQueue:
         return batch
 
     def _may_make_one(self) -> bool:
-        """Whether what is pending shall be one more batch now."""
+        """Return whether to make one more batch of pending messages now."""
         under_way = len(self.in_flight)
         if not self.pending or under_way >= self._config.window:
             return False
         if any(batch.done and not batch.stored for batch in self.in_flight):
-            return False  # given up, but not settled: its bytes count in no buffer any more
+            return False  # its messages have an outcome, but its bytes still use memory uncounted
         if under_way and self._producer_epoch >= _RENEW_EPOCH:
-            return False  # let it become empty, for a new producer id
+            return False  # drain first: a new producer id needs an empty ``in_flight``
         # A small batch behind another one would wait for the flush of that one at the broker, and a
         # batch costs producer, broker and consumer the same work, however small it is.
         return not under_way or len(self.pending) * 2 >= self._full
 
     @property
     def may_rest(self) -> bool:
-        """Whether little is under way here, and nothing more will be sent before its answer."""
+        """Whether one small batch is in flight and nothing can be sent before its answer."""
         if self.owner is not None or len(self.in_flight) != 1:
             return False
         batch = self.in_flight[0]
         return batch.sent and (batch.count + len(self.pending)) * _FEW_PART < self._full
 
     def batch_of(self, items: Sequence[SendFuture], ids: list[int]) -> Batch:
-        """Return ``items`` as a batch that counts as sent; nothing else may be in flight."""
+        """Return ``items`` as a batch marked as sent; no other batch may be in flight."""
         batch = self._make(list(items), ids)
         batch.sent = True
         batch.attempts = 1
         return batch
 
     def _next_items(self) -> list[SendFuture]:
-        """Return one batch's worth (at least one message) from the head of ``pending``.
+        """Return the first messages of ``pending`` that fit into a batch, at least one.
 
-        Looks at little more than a batch was worth lately, since a look costs as much for the
-        messages that do not fit.
+        Examine only a few more than filled a recent batch: a message that does not fit costs as
+        much to examine as one that does.
         """
         most = min(self._full + self._full // 4 + 8, self._config.batch_records)
         items = self.pending[:most]
@@ -246,9 +246,9 @@ class PartitionQueue:
         return items[: max(1, bisect_right(list(ends), self._config.batch_bytes))]
 
     def _make(self, items: list[SendFuture], ids: list[int], *, pending: bool = False) -> Batch:
-        """Append a new batch to the line; its number is used up only once it is there.
+        """Encode a new batch and put it in flight; an error while encoding uses no sequence.
 
-        With ``pending``, its messages stand first there, and leave it.
+        With ``pending``, remove its messages from the head of ``pending``.
         """
         renew = self._producer_epoch >= _RENEW_EPOCH
         if renew and not self.in_flight and not self._may_be_copied:
@@ -263,50 +263,50 @@ class PartitionQueue:
     def _stamp(self, sequence: int) -> ProducerStamp:
         return ProducerStamp(self._producer_id, self._producer_epoch, sequence)
 
-    # What came back ---------------------------------------------------------------------------
+    # Answers ----------------------------------------------------------------------------------
     def on_stored(self, batch: Batch, offset: int) -> None:
-        """The broker has ``batch`` durably, its first record at ``offset``."""
+        """Resolve ``batch``: the broker has it durably, its first record at ``offset``."""
         self._failures = 0
         self._refusal = None
         batch.sent = False
-        self._may_be_copied = False  # the broker has seen this epoch: it refuses earlier ones
+        self._may_be_copied = False  # the broker knows this epoch and refuses earlier ones
         if not batch.done:
             try:
                 batch.resolve(self.partition.partition, offset)
-            except BaseException:  # a signal handler raised: it is sent again, and answered again
+            except BaseException:  # a signal handler raised: send again, to get the answer again
                 batch.unknown = True
                 raise
             finally:
                 self._count_ended(batch)
         batch.stored = True
-        self._settle()
+        self._remove_finished()
 
     def on_refused(self, batch: Batch, error: errors.VqError, now: float) -> None:
-        """The broker certainly did not store this attempt of ``batch``."""
+        """Decide what follows: the broker certainly did not store this attempt of ``batch``."""
         batch.sent = False
-        hole = isinstance(error, errors.SequenceGap | errors.UnknownProducer)
-        if not hole:
+        gap = isinstance(error, errors.SequenceGap | errors.UnknownProducer)
+        if not gap:
             batch.last_refusal = error
-        if hole and self.in_flight and self.in_flight[0] is not batch:
-            self._pause(now)  # its elders have no answer yet, or are being sent again
-        elif hole and not batch.unknown:
+        if gap and self.in_flight and self.in_flight[0] is not batch:
+            self._pause(now)  # earlier batches have no answer yet, or are sent again
+        elif gap and not batch.unknown:
             self._renumber(in_doubt=False)  # the broker forgot this producer; nothing is stored
-        elif not hole and (error.retriable or error.refresh_routes):
+        elif not gap and (error.retriable or error.refresh_routes):
             self._refusal = error
-            self._pause(now)  # what stands behind it meets a hole, and comes back by itself
+            self._pause(now)  # later batches get SequenceGap, and are sent again too
         else:
             batch.error = error
-        self._settle()
+        self._remove_finished()
 
-    def on_untellable(self, batch: Batch, error: errors.SequenceStale) -> None:
-        """The broker cannot tell any more whether it stored ``batch``, and no resend will."""
+    def on_outcome_lost(self, batch: Batch, error: errors.SequenceStale) -> None:
+        """Give up ``batch`` as unknown: no resend can show whether the broker stored it."""
         batch.sent = False
         batch.unknown = True
         batch.error = error
-        self._settle()
+        self._remove_finished()
 
     def on_unanswered(self, batches: Iterable[Batch], now: float) -> None:
-        """The connection ended, or the answer was none: any of ``batches`` may be stored."""
+        """Send ``batches`` again later: they got no usable answer and may be stored."""
         self._refusal = None
         for batch in batches:
             batch.sent = False
@@ -314,19 +314,19 @@ class PartitionQueue:
         self._pause(now)
 
     def on_tick(self, now: float) -> None:
-        """Report what is past its deadline: at once what was sent, what waits within a second."""
+        """Fail what is past its deadline: sent messages at once, pending ones within a second."""
         for batch in self.in_flight:
             if batch.deadline <= now and not batch.done:
                 self._give_up_late(batch, now)
         self.drop_late(now)
-        self._settle()
+        self._remove_finished()
 
     def drop_late(self, now: float) -> None:
-        """Report what waits past its deadline."""
-        self.tell_late(self.take_late(now))
+        """Fail the pending messages that are past their deadline."""
+        self.fail_late(self.take_late(now))
 
     def take_late(self, now: float) -> list[SendFuture]:
-        """Take out what waits past its deadline, under the lock unless the sender is the owner."""
+        """Remove pending messages past their deadline; under the lock unless the sender owns."""
         if len(self.pending) > _SCAN_ALWAYS and now < self._scan_at:
             return []
         self._scan_at = now + _SCAN_S
@@ -337,25 +337,25 @@ class PartitionQueue:
             self.pending[: len(waiting)] = [item for item in waiting if item.deadline > now]
         return late
 
-    def tell_late(self, late: list[SendFuture]) -> None:
-        """Report what was taken out. For the sender only."""
+    def fail_late(self, late: list[SendFuture]) -> None:
+        """Fail the messages that ``take_late`` removed. Only the sender calls it."""
         if late:
             self._fail_items(late, self._not_sent())
 
-    def refuse_pending(self, error: errors.VqError) -> None:
-        """Give up what is in no batch yet."""
+    def fail_pending(self, error: errors.VqError) -> None:
+        """Fail the messages that are in no batch yet."""
         items = self.pending[:]
         del self.pending[: len(items)]
         self._fail_items(items, error)
 
     def close(self, error: errors.VqError) -> None:
-        """Give up everything."""
+        """Fail every message."""
         for batch in self.in_flight:
             if not batch.done:
                 self._fail(batch, self._given_up(batch))
             batch.sent = False
         self.in_flight.clear()
-        self.refuse_pending(error)
+        self.fail_pending(error)
 
     def _give_up_late(self, batch: Batch, now: float) -> None:
         error = self._given_up(batch)
@@ -365,7 +365,7 @@ class PartitionQueue:
             return
         self._fail(batch, error)
         if certain:
-            batch.error = error  # it must not be stored any more: a hole
+            batch.error = error  # never send it again; it leaves a gap
         else:
             batch.forget()
 
@@ -376,7 +376,7 @@ class PartitionQueue:
             self._count_ended(batch)
 
     def _count_ended(self, batch: Batch) -> None:
-        """Count a batch once, unless it was interrupted and is told again later."""
+        """Report a batch as ended once it is done; an interrupted one is reported later."""
         if batch.done:
             self._on_ended(batch.count, batch.size)
 
@@ -403,9 +403,9 @@ class PartitionQueue:
             return batch.last_refusal
         return self._not_sent()
 
-    # Keeping the line -------------------------------------------------------------------------
-    def _settle(self) -> None:
-        """Take what stands first in line and is settled out of it."""
+    # Batches that leave, and their sequence numbers -------------------------------------------
+    def _remove_finished(self) -> None:
+        """Remove the oldest batches while they are stored or refused for good."""
         while self.in_flight:
             batch = self.in_flight[0]
             if batch.stored:
@@ -425,17 +425,17 @@ class PartitionQueue:
         return errors.TimedOut(f"{self.partition}: {error}; an earlier attempt had no answer")
 
     def _close_gap(self, gone: Batch) -> None:
-        """Renumber the line behind a batch that left without being stored."""
+        """Renumber the batches behind one that left without being stored."""
         if gone.unknown or any(batch.sent or batch.unknown for batch in self.in_flight):
             self._renumber(in_doubt=gone.unknown)
-        else:  # no copy of anything from its number on exists: use the numbers again
+        else:  # no copy with this number or a later one exists: use the numbers again
             self._number(list(self.in_flight), gone.stamp.sequence)
 
     def _renumber(self, *, in_doubt: bool) -> None:
-        """Give the line fresh numbers under the next producer epoch.
+        """Give all batches in flight new numbers under the next producer epoch.
 
-        With ``in_doubt``, a copy of the batch that left may still be stored, and behind it copies
-        of those that were sent more than once: these leave too, as unknown.
+        With ``in_doubt``, the broker may still store a copy of the batch that left, and then also
+        copies of later batches that were sent: these leave too, as unknown.
         """
         rest: list[Batch] = []
         for batch in self.in_flight:
@@ -443,23 +443,23 @@ class PartitionQueue:
                 rest.append(batch)
                 continue
             if not batch.done:
-                self._fail(batch, errors.TimedOut(f"{self.partition}: no answer that settles it"))
-            batch.sent = False  # a late answer changes nothing
+                self._fail(batch, errors.TimedOut(f"{self.partition}: no certain answer"))
+            batch.sent = False  # ignore a late answer
         self._may_be_copied = self._may_be_copied or in_doubt
         if self._producer_epoch < PRODUCER_EPOCH_MAX:
             self._producer_epoch += 1
-        else:  # nothing was stored since the renewal was due; copies stay behind their hole
+        else:  # nothing was stored since the renewal was due: the gap keeps out old copies
             self._renew()
         self._number(rest, 0)
 
     def _renew(self) -> None:
-        """Go on under another producer id; no batch in the line may have a copy that counts."""
+        """Take a new producer id; the broker must not be able to store a copy of any batch."""
         self._producer_id = self._new_producer_id()
         self._producer_epoch = self._next_sequence = 0
         self._may_be_copied = False
 
     def _number(self, batches: list[Batch], first: int) -> None:
-        """Make ``batches`` the line, to be sent again under new numbers."""
+        """Put only ``batches`` in flight, to be sent again under new numbers."""
         self._next_sequence = first
         self.in_flight.clear()
         for batch in batches:

@@ -1,4 +1,4 @@
-"""A batch as a PUT request, and what an answer to it means for its queue."""
+"""Makes the PUT request of a batch and applies its answer to the queue."""
 
 from vq.client.producer.batch import Batch
 from vq.client.producer.partition_queue import PartitionQueue
@@ -30,7 +30,8 @@ def apply_answer(
 ) -> VqError | None:
     """Turn an answer into outcomes; return its error, None when the batch is stored.
 
-    ``answer`` is a reply, the reason why nothing was sent, or None: there was no answer.
+    ``answer`` is a reply, or the error that kept the batch from being sent, or None if the broker
+    did not answer.
     """
     try:
         if answer is None:
@@ -38,20 +39,20 @@ def apply_answer(
             return None
         error = answer if isinstance(answer, VqError) else _take(queue, batch, answer)
         if isinstance(error, SequenceStale):
-            queue.on_untellable(batch, error)
+            queue.on_outcome_lost(batch, error)
         elif isinstance(error, OutcomeUnknown | ProtocolError):
             queue.on_unanswered([batch], now)
         elif error is not None:
             queue.on_refused(batch, error, now)
-    except BaseException:  # a signal handler raised, or the application's logging
+    except BaseException:  # a signal handler, or the application's logging, raised
         if batch.sent:
-            queue.on_unanswered([batch], now)  # so that it is sent again
+            queue.on_unanswered([batch], now)  # send it again
         raise
     return error
 
 
 def _take(queue: PartitionQueue, batch: Batch, frame: Frame) -> VqError | None:
-    """Take a reply; return the error in it."""
+    """Apply a reply; return its error, None if the batch is stored."""
     try:
         response = messages.decode_reply(frame)
     except VqError as error:

@@ -1,10 +1,10 @@
-"""The sender: on the loop, batches out of the accumulator to the brokers, and answers to outcomes.
+"""The sender: on the loop, sends batches to the brokers and turns answers into outcomes.
 
-    accumulator ─ drain ─▶ queues decide what goes next ─▶ connection ─▶ broker
+    accumulator ─ drain ─▶ queues decide what is next ─▶ connection ─▶ broker
     futures, callbacks ◀─ queues ◀─ ``apply_answer`` ◀──── replies
 
-Per message there is no task, timer, lock or loop call; batches form by themselves from what is
-appended while earlier ones are on their way.
+A message costs no task, timer, lock or loop call of its own. Messages that are appended while
+earlier batches are in flight form the next batch.
 """
 
 import asyncio
@@ -28,18 +28,17 @@ from vq.remoting.frames import Frame
 
 logger = get_logger(__name__)
 _TICK_S = 0.1
-#: Appends wake the sender again after this, also if no answer has come.
+#: While the sender rests, it runs again after this, also without an answer.
 _REST_S = 0.005
-#: A broker that has not answered a batch for so long is asked again on a new connection; the stamp
-#: keeps what it stored meanwhile from being stored twice.
+#: Without an answer for so long, connect again and resend; the stamp prevents a second copy.
 _SILENCE_S = 10.0
 
 
 class Sender:
-    """Sends what one producer's accumulator holds. Loop-bound, except where a method says so.
+    """Sends the messages of one producer. Loop-bound, except where a method says so.
 
     Attributes:
-        accumulator: Where messages come from; made here, with the sender to wake.
+        accumulator: Holds the messages; it wakes this sender.
     """
 
     def __init__(
@@ -53,8 +52,8 @@ class Sender:
         self._cluster = cluster
         self._loop = asyncio.get_running_loop()
         self._clock = cluster.clock.monotonic
-        self._leaving: list[PartitionQueue] = []  # given up, not yet closed
-        # Told when messages get their outcome, in this order.
+        self._dropped: list[PartitionQueue] = []  # of dropped topics, not yet closed
+        # Woken when messages get their outcome, in this order.
         self._waiters: dict[asyncio.Future[None], None] = {}
         self._retry_timer: asyncio.TimerHandle | None = None
         self._tick_timer: asyncio.TimerHandle | None = None
@@ -70,12 +69,12 @@ class Sender:
         except RuntimeError:  # the loop has ended
             if not self.accumulator.closed:
                 raise
-            self._close_leaving()  # what the last blocking senders leave behind
+            self._close_dropped()  # the queues that the last blocking senders just left
 
     def master_of(self, queue: PartitionQueue) -> Address | None:
-        """Return where a queue's batches go now, and note the master's epoch; its owner calls.
+        """Return the broker for a queue's batches and note its epoch; the queue's owner calls.
 
-        None: nobody leads the partition's group, or no message can be given an id now.
+        None: the partition's group has no master, or no message ids can be made now.
         """
         routes = self._cluster.routes
         view = routes.topics.get(queue.partition.topic)
@@ -97,26 +96,26 @@ class Sender:
             self._loop.call_soon_threadsafe(self._cluster.refresh, queue.partition.topic)
 
     def on_ended(self, count: int, size: int) -> None:
-        """Some messages have their outcome; called by the queues."""
+        """Free the space of messages that have their outcome; called by the queues."""
         self.accumulator.give_back(count, size)
         if self._waiters:
             self._loop.call_soon_threadsafe(self.wake_waiters)
 
     # Sending ----------------------------------------------------------------------------------
     def send_waiting(self) -> None:
-        """Send whatever can be sent now."""
+        """Send all that can be sent now."""
         self._end_rest()
         self.accumulator.awake = False
         self.accumulator.drain()
         now = self._clock()
         retry_at = 0.0
-        if self._leaving:
-            self._look_again_soon()
-            self._close_leaving()
-        may_rest = not self._leaving
+        if self._dropped:
+            self._ensure_tick()
+            self._close_dropped()
+        may_rest = not self._dropped
         for queue in self.accumulator.queues():
             if queue.pending or queue.in_flight or queue.owner:
-                self._look_again_soon()
+                self._ensure_tick()
                 if self.accumulator.enter(queue):
                     self._send_from(queue, now)
                 if queue.retry_at > now:
@@ -128,9 +127,9 @@ class Sender:
             self._rest()
 
     def _rest(self) -> None:
-        """Let appends wake nobody until the next answer: nothing can be sent before that.
+        """Ignore appends until the next answer, because nothing can be sent before that.
 
-        Each append would cost an iteration of the loop otherwise.
+        Otherwise each append would cost an iteration of the loop.
         """
         self._rest_timer = self._loop.call_later(_REST_S, self.send_waiting)
         self.accumulator.awake = True
@@ -140,13 +139,13 @@ class Sender:
             self._rest_timer.cancel()
             self._rest_timer = None
 
-    def _look_again_soon(self) -> None:
-        """Have a tick come, whatever is raised before that."""
+    def _ensure_tick(self) -> None:
+        """Schedule the next tick before any step that may raise."""
         if self._tick_timer is None:
             self._tick_timer = self._loop.call_later(_TICK_S, self._tick)
 
     def _send_from(self, queue: PartitionQueue, now: float) -> None:
-        """Send what can be sent of a queue that was entered, and leave it."""
+        """Send all that can be sent from a queue that the sender owns, and release it."""
         try:
             master = self.master_of(queue)
             connection = None if master is None else self._cluster.live_connection(master)
@@ -154,9 +153,9 @@ class Sender:
                 while (batch := queue.next_to_send(now, self._cluster.take_ids)) is not None:
                     self._put(queue, batch, connection)
         except IdsUsedUp:
-            pass  # the cluster tells when there are more; each message has its deadline
+            pass  # the cluster calls back when there are more; each message has its deadline
         except VqError as error:
-            queue.refuse_pending(NotSent(f"{queue.partition}: {error}"))
+            queue.fail_pending(NotSent(f"{queue.partition}: {error}"))
         except Exception:
             logger.exception("sending from a queue failed", partition=queue.partition)
         finally:
@@ -176,7 +175,7 @@ class Sender:
         except VqError as error:
             timer.cancel()
             if isinstance(error, ConnectionCut):
-                error = Unreachable(str(error))  # it has ended: nothing was sent
+                error = Unreachable(str(error))  # the connection was closed: nothing was sent
             queue.on_refused(batch, error, self._clock())
 
     def _no_answer(self, queue: PartitionQueue, connection: BrokerConnection) -> None:
@@ -188,7 +187,7 @@ class Sender:
         connection.close()
 
     def _on_answer(self, queue: PartitionQueue, batch: Batch, frame: Frame | None) -> None:
-        """Act on an answer to a batch in flight: no blocking sender claims such a queue."""
+        """Apply an answer; a blocking sender does not claim a queue with batches in flight."""
         self.accumulator.enter(queue)
         try:
             self.apply_answer(queue, batch, frame)
@@ -206,7 +205,7 @@ class Sender:
         self._retry_timer = self._loop.call_later(max(0.0, when - self._clock()), self.send_waiting)
 
     def _tick(self) -> None:
-        """Give up what is past its deadline, and look again soon while anything is left."""
+        """Fail messages past their deadline; tick again while any message is left."""
         self._tick_timer = None
         now = self._clock()
         try:
@@ -220,22 +219,22 @@ class Sender:
                     queue.on_tick(now)
                 finally:
                     queue.owner = None
-        finally:  # whatever the application's logging may raise
+        finally:  # the application's logging may raise
             self.send_waiting()
 
     # Topics -----------------------------------------------------------------------------------
-    def leave(self, queues: TopicQueues, error: VqError) -> None:
-        """Give up a topic and everything that waits for it.
+    def drop_topic(self, queues: TopicQueues, error: VqError) -> None:
+        """Fail all messages of a topic and forget its queues.
 
-        If it is published again its queues have other producer ids: they count from 0 again, which
-        a log that remembers these would take for resends of their first batches.
+        If the topic is published again, its new queues have other producer ids. Their sequences
+        start at 0 again, which under the old ids the broker would take for resends.
         """
-        self._leaving += self.accumulator.remove(queues, error)
-        self._close_leaving()
+        self._dropped += self.accumulator.remove(queues, error)
+        self._close_dropped()
 
-    def _close_leaving(self) -> None:
-        """Close the queues that were given up, except those that a blocking sender has now."""
-        for queue in list(self._leaving):
+    def _close_dropped(self) -> None:
+        """Close the queues of dropped topics, except those that a blocking sender owns now."""
+        for queue in list(self._dropped):
             if not self.accumulator.enter(queue):
                 continue  # its owner wakes the sender
             try:
@@ -243,26 +242,26 @@ class Sender:
                 queue.close(queue.closed)
             finally:
                 queue.owner = None
-            self._leaving.remove(queue)
+            self._dropped.remove(queue)
 
     # Waiting ----------------------------------------------------------------------------------
     def without_outcome(self) -> list[SendFuture]:
-        """Return every message that may have no outcome yet, and look after all of them soon.
+        """Return every message that may have no outcome yet, and wake the sender for them.
 
-        A signal handler may have raised in a thread just when it had appended a message, before it
-        told anybody.
+        A signal handler may have raised in a thread after it appended a message and before it woke
+        the sender.
         """
         self.accumulator.drain()
         self.accumulator.wake_sender()
         with self.accumulator.lock:
-            every = [*self._leaving, *self.accumulator.queues()]
+            every = [*self._dropped, *self.accumulator.queues()]
             return [future for queue in every for future in queue.without_outcome()]
 
-    async def until(self, reached: Callable[[], bool]) -> None:
-        """Return once ``reached()``; it is asked again whenever messages got their outcome.
+    async def wait_until(self, reached: Callable[[], bool]) -> None:
+        """Wait until ``reached()`` is true; evaluate it whenever messages get their outcome.
 
-        Register first, then look: blocking senders apply answers in their own threads, and one
-        that does so between the look and the registration would wake nobody.
+        Register first, then evaluate. A blocking sender applies answers in its own thread; an
+        answer between evaluation and registration would wake nobody.
         """
         while True:
             waiter = self._loop.create_future()
@@ -274,20 +273,20 @@ class Sender:
             finally:
                 self._waiters.pop(waiter, None)
 
-    def look_after(self) -> None:
-        """A signal handler raised in a thread that sends: do what it may have left undone."""
+    def check_all(self) -> None:
+        """Do what a sending thread may have left undone when a signal handler raised in it."""
         self.accumulator.wake_sender()
         self._loop.call_soon_threadsafe(self.wake_waiters)
 
     def wake_waiters(self) -> None:
-        """Have everybody in ``until`` look again."""
+        """Have every caller of ``wait_until`` evaluate its condition again."""
         waiters, self._waiters = self._waiters, {}
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
     def close(self) -> None:
-        """Stop; nothing is left to be sent."""
+        """Stop the timers; no message is left."""
         for timer in (self._retry_timer, self._tick_timer, self._rest_timer):
             if timer is not None:
                 timer.cancel()

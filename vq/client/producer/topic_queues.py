@@ -1,12 +1,12 @@
-"""A topic as one producer sees it: what was appended to it, and a queue per partition.
+"""A topic of one producer: a list of appended messages, and a queue per partition.
 
-Messages are appended to one list per topic. Whoever holds the accumulator's lock next, mostly the
-sender, *drains* it: hands all of them to the queues of their partitions at once. A message with a
-key has its partition already; messages without one take turns.
+Messages are appended to one list per topic. The next holder of the accumulator's lock, mostly the
+sender, *drains* the list: it moves all messages to the queues of their partitions at once. A
+message with a key has its partition already; messages without a key go round robin.
 
-The main thread may drain, and a signal handler may raise in it. CPython calls handlers when a call
-returns, when a function begins and when a loop turns; so steps that belong together stand side by
-side below, without any of these between them.
+The main thread may drain, and a signal handler may raise in it. CPython runs signal handlers when a
+call returns, when a function begins and when a loop repeats. So steps that must not be separated
+have no call and no loop between them below.
 """
 
 import operator
@@ -20,15 +20,15 @@ from vq.model import TopicPartition, TopicSettings
 
 
 class TopicQueues:
-    """A published topic. ``drain`` and ``next_turn`` are called under the accumulator's lock.
+    """A published topic. ``drain`` and ``next_partition`` are called under the accumulator's lock.
 
     The others are not: ``update`` runs on the loop, ``partition_of`` in any thread.
 
     Attributes:
         topic: Its name.
-        topic_id: Which topic of that name; another id is another topic, made after a deletion.
+        topic_id: Its id; a topic that is deleted and created again has another one.
         appended: Messages that wait to be drained, oldest first; any thread appends.
-        shares: What a drain has yet to hand to queues; left behind by one that was interrupted.
+        shares: What a drain has yet to move to queues; an interrupted drain leaves some.
         content_bytes_max: Largest payload the topic takes.
         queues: One per partition.
         directed: A message in ``appended`` may have its partition already.
@@ -36,10 +36,10 @@ class TopicQueues:
 
     __slots__ = (
         "_chosen",
-        "_first_turn",
+        "_first",
         "_make_queue",
+        "_next",
         "_partitioner",
-        "_turn",
         "_writable",
         "appended",
         "content_bytes_max",
@@ -57,7 +57,7 @@ class TopicQueues:
         make_queue: Callable[[TopicPartition], PartitionQueue],
         *,
         partitioner: Partitioner | None,
-        first_turn: int,
+        first: int,
     ) -> None:
         self.topic = topic
         self.topic_id = topic_id
@@ -69,12 +69,12 @@ class TopicQueues:
         self._writable: Sequence[int] = ()
         self._make_queue = make_queue
         self._partitioner = partitioner
-        self._first_turn = first_turn
-        self._chosen: list[int] = []  # the partitions that take turns
-        self._turn = 0
+        self._first = first
+        self._chosen: list[int] = []  # the partitions of the round robin
+        self._next = 0
 
     def update(self, settings: TopicSettings, partitions: int, writable: Sequence[int]) -> None:
-        """Follow the routes: partitions are only ever added; turns skip those without a master."""
+        """Follow the routes: add partitions; the round robin skips those without a master."""
         self.content_bytes_max = settings.max_message_bytes
         if len(self.queues) == partitions and self._writable == writable:
             return
@@ -83,18 +83,18 @@ class TopicQueues:
             queue = self._make_queue(TopicPartition(self.topic, number))
             queue.topic_id = self.topic_id
             added.append(queue)
-        self.queues += added  # at once: keys go by the number of partitions
+        self.queues += added  # in one step: the number of partitions decides where keys go
         self._writable = writable
         self._chosen = list(writable) or list(range(partitions))
-        self._turn = self._first_turn % len(self._chosen)
+        self._next = self._first % len(self._chosen)
 
     def partition_of(self, key: str | None) -> int:
         """Return the partition for a message with this key, or ``ANY_PARTITION``.
 
-        Any thread, without the lock: a partitioner of one's own may wait, or send messages.
+        Any thread, without the lock: an application's partitioner may block or send messages.
 
         Raises:
-            InvalidArgument: The partitioner chose a partition that there is not.
+            InvalidArgument: The partitioner chose a partition that does not exist.
         """
         count = len(self.queues)
         if self._partitioner is None:
@@ -106,19 +106,19 @@ class TopicQueues:
             number = -1
         if not 0 <= number < count:
             raise InvalidArgument(
-                f"the partitioner chose partition {chosen!r} of {self.topic}, which has {count}, "
-                "from 0 on"
+                f"the partitioner chose partition {chosen!r} of {self.topic}, which has partitions "
+                f"0 to {count - 1}"
             )
         return number
 
-    def next_turn(self) -> int:
-        """Return the partition whose turn it is."""
-        chosen = self._chosen  # ``update`` puts another list there at any time
-        self._turn += 1
-        return chosen[(self._turn - 1) % len(chosen)]
+    def next_partition(self) -> int:
+        """Return the next partition of the round robin."""
+        chosen = self._chosen  # ``update`` may replace the list at any time
+        self._next += 1
+        return chosen[(self._next - 1) % len(chosen)]
 
     def drain(self) -> None:
-        """Hand what was appended to the queues, in order; first what an earlier drain left."""
+        """Move appended messages to the queues in order; first those of an interrupted drain."""
         if self.shares:
             self._hand_out()
         items = self.appended[:]
@@ -138,10 +138,10 @@ class TopicQueues:
             del shares[-1]
 
     def _shares(self, items: list[SendFuture]) -> list[tuple[PartitionQueue, list[SendFuture]]]:
-        """Return what goes to each queue when every message takes its turn."""
-        chosen, first, count = self._chosen, self._turn, len(items)
+        """Return what goes to each queue when all messages go round robin."""
+        chosen, first, count = self._chosen, self._next, len(items)
         turns = len(chosen)
-        self._turn += count
+        self._next += count
         if turns == 1:
             return [(self.queues[chosen[0]], items)]
         return [
@@ -156,7 +156,7 @@ class TopicQueues:
             return [(self.queues[items[0].partition], items)]
         shares: dict[int, list[SendFuture]] = {}
         for item in items:
-            number = self.next_turn() if item.partition < 0 else item.partition
+            number = self.next_partition() if item.partition < 0 else item.partition
             share = shares.get(number)
             if share is None:
                 shares[number] = [item]

@@ -662,11 +662,11 @@ async def test_a_topic_that_goes_while_a_blocking_sender_has_it_waits_for_that_o
     assert core._accumulator.claim(queue, future)
     await delete_topic(cluster)
     await until(lambda: "t" not in core._accumulator.topics)
-    assert queue in core._sender._leaving
+    assert queue in core._sender._dropped
     assert not future.done()
     core._accumulator.leave(queue, future)
     assert isinstance(await ended(future), UnknownTopic)
-    await until(lambda: not core._sender._leaving)
+    await until(lambda: not core._sender._dropped)
     await core.close()
 
 

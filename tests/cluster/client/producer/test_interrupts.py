@@ -186,9 +186,9 @@ async def test_a_thread_interrupted_again_and_again_leaves_its_queue(core: Produ
         raise Interrupted
 
     with pytest.MonkeyPatch.context() as signals:
-        for name in ("leave", "forsake"):
+        for name in ("leave", "hand_to_sender"):
             signals.setattr(core._accumulator, name, interrupted)
-        signals.setattr(core._sender, "look_after", interrupted)
+        signals.setattr(core._sender, "check_all", interrupted)
         signals.setattr(core._blocking_sender, "_exchange", interrupted)
         with pytest.raises(Interrupted):
             await asyncio.to_thread(core.send_blocking, Message("t", b"x"), 20.0)

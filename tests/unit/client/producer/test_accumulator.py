@@ -50,7 +50,7 @@ def queues_of(topic: str = "t") -> TopicQueues:
             partition, lambda: 7, ProducerConfig(), lambda _, __: None
         ),
         partitioner=None,
-        first_turn=0,
+        first=0,
     )
     queues.update(TopicSettings(max_message_bytes=CONTENT_BYTES_MAX), 2, [0, 1])
     return queues
@@ -513,6 +513,6 @@ def test_a_thread_that_goes_away_leaves_its_message_to_the_sender() -> None:
     queue, future = made.append_waited(Message("t", b"2", key="k"), None)
     future.leads = True
     assert made.claim(queue, future)
-    made.forsake(queue, future)
+    made.hand_to_sender(queue, future)
     assert wakes == [None]
     assert made.enter(queue), "nobody else has it"

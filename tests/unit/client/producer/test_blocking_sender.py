@@ -115,7 +115,7 @@ class Producer:
         self.message = Message("t", b"x")
         self.appending = threading.Lock()
         self.accumulator = Accumulator(ProducerConfig(), self.clock.monotonic, self.wake)
-        queues = TopicQueues("t", "id", self.queue, partitioner=None, first_turn=0)
+        queues = TopicQueues("t", "id", self.queue, partitioner=None, first=0)
         queues.update(TopicSettings(), PARTITIONS, list(range(PARTITIONS)))
         self.accumulator.open(queues)
         self.queues = queues.queues

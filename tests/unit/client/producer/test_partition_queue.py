@@ -187,7 +187,7 @@ def test_what_waits_can_be_refused_as_a_whole() -> None:
     line = Line(batch_records=1, window=1)
     sent = line.submit(b"1", b"22", b"333")
     line.send()
-    line.queue.refuse_pending(errors.NotSent("no ids"))
+    line.queue.fail_pending(errors.NotSent("no ids"))
     assert outcomes(sent) == ["pending", "NotSent", "NotSent"]
     assert line.ended == [(2, 5)]
 

@@ -22,13 +22,13 @@ def queues_of(
     writable: Sequence[int] | None = None,
     *,
     partitioner: Any = None,
-    first_turn: int = 0,
+    first: int = 0,
     **settings: Any,
 ) -> TopicQueues:
     def make(partition: TopicPartition) -> PartitionQueue:
         return PartitionQueue(partition, lambda: 1, ProducerConfig(), lambda *_: None)
 
-    queues = TopicQueues("t", "id", make, partitioner=partitioner, first_turn=first_turn)
+    queues = TopicQueues("t", "id", make, partitioner=partitioner, first=first)
     update(queues, partitions, writable, **settings)
     return queues
 
@@ -41,12 +41,12 @@ def update(
 
 
 def turns(queues: TopicQueues, count: int) -> list[int]:
-    return [queues.next_turn() for _ in range(count)]
+    return [queues.next_partition() for _ in range(count)]
 
 
 def test_messages_without_a_key_take_turns() -> None:
     assert turns(queues_of(), 6) == [0, 1, 2, 3, 0, 1]
-    assert turns(queues_of(first_turn=6), 4) == [2, 3, 0, 1]
+    assert turns(queues_of(first=6), 4) == [2, 3, 0, 1]
 
 
 def test_turns_pass_partitions_without_a_master() -> None:
@@ -117,7 +117,7 @@ def test_what_was_appended_is_drained_as_turns_would(
     by_turns, drained = queues_of(writable=writable), queues_of(writable=writable)
     futures = [future(n, 0 if n == directed else ANY_PARTITION) for n in range(11)]
     for each in futures:
-        number = by_turns.next_turn() if each.partition == ANY_PARTITION else each.partition
+        number = by_turns.next_partition() if each.partition == ANY_PARTITION else each.partition
         by_turns.queues[number].pending.append(each)
     for some in (futures[:1], futures[1:4], [], futures[4:]):
         drained.appended += some
@@ -160,7 +160,7 @@ def test_masters_that_go_during_a_drain_cost_no_message() -> None:
             update(queues, 4, [0])
             return super().__len__()
 
-    for drain in (queues.drain, queues.next_turn):
+    for drain in (queues.drain, queues.next_partition):
         queues._chosen = Looked(range(4))
         messages(queues, 8)
         drain()
