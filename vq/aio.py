@@ -1,6 +1,6 @@
 """The asynchronous API: the same names, defaults and errors as ``vq``, as coroutines.
 
-Everything lives on the running loop of whoever calls it; there are no threads. Example::
+All of it runs on the caller's event loop, without threads. Example::
 
     config = vq.MessageFactoryConfig(zookeeper="127.0.0.1:2181")
     async with vq.aio.MessageFactory(config) as factory:
@@ -47,7 +47,7 @@ __all__ = ["Admin", "MessageConsumer", "MessageFactory", "MessageProducer"]
 
 
 class MessageProducer:
-    """Sends messages from one loop. Made by ``MessageFactory.create_producer``."""
+    """Sends messages from one loop. ``MessageFactory.create_producer`` makes it."""
 
     def __init__(self, core: ProducerCore) -> None:
         self._core = core
@@ -63,18 +63,18 @@ class MessageProducer:
         return self._core.closed
 
     async def publish(self, topic: str) -> None:
-        """Declare a topic; sending does it when it was not done. See ``vq.MessageProducer``."""
+        """Fetch a topic's routes and watch them; see ``vq.MessageProducer.publish``."""
         await self._core.publish(topic)
 
     async def send(self, message: Message, timeout: float | None = None) -> SendResult:
         """Send one message and wait until it is stored as its topic's settings promise.
 
-        Many may wait at once; those of one partition share batches and keep their order.
+        Many sends may wait at once; those to one partition share batches and keep their order.
 
         Raises:
-            Refused: It is certainly not stored.
+            Refused: The message is certainly not stored.
             OutcomeUnknown: It may or may not be stored.
-            InvalidArgument: It is unusable.
+            InvalidArgument: The message is invalid.
         """
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
@@ -89,11 +89,11 @@ class MessageProducer:
         callback: SendCallback | None = None,
         timeout: float | None = None,
     ) -> SendFuture:
-        """Take one message; returns as soon as there is room for it. See ``vq.MessageProducer``.
+        """Accept one message; wait while the buffer is full. See ``vq.MessageProducer``.
 
-        The callback runs on this loop. What it raises is logged; ``SystemExit`` and
-        ``KeyboardInterrupt`` are then raised by the loop, as from any of its callbacks, once every
-        message of the batch has its outcome.
+        The callback runs on this loop. An exception that it raises is logged. Once every message of
+        the batch has its outcome, the loop also raises ``SystemExit`` and ``KeyboardInterrupt``, as
+        from any of its callbacks.
         """
         future = self._core.append(message, callback, timeout)
         if future is not None:
@@ -106,7 +106,7 @@ class MessageProducer:
     async def _send_after_waiting(
         self, message: Message, callback: SendCallback | None, timeout: float | None
     ) -> SendFuture:
-        """Take one message once its topic is known and there is room, all within its time-out."""
+        """Accept one message once its topic is published and the buffer has space."""
         core = self._core
         loop = asyncio.get_running_loop()
         bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
@@ -115,16 +115,16 @@ class MessageProducer:
             async with asyncio.timeout_at(deadline):
                 await core.publish(message.topic)
         except TimeoutError:
-            raise NotSent(f"where {message.topic} lives could not be read in time") from None
+            raise NotSent(f"the routes of {message.topic} could not be read in time") from None
         await core.wait_for_space(deadline - loop.time())
         return core.append_any(message, callback, deadline - loop.time(), block=False)
 
     async def flush(self) -> None:
-        """Wait until every message taken so far has its outcome."""
+        """Wait until every message accepted so far has its outcome."""
         await self._core.flush()
 
     async def close(self) -> None:
-        """Wait for what was taken, then stop. May be called again."""
+        """Wait for the outcome of every message, then stop. May be called again."""
         await self._core.close()
 
     async def __aenter__(self) -> Self:
@@ -159,19 +159,19 @@ class MessageConsumer:
 
     @property
     def last_error(self) -> VqError | None:
-        """The last error that kept a partition from going on, over or not; None: there was none."""
+        """The last error that stopped a partition, also if it goes on since; None: no error yet."""
         return self._core.last_error
 
     @property
     def bad_reads(self) -> int:
-        """How often bytes failed a check, and were fetched again on a new connection."""
+        """How often bytes failed a check and were fetched again on a new connection."""
         return self._core.bad_reads
 
     def troubles(self) -> dict[TopicPartition, PartitionTrouble]:
-        """Return the partitions that stand still now, each with the cause, and since when.
+        """Return the partitions that do not go on now, each with the cause and the time.
 
-        Damaged bytes, a listener that raises, or a broker that refuses: each is tried again by
-        itself, with growing pauses, and nothing is skipped. ``vq group describe`` shows the same.
+        Causes are damaged bytes, a listener that raises, or a broker that refuses. The consumer
+        tries again with growing pauses and skips nothing. ``vq group describe`` shows the same.
         """
         return self._core.troubles()
 
@@ -189,27 +189,28 @@ class MessageConsumer:
     def subscribe(
         self, topic: str, length: int = limits.MIB, message_filter: str | None = None
     ) -> Self:
-        """Name a topic to consume; chainable, before the iteration begins."""
+        """Add a topic to consume, before the iteration begins; return this consumer."""
         self._core.subscribe(topic, length, ignore, message_filter)
         return self
 
     async def start(self) -> Self:
-        """Join the group; the iteration does it when it was not done."""
+        """Join the group; otherwise the iteration does it when it begins."""
         await self._core.start()
         self._started = True
         return self
 
     def __aiter__(self) -> Messages:
-        """Iterate over messages as they come, in one task at a time.
+        """Iterate over messages as they arrive, in one task at a time.
 
-        A message is consumed when the next one is asked for, or by ``close``; never because the
-        loop was left, by ``break`` or by an error. While a task is inside its loop, no other may
-        ask, through whichever iterator: ``InvalidState``. A task that is done hands an iterator on;
-        the message of one that failed comes again. An error that is caught outside the loop does
-        not bring its message back when a new loop begins: that one asks for the next, in whichever
-        task. ``await anext(aiter(consumer))`` counts as a loop that was left at once.
+        A message counts as consumed when the task asks for the next one, or by ``close``. Leaving
+        the loop, by ``break`` or by an error, does not consume it. While one task is inside its
+        loop, another task that asks for a message gets ``InvalidState``, whichever iterator it
+        uses. After a task has ended, another one may go on with its iterator; if the task failed,
+        its message is delivered again. If the error was caught outside the loop, a new loop in any
+        task does not deliver that message again: it gets the next one.
+        ``await anext(aiter(consumer))`` counts as a loop that was left at once.
 
-        Bound a wait with ``asyncio.timeout``: before Python 3.12 ``asyncio.wait_for`` asks in a
+        Bound a wait with ``asyncio.timeout``. Before Python 3.12 ``asyncio.wait_for`` asks in a
         task of its own, which is refused while the caller's task has a message.
         """
         return Messages(self._inbox, self._begin)
@@ -227,23 +228,23 @@ class MessageConsumer:
         return await self._core.reader.bounds(topic, partition)
 
     async def commit(self) -> None:
-        """Commit now what was consumed, instead of at the next interval."""
+        """Commit the consumed messages now instead of at the next interval."""
         await self._core.commit()
 
     def assignment(self) -> list[TopicPartition]:
-        """Return the partitions this member holds now."""
+        """Return the partitions that this member holds now."""
         return self._core.held()
 
     async def close(self) -> None:
-        """Count the message in hand as consumed, commit, leave the group. May be called again.
+        """Count the current message as consumed, commit, leave the group. May be called again.
 
-        Only a message that the calling task asked for itself, or a task that is done without an
-        error, counts. While another task is at one inside its loop, it is waited for, up to 30 s;
-        what it is not done with by then comes again. So does, at once, what another task took and
-        then left its loop, and what a task had that failed. Inside a loop, call ``close`` in the
-        loop's task, not through one that the loop waits for (before Python 3.12
-        ``asyncio.wait_for`` makes one). Leaving ``async with`` by an exception, of this consumer or
-        its factory, counts no message either.
+        The current message counts only if the calling task asked for it, or a task that has ended
+        without an error. If another task is handling a message inside its loop, ``close`` waits up
+        to 30 s; a message that is not handled by then is delivered again. Also delivered again is
+        the message of a task that failed, and of another task that left its loop. Inside a loop,
+        call ``close`` in the loop's own task, not in a task that the loop waits for (before Python
+        3.12 ``asyncio.wait_for`` makes one). If an exception leaves ``async with`` of this consumer
+        or its factory, the current message does not count.
         """
         self._inbox.close()
         await self._core.close()
@@ -262,7 +263,7 @@ class MessageConsumer:
         await self.close()
 
     def _put_down(self) -> None:
-        """Give the message in hand back: its handler failed."""
+        """Do not count the current message: its handler failed."""
         self._inbox.close(consumed=False)
 
 
@@ -284,11 +285,11 @@ class MessageFactory:
         return factory
 
     async def open(self, config: MessageFactoryConfig | None = None) -> Self:
-        """Open the session with ZooKeeper; returns the factory.
+        """Open the session with ZooKeeper; return the factory.
 
         Raises:
-            CoordinationError: ZooKeeper does not answer in time.
-            InvalidState: It is open already.
+            CoordinationError: ZooKeeper gives no answer in time.
+            InvalidState: The factory is open already.
         """
         async with self._opening:
             if self._cluster is not None:
@@ -301,7 +302,7 @@ class MessageFactory:
     async def create_producer(
         self, config: ProducerConfig | None = None, *, partitioner: Partitioner | None = None
     ) -> MessageProducer:
-        """Return a new producer; it is closed with the factory at the latest."""
+        """Return a new producer; ``shutdown`` closes it if the application does not."""
         cluster = self._opened()
         await cluster.lease_slot()
         core = ProducerCore(
@@ -312,7 +313,7 @@ class MessageFactory:
         return producer
 
     async def create_consumer(self, config: ConsumerConfig | None = None) -> MessageConsumer:
-        """Return a new consumer; it is closed with the factory at the latest."""
+        """Return a new consumer; ``shutdown`` closes it if the application does not."""
         cluster = self._opened()
         permit = Permit(cluster.clock.monotonic)
         inbox = Inbox(permit)
@@ -330,11 +331,11 @@ class MessageFactory:
 
     @property
     def admin(self) -> Admin:
-        """What an operator asks and changes: topics, placements, groups, offsets, brokers."""
+        """The operator's functions: topics, placements, groups, offsets, brokers."""
         return Admin(self._opened())
 
     async def get_partitions_for_topic(self, topic: str) -> list[PartitionPlacement]:
-        """Return where the partitions of a topic live, in rising order."""
+        """Return the placements of a topic's partitions, in rising order."""
         return await partitions_of(self._opened(), topic)
 
     async def get_status(
@@ -354,7 +355,7 @@ class MessageFactory:
     async def shutdown(self) -> None:
         """Close every consumer and producer, then the session. May be called again.
 
-        All of it is done whatever fails on the way; the error is raised afterwards.
+        If a step fails, the other steps are done nevertheless, and then the error is raised.
         """
         async with self._opening:
             cluster, self._cluster = self._cluster, None

@@ -1,8 +1,8 @@
 """The blocking API: ``MessageFactory``, ``MessageProducer``, ``MessageConsumer``.
 
-Thin faces over the cores that live on the loop. A factory owns one session with ZooKeeper, one
-connection per broker and one loop thread; its producers and consumers share them. All methods may
-be called from any thread.
+These classes are thin: the cores on the loop do the work. A factory owns one session with
+ZooKeeper, one connection per broker and one loop thread; its producers and consumers share them.
+Any thread may call all methods.
 """
 
 import contextlib
@@ -38,14 +38,15 @@ from vq.model import (
 
 _STOP_S = 30.0
 _SEND_SYNC_S = 3.0
-_GET_S = 30.0  # beside what the core itself bounds: connecting, moving, ZooKeeper
+_GET_S = 30.0  # added to the caller's time-out: connecting, a move, ZooKeeper
 _WORKERS_S = 5.0
 
 
 class MessageProducer:
-    """Sends messages. Made by ``MessageFactory.create_producer``; usable from many threads.
+    """Sends messages. ``MessageFactory.create_producer`` makes it; many threads may use it.
 
-    Messages that one thread sends to one partition keep their order, sync and async ones mixed.
+    Messages that one thread sends to one partition keep their order, also sync and async ones
+    mixed.
     """
 
     def __init__(self, core: ProducerCore, runtime: LoopThread) -> None:
@@ -65,11 +66,11 @@ class MessageProducer:
         return self._core.closed
 
     def publish(self, topic: str) -> None:
-        """Declare a topic: fetch its routes and watch them. Sending does it when it was not done.
+        """Fetch a topic's routes and watch them. The first send to a topic does it by itself.
 
         Raises:
             UnknownTopic: There is no such topic.
-            PermissionRefused: It is not writable.
+            PermissionRefused: The topic is not writable.
         """
         self._runtime.run(self._core.publish(topic))
 
@@ -77,9 +78,9 @@ class MessageProducer:
         """Send one message and wait until it is stored as its topic's settings promise.
 
         Raises:
-            Refused: It is certainly not stored.
+            Refused: The message is certainly not stored.
             OutcomeUnknown: It may or may not be stored; sending it again may store it twice.
-            InvalidArgument: It is unusable.
+            InvalidArgument: The message is invalid.
         """
         self._runtime.check()
         try:
@@ -95,17 +96,17 @@ class MessageProducer:
         callback: SendCallback | None = None,
         timeout: float | None = None,
     ) -> SendFuture:
-        """Take one message and return at once (or when the full buffer has room again).
+        """Accept one message and return at once; wait only while the buffer is full.
 
         ``callback(result, error)`` runs on the factory's thread: it must be short, and may call
-        ``send_async`` but nothing that waits. What it raises is logged, whatever it is, also
+        ``send_async`` but nothing that waits. Every exception that it raises is logged, also
         ``SystemExit`` and ``KeyboardInterrupt``: it ends neither the sending nor the program.
-        ``timeout`` is the deadline of all attempts together,
-        by default ``config.send_timeout_s``.
+        ``timeout`` bounds all attempts together, by default ``config.send_timeout_s``.
 
         Raises:
             BufferFull: The buffer stayed full until the deadline.
-            InvalidArgument, MessageTooLarge, InvalidState, UnknownTopic: Nothing was taken.
+            InvalidArgument, MessageTooLarge, InvalidState, UnknownTopic: The message was not
+                accepted.
         """
         future = self._append(message, callback, timeout)
         if future is not None:
@@ -118,33 +119,35 @@ class MessageProducer:
             return self._core.append_any(message, callback, left)
 
     def _publish_within(self, topic: str, timeout: float) -> float:
-        """Publish as part of a send with this time-out; return what is left of it."""
+        """Publish as part of a send with this time-out; return the time left."""
         begin = time.monotonic()
         try:
             self._runtime.run(self._core.publish(topic), timeout)
         except TimedOut:
             raise NotSent(
-                f"where {topic} lives could not be read within {timeout:g} s; nothing was sent"
+                f"the routes of {topic} could not be read within {timeout:g} s; nothing was sent"
             ) from None
         return timeout - (time.monotonic() - begin)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until every message taken so far has its outcome.
+        """Wait until every message accepted so far has its outcome.
 
         Raises:
-            TimedOut: ``timeout`` seconds went by first; the sends go on.
+            TimedOut: Some have none within ``timeout`` seconds; the sends go on.
         """
         self._runtime.run(self._core.flush(), timeout)
 
     def close(self) -> None:
-        """Wait for what was taken (each has a deadline), then stop. May be called again.
+        """Wait for the outcome of every message (each has a deadline), then stop.
+
+        It may be called again.
 
         Raises:
-            InvalidState: This is a callback: its own end would be waited for. The producer goes on.
+            InvalidState: A callback called it, which would wait for itself. The producer goes on.
         """
         if not self._runtime.gone:
             self._runtime.run(self._core.close())
-            self._forget()  # not before: what is interrupted ends with the loop
+            self._forget()  # last: if ``close`` is interrupted, the end of the loop cleans up
 
     def __enter__(self) -> Self:
         return self
@@ -179,19 +182,19 @@ class MessageConsumer:
 
     @property
     def last_error(self) -> VqError | None:
-        """The last error that kept a partition from going on, over or not; None: there was none."""
+        """The last error that stopped a partition, also if it goes on since; None: no error yet."""
         return self._core.last_error
 
     @property
     def bad_reads(self) -> int:
-        """How often bytes failed a check, and were fetched again on a new connection."""
+        """How often bytes failed a check and were fetched again on a new connection."""
         return self._core.bad_reads
 
     def troubles(self) -> dict[TopicPartition, PartitionTrouble]:
-        """Return the partitions that stand still now, each with the cause, and since when.
+        """Return the partitions that do not go on now, each with the cause and the time.
 
-        Damaged bytes, a listener that raises, or a broker that refuses: each is tried again by
-        itself, with growing pauses, and nothing is skipped. ``vq group describe`` shows the same.
+        Causes are damaged bytes, a listener that raises, or a broker that refuses. The consumer
+        tries again with growing pauses and skips nothing. ``vq group describe`` shows the same.
         """
         return self._core.troubles()
 
@@ -205,15 +208,15 @@ class MessageConsumer:
     ) -> list[Message]:
         """Read messages from ``offset`` on, at least one if there is any, about ``length`` bytes.
 
-        Needs no group and moves no offset. With ``timeout`` it waits so many seconds for a first
-        message; without, it returns an empty list at the end of the partition. Compressed messages
-        may be far larger than what was read: with 4 MiB of them the list ends, read on behind the
-        last one.
+        It needs no group and changes no committed offset. With ``timeout`` it waits so many seconds
+        for a first message; without, it returns an empty list at the end of the partition.
+        Compressed messages may be far larger than the bytes read: the list ends after 4 MiB of
+        them. Continue at ``next_offset`` of the last message.
 
         Raises:
-            OffsetOutOfRange: The offset is not there (any more); ``details`` has the valid range.
-            OffsetNotBoundary: No record starts there; ``details["next"]`` is where one does.
-            UnknownTopic, UnknownPartition: There is none.
+            OffsetOutOfRange: The offset is not in the valid range, which is in ``details``.
+            OffsetNotBoundary: No record starts there; ``details["next"]`` is the next start.
+            UnknownTopic, UnknownPartition: There is no such topic or partition.
         """
         bound = None if timeout is None else check_timeout(timeout)
         return self._runtime.run(
@@ -227,7 +230,7 @@ class MessageConsumer:
         listener: Listener,
         message_filter: str | None = None,
     ) -> Self:
-        """Name a topic to consume, with what handles its messages; chainable, before ``start``.
+        """Add a topic to consume and the listener of its messages. Call it before ``start``.
 
         Args:
             topic: Must exist when ``start`` is called.
@@ -235,7 +238,11 @@ class MessageConsumer:
             listener: Called once per message, on a thread of this consumer. A message counts as
                 consumed when it returns; ``config.on_listener_error`` says what happens when it
                 raises.
-            message_filter: A tag, or several as ``"a || b"``; brokers send nothing else.
+            message_filter: A tag, or several as ``"a || b"``; brokers send only messages with one
+                of them.
+
+        Returns:
+            This consumer.
         """
         self._core.subscribe(topic, length, listener, message_filter)
         return self
@@ -244,7 +251,7 @@ class MessageConsumer:
         """Join the group and begin to receive.
 
         Raises:
-            InvalidState: Nothing was subscribed, or there is no group in the configuration.
+            InvalidState: No topic was subscribed, or the configuration has no group.
             UnknownTopic: A subscribed topic does not exist.
         """
         self._runtime.run(self._core.start())
@@ -255,33 +262,33 @@ class MessageConsumer:
         return self._runtime.run(self._core.committed(topic))
 
     def get_bounds(self, topic: str, partition: int) -> OffsetBounds:
-        """Return the range of offsets that can be read now, from whoever holds the partition.
+        """Ask the partition's broker for the range of offsets that can be read now.
 
         Raises:
-            UnknownTopic, UnknownPartition: There is none.
+            UnknownTopic, UnknownPartition: There is no such topic or partition.
         """
         return self._runtime.run(self._core.reader.bounds(topic, partition))
 
     def commit(self) -> None:
-        """Commit now what was handled, instead of at the next interval."""
+        """Commit the handled messages now instead of at the next interval."""
         self._runtime.run(self._core.commit())
 
     def assignment(self) -> list[TopicPartition]:
-        """Return the partitions this member holds now."""
+        """Return the partitions that this member holds now."""
         return self._core.held()
 
     def close(self) -> None:
-        """Finish the messages in hand, commit, leave the group. May be called again.
+        """Wait for running listeners, commit, leave the group. May be called again.
 
         Raises:
-            InvalidState: This is a listener or a callback: its own end would be waited for. The
+            InvalidState: A listener or a callback called it, which would wait for itself. The
                 consumer goes on.
         """
         if self._runtime.forked:
             return
         self.check_outside()
         if not self._runtime.gone:
-            self._runtime.check()  # refused in a callback, before anything ends
+            self._runtime.check()  # raise in a callback before anything is closed
         try:
             if not self._runtime.gone:
                 self._runtime.run(self._core.close())
@@ -290,7 +297,7 @@ class MessageConsumer:
             self._forget()
 
     def check_outside(self) -> None:
-        """Raise ``InvalidState`` when called by one of this consumer's listeners."""
+        """Raise ``InvalidState`` if one of this consumer's listeners calls it."""
         if self._workers.is_current:
             raise InvalidState(
                 "closing a consumer inside its own listener would wait for itself; "
@@ -318,7 +325,7 @@ class MessageFactory:
             producer = factory.create_producer()
             producer.send_sync(vq.Message("orders", b"one"))
 
-    ``open`` may be given the configuration instead of the constructor; entering the context opens.
+    The constructor or ``open`` takes the configuration; a ``with`` statement opens the factory.
     """
 
     def __init__(self, config: MessageFactoryConfig | None = None) -> None:
@@ -331,11 +338,11 @@ class MessageFactory:
         self._consumers: list[MessageConsumer] = []
 
     def open(self, config: MessageFactoryConfig | None = None) -> Self:
-        """Open the session with ZooKeeper; returns the factory.
+        """Open the session with ZooKeeper; return the factory.
 
         Raises:
-            CoordinationError: ZooKeeper does not answer in time.
-            InvalidState: It is open already.
+            CoordinationError: ZooKeeper gives no answer in time.
+            InvalidState: The factory is open already.
         """
         with self._opening:
             if self._runtime is not None:
@@ -354,7 +361,7 @@ class MessageFactory:
     def create_producer(
         self, config: ProducerConfig | None = None, *, partitioner: Partitioner | None = None
     ) -> MessageProducer:
-        """Return a new producer; it is closed with the factory at the latest."""
+        """Return a new producer; ``shutdown`` closes it if the application does not."""
         runtime, cluster = self._opened()
 
         async def make() -> ProducerCore:
@@ -368,7 +375,7 @@ class MessageFactory:
         return producer
 
     def create_consumer(self, config: ConsumerConfig | None = None) -> MessageConsumer:
-        """Return a new consumer; it is closed with the factory at the latest."""
+        """Return a new consumer; ``shutdown`` closes it if the application does not."""
         runtime, cluster = self._opened()
         settings = config or ConsumerConfig()
 
@@ -403,12 +410,12 @@ class MessageFactory:
 
     @property
     def admin(self) -> Admin:
-        """What an operator asks and changes: topics, placements, groups, offsets, brokers."""
+        """The operator's functions: topics, placements, groups, offsets, brokers."""
         runtime, cluster = self._opened()
         return Admin(cluster, runtime)
 
     def get_partitions_for_topic(self, topic: str) -> list[PartitionPlacement]:
-        """Return where the partitions of a topic live, in rising order.
+        """Return the placements of a topic's partitions, in rising order.
 
         Raises:
             UnknownTopic: There is no such topic.
@@ -421,8 +428,8 @@ class MessageFactory:
     ) -> dict[Address, StatusResult] | StatusResult:
         """Ask one broker, or every registered one, for its status.
 
-        Brokers that are registered but do not answer are left out of the dictionary; with an
-        address given, that is an error.
+        Without an address, the dictionary leaves out registered brokers that do not answer. With an
+        address, a missing answer is an error.
         """
         runtime, cluster = self._opened()
         if address is None:
@@ -438,10 +445,10 @@ class MessageFactory:
     def shutdown(self) -> None:
         """Close every consumer and producer, then the session. May be called again.
 
-        All of it is done whatever fails on the way; the error is raised afterwards.
+        If a step fails, the other steps are done nevertheless, and then the error is raised.
 
         Raises:
-            InvalidState: This is a listener or a callback: its own end would be waited for.
+            InvalidState: A listener or a callback called it, which would wait for itself.
         """
         runtime, cluster = self._runtime, self._cluster
         if runtime is None or cluster is None:

@@ -1,7 +1,7 @@
-"""The words of vq as values: topics, partitions, messages, offsets, placements, settings.
+"""The values of vq: topics, partitions, messages, offsets, placements, settings.
 
-Plain frozen data and the checks that belong to them; nothing here does I/O or knows how a value is
-encoded on the wire, on disk or in ZooKeeper.
+Plain frozen data with their checks. This module does no I/O and does not encode values for the
+wire, the disk or ZooKeeper.
 """
 
 import enum
@@ -14,7 +14,7 @@ from vq.errors import InvalidArgument, VqError
 
 try:
     from vq._message import construct
-except ImportError:  # nothing compiled it
+except ImportError:  # it was not compiled
     construct = None  # type: ignore[assignment]
 
 
@@ -29,7 +29,7 @@ class TopicPartition(NamedTuple):
 
 
 def is_host(name: str) -> bool:
-    """Whether a name may be one of a host, or an IP address; resolving others raises anything."""
+    """Return whether a name can be a host's; resolving another one may raise any exception."""
     try:
         return bool(name.encode("idna")) and name.isprintable() and " " not in name
     except UnicodeError:  # an empty or too long part, as in "a..b"
@@ -40,7 +40,7 @@ def check_host(name: str) -> str:
     """Return the name of a host.
 
     Raises:
-        InvalidArgument: No host has such a name.
+        InvalidArgument: The name is not valid for a host.
     """
     if not is_host(name):
         raise InvalidArgument(
@@ -50,7 +50,7 @@ def check_host(name: str) -> str:
 
 
 class Address(NamedTuple):
-    """Where a process listens."""
+    """The host and port where a process listens."""
 
     host: str
     port: int
@@ -63,7 +63,8 @@ class Address(NamedTuple):
         """Parse ``host:port``, with IPv6 addresses as in ``[::1]:8123``.
 
         Raises:
-            InvalidArgument: There is no port, it is not in [0, 65535], or no host has that name.
+            InvalidArgument: There is no port, it is not in [0, 65535], or the host's name is not
+                valid.
         """
         host, colon, port = text.rpartition(":")
         if host.startswith("[") and host.endswith("]"):
@@ -76,7 +77,7 @@ class Address(NamedTuple):
 
 
 class ProducerStamp(NamedTuple):
-    """Identifies a batch, so that a resend is recognised: its producer and its sequence.
+    """Identifies a batch by producer and sequence, so that the broker recognises a resend.
 
     ``sequence`` counts batches of this producer id and epoch in one partition, from 0.
     """
@@ -94,7 +95,7 @@ class FlushMode(enum.StrEnum):
 
 
 class PartitionState(enum.StrEnum):
-    """Whether a partition takes appends."""
+    """Whether a partition accepts appends."""
 
     RW = "rw"
     RO = "ro"
@@ -107,23 +108,23 @@ class Span:
 
     group: str
     start: int
-    end: int | None = None  # None: open, the group that takes appends
+    end: int | None = None  # None: open; this group accepts appends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSettings:
-    """What must be the same for a topic on every broker; kept in ZooKeeper.
+    """The settings of a topic, equal on every broker; kept in ZooKeeper.
 
     Attributes:
-        partitions: How many, 1 to 4 096; grows only.
+        partitions: Number of partitions, 1 to 4 096; it can only grow.
         flush: When an append is acknowledged.
         flush_interval_messages: With ``async``: fdatasync after this many messages (>= 1) …
         flush_interval_ms: … or after this time (>= 1), whichever comes first.
         max_message_bytes: Largest payload before compression, 1 to 1 MiB.
         retention_hours: Age at which closed blocks may be deleted, >= 1; None keeps them for ever.
             Stored and shown; no broker deletes by age yet.
-        pool: Only broker groups of this pool hold its partitions; None is the common pool, of the
-            groups without one.
+        pool: Only broker groups of this pool hold its partitions. None is the common pool: the
+            groups without a pool.
         replication: ``sync``. ``async`` is refused for a topic until groups can have slaves.
         readable: Consumers may read.
         writable: Producers may write.
@@ -153,7 +154,7 @@ class TopicSettings:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlacement:
-    """Where a partition lives: spans in rising order of offsets, at most the last one open."""
+    """The broker groups of a partition: spans in order of offsets; only the last may be open."""
 
     topic: str
     partition: int
@@ -162,7 +163,7 @@ class PartitionPlacement:
 
     @property
     def writer_group(self) -> str | None:
-        """The group that takes appends, or None while there is none."""
+        """The group that accepts appends; None while no span is open."""
         return self.spans[-1].group if self.spans and self.spans[-1].end is None else None
 
     def span_at(self, offset: int) -> Span | None:
@@ -174,12 +175,12 @@ class PartitionPlacement:
 
 
 class Message(NamedTuple):
-    """A message as a user gives or gets it; never changed once made.
+    """A message that an application sends or receives; immutable.
 
-    A producer reads ``topic``, ``content``, ``tag``, ``key`` and ``headers``. The others are set
-    on messages that were received: ``partition``, ``offset`` (where the record starts),
-    ``next_offset`` (where reading goes on after it), ``id`` (time-ordered, 63 bits). A named tuple,
-    because it is made once per message on both sides, and nothing else is made as fast.
+    A producer reads ``topic``, ``content``, ``tag``, ``key`` and ``headers``. Received messages
+    also have ``partition``, ``offset`` (the start of the record), ``next_offset`` (the start of the
+    next read), ``id`` (time-ordered, 63 bits). It is a named tuple, because both sides make one per
+    message and a named tuple is the fastest to make.
     """
 
     topic: str
@@ -194,11 +195,11 @@ class Message(NamedTuple):
 
 
 if construct is not None:
-    construct(Message)  # a named tuple's own constructor is a Python function
+    construct(Message)  # replaces the named tuple's constructor, a slower Python function
 
 
 class SendResult(NamedTuple):
-    """Where an acknowledged message lies: its partition, its record's offset, and its id."""
+    """The place of an acknowledged message: its partition, its record's offset, and its id."""
 
     partition: int
     offset: int
@@ -206,13 +207,13 @@ class SendResult(NamedTuple):
 
 
 class PartitionTrouble(NamedTuple):
-    """The error that keeps a consumer from going on in one partition; it tries again by itself.
+    """The error that stops a consumer in one partition; the consumer tries again by itself.
 
     Attributes:
-        error: The last try's: ``CorruptData``, ``ListenerFailed``, or what the broker answered.
-        offset: Where it stands: the message there was not handled.
-        since_ms: When it first failed there, in milliseconds since 1970.
-        tries: How often it has failed there.
+        error: Of the last try: ``CorruptData``, ``ListenerFailed``, or the broker's error.
+        offset: The offset of the message that was not handled.
+        since_ms: When the first try at this offset failed, in milliseconds since 1970.
+        tries: How many tries at this offset failed.
     """
 
     error: VqError
@@ -242,10 +243,10 @@ class NodeInfo:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """What allocation needs to know of a broker group.
+    """The facts about a broker group that allocation needs.
 
-    ``partitions`` counts the open partitions it holds, over all topics; ``alive`` says that a
-    master is registered.
+    ``partitions`` counts its open partitions over all topics; ``alive`` says that a master is
+    registered.
     """
 
     group: str
@@ -270,10 +271,10 @@ class StatusResult:
 
 
 def check_name(kind: str, name: str) -> str:
-    """Return ``name`` if it may name a topic, group, node, client or cluster.
+    """Return ``name`` if it is valid for a topic, group, node, client or cluster.
 
     Raises:
-        InvalidArgument: It may not; the message says what is allowed.
+        InvalidArgument: It is not valid; the message says what is allowed.
     """
     if not limits.is_valid_name(name):
         shown = name if len(name) <= 60 else name[:57] + "..."
@@ -285,22 +286,22 @@ def check_name(kind: str, name: str) -> str:
 
 
 def check_timeout(timeout: float) -> float:
-    """Return a time-out that a user gave, in [0, ``limits.TIMEOUT_S_MAX``].
+    """Return a user's time-out, limited to [0, ``limits.TIMEOUT_S_MAX``].
 
-    A negative one is over at once; a huge or endless one counts as the largest.
+    A negative time-out counts as 0, a larger or endless one as the largest.
 
     Raises:
-        InvalidArgument: It is no number.
+        InvalidArgument: It is not a number.
     """
     try:
         seconds = timeout + 0.0
         if seconds == seconds:  # not NaN
             return float(max(0.0, min(seconds, limits.TIMEOUT_S_MAX)))
-    except OverflowError:  # an integer that no float holds
+    except OverflowError:  # an integer too large for a float
         return limits.TIMEOUT_S_MAX if timeout > 0 else 0.0
     except TypeError:
         pass
-    raise InvalidArgument(f"timeout {timeout!r} is no number of seconds")
+    raise InvalidArgument(f"timeout {timeout!r} is not a number of seconds")
 
 
 def _bound(what: str, value: int, least: int, most: int) -> None:

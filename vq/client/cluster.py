@@ -1,7 +1,7 @@
-"""What producers and consumers of one factory share: coordination, routes, connections, ids.
+"""Shared by the producers and consumers of one factory: coordination, routes, connections, ids.
 
-Loop-bound: everything runs on the loop that called ``start``, except ``routes`` and ``take_ids``,
-which any thread may use.
+Loop-bound: everything runs on the loop that called ``start``. Only ``routes`` and ``take_ids`` may
+be used by any thread.
 """
 
 import asyncio
@@ -45,14 +45,14 @@ _RECONNECT = Backoff(first_s=0.1, most_s=1.0, jitter=0.5)
 
 
 class _Failures(NamedTuple):
-    """Failed attempts in a row to connect to one broker, and why the last one failed."""
+    """Consecutive failures to connect to one broker, and the cause of the last one."""
 
     attempts: int
     cause: str
 
 
 class ClusterClient:
-    """A client's view of a cluster, and its connections into it."""
+    """A client's view of a cluster, and its connections to brokers and ZooKeeper."""
 
     def __init__(
         self,
@@ -81,11 +81,11 @@ class ClusterClient:
         )
         self._slot_task: asyncio.Task[int] | None = None
         self._ids: IdGenerator | None = None
-        # A slot is leased now, and its mark is ahead; otherwise no id may be made. Or there will be
-        # none any more, and ``take_ids`` says so.
+        # True: ids can be made, since a slot is leased and its mark is ahead. Also true after the
+        # coordinator gave up: then ``take_ids`` raises, and senders see the error.
         self.ids_ready = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._mark_asked = False  # its move is under way, or there will be none; under the lock
+        self._mark_asked = False  # a new mark is requested, or cannot come; under the lock
         self._ids_lock = threading.Lock()
         self._connections: dict[Address, BrokerConnection] = {}
         self._connecting: dict[Address, asyncio.Task[BrokerConnection]] = {}
@@ -94,20 +94,20 @@ class ClusterClient:
         self._tracking: dict[str, asyncio.Task[None]] = {}
         self._refreshing: dict[str, asyncio.Task[None]] = {}
         self._closed = False
-        self._given_up = ""  # why there is no ZooKeeper for this client any more
+        self._given_up = ""  # why the coordinator gave up for good
 
     async def start(self) -> None:
         """Open the session with ZooKeeper.
 
         Raises:
-            CoordinationError: ZooKeeper does not answer within ``config.start_timeout_s``.
+            CoordinationError: ZooKeeper gives no answer within ``config.start_timeout_s``.
         """
         await self.coordinator.start(self.config.start_timeout_s)
         self._watcher.on_change(self._changed)
         self.coordinator.add_listener(self._session_changed)
 
     async def close(self) -> None:
-        """Close every connection, give the slot back, end the session. May be called again."""
+        """Close every connection, release the slot, end the session. May be called again."""
         if self._closed:
             return
         self._closed = True
@@ -135,16 +135,16 @@ class ClusterClient:
         return self._watcher.snapshot
 
     async def track(self, topic: str) -> Routes:
-        """Watch a topic from now on.
+        """Read a topic's routes, watch them from now on, and return all routes.
 
         Raises:
-            InvalidArgument: No topic can have that name.
-            UnknownTopic: There is none of that name.
+            InvalidArgument: The name is not valid for a topic.
+            UnknownTopic: There is no topic of that name.
         """
         check_name("topic", topic)
         task = self._tracking.get(topic)
         if task is None:
-            # One reading for all who ask meanwhile: a thousand first sends are one look.
+            # Concurrent callers share one read: a thousand first sends cost one.
             task = self._tracking[topic] = asyncio.create_task(self._track(topic))
         await _shared(task)
         return self._watcher.snapshot
@@ -156,7 +156,7 @@ class ClusterClient:
             del self._tracking[topic]
 
     def refresh(self, topic: str) -> None:
-        """Read a topic's routes again soon; one reading at a time."""
+        """Read a topic's routes again soon; at most one read of a topic runs at a time."""
         if topic not in self._refreshing and not self._closed:
             self._refreshing[topic] = asyncio.create_task(self._refresh(topic))
 
@@ -164,19 +164,19 @@ class ClusterClient:
         try:
             await self._watcher.refresh(topic)
         except VqError as error:
-            logger.debug("routes cannot be read again", topic=topic, error=error)
+            logger.debug("cannot refresh routes", topic=topic, error=error)
         finally:
             del self._refreshing[topic]
 
     def master_at(self, partition: TopicPartition, offset: int) -> tuple[Address, int]:
-        """Return the broker to ask for bytes at ``offset``, and its epoch as known here.
+        """Return the broker that has ``offset``, and its epoch as this client knows it.
 
-        The epoch goes into the request: a broker that was master once and does not know yet that
-        it no longer is refuses instead of answering with what may have been cut off meanwhile.
+        The caller puts the epoch into the request. A former master that does not know its successor
+        then refuses the request; otherwise it could return bytes that were truncated since.
 
         Raises:
             UnknownPartition: The topic has no such partition.
-            OffsetOutOfRange: It lies before the first span, and comes back for nobody.
+            OffsetOutOfRange: The offset is before the first span; its messages are deleted.
             NotMaster: Its group has no master now.
         """
         routes = self.routes
@@ -189,14 +189,18 @@ class ClusterClient:
                 details={"earliest": earliest},
             )
         if span is None:
-            raise UnknownPartition(f"{partition} has no place for offset {offset}")
+            raise UnknownPartition(f"no span of {partition} has offset {offset}")
         master = routes.master(span.group)
         if master is None:
             raise NotMaster(f"broker group {span.group} of {partition} has no master now")
         return master
 
     def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call ``listener`` on the loop when routes or connections changed; return a remover."""
+        """Call ``listener`` on the loop after each change of routes or connections.
+
+        Returns:
+            A function that removes the listener.
+        """
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener) if listener in self._listeners else None
 
@@ -204,7 +208,7 @@ class ClusterClient:
         for listener in list(self._listeners):
             try:
                 listener()
-            except Exception:  # the others want to know as well
+            except Exception:  # call the other listeners nevertheless
                 logger.exception("handling a change of the cluster failed")
 
     # Message ids ------------------------------------------------------------------------------
@@ -216,7 +220,7 @@ class ClusterClient:
         await _shared(self._slot_task)
 
     def _session_changed(self, state: SessionState) -> None:
-        """When the coordinator gave up, tell who sends: its messages would wait in vain."""
+        """After the coordinator gave up, let senders fail their messages at once."""
         if state is SessionState.CLOSED and not self._closed:
             self._given_up = self.coordinator.why_closed
             self.ids_ready = True
@@ -235,11 +239,11 @@ class ClusterClient:
         self._changed()
 
     def _mark_moved(self, until_ms: int) -> None:
-        """The slot's mark is at ``until_ms``; 0: the slot is given back."""
+        """Apply the slot's new mark ``until_ms``; 0: the slot was released."""
         if self._ids is None:
             return
         with self._ids_lock:
-            self._ids.hold_to(until_ms)
+            self._ids.limit_to(until_ms)
             self._mark_asked = not until_ms
             waited = not self.ids_ready
             self.ids_ready = bool(until_ms)
@@ -250,12 +254,12 @@ class ClusterClient:
         """Return new message ids; any thread.
 
         Raises:
-            IdsUsedUp: The slot's mark has to move first: ``ids_ready`` tells when it has.
-            CoordinationError: The coordinator gave up, so nobody knows whose ids these would be.
+            IdsUsedUp: The slot's mark must move first; ``ids_ready`` is True once it has.
+            CoordinationError: The coordinator gave up, so another process may have the slot.
         """
         if self._given_up:
-            raise CoordinationError(f"no message can be given an id any more: {self._given_up}")
-        assert self._ids is not None, "lease_slot comes first"
+            raise CoordinationError(f"message ids cannot be made any more: {self._given_up}")
+        assert self._ids is not None, "call lease_slot first"
         loop = None
         try:
             with self._ids_lock:
@@ -271,13 +275,13 @@ class ClusterClient:
         finally:  # without the lock: the application's log handler may send, too
             if loop is not None:
                 loop.call_soon_threadsafe(self._slot.move_mark_soon)
-                logger.warning("message ids lag behind the clock until their limit has moved")
+                logger.warning("message ids lag behind the clock until the slot's mark moves")
 
     # Connections ------------------------------------------------------------------------------
     def live_connection(self, address: Address) -> BrokerConnection | None:
-        """Return the open connection to ``address``; without one, begin to connect.
+        """Return the open connection to ``address``; if there is none, begin to connect.
 
-        Listeners are called when the attempt has ended.
+        The listeners are called when the attempt has ended.
         """
         connection = self._connections.get(address)
         if connection is None and not self._closed:
@@ -299,7 +303,7 @@ class ClusterClient:
         return await _shared(self._begin_connect(address))
 
     async def new_connection(self, address: Address) -> BrokerConnection:
-        """Return a connection that nobody shares; the caller closes it.
+        """Return a connection for the caller alone; the caller closes it.
 
         Raises:
             InvalidState: This client is closed.
@@ -347,7 +351,7 @@ class ClusterClient:
         error = task.exception()
         if error is None:
             if self._failures.pop(address, None) is not None:
-                logger.info("connected to a broker again", broker=address)
+                logger.info("reconnected to a broker", broker=address)
         else:
             attempts, cause = self._failures.get(address, _Failures(0, ""))
             self._failures[address] = _Failures(attempts + 1, str(error))
@@ -376,11 +380,11 @@ class ClusterClient:
     ) -> tuple[Any, bytes]:
         """Send one request to one broker; see ``BrokerConnection.request``.
 
-        ``timeout`` holds for connecting and answering together. ``anew``: on a connection that is
-        made for it.
+        ``timeout`` bounds connecting and the answer together. ``anew``: use a new connection for
+        this request.
 
         Raises:
-            Unreachable: No connection came about in time; nothing was sent.
+            Unreachable: No connection was open in time; nothing was sent.
         """
         bound = self.config.request_timeout_s if timeout is None else timeout
         begin = self.clock.monotonic()
@@ -399,17 +403,17 @@ class ClusterClient:
 
 
 async def _shared(task: "asyncio.Task[T]") -> T:
-    """Return the result of a task that others may wait for too, and that ``close`` cancels.
+    """Return the result of a task that several callers may wait for and that ``close`` cancels.
 
     Raises:
-        InvalidState: It was cancelled; the caller itself was not.
+        InvalidState: The task was cancelled; the caller was not.
     """
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         if task.cancelled():
             raise InvalidState(_SHUT_DOWN) from None
-        # We were: nobody may be left to hear of an error of the task.
+        # The caller was cancelled: retrieve the task's error, which no other caller may do.
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         raise
 
@@ -418,7 +422,7 @@ async def open_cluster(config: MessageFactoryConfig) -> ClusterClient:
     """Return a started client of a real cluster, on the running loop.
 
     Raises:
-        CoordinationError: ZooKeeper does not answer in time; nothing is left open.
+        CoordinationError: ZooKeeper gives no answer in time; nothing is left open.
     """
     cluster = ClusterClient(
         config,

@@ -1,4 +1,4 @@
-"""What an application may set for a factory, a producer and a consumer; checked when made."""
+"""The settings of a factory, a producer and a consumer; each class checks them when it is made."""
 
 import enum
 from dataclasses import dataclass
@@ -7,13 +7,13 @@ from vq import limits
 from vq.errors import InvalidArgument
 from vq.model import check_name
 
-#: What a waiting message takes in memory beside its payload, tag, key and headers, about; counted
+#: Approximate memory of a waiting message in addition to its payload, tag, key and headers; counts
 #: in ``buffer_bytes``.
 MESSAGE_OVERHEAD_BYTES = 512
 
 
 class StartPosition(enum.StrEnum):
-    """Where a group begins in a partition that it has no offset for."""
+    """Where a group begins in a partition for which it has no offset."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -22,7 +22,7 @@ class StartPosition(enum.StrEnum):
 class OnListenerError(enum.StrEnum):
     """What happens when a listener keeps raising for one message."""
 
-    RETRY = "retry"  # the partition waits and tries again, for ever: nothing is skipped
+    RETRY = "retry"  # the consumer tries this message again for ever: nothing is skipped
     SKIP = "skip"  # after ``listener_retries`` more tries the message is logged and skipped
 
 
@@ -32,13 +32,14 @@ class MessageFactoryConfig:
 
     Attributes:
         zookeeper: ``host:port`` of one or more servers, comma-separated.
-        cluster: Name of the cluster; its nodes live under ``/vq/<cluster>``.
+        cluster: Name of the cluster; its nodes are under ``/vq/<cluster>``.
         client_id: Shown by brokers and in group listings.
-        session_timeout_s: After so long without ZooKeeper this client's members and owners are
-            given to others. 10 s tolerates a garbage collection pause and a leader change.
+        session_timeout_s: If this client has no contact with ZooKeeper for so long, its members
+            leave their groups and other members take their partitions. 10 s tolerates a garbage
+            collection pause and a change of ZooKeeper's leader.
         start_timeout_s: How long ``open`` waits for ZooKeeper.
         connect_timeout_s: Bound of one connection attempt to a broker, HELLO included.
-        request_timeout_s: Bound of requests that name none (offsets, status).
+        request_timeout_s: Bound of requests without a time-out of their own (offsets, status).
     """
 
     zookeeper: str = "127.0.0.1:2181"
@@ -66,19 +67,18 @@ class ProducerConfig:
     """How a producer batches, waits and tries again.
 
     Attributes:
-        send_timeout_s: Deadline of a send that names none, all retries included. 30 s outlives a
-            broker restart.
-        batch_bytes: A batch is closed at this size, keys and headers included; 512 KiB makes one
-            fdatasync carry thousands of small messages and still leaves room for several batches in
-            flight.
-        batch_records: … or at this many messages; bounds the time one batch takes to encode.
-        window: Batches in flight per partition, at most what a broker remembers for recognising
-            resends.
-        buffer_bytes: Memory of messages that have no outcome yet, each counted with its payload,
-            its tag, key and headers as encoded, and 512 bytes for everything around it; at the
-            bound ``send_async`` waits. A producer takes at most about twice as much, since the
-            records of a batch on its way stand there a second time. More than 16 MiB of small
-            messages costs more (garbage collections look at each) than it gains.
+        send_timeout_s: Deadline of a send without one of its own, all retries included. 30 s is
+            longer than the restart of a broker.
+        batch_bytes: A batch is closed at this size, keys and headers included. With 512 KiB one
+            fdatasync covers thousands of small messages, and the buffer has space for several
+            batches in flight.
+        batch_records: … or at this many messages; bounds the time to encode a batch.
+        window: Batches in flight per partition. A broker remembers this many to recognise resends.
+        buffer_bytes: Memory of messages without an outcome; at the bound ``send_async`` waits. Each
+            message counts with its payload, its encoded tag, key and headers, and 512 bytes for
+            its objects. A producer uses at most about twice as much, because a batch in flight has
+            a copy of its records. More than 16 MiB of small messages costs more than it gains:
+            each garbage collection visits all of them.
         retry_backoff_s: First pause before a resend; doubles up to ``retry_backoff_max_s``.
         retry_backoff_max_s: Longest pause before a resend.
     """
@@ -113,28 +113,30 @@ class ConsumerConfig:
 
     Attributes:
         group: The consumer group; needed for ``subscribe``, not for ``get``.
-        member: This member's name inside the group; made from host, process and a random number
-            when empty. With a name of its own, a member that was killed and starts again waits for
-            its old session to end: up to two session time-outs and 5 s.
-        start_position: Where the group begins in partitions it has no offset for. With ``latest``,
-            a partition that is added after the group began is read from its start all the same.
-        commit_interval_s: Offsets are committed this often (with 20 % jitter), and on release,
-            close and revocation.
+        member: This member's name in the group; if empty, made from host, process and a random
+            number. A member with a fixed name that was killed and starts again waits for the end of
+            its old session: up to two session time-outs and 5 s.
+        start_position: Where the group begins in partitions for which it has no offset. Also with
+            ``latest``, a partition that is added after the group began is read from its start.
+        commit_interval_s: The consumer commits offsets this often (with 20 % jitter), and on
+            release, close and revocation.
         prefetch_bytes: Bytes fetched ahead per partition and not yet handed to the listener.
-        buffer_bytes: Bytes fetched ahead for all partitions together, those on their way included.
-            Half of it is shared out evenly: a partition whose listener is slow never takes the
-            share of another. 64 MiB leave each of 4,096 partitions 8 KiB at any time, and those
-            with more to read up to ``prefetch_bytes`` of the other half. Compressed messages are
-            decompressed at most 5 MiB at a time, for each of ``listener_threads``. Records larger
-            than what is free are completed one partition at a time; for that the bound is exceeded
-            by one record (little more than 1 MiB). Not counted: the copies of what is being
-            delivered now. Each partition has 1 KiB in any case.
-        max_wait_s: How long a broker holds a request for data before it answers empty.
-        listener_threads: Threads that call listeners. One partition is only ever in one of them.
+        buffer_bytes: Bytes fetched ahead for all partitions together, those in flight included.
+            Half of it is divided evenly, so a partition with a slow listener never uses the share
+            of another. With 64 MiB, each of 4,096 partitions always has 8 KiB; a partition with
+            more to read gets up to ``prefetch_bytes`` of the other half. Each of
+            ``listener_threads`` decompresses at most 5 MiB at a time. If a record is larger than
+            the free space, one partition at a time may exceed the bound by one record (little more
+            than 1 MiB). Copies of messages that are being delivered do not count. Each partition
+            has at least 1 KiB.
+        max_wait_s: How long a broker waits for data before it answers a fetch without any.
+        listener_threads: Threads that call listeners. At most one thread at a time serves a
+            partition.
         on_listener_error: What happens when a listener keeps raising.
         listener_retries: With ``skip``: tries after the first one.
         listener_backoff_s: Pause before the second try; doubles up to 30 s.
-        audit_interval_s: What is held is compared with ZooKeeper this often, watches or not.
+        audit_interval_s: The consumer compares its partitions with ZooKeeper this often, in
+            addition to watches.
     """
 
     group: str = ""

@@ -1,7 +1,7 @@
-"""The answer to one ``send``: a future light enough to be made for every message.
+"""The outcome of one ``send``: a future that is cheap enough to make for every message.
 
-``concurrent.futures.Future`` builds a condition variable at birth, which alone costs more than
-sending a message may. This one makes its lock only when somebody waits.
+``concurrent.futures.Future`` makes a condition variable in its constructor, which alone costs more
+than a send may. ``SendFuture`` makes a lock only when a thread waits.
 """
 
 import asyncio
@@ -16,25 +16,24 @@ from vq.model import SendResult, check_timeout
 
 logger = get_logger(__name__)
 
-#: Threads in which outcomes are told. One that waited there for another outcome would wait for
-#: itself; kept by ``runtime``.
-TELLING_THREADS: set[int] = set()
+#: Threads that run callbacks; ``runtime`` keeps the set. A callback that waited for an outcome in
+#: such a thread would wait for itself.
+CALLBACK_THREADS: set[int] = set()
 
-_first_waiter = threading.Lock()  # two threads must not both make the list of a future's waiters
+_first_waiter = threading.Lock()  # guards the creation of a future's list of waiters
 
 
 def after_fork() -> None:
-    """In the child of a fork: only the calling thread is left.
+    """Reset the module in the child of a fork, where only the calling thread exists.
 
-    A new thread may have the identifier of one that stayed behind, and that one may have held the
-    lock.
+    A new thread may get the identifier of a thread of the parent, which may have held the lock.
     """
     global _first_waiter
-    TELLING_THREADS.intersection_update({threading.get_ident()})
+    CALLBACK_THREADS.intersection_update({threading.get_ident()})
     _first_waiter = threading.Lock()
 
 
-#: Of a message without a key: it goes to the partition whose turn it is when batches are made.
+#: The partition of a message without a key: the round robin chooses it when batches are made.
 ANY_PARTITION = -1
 
 SendCallback = Callable[[SendResult | None, VqError | None], Any]
@@ -42,19 +41,19 @@ SendCallback = Callable[[SendResult | None, VqError | None], Any]
 
 
 def report(what: str, error: BaseException) -> None:
-    """Log what a callback raised, whatever it is, so that the other messages get their outcome.
+    """Log any exception of a callback, so that the other messages still get their outcome.
 
-    ``KeyboardInterrupt`` and ``SystemExit`` are raised again by the application's own event loop
-    (``vq.aio``), in its next turn: they end the program as in any asyncio callback, and ctrl-C is
-    not lost. On a factory's thread they could only end the sending, so they are logged and no more.
+    With ``vq.aio`` the application's event loop raises ``KeyboardInterrupt`` and ``SystemExit``
+    again in its next iteration: they end the program as in any asyncio callback, and Ctrl-C is not
+    lost. On a factory's thread they could only stop the sending, so they are only logged.
     """
     ends_program = isinstance(error, KeyboardInterrupt | SystemExit)
-    if ends_program and threading.get_ident() not in TELLING_THREADS:
+    if ends_program and threading.get_ident() not in CALLBACK_THREADS:
         with contextlib.suppress(RuntimeError):  # no loop runs in this thread
             asyncio.get_running_loop().call_soon(_raise, error)
     logger.error(
         "callback raised", callback=what, exc_info=error
-    )  # last: the application's logging may raise
+    )  # the last step, because the application's logging may raise
 
 
 def _raise(error: BaseException) -> None:
@@ -62,10 +61,10 @@ def _raise(error: BaseException) -> None:
 
 
 class SendFuture:
-    """What became of one message: pending, stored, refused, or unknown.
+    """The outcome of one message: pending, stored, refused, or unknown.
 
-    Made by ``send_async``. ``result`` may be called from any thread but the factory's own (where
-    callbacks run): waiting there could never end. The public slots are the sender's own notes:
+    ``send_async`` makes it. Any thread may call ``result``, except the factory's own, which runs
+    callbacks: a wait there would never end. Only the sender uses the public slots:
 
     Attributes:
         content: The payload.
@@ -73,9 +72,9 @@ class SendFuture:
         callback: See ``SendCallback``.
         deadline: Monotonic time by which there must be an outcome.
         outcome: The result or the error, None while pending; set once.
-        waiters: What to call when there is one.
+        waiters: Functions to call when the outcome is set.
         size: Bytes of the payload and the head.
-        partition: Where it shall go, or ``ANY_PARTITION``.
+        partition: The partition it goes to, or ``ANY_PARTITION``.
     """
 
     __slots__ = (
@@ -107,17 +106,17 @@ class SendFuture:
         self.partition = partition
 
     def done(self) -> bool:
-        """Whether the outcome is known (or known to stay unknown)."""
+        """Return whether there is an outcome; "unknown" is one, too."""
         return self.outcome is not None
 
     def result(self, timeout: float | None = None) -> SendResult:
-        """Wait for the outcome and return where the message lies.
+        """Wait for the outcome and return the message's partition, offset and id.
 
         Raises:
             Refused: The message is certainly not stored.
             OutcomeUnknown: It may or may not be stored.
-            TimedOut: ``timeout`` seconds went by first; the send itself goes on.
-            InvalidState: This is a callback on the factory's thread, and the outcome is not known.
+            TimedOut: There is no outcome within ``timeout`` seconds; the send goes on.
+            InvalidState: A callback on the factory's thread calls this before there is an outcome.
         """
         outcome = self._wait(timeout)
         if isinstance(outcome, VqError):
@@ -128,14 +127,14 @@ class SendFuture:
         """Wait for the outcome and return its error, or None when the message is stored.
 
         Raises:
-            TimedOut: ``timeout`` seconds went by first.
+            TimedOut: There is no outcome within ``timeout`` seconds.
         """
         outcome = self._wait(timeout)
         return outcome if isinstance(outcome, VqError) else None
 
     def _wait(self, timeout: float | None) -> SendResult | VqError:
         if self.outcome is None:
-            if threading.get_ident() in TELLING_THREADS:
+            if threading.get_ident() in CALLBACK_THREADS:
                 raise InvalidState(
                     "waiting for an outcome inside a callback would wait for itself; "
                     "use add_done_callback there"
@@ -145,39 +144,39 @@ class SendFuture:
             lock.acquire()
             self._on_done(lock.release)
             if not lock.acquire(timeout=bound):
-                with contextlib.suppress(ValueError, AttributeError):  # it is being called now
+                with contextlib.suppress(ValueError, AttributeError):  # ``wake`` calls it just now
                     self.waiters.remove(lock.release)  # type: ignore[union-attr]
                 raise TimedOut(f"no outcome within {timeout} s; the send goes on")
         assert self.outcome is not None
         return self.outcome
 
     def add_done_callback(self, callback: "Callable[[SendFuture], Any]") -> None:
-        """Call ``callback(self)`` once the outcome is known, at once if it already is.
+        """Call ``callback(self)`` once there is an outcome; at once if there is one already.
 
-        It runs on the factory's thread: it must be short and must not wait for vq. What it raises
-        is logged, whatever it is.
+        It runs on the factory's thread: it must be short and must not wait for vq. An exception
+        that it raises is logged.
         """
 
-        def tell() -> None:
+        def call() -> None:
             try:
                 callback(self)
             except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
                 report("a done callback of a send", error)
 
-        self._on_done(tell)
+        self._on_done(call)
 
     def _on_done(self, wake: Callable[[], Any]) -> None:
         with _first_waiter:
             if self.waiters is None:
                 self.waiters = []
         self.waiters.append(wake)
-        # The outcome may have come between the caller's look and the append: then nobody else
-        # calls the waiters any more. Each is popped before it is called, so none is called twice.
+        # The outcome may have been set just before the append; then only this thread can call the
+        # waiter. ``wake`` pops each waiter before the call, so none is called twice.
         if self.outcome is not None:
             self.wake()
 
     def wake(self) -> None:
-        """Call whoever waits. For the sender only, after the outcome was noted."""
+        """Call the waiters. Only the sender calls it, after it has set the outcome."""
         waiters = self.waiters
         while waiters:
             try:
@@ -187,15 +186,15 @@ class SendFuture:
             wake()
 
     def fail(self, error: VqError) -> None:
-        """Note that the message was refused or its fate is unknown. For the sender only, once."""
+        """Set the outcome to an error: refused or unknown. Only the sender calls it, once."""
         assert self.outcome is None, "the outcome of a send is set once"
-        self._tell(error, None, error)
+        self._resolve(error, None, error)
 
     def succeed(self, result: SendResult) -> None:
-        """Note where the message is stored. For the sender only, once; batches do it faster."""
-        self._tell(result, result, None)
+        """Set the outcome to "stored". Only the sender calls it, once; ``Batch`` is faster."""
+        self._resolve(result, result, None)
 
-    def _tell(
+    def _resolve(
         self, outcome: SendResult | VqError, result: SendResult | None, error: VqError | None
     ) -> None:
         self.outcome = outcome
@@ -209,15 +208,15 @@ class SendFuture:
 
 
 class BlockingSendFuture(SendFuture):
-    """The outcome of a blocking send. Its thread sleeps until there is one, or it shall lead.
+    """The outcome of a blocking send. Its thread sleeps until there is one, or until it leads.
 
     Attributes:
-        leads: Its thread may be given the lead: it sends what waits for the partition. Set by that
-            thread, which takes it back before anything else when it leaves; an owner of a queue
-            without it has gone.
+        leads: The thread may take the lead: it sends the waiting messages of the partition. The
+            thread sets it, and clears it as its first step when it leaves. If the owner of a queue
+            has it cleared, the owner's thread has left.
     """
 
-    __slots__ = ("_turn", "leads")
+    __slots__ = ("_wake_lock", "leads")
 
     def __init__(
         self,
@@ -228,27 +227,27 @@ class BlockingSendFuture(SendFuture):
     ) -> None:
         super().__init__(content, head, callback, deadline)
         self.leads = False
-        self._turn = threading.Lock()
-        self._turn.acquire()
+        self._wake_lock = threading.Lock()
+        self._wake_lock.acquire()
         self.waiters = []
 
     def wake(self) -> None:
-        """Wake its thread, and call whoever else waits; again, when it was interrupted."""
+        """Wake the thread and call the other waiters; may be called again after an interrupt."""
         self.rouse()
         super().wake()
 
     def rouse(self) -> None:
-        """Wake its thread, or keep it from falling asleep once."""
+        """Wake the thread; if it is awake, its next sleep returns at once."""
         with contextlib.suppress(RuntimeError):  # it is awake already
-            self._turn.release()
+            self._wake_lock.release()
 
     def sleep(self, seconds: float) -> bool:
-        """Sleep until it is roused, at most so long; return whether it was. For its thread only."""
-        return self._turn.acquire(timeout=min(max(0.0, seconds), threading.TIMEOUT_MAX))
+        """Sleep until ``rouse``, at most so long; return whether it came. For its thread only."""
+        return self._wake_lock.acquire(timeout=min(max(0.0, seconds), threading.TIMEOUT_MAX))
 
 
 class LoopSendFuture(SendFuture):
-    """The outcome of a send of ``vq.aio``. It comes on the loop, which must not wait for it."""
+    """The outcome of a send of ``vq.aio``. The loop sets it, so the loop must not wait for it."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""What the application's code raised: shown, and kept for as long as somebody may ask for it."""
+"""Exceptions of the application's code: their text for logs, and keeping them without locals."""
 
 import contextlib
 import inspect
@@ -6,12 +6,12 @@ from typing import Final
 
 _SHOWN_MAX: Final = 500  # characters of an exception in a log line
 _MAY_GO_ON: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-#: Exceptions behind one another whose frames are looked at.
+#: How many chained exceptions to visit.
 _CHAIN_MAX: Final = 100
 
 
 def shown(error: BaseException) -> str:
-    """Return an exception as text, whatever its own ``__repr__`` does."""
+    """Return an exception as text, even if its ``__repr__`` raises."""
     try:
         text = repr(error)
         return text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "…"
@@ -20,10 +20,10 @@ def shown(error: BaseException) -> str:
 
 
 def forget_locals(error: BaseException) -> None:
-    """Keep where an exception was raised, but not the local variables there.
+    """Clear the local variables in the traceback of an exception and of its causes.
 
-    The frames of a traceback, and of the functions that called them, hold every message that was
-    at hand. Log the exception before this. Frames that still run, or may go on, stay as they are.
+    These variables keep messages alive for as long as the exception. Log the exception first.
+    Frames that still run, or may be resumed, are not cleared.
     """
     chain: list[BaseException] = [error]
     for each in chain:

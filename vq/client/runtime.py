@@ -1,4 +1,4 @@
-"""The event loop behind the blocking API: one thread per factory, and what a fork does to it."""
+"""The event loop of the blocking API: one thread per factory, and its state after a fork."""
 
 import asyncio
 import atexit
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from vq.client.future import TELLING_THREADS, after_fork
+from vq.client.future import CALLBACK_THREADS, after_fork
 from vq.errors import InvalidArgument, InvalidState, TimedOut
 from vq.model import check_timeout
 
@@ -30,10 +30,10 @@ _OPEN: "weakref.WeakSet[LoopThread]" = weakref.WeakSet()
 
 
 class LoopThread:
-    """An event loop that runs in a thread of its own until ``stop``, or the end of the process.
+    """An event loop that runs in its own thread until ``stop`` or the end of the process.
 
-    After a fork the child has no such thread, and sockets shared with its parent: every use there
-    raises ``InvalidState`` instead of hanging.
+    After a fork, the child does not have this thread, and it shares the parent's sockets. Every use
+    in the child raises ``InvalidState``; otherwise it would hang.
     """
 
     def __init__(self, name: str) -> None:
@@ -41,7 +41,7 @@ class LoopThread:
         self._on_loss: dict[int, tuple[Callable[[str], None], Callable[[str], None]]] = {}
         self._loss_keys = itertools.count()
         self._lock = threading.Lock()
-        self._ended = False  # under the lock: nothing is given to the loop any more
+        self._ended = False  # under the lock: the loop takes no more work
         self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -49,11 +49,11 @@ class LoopThread:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
-        TELLING_THREADS.add(threading.get_ident())
+        CALLBACK_THREADS.add(threading.get_ident())
         try:
             self.loop.run_forever()
         finally:
-            TELLING_THREADS.discard(threading.get_ident())
+            CALLBACK_THREADS.discard(threading.get_ident())
             with self._lock:
                 self._ended = True
             for _, give_up in list(self._on_loss.values()):
@@ -63,10 +63,9 @@ class LoopThread:
             self.loop.close()
 
     async def _cancel_tasks(self) -> None:
-        """End what still runs, so that no thread waits for ever for its result.
+        """Cancel all tasks, so that no thread waits for a result for ever.
 
-        What was handed over last is a task by now: the loop calls back in the order in which it was
-        asked to.
+        Work that was handed over last is a task by now, because the loop runs callbacks in order.
         """
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
@@ -77,10 +76,10 @@ class LoopThread:
     def on_loss(
         self, *, forked: Callable[[str], None], ended: Callable[[str], None]
     ) -> Callable[[], None]:
-        """Have those told that need the loop; returns a remover.
+        """Register callbacks for the loss of the loop; return a function that removes them.
 
         Args:
-            forked: Called as ``forked(why)`` in the child of a fork, which has no such loop.
+            forked: Called as ``forked(why)`` in the child of a fork, where this loop does not run.
             ended: Called as ``ended(why)`` on the loop, as one of its last calls.
         """
         key = next(self._loss_keys)
@@ -92,22 +91,22 @@ class LoopThread:
         return remove
 
     def mark_forked(self) -> None:
-        """Called in the child of a fork."""
+        """Refuse every use from now on; called in the child of a fork."""
         self.forked = True
-        for refuse, _ in list(self._on_loss.values()):
-            refuse(_FORKED)
+        for forked, _ in list(self._on_loss.values()):
+            forked(_FORKED)
 
     @property
     def gone(self) -> bool:
-        """Whether nothing can be asked of the loop any more: it was stopped, or stayed behind when
-        the process was forked."""
+        """Whether the loop takes no more work: it was stopped, or the process was forked."""
         return self.forked or self._ended
 
     def check(self) -> None:
-        """Raise if the loop cannot be used from here.
+        """Raise if the calling thread cannot use the loop.
 
         Raises:
-            InvalidState: The process was forked, the loop has stopped, or this is its own thread.
+            InvalidState: The process was forked, the loop has stopped, or the loop's own thread
+                calls this.
         """
         if self.forked:
             raise InvalidState(_FORKED)
@@ -122,9 +121,9 @@ class LoopThread:
         """Run a coroutine on the loop and return its result.
 
         Raises:
-            InvalidArgument: ``timeout`` is no number.
-            InvalidState: See ``check``; or the loop was stopped meanwhile.
-            TimedOut: It took longer than ``timeout`` seconds; it was cancelled.
+            InvalidArgument: ``timeout`` is not a number.
+            InvalidState: See ``check``; or the loop was stopped before the end.
+            TimedOut: It took longer than ``timeout`` seconds and was cancelled.
         """
         try:
             bound = None if timeout is None else check_timeout(timeout)
@@ -138,14 +137,14 @@ class LoopThread:
             except TimeoutError:
                 if future.cancel():
                     raise TimedOut(f"no result within {timeout} s") from None
-                return future.result()  # it ended just now, perhaps with a TimeoutError of its own
+                return future.result()  # it just ended, perhaps with a TimeoutError of its own
         except concurrent.futures.CancelledError:
             raise InvalidState(_SHUT_DOWN) from None
 
     def _hand_over(self, work: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T]":
         try:
             self.check()
-            with self._lock:  # whatever is handed over in here is ended by ``_cancel_tasks``
+            with self._lock:  # ``_cancel_tasks`` ends all work that is handed over under the lock
                 if not self._ended:
                     return asyncio.run_coroutine_threadsafe(work, self.loop)
             raise InvalidState(_SHUT_DOWN)
@@ -154,7 +153,7 @@ class LoopThread:
             raise
 
     def stop(self, timeout_s: float = _STOP_S) -> None:
-        """End the loop and its thread, and wait so long for that. May be called again."""
+        """Stop the loop and wait, at most so long, for the end of its thread. May be repeated."""
         if self.forked:
             return
         with self._lock:
@@ -170,10 +169,9 @@ def _mark_forked() -> None:
 
 
 def _stop_all() -> None:
-    """End the loops of factories that nobody shut down, before the interpreter goes.
+    """Stop the loops of factories that were not shut down, before the interpreter ends.
 
-    A loop that woke up after that would call into an interpreter that is no more: a segmentation
-    fault at the end of a program that had done its work.
+    A loop that runs after the end of the interpreter causes a segmentation fault.
     """
     for runtime in list(_OPEN):
         runtime.stop(_EXIT_S)

@@ -170,7 +170,7 @@ async def test_a_broker_that_cannot_be_reached_is_a_warning_once_for_each_cause(
     await client.connection(address)
     assert [record.levelname for record in caplog.records] == ["WARNING", "DEBUG", "INFO"]
     assert f"cannot connect to a broker, trying again broker={address} error=" in caplog.text
-    assert f"connected to a broker again broker={address}" in caplog.text
+    assert f"reconnected to a broker broker={address}" in caplog.text
 
 
 async def test_a_request_has_one_deadline_for_connecting_and_answering(
@@ -310,7 +310,7 @@ async def test_without_ids_up_to_the_mark_there_is_a_pause_until_it_moves(
     async with started(cluster, clock=clock) as client:
         await client.lease_slot()
         assert client._ids is not None
-        client._ids.hold_to(clock.wall_ms())
+        client._ids.limit_to(clock.wall_ms())
         told: list[bool] = []
         client.on_change(lambda: told.append(client.ids_ready))
         with pytest.raises(IdsUsedUp):

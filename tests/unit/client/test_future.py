@@ -225,7 +225,7 @@ def test_what_ends_a_program_is_raised_again_by_the_loop_of_the_application(
 def test_on_the_thread_of_a_factory_a_callback_ends_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(futures, "TELLING_THREADS", {threading.get_ident()})
+    monkeypatch.setattr(futures, "CALLBACK_THREADS", {threading.get_ident()})
 
     async def main() -> None:
         batch_of(pending(lambda *_: sys.exit(1)), pending()).resolve(0, 88)
@@ -261,7 +261,7 @@ def test_a_signal_between_two_messages_leaves_none_without_an_outcome(stored: bo
 
 def test_waiting_where_outcomes_are_told_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would wait for itself. What is known already may be asked for."""
-    monkeypatch.setattr(futures, "TELLING_THREADS", {threading.get_ident()})
+    monkeypatch.setattr(futures, "CALLBACK_THREADS", {threading.get_ident()})
     known, unknown = pending(), pending()
     known.fail(Busy())
     assert isinstance(known.exception(), Busy)

@@ -74,7 +74,7 @@ def test_ids_go_on_behind_the_last_one_while_the_clock_is_beyond_the_mark() -> N
     clock.step_wall_ms(1_001)
     assert parts(ids.take(1)[0]) == (1_000, 5, 1)
     assert ids.wants_mark
-    ids.hold_to(EPOCH_MS + 3_000)
+    ids.limit_to(EPOCH_MS + 3_000)
     assert not ids.wants_mark
     assert parts(ids.take(1)[0]) == (2_001, 5, 0)
 
@@ -87,7 +87,7 @@ def test_no_id_is_later_than_the_mark() -> None:
     with pytest.raises(IdsUsedUp, match=f"{EPOCH_MS + 1_001}"):
         ids.take(1)
     assert ids.wants_mark
-    ids.hold_to(EPOCH_MS + 2_000)
+    ids.limit_to(EPOCH_MS + 2_000)
     assert parts(ids.take(1)[0]) == (1_002, 5, 0)
 
 

@@ -13,7 +13,7 @@ import pytest
 from support.threads import in_thread, spawn
 from support.waiting import WAIT_S
 
-from vq.client.future import TELLING_THREADS, SendFuture
+from vq.client.future import CALLBACK_THREADS, SendFuture
 from vq.client.runtime import LoopThread
 from vq.errors import InvalidArgument, InvalidState, TimedOut
 
@@ -139,9 +139,9 @@ def test_a_stopped_thread_no_longer_counts_as_one_that_tells(runtime: LoopThread
     """Thread numbers are used again; a later thread must not be refused."""
     ident = runtime._thread.ident
     runtime.run(value(None))
-    assert ident in TELLING_THREADS
+    assert ident in CALLBACK_THREADS
     runtime.stop()
-    assert ident not in TELLING_THREADS
+    assert ident not in CALLBACK_THREADS
 
 
 FORK = """
@@ -190,7 +190,7 @@ runtime = LoopThread("test")
 async def one():
     return 1
 runtime.run(one())
-before = set(future.TELLING_THREADS)
+before = set(future.CALLBACK_THREADS)
 future._first_waiter.acquire()  # as another thread of the parent may at any time
 child = os.fork()
 if child == 0:
@@ -205,9 +205,9 @@ if child == 0:
         thread = threading.Thread(target=wait, daemon=True)
         thread.start()
         thread.join(60)
-    os._exit(0 if len(timed_out) == 4 and not future.TELLING_THREADS else 1)
+    os._exit(0 if len(timed_out) == 4 and not future.CALLBACK_THREADS else 1)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-assert future.TELLING_THREADS == before and before, "the parent's thread still tells outcomes"
+assert future.CALLBACK_THREADS == before and before, "the parent's thread still tells outcomes"
 runtime.stop()
 """
 

@@ -122,7 +122,7 @@ class Holder:
 
     def mark_moved(self, until_ms: int) -> None:
         if self.generator is not None:
-            self.generator.hold_to(until_ms)
+            self.generator.limit_to(until_ms)
 
     async def mark_ms(self) -> int:
         """As the ensemble has it."""
