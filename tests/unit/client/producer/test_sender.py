@@ -99,7 +99,7 @@ class Producer:
         def queue(partition: TopicPartition) -> PartitionQueue:
             return PartitionQueue(partition, lambda: 7, ProducerConfig(), self.sender.on_ended)
 
-        queues = TopicQueues(topic, "id", queue, partitioner=None, first_turn=0)
+        queues = TopicQueues(topic, "id", queue, partitioner=None, first=0)
         queues.update(TopicSettings(), partitions, list(range(partitions)))
         self.sender.accumulator.open(queues)
 
