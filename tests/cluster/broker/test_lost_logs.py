@@ -7,6 +7,7 @@ import pytest
 from support.broker import DATA, Client, message
 from support.waiting import until
 
+from vq.coordination.paths import Topic
 from vq.coordination.placement import move
 from vq.coordination.topics import change_placement, delete_topic, describe_topic
 from vq.errors import PartitionFailed, PartitionQuarantined
@@ -128,6 +129,27 @@ async def test_a_partition_that_is_given_another_begin_goes_on_there(cluster):
     node = await cluster.start()
     client = await Client.connect(cluster.network, node.address)
     assert (await client.put("t", 0, [message(b"y")])).offset == 5_000 + 88
+
+
+async def test_the_record_keeps_the_logs_of_a_topic_that_cannot_be_read(cluster):
+    """The topic is not gone. While its directory is missing, the record alone tells of its logs."""
+    node = await cluster.start()
+    await cluster.create_topic()
+    client = await Client.connect(cluster.network, node.address)
+    await client.put("t", 0, [message(b"x")])
+    await node.stop()
+    cluster.disks["b1"].rmtree(DATA / "t")
+    async with cluster.admin() as admin:
+        good = (await admin.get(Topic.path("t"))).data
+        await admin.set(Topic.path("t"), b"{damaged")
+        node = await cluster.start()
+        assert "t" in node._partitions.view.problems
+        await node.stop()
+        await admin.set(Topic.path("t"), good)
+    node = await cluster.start()
+    client = await Client.connect(cluster.network, node.address)
+    with pytest.raises(PartitionQuarantined, match="is gone or empty"):
+        await client.put("t", 0, [message(b"y")])
 
 
 async def test_a_topic_made_anew_misses_nothing(cluster):

@@ -1062,6 +1062,34 @@ async def test_progress_that_waits_is_not_committed_under_a_later_claim(
         assert sorted(await commits.read_offsets(coordinator, "g", ["t"])) == [P0, P2]
 
 
+async def test_of_commits_that_wait_together_the_last_one_of_a_partition_is_written(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The regular commit and one that the user asks for, while a third one is under way."""
+    consumer = await group.join("a")
+    await until(lambda: consumer.held == ALL)
+    commit = commits.commit
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(*arguments: Any) -> commits.CommitResult:
+        begun.set()
+        await go_on.wait()
+        return await commit(*arguments)
+
+    monkeypatch.setattr(shares.commits, "commit", slow)
+    share = consumer.member.share
+    first = asyncio.create_task(share.commit({P0: Progress(10)}))
+    await begun.wait()
+    waiting = [asyncio.create_task(share.commit({P1: Progress(at)})) for at in (20, 30)]
+    await asyncio.sleep(0)
+    go_on.set()
+    assert await first == {P0: None}
+    assert await asyncio.gather(*waiting) == [{P1: None}, {P1: None}]
+    async with group.cluster.admin() as coordinator:
+        found = await commits.read_offsets(coordinator, "g", ["t"])
+    assert {where: each.offset for where, each in found.items()} == {P0: 10, P1: 30}
+
+
 def test_progress_belongs_to_the_claim_that_it_was_made_under() -> None:
     """A hold that owes its release may be claimed again: the same object, another generation."""
     hold = Hold(claims.Claim("g", "a", P0, generation=1), lambda _: None)
