@@ -165,8 +165,8 @@ def test_an_emptied_directory_under_a_known_name_is_not_served_as_if_nothing_was
     for _ in range(times(1, 20)):
         code, said = start_and_end(elsewhere(broker.spec))
         assert code == 1
-        assert "what group 'b1' acknowledged lies in the data directory with id" in said
-        assert "start node 'n1' with the directory it had" in said
+        assert "the acknowledged messages of group 'b1' are in the data directory with id" in said
+        assert "start node 'n1' with its old directory" in said
         shutil.rmtree(broker.spec.data)
     kept.rename(broker.spec.data)
     processes.restart("b1")
@@ -246,8 +246,8 @@ def test_a_second_process_under_one_name_is_refused_while_the_first_lives(
                     spec = elsewhere(broker.spec, data=processes.directory / f"other-{number}")
                     code, said = start_and_end(spec)
                     codes.append(code)
-                    assert f"acknowledged lies in the data directory with id {identity}" in said
-                    assert "start node 'n1' with the directory it had" in said
+                    assert f"'b1' are in the data directory with id {identity}" in said
+                    assert "start node 'n1' with its old directory" in said
                     assert json.loads((spec.data / "@identity").read_bytes())["id"] in said
                     sender.wait_sent(50)
                 block_until(

@@ -1,4 +1,4 @@
-"""Which broker group gets which new partition: a pure function, the same on every machine.
+"""Chooses the broker group of each new partition: a pure function, equal on every machine.
 
 Example: three groups that hold 4, 1 and 1 partitions get five new ones::
 
@@ -18,15 +18,15 @@ def allocate(
 ) -> list[str]:
     """Return the group of each new partition, in order of the partitions.
 
-    Only groups that are alive, not draining and of that very pool are used; None is the common
-    pool: the groups without a pool. A group with a pool gets only topics of that pool. Each
-    partition goes to the group with the fewest partitions of *this* call first, so that one topic
-    is spread evenly (counts differ by at most 1), then to the one with the fewest partitions in
-    all, then by name. The order of ``groups`` does not matter.
+    Only groups of this pool that are alive and not draining are used; None is the common pool: the
+    groups without a pool. Each partition goes to the group with the fewest partitions of *this*
+    call, so that one topic is spread evenly (counts differ by at most 1). Among equal ones it goes
+    to the group with the fewest partitions in all, then to the first by name. The order of
+    ``groups`` does not matter.
 
     Raises:
         InvalidArgument: ``partition_count`` is outside [1, 4096].
-        CoordinationError: No group may be used; says why each one was left out.
+        CoordinationError: No group can be used; the message says why, for each group.
     """
     if not 1 <= partition_count <= limits.PARTITIONS_PER_TOPIC_MAX:
         raise InvalidArgument(
@@ -62,7 +62,7 @@ def pool_text(pool: str | None) -> str:
 
 def _no_group(groups: Sequence[GroupView], pool: str | None) -> str:
     reasons = [f"{g.group} {_why_not(g, pool)}" for g in sorted(groups, key=lambda g: g.group)]
-    seen = "; ".join(reasons[:10]) if reasons else "no broker ever registered"
+    seen = "; ".join(reasons[:10]) if reasons else "no broker has registered yet"
     return (
         f"no broker group of {pool_text(pool)} can take partitions ({seen}); "
         "start a broker: `vq broker`, and see `vq cluster status`"

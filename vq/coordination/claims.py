@@ -1,15 +1,15 @@
 """Claims: which member of a group consumes which partition, and the fence of its commits.
 
-Ownership of a partition has two parts. ``assignment/<topic>/<n>`` is persistent and its version
-only rises: every claim sets it, and the version that the claim gave it is the *generation*, which
-every commit checks. ``owners/<topic>/<n>`` is ephemeral and says who is consuming now: a claim
-creates it, so it waits until the last owner has released (drained and committed) or is dead. A
-former owner whose session is long gone fails at the generation, whatever it still believes.
+Ownership of a partition has two parts. ``assignment/<topic>/<n>`` is persistent, and its version
+only rises. Every claim sets it; the version after the claim is the *generation*, which every commit
+checks. ``owners/<topic>/<n>`` is ephemeral and names the member that consumes now. A claim creates
+it, so a claim waits until the last owner has released the partition (drained and committed) or is
+dead. A former owner whose session has ended fails at the check of the generation.
 
-Functions in here do one step each and settle lost replies by reading; when to claim is decided by
-the client's membership. Many partitions are claimed, or released, by one ``multi``. What somebody
-else changed meanwhile fails all of it: it is planned anew from what is read then, and as a last
-resort each partition goes alone.
+Each function here does one step and reads after a lost reply to learn the outcome. The client's
+membership decides when to claim. One ``multi`` claims or releases many partitions. If another
+writer changed one of them, the whole ``multi`` fails; it is planned again from new reads, and as a
+last resort each partition is claimed or released alone.
 """
 
 import contextlib
@@ -36,32 +36,32 @@ from vq.coordination.coordinator import (
 )
 from vq.coordination.paths import Assignment, CommittedOffset, Owner, Partition, PartitionOfGroup
 from vq.coordination.reading import gather_all, numbered_children, read_numbered
-from vq.coordination.update import AGAIN, Plan, settle, update
+from vq.coordination.update import AGAIN, Plan, apply_plan, update
 from vq.errors import CoordinationError
 from vq.model import TopicPartition
 
-#: Partitions claimed or released by one ``multi``. With the longest names a claim takes 3 KB of the
-#: 1 MB that ZooKeeper takes in one request (``jute.maxbuffer``).
+#: Partitions claimed or released by one ``multi``. With the longest names a claim needs 3 KB of the
+#: 1 MB that ZooKeeper accepts in one request (``jute.maxbuffer``).
 CLAIMS_PER_MULTI: Final = 100
-#: Partitions of one topic for which their parent's list of names is read first: a name that it does
-#: not have saves a read.
+#: With so many partitions of one topic, list their parent first: this saves the reads of missing
+#: nodes.
 LISTED_FROM: Final = 8
-#: Characters of what an owner node says of its trouble.
+#: Longest text of an error in an owner node, in characters.
 STOPPED_TEXT_MAX: Final = 500
 Kept = TypeVar("Kept", bound=PartitionOfGroup)
 T = TypeVar("T")
 
 
 class StillOwned(CoordinationError):
-    """Another member has not yet released the partition; try again when its owner node goes."""
+    """Another member has not yet released the partition; try again when its owner node is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
     """A partition this member owns.
 
-    ``generation`` fences every commit. ``committed`` and ``offset_version`` are the progress as of
-    the last commit (None and None: nothing was committed yet).
+    ``generation`` fences every commit. ``committed`` and ``offset_version`` are the progress after
+    the last commit (None and None: no commit yet).
     """
 
     group: str
@@ -80,9 +80,9 @@ async def read_partitions(
     *,
     watch: Watch | None = None,
 ) -> dict[TopicPartition, Kept]:
-    """Return what the group keeps of one kind; partitions without it are left out.
+    """Return the group's values of one kind, by partition; partitions without one are left out.
 
-    ``watch`` hints when one comes or goes.
+    ``watch`` fires when a value is added or removed.
     """
     found: dict[TopicPartition, Kept] = {}
     for topic in sorted(topics):
@@ -101,16 +101,16 @@ async def claim(
     *,
     watch: Watch | None = None,
 ) -> Claim:
-    """Own a partition: raise its generation and create the owner node, both or neither.
+    """Claim a partition: raise its generation and create the owner node, both or neither.
 
-    Returns the claim with the progress committed so far. A partition this member owns already (a
-    lost reply) is claimed again, with a new generation. ``watch`` is left on the owner node of
-    another member.
+    Returns the claim with the progress committed so far. If this member owns the partition already
+    (a lost reply), it claims it again with a new generation. If another member owns it, ``watch``
+    is set on the owner node.
 
     Raises:
-        StillOwned: Another member's owner node is there.
-        SessionExpired: The session ended. An owner node may have been made, in the next session
-            even: ``release`` deletes it.
+        StillOwned: Another member's owner node exists.
+        SessionExpired: The session ended. An owner node may have been created, even in the next
+            session: ``release`` deletes it.
     """
     found = await _claim(coordinator, group, member, [partition], None, watch)
     outcome = found[partition]
@@ -128,22 +128,22 @@ async def claim_together(
     versions: Mapping[TopicPartition, int],
     watch: Watch | None = None,
 ) -> dict[TopicPartition, Claim | CoordinationError]:
-    """Own up to ``CLAIMS_PER_MULTI`` partitions: what ``claim`` does, with few calls for many.
+    """Claim up to ``CLAIMS_PER_MULTI`` partitions as ``claim`` does, with few calls.
 
     Args:
         coordinator: A started coordinator.
         group: The consumer group.
-        member: Who claims.
-        partitions: What to claim; each once.
-        versions: Of the assignments, as they were read before; a partition without one has no
-            assignment yet. Versions that are wrong by now cost a second try, and no more.
-        watch: Left on the owner nodes of other members.
+        member: The member that claims.
+        partitions: The partitions to claim; each once.
+        versions: The versions of the assignments as read before; a partition without one has no
+            assignment yet. An outdated version only costs a second try.
+        watch: Set on the owner nodes of other members.
 
     Returns:
-        Of each partition its claim, or what ``claim`` raises of it.
+        For each partition its claim, or the error that ``claim`` would raise.
 
     Raises:
-        ConnectionLost, SessionExpired: Owner nodes may have been made; see ``claim``.
+        ConnectionLost, SessionExpired: Owner nodes may have been created; see ``claim``.
     """
     assert len(partitions) <= CLAIMS_PER_MULTI, f"{len(partitions)} partitions for one multi"
     try:
@@ -159,7 +159,7 @@ async def claim_together(
 async def _each_alone(
     partitions: Sequence[TopicPartition], call: Callable[[TopicPartition], Awaitable[T]]
 ) -> dict[TopicPartition, T | CoordinationError]:
-    """Return what a call returns or raises of each partition; what ends a connection is raised."""
+    """Return each partition's result or error of a call; raise a lost connection or session."""
     outcomes: dict[TopicPartition, T | CoordinationError] = {}
 
     async def alone(partition: TopicPartition) -> None:
@@ -182,9 +182,9 @@ async def _claim(
     known: Mapping[TopicPartition, int] | None,
     watch: Watch | None,
 ) -> dict[TopicPartition, Claim | StillOwned]:
-    """Claim what is free of ``partitions``, by one ``multi``; see ``claim_together``.
+    """Claim the free ones of ``partitions`` by one ``multi``; see ``claim_together``.
 
-    Versions that are not ``known`` are read.
+    Versions are read if ``known`` is None, and after a failure.
     """
     session_id = coordinator.session_id
 
@@ -197,7 +197,7 @@ async def _claim(
         if versions is None or failed is not None:
             versions = await _assignment_versions(coordinator, group, partitions)
         incomplete = {each.topic for each in partitions if each not in versions}
-        if isinstance(failed, NoNode):  # gone with a topic of that name
+        if isinstance(failed, NoNode):  # the parents were deleted with the topic
             incomplete = {each.topic for each in partitions}
         for topic in sorted(incomplete):
             await make_parents(coordinator, group, topic)
@@ -220,7 +220,7 @@ async def _claim(
         return Plan(operations, (claimed, owned))
 
     what = f"{_named(partitions)} of group {group!r}"
-    claimed, outcomes = await settle(coordinator, plan, what=what)
+    claimed, outcomes = await apply_plan(coordinator, plan, what=what)
     for each in await with_progress(coordinator, claimed):
         outcomes[each.partition] = each
     return outcomes
@@ -229,9 +229,10 @@ async def _claim(
 def _claim_operations(
     group: str, member: str, partition: TopicPartition, version: int | None, owner: Node | None
 ) -> list[Operation]:
-    """Return what claims a partition; None: there is no assignment, or no owner node, yet.
+    """Return the operations that claim a partition.
 
-    Applied without an answer, it leaves an owner node of ours: the next try replaces that.
+    ``version`` and ``owner`` are None if there is no assignment, or no owner node. If the claim is
+    applied and its answer is lost, the next try replaces our own owner node.
     """
     path, owner_path = Assignment.path(group, *partition), Owner.path(group, *partition)
     operations: list[Operation] = []
@@ -248,7 +249,7 @@ def _claim_operations(
 
 
 def _named(partitions: Sequence[TopicPartition]) -> str:
-    """Return how messages call what is claimed together."""
+    """Return a short name of several partitions, for messages."""
     more = f" and {len(partitions) - 1} more" if len(partitions) > 1 else ""
     return f"{partitions[0]}{more}"
 
@@ -256,7 +257,7 @@ def _named(partitions: Sequence[TopicPartition]) -> str:
 async def _assignment_versions(
     coordinator: Coordinator, group: str, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """Return the versions of the assignments that are there."""
+    """Return the versions of the existing assignments."""
     stats = await gather_all(
         coordinator.exists(Assignment.path(group, *each)) for each in partitions
     )
@@ -272,7 +273,7 @@ async def _present(
     *,
     watch: Watch | None = None,
 ) -> dict[TopicPartition, Node]:
-    """Return the nodes of one kind that are there, each with a ``watch``."""
+    """Return the existing nodes of one kind; set ``watch`` on each."""
     wanted = sorted(partitions)
     for topic, count in Counter(each.topic for each in partitions).items():
         if count >= LISTED_FROM:
@@ -293,20 +294,20 @@ async def _present(
 async def assignment_version(
     coordinator: Coordinator, group: str, partition: TopicPartition
 ) -> int:
-    """Return the version of the assignment, made first (with its neighbours) if it is missing."""
+    """Return the version of the assignment; create it and the parents first if it is missing."""
     topic, number = partition
     path = Assignment.path(group, topic, number)
     stat = await coordinator.exists(path)
     if stat is not None:
         return stat.version
     await make_parents(coordinator, group, topic)
-    with contextlib.suppress(NodeExists):  # somebody else made it just now, with version 0 as well
+    with contextlib.suppress(NodeExists):  # another member just created it, also with version 0
         await coordinator.create(path, Assignment().encode())
     return 0
 
 
 async def make_parents(coordinator: Coordinator, group: str, topic: str) -> None:
-    """Make the nodes that owners, offsets and assignments of a topic lie below."""
+    """Create the parents of a topic's owners, offsets and assignments."""
     for kind in (Owner, CommittedOffset, Assignment):
         parent = kind.parent(group, topic)
         if await coordinator.exists(parent) is None:  # a read costs less than a refused write
@@ -315,7 +316,7 @@ async def make_parents(coordinator: Coordinator, group: str, topic: str) -> None
 
 
 async def with_progress(coordinator: Coordinator, claimed: Sequence[Claim]) -> list[Claim]:
-    """Return claims of one group with the progress that the tree has now, in the same order."""
+    """Return claims of one group with their present progress in the tree, in the same order."""
     if not claimed:
         return []
     group, partitions = claimed[0].group, [each.partition for each in claimed]
@@ -324,7 +325,7 @@ async def with_progress(coordinator: Coordinator, claimed: Sequence[Claim]) -> l
         nodes = await _present(coordinator, CommittedOffset, group, partitions)
         return Plan((), [_with_progress(each, nodes.get(each.partition)) for each in claimed])
 
-    return await settle(coordinator, read, what=f"the progress of {_named(partitions)}")
+    return await apply_plan(coordinator, read, what=f"the progress of {_named(partitions)}")
 
 
 def _with_progress(claimed: Claim, node: Node | None) -> Claim:
@@ -336,10 +337,10 @@ def _with_progress(claimed: Claim, node: Node | None) -> Claim:
 
 
 async def is_younger(coordinator: Coordinator, group: str, partition: TopicPartition) -> bool:
-    """Whether a partition was made after the group's first claim in its topic.
+    """Return whether a partition was created after the group's first claim in its topic.
 
-    A group that starts at the latest message leaves out what is older than itself. Such a partition
-    holds nothing of that kind, however late the group comes to it.
+    A group that starts at the latest message skips messages that are older than the group. A
+    younger partition has no such messages, so the group reads it from its start.
     """
     topic, number = partition
     first = await coordinator.exists(Assignment.parent(group, topic))
@@ -348,14 +349,14 @@ async def is_younger(coordinator: Coordinator, group: str, partition: TopicParti
 
 
 def _is_held_by(owner: Node, path: str, member: str, session_id: int) -> bool:
-    """Whether an owner node is this member's, in this session (several members may share one)."""
+    """Return whether an owner node is of this member and session (members may share a session)."""
     return (
         owner.stat.ephemeral_owner == session_id and Owner.decode(path, owner.data).member == member
     )
 
 
 async def still_ours(coordinator: Coordinator, claimed: Claim) -> bool:
-    """Whether the tree agrees that this member owns the partition, for the periodic audit."""
+    """Return whether this member owns the partition in the tree; for the periodic audit."""
     topic, number = claimed.partition
     path = Owner.path(claimed.group, topic, number)
     try:
@@ -370,7 +371,7 @@ async def still_ours(coordinator: Coordinator, claimed: Claim) -> bool:
     )
 
 
-async def tell(
+async def report_stopped(
     coordinator: Coordinator,
     claimed: Claim,
     *,
@@ -378,9 +379,9 @@ async def tell(
     stopped_at: int | None = None,
     stopped_since_ms: int = 0,
 ) -> None:
-    """Write into the owner node what keeps its member from going on; "": nothing does.
+    """Write into the owner node the error that stops the member here; "": it goes on.
 
-    A node that is another's by now is left alone.
+    If the node belongs to another member or session, nothing is written.
     """
     topic, number = claimed.partition
     path = Owner.path(claimed.group, topic, number)
@@ -400,10 +401,10 @@ async def tell(
 
 
 async def release(coordinator: Coordinator, claimed: Claim) -> None:
-    """Give a partition up: delete the owner node. Drain and commit before.
+    """Release a partition: delete the owner node. The caller has drained and committed before.
 
-    The assignment stays, so the generation goes on rising. Releasing twice is fine; an owner node
-    of another session or member is left alone.
+    The assignment stays, so the generation keeps rising. Releasing twice is a no-op. An owner node
+    of another session or member is not deleted.
     """
     topic, number = claimed.partition
     path = Owner.path(claimed.group, topic, number)
@@ -419,13 +420,13 @@ async def release(coordinator: Coordinator, claimed: Claim) -> None:
 async def release_together(
     coordinator: Coordinator, claimed: Sequence[Claim]
 ) -> list[CoordinationError | None]:
-    """Give up ``CLAIMS_PER_MULTI`` partitions at most: what ``release`` does, with one call.
+    """Release up to ``CLAIMS_PER_MULTI`` partitions as ``release`` does, with one call.
 
-    While a generation is the one of our claim, the owner node is the one that this claim made, so
-    it is deleted unread.
+    The owner nodes are deleted unread: while the generation is that of our claim, the owner node is
+    the one that the claim created.
 
     Returns:
-        Of each claim what ``release`` raises of it, in the same order.
+        For each claim the error that ``release`` would raise, or None, in the same order.
 
     Raises:
         ConnectionLost, SessionExpired: Some may not be released; release them again.
@@ -439,7 +440,7 @@ async def release_together(
         await coordinator.multi(operations)
     except NotConnected:
         raise
-    except AGAIN:  # one of them is not ours any more, or the answer was lost
+    except AGAIN:  # another member has one of them now, or the answer was lost
         claims = {each.partition: each for each in claimed}
         found = await _each_alone(list(claims), lambda each: release(coordinator, claims[each]))
         return [found[each.partition] for each in claimed]
@@ -447,7 +448,7 @@ async def release_together(
 
 
 async def fence_claims(coordinator: Coordinator, group: str, topic: str) -> None:
-    """Raise the generation of every partition: no claim made so far commits anything any more."""
+    """Raise the generation of every partition, so that no earlier claim can commit."""
     for number in await numbered_children(coordinator, Assignment.parent(group, topic)):
         path = Assignment.path(group, topic, number)
         what = f"the assignment of {topic}-{number} in group {group!r}"

@@ -1,7 +1,7 @@
-"""Commits: how far a group is in each partition, fenced by the generation of its claims.
+"""Commits: a group's progress in each partition, fenced by the generation of its claims.
 
-``offsets/<topic>/<n>`` is written in one ``multi`` with a check of the assignment's version, so a
-member that lost its partition writes nothing. Only ``reset_offset`` moves progress back.
+One ``multi`` writes ``offsets/<topic>/<n>`` and checks the assignment's version, so a member that
+has lost its partition writes nothing. Only ``reset_offset`` can lower an offset.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ from vq.coordination.coordinator import (
 )
 from vq.coordination.paths import Assignment, CommittedOffset
 from vq.coordination.reading import gather_all
-from vq.coordination.update import TRIES_MAX, Plan, settle
+from vq.coordination.update import TRIES_MAX, Plan, apply_plan
 from vq.errors import CoordinationError, InvalidArgument, InvalidState
 from vq.model import TopicPartition
 
@@ -38,10 +38,10 @@ COMMITS_PER_MULTI: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """What became of a batch of commits.
+    """The outcome of a batch of commits.
 
-    ``done`` has the claims to go on with (their ``committed`` is the new one); ``stale`` the
-    partitions that belong to somebody else now, of which nothing was written.
+    ``done`` has the claims with the new ``committed``, to use from now on. ``stale`` has the
+    partitions of which another member has a newer claim; nothing was written for them.
     """
 
     done: Mapping[TopicPartition, Claim] = field(default_factory=dict)
@@ -53,17 +53,17 @@ async def commit(
 ) -> CommitResult:
     """Write offsets, each fenced by its claim's generation; at most one per partition.
 
-    All that fit into one ``multi`` are written together; a stale one does not hold up the others.
+    All that fit into one ``multi`` are written together; a stale one does not delay the others.
 
     Raises:
-        InvalidArgument: An offset lies before the one committed last: only ``reset_offset`` moves
-            progress back.
-        ConnectionLost: Some may have been written. Commit the same again: it is settled by then.
+        InvalidArgument: An offset is before the last committed one; only ``reset_offset`` can lower
+            it.
+        ConnectionLost: Some may have been written. Commit the same offsets again.
     """
     for claimed, offset in commits:
         if claimed.committed is not None and offset.offset < claimed.committed.offset:
             raise InvalidArgument(
-                f"offset {offset.offset} of {claimed.partition} lies before the committed "
+                f"offset {offset.offset} of {claimed.partition} is before the committed "
                 f"{claimed.committed.offset}; use reset_offset to go back"
             )
     done: dict[TopicPartition, Claim] = {}
@@ -80,11 +80,11 @@ async def _commit_step(
     done: dict[TopicPartition, Claim],
     stale: list[TopicPartition],
 ) -> None:
-    """Commit what is in ``step``, taking out what cannot be.
+    """Commit the offsets in ``step``; leave out those that cannot be committed.
 
-    Not ``update.settle``: the claims know the versions, so nothing is read before the write. The
-    first failure costs the partition that failed. After another one all are looked at, since many
-    that were lost were lost together.
+    It does not use ``update.apply_plan``: the claims have the versions, so no read is needed before
+    the write. After the first failure, only the partition that failed is read again; after the
+    second one, all are, because a member mostly loses many partitions at once.
     """
     lost = failures = 0
     while step:
@@ -102,7 +102,7 @@ async def _commit_step(
             claimed, offset = step.pop(index // 2)
             if failures > TRIES_MAX:
                 raise CoordinationError(
-                    f"the offset of {claimed.partition} is being written by somebody else"
+                    f"another writer keeps changing the offset of {claimed.partition}"
                 ) from error
             doubted = [(claimed, offset)]
             if index % 2 == 0:  # the fence
@@ -123,7 +123,7 @@ async def _rest(
     done: dict[TopicPartition, Claim],
     stale: list[TopicPartition],
 ) -> list[tuple[Claim, CommittedOffset]]:
-    """Note which commits are stale, and which are written already; return the others."""
+    """Sort out commits that are stale or already written; return the others with fresh claims."""
     found = await gather_all(_refreshed(coordinator, *each) for each in doubted)
     rest = []
     for (claimed, offset), fresh in zip(doubted, found, strict=True):
@@ -155,7 +155,7 @@ async def _not_yet_written(
     step: list[tuple[Claim, CommittedOffset]],
     done: dict[TopicPartition, Claim],
 ) -> list[tuple[Claim, CommittedOffset]]:
-    """After a lost reply: note what was written after all, return the rest."""
+    """After a lost reply: add written commits to ``done``, return the others."""
     found = await with_progress(coordinator, [claimed for claimed, _ in step])
     rest = []
     for (claimed, offset), fresh in zip(step, found, strict=True):
@@ -172,10 +172,10 @@ async def _not_yet_written(
 async def _refreshed(
     coordinator: Coordinator, claimed: Claim, offset: CommittedOffset
 ) -> Claim | None:
-    """Return the claim with the progress in the tree, None if it is ours no longer.
+    """Return the claim with the progress in the tree; None if another claim has replaced it.
 
-    Progress beyond ``offset`` by somebody else cannot happen in our generation, except by a
-    commit of our own that was settled late; then there is nothing left to write.
+    In our generation only our own commits can move the progress, so progress beyond ``offset``
+    means that the caller commits out of order.
     """
     topic, number = claimed.partition
     stat = await coordinator.exists(Assignment.path(claimed.group, topic, number))
@@ -184,8 +184,8 @@ async def _refreshed(
     [fresh] = await with_progress(coordinator, [claimed])
     if fresh.committed is not None and fresh.committed.offset > offset.offset:
         raise InvalidState(
-            f"{claimed.partition}: {offset.offset} was to be committed, but "
-            f"{fresh.committed.offset} is committed already in this generation"
+            f"{claimed.partition}: cannot commit {offset.offset}, because "
+            f"{fresh.committed.offset} is already committed in this generation"
         )
     return fresh
 
@@ -200,15 +200,15 @@ async def read_offsets(
 async def reset_offset(
     coordinator: Coordinator, group: str, partition: TopicPartition, offset: CommittedOffset
 ) -> None:
-    """Set a group's progress on a partition to any offset, also back.
+    """Set a group's progress on a partition to any offset, also to a lower one.
 
-    Raises the generation in the same ``multi``: a member that consumes the partition now can commit
-    nothing any more, claims it again and goes on from here.
+    The same ``multi`` raises the generation. So a member that consumes the partition cannot commit
+    any more; it claims the partition again and goes on from the new offset.
     """
     topic, number = partition
     path, data = CommittedOffset.path(group, topic, number), offset.encode()
     fence_path = Assignment.path(group, topic, number)
-    tried: set[int] = set()  # versions of the assignment that a try was to raise
+    tried: set[int] = set()  # versions of the assignment at earlier tries
 
     async def plan(failed: CoordinationError | None) -> Plan[None]:
         if isinstance(failed, NoNode):
@@ -226,4 +226,4 @@ async def reset_offset(
         fence = Assignment(member="", generation=version + 1).encode()
         return Plan([Set(fence_path, fence, version), write], None)
 
-    await settle(coordinator, plan, what=f"the offset of {partition}")
+    await apply_plan(coordinator, plan, what=f"the offset of {partition}")

@@ -1,18 +1,18 @@
-"""The ``Coordinator`` port: what vq needs of ZooKeeper, as values, errors and one protocol.
+"""The ``Coordinator`` port: vq's view of ZooKeeper, as values, errors and one protocol.
 
-In here: sessions and their states, znode values and stats, watches, the operations of a ``multi``,
-and the errors. Not in here: any implementation (``zk`` speaks to a real ensemble, ``memory`` is its
-twin), nor what the tree of vq looks like (``paths``).
+It has sessions and their states, znode values and stats, watches, the operations of a ``multi``,
+and the errors. The implementations are in ``zk`` (a real ensemble) and ``memory`` (its twin). The
+tree of vq is in ``paths``.
 
     SessionState      CONNECTED    calls are answered
-                      SUSPENDED    the connection is gone, the session perhaps not: pause
-                      LOST         the session ended, its ephemeral nodes are gone; a new session
-                                   is being made and CONNECTED follows by itself
+                      SUSPENDED    the connection is gone, the session may be alive: pause
+                      LOST         the session ended, its ephemeral nodes are gone; the coordinator
+                                   opens a new session, and CONNECTED follows by itself
                       CLOSED       before ``start``, after ``close``, or given up: nothing follows
 
-A session that is lost always passes LOST, even when the new one is there at once: count the
-transitions with a listener, never poll ``state``. Neither CONNECTED nor the absence of LOST proves
-that the session lives: to know that, compare ``last_reply_monotonic`` with the clock.
+A lost session always passes LOST, even if a new one begins at once: count the transitions with a
+listener, never poll ``state``. Neither CONNECTED nor the absence of LOST proves that the session is
+alive; to know it, compare ``last_reply_monotonic`` with the clock.
 """
 
 import enum
@@ -21,11 +21,11 @@ from typing import ClassVar, Final, NamedTuple, Protocol
 
 from vq.errors import CoordinationError
 
-#: Largest value of one znode; ZooKeeper itself refuses requests above 1 MiB.
+#: Largest value of one znode; ZooKeeper refuses requests above 1 MiB.
 NODE_BYTES_MAX = 512 * 1024
 #: Most operations in one ``multi``.
 MULTI_OPERATIONS_MAX = 1_000
-#: Calls of one coordinator that may be under way; further calls wait.
+#: Concurrent calls of one coordinator; further calls wait.
 CALLS_IN_FLIGHT_MAX = 1_024
 
 
@@ -45,12 +45,12 @@ class EventKind(enum.Enum):
     CHANGED = "changed"
     DELETED = "deleted"
     CHILDREN = "children"
-    #: The connection ended, and the watch with it: read again.
+    #: The connection ended, and the watch is gone: read again.
     DISCONNECTED = "disconnected"
 
 
 class WatchEvent(NamedTuple):
-    """A hint that something about ``path`` changed. The truth is what a read says."""
+    """A hint that ``path`` may have changed; only a read shows the present state."""
 
     kind: EventKind
     path: str
@@ -59,8 +59,8 @@ class WatchEvent(NamedTuple):
 class Stat(NamedTuple):
     """Version, creation and owner of a znode.
 
-    ``czxid`` is unique to this creation of the node; ``ephemeral_owner`` is the session id that
-    the node ends with, 0 for persistent ones.
+    ``czxid`` is unique to this creation of the node. ``ephemeral_owner`` is the id of the session
+    that owns an ephemeral node, 0 for a persistent one.
     """
 
     version: int
@@ -129,15 +129,15 @@ class NoNode(_PathError):
 
 
 class NodeExists(_PathError):
-    """The node to create is there already."""
+    """The node to create exists already."""
 
     hint = "the znode exists already"
 
 
 class BadVersion(_PathError):
-    """Somebody changed the node since it was read."""
+    """Another writer changed the node since it was read."""
 
-    hint = "the znode was changed by somebody else"
+    hint = "another writer changed the znode"
 
 
 class NotEmpty(_PathError):
@@ -152,15 +152,16 @@ _UNREACHABLE_HINT: Final = "check that ZooKeeper runs at the configured address:
 class ConnectionLost(CoordinationError):
     """The connection ended before the answer: a write may or may not have been applied.
 
-    Also where the session ended before the answer and the write was applied, in that session or in
-    the next one: what it was to make may be gone with the first, or be there and the second's.
+    Also raised if the session ended before the answer and the write was applied, in that session or
+    in the next one. An ephemeral node may have ended with the first session, or belong to the
+    second one.
     """
 
     hint = _UNREACHABLE_HINT
 
 
 class NotConnected(ConnectionLost):
-    """There was no connection within the time of the call: certainly nothing was sent."""
+    """The call found no connection in time: certainly nothing was sent."""
 
 
 class SessionExpired(CoordinationError):
@@ -170,66 +171,67 @@ class SessionExpired(CoordinationError):
 
 
 class Coordinator(Protocol):
-    """A session with ZooKeeper below one cluster's root. Used on one event loop only.
+    """A session with ZooKeeper below one cluster's root. Loop-bound.
 
     Paths are relative to the root ``/vq/<cluster>`` and have no leading slash; ``""`` is the root
     itself. While SUSPENDED or LOST, calls wait for the connection, up to one and a half session
-        time-outs, then raise ``NotConnected``; a call that waits while its session ends raises
-    ``SessionExpired``; no answer of another session than the one it was begun in is ever returned.
-    Reads may be stale (a server may be behind) until this client writes or calls ``sync``; what
-    they do not show yet, a watch that they set tells of. Nothing is ever retried in
-    here: a lost reply is raised as ``ConnectionLost``, and the caller reads to see what was
-    applied.
+    time-outs, and then raise ``NotConnected``. A call that waits while its session ends raises
+    ``SessionExpired``; a call never returns an answer of another session.
+
+    Reads may be stale (a server may be behind) until this client writes or calls ``sync``. A watch
+    that such a read sets fires for the changes that the read did not show. A coordinator never
+    retries: it raises ``ConnectionLost`` for a lost reply, and the caller reads to see the outcome.
     """
 
     @property
     def session_id(self) -> int:
-        """The present session, 0 while there is none."""
+        """The id of the present session, 0 while there is none."""
         ...
 
     @property
     def state(self) -> SessionState:
-        """The state that the listeners were called with last."""
+        """The state of the last call of the listeners."""
         ...
 
     @property
     def why_closed(self) -> str:
-        """Why it is CLOSED, for messages."""
+        """Why the coordinator is CLOSED, for messages."""
         ...
 
     @property
     def session_timeout_s(self) -> float:
-        """The time-out agreed with the server (before the first connection: the one asked for)."""
+        """The time-out that the server granted; before the first connection: the requested one."""
         ...
 
     @property
     def last_reply_monotonic(self) -> float:
-        """When the last *answered* write or ``sync`` of this session was sent, on the clock.
+        """The send time of the last *answered* write or ``sync`` of this session.
 
-        The session was alive at that moment, so it lives until then + ``session_timeout_s``. A
-        heartbeat keeps it fresh. Minus infinity while there is no session.
+        The session was alive at that time, so it lives at least ``session_timeout_s`` longer. A
+        heartbeat renews the time. It is minus infinity while there is no session.
         """
         ...
 
     async def start(self, timeout_s: float = 15.0) -> None:
-        """Connect, make a session and the cluster's root.
+        """Connect, open a session and create the cluster's root.
 
         Raises:
-            CoordinationError: No session within ``timeout_s``; names the address and what to do.
+            CoordinationError: There is no session within ``timeout_s``. The message has the address
+                and what to do.
         """
         ...
 
     async def close(self) -> None:
-        """End the session cleanly: its ephemeral nodes go at once. Closing twice is fine."""
+        """End the session and delete its ephemeral nodes at once. Closing twice is a no-op."""
         ...
 
     async def get(self, path: str, *, watch: Watch | None = None) -> Node:
         """Read a node; a watch fires once, when the node is changed or deleted.
 
-        Watches are called on the loop and must not block. One may be called before the read that
-        set it returns. DISCONNECTED comes with the path ``""``, whichever path was watched.
-        Pass the same (equal) callable when watching a path again: equal ones on one path are held,
-        and fire, once.
+        Watches are called on the loop and must not block. A watch may be called before the read
+        that set it returns. DISCONNECTED comes with the path ``""``, whichever path was watched.
+        Pass the same (equal) callable to watch a path again: equal callables on one path are stored
+        and called once.
 
         Raises:
             NoNode: It does not exist; no watch is left.
@@ -254,7 +256,7 @@ class Coordinator(Protocol):
         """Create a node, with ``parents`` also the missing (persistent, empty) nodes above it.
 
         Raises:
-            NodeExists: It is there already.
+            NodeExists: It exists already.
             NoNode: The parent is missing.
         """
         ...
@@ -276,24 +278,24 @@ class Coordinator(Protocol):
         ...
 
     async def multi(self, operations: Sequence[Operation]) -> list[Stat | None]:
-        """Apply all operations or none; returns the new stat for every ``Set``, else None.
+        """Apply all operations or none; return the new stat of every ``Set``, None for the others.
 
         At most ``MULTI_OPERATIONS_MAX`` operations.
 
         Raises:
-            NoNode, NodeExists, BadVersion, NotEmpty: Of the first operation that failed
-                (``details["index"]`` says which); nothing was applied.
+            NoNode, NodeExists, BadVersion, NotEmpty: The error of the first operation that failed;
+                ``details["index"]`` is its index. Nothing was applied.
         """
         ...
 
     async def sync(self, path: str = "") -> None:
-        """Let the server catch up with the leader, so that later reads are not stale."""
+        """Wait until the server has caught up with the leader, so that later reads are fresh."""
         ...
 
     def add_listener(self, listener: Listener) -> Callable[[], None]:
-        """Call ``listener`` on the loop at each change of state; return its remover.
+        """Call ``listener`` on the loop at each change of state; return a function to remove it.
 
-        Listeners must not block and must not await calls: they only enqueue.
+        Listeners must not block or await calls: they only enqueue.
         """
         ...
 
@@ -304,5 +306,5 @@ def join(*parts: str) -> str:
 
 
 def parent_of(path: str) -> str:
-    """Return the path of the parent; of a top node that is the root ``""``."""
+    """Return the path of the parent; for a top node the root ``""``."""
     return path.rpartition("/")[0]

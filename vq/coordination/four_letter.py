@@ -4,7 +4,7 @@ import socket
 
 
 def four_letter_word(host: str, port: int, word: str, *, timeout_s: float = 1.0) -> str:
-    """Send a ZooKeeper command such as ``srvr`` and return the answer, "" without one."""
+    """Send a ZooKeeper command such as ``srvr``; return the answer, "" if there is none."""
     try:
         with socket.create_connection((host, port), timeout=timeout_s) as connection:
             connection.sendall(word.encode())
@@ -12,5 +12,5 @@ def four_letter_word(host: str, port: int, word: str, *, timeout_s: float = 1.0)
             while chunk := connection.recv(8192):
                 chunks.append(chunk)
             return b"".join(chunks).decode(errors="replace")
-    except (OSError, UnicodeError):  # no host has such a name
+    except (OSError, UnicodeError):  # UnicodeError: the name is not valid for a host
         return ""

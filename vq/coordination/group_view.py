@@ -1,11 +1,11 @@
-"""What a member knows of its group: the other members, and who claimed which partition last.
+"""A member's cache of its group: the other members, and the last claim of each partition.
 
-Everything is read once; then only what changed. Every node read is watched, a watch that fires
-marks its node, and ``members`` and ``assigned`` read marked nodes again. So a member that joins
-costs each of the others the reading of one node, and of one for each partition that moved.
+All nodes are read once; after that only the changed ones. Each read sets a watch, a watch that
+fires marks its node, and ``members`` and ``assigned`` read marked nodes again. So when a member
+joins, each of the others reads one node, and one more for each partition that moved.
 
-Watches may be lost. So ``doubt`` has everything read again after a lost connection, and ``audit`` a
-part of it, so that in time all is compared with the tree.
+Watches may be lost. So after a lost connection ``doubt`` marks all nodes, and ``audit`` marks some
+of them each time, so that over time all are compared with the tree.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -28,7 +28,7 @@ from vq.model import TopicPartition
 
 T = TypeVar("T")
 
-#: Values below one parent that an audit reads again; the next audit goes on behind them.
+#: Values below one parent that an audit marks; the next audit continues behind them.
 AUDITED_AT_ONCE: Final = 100
 
 
@@ -44,9 +44,9 @@ class GroupView:
     """The members and assignments of one group, kept fresh by watches. Loop-bound, one reader.
 
     Args:
-        coordinator: Where the group is.
-        group: Its name.
-        on_members: Called when a member came, went or changed; must not block.
+        coordinator: A started coordinator.
+        group: The name of the group.
+        on_members: Called when a member joins, leaves or changes; must not block.
     """
 
     def __init__(
@@ -83,12 +83,12 @@ class GroupView:
         return result
 
     def doubt(self) -> None:
-        """Have everything read again."""
+        """Mark everything to be read again."""
         for children in self._all():
             children.doubt()
 
     def audit(self) -> None:
-        """Have the names read again, and some of the values of each kind."""
+        """Mark the names, and some of the values of each kind, to be read again."""
         for children in self._all():
             children.audit(AUDITED_AT_ONCE)
 
@@ -97,7 +97,7 @@ class GroupView:
 
 
 class _Children(Generic[T]):
-    """The children of one node and what they hold; reads what is new and what was marked."""
+    """The children of one node and their values; reads those that are new or marked."""
 
     def __init__(
         self,
@@ -114,14 +114,14 @@ class _Children(Generic[T]):
         self._listed = False
         self._values: dict[str, T] = {}
         self._stale: set[str] = set()
-        self._doubted = False  # all is to be read again already: each watch of many says so
+        self._doubted = False  # all is marked already; a lost connection fires many watches
         self._audited = 0
 
     async def read(self) -> Mapping[str, T]:
         """Return name and value of every child."""
         self._doubted = False
         await self._list()
-        # What a watch marks from here on is read the next time: it may fire before a read returns.
+        # A watch may fire before its read returns; a name marked from here on is read next time.
         names, self._stale = sorted(self._stale), set()
         try:
             nodes = await gather_all(self._get(name) for name in names)
@@ -130,10 +130,10 @@ class _Children(Generic[T]):
                     self._values.pop(name, None)
                 else:
                     self._values[name] = self._decode(join(self._parent, name), node)
-        except BaseException:  # also of one that cannot be decoded: the node exists
+        except BaseException:  # also if a value cannot be decoded, because its node exists
             self._stale.update(names)
             raise
-        if self._doubted:  # meanwhile: the watches just left went, too
+        if self._doubted:  # the connection ended during the reads: the new watches are gone, too
             self._stale.update(self._values)
         return self._values
 

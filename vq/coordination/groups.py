@@ -1,7 +1,8 @@
-"""A consumer group in the tree: its contract, its members, its end.
+"""A consumer group in the tree: its contract, its members, its deletion.
 
-What its members own is in ``claims``, how far they are in ``commits``. Functions in here do one
-step each and settle lost replies by reading; when to join is decided by the client's membership.
+The partitions of its members are in ``claims``, their progress is in ``commits``. Each function
+here does one step and reads after a lost reply to learn the outcome. The client's membership
+decides when to join.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ from vq.coordination.coordinator import (
 )
 from vq.coordination.paths import CONSUMERS, ConsumerGroup, Member
 from vq.coordination.reading import children_or_none, gather_all
-from vq.coordination.update import Plan, settle, update
+from vq.coordination.update import Plan, apply_plan, update
 from vq.errors import CoordinationError, InvalidArgument, InvalidState
 from vq.model import check_name
 
@@ -34,12 +35,12 @@ class UnknownGroup(CoordinationError):
     """There is no consumer group of this name."""
 
     retriable = False
-    hint = "a group is made by its first consumer; `vq group list` shows those that there are"
+    hint = "the first consumer of a group creates it; `vq group list` shows all groups"
 
 
 @dataclass(frozen=True, slots=True)
 class MemberView:
-    """A member of a group as the tree shows it."""
+    """A member of a group, as read from the tree."""
 
     member: str
     value: Member
@@ -50,13 +51,13 @@ class MemberView:
 async def ensure_group(
     coordinator: Coordinator, group: str, contract: ConsumerGroup
 ) -> ConsumerGroup:
-    """Make the group with this contract, or check that it fits the one the group has.
+    """Create the group with this contract, or check that it fits the group's contract.
 
-    Topics that the group does not know yet are added. Returns the contract in force.
+    New topics are added. Returns the contract of the group.
 
     Raises:
-        InvalidArgument: The model differs, or the filter of a topic does: members that disagree
-            would skip or repeat messages. Or the model is one that does not work yet.
+        InvalidArgument: The model, or the filter of a topic, differs: members that disagree would
+            skip or repeat messages. Or the model does not work yet.
     """
     if contract.model != "clustering":
         raise InvalidArgument(
@@ -70,7 +71,7 @@ async def ensure_group(
             node = await coordinator.get(path)
         except NoNode:
             return Plan([Create(path, contract.encode())], contract)
-        if not node.data:  # made for the nodes below it, after the group was deleted
+        if not node.data:  # created as a parent, after the group was deleted
             return Plan([Set(path, contract.encode(), node.stat.version)], contract)
         present = ConsumerGroup.decode(path, node.data)
         merged = _merged(group, present, contract)
@@ -78,7 +79,7 @@ async def ensure_group(
             return Plan((), present)
         return Plan([Set(path, merged.encode(), node.stat.version)], merged)
 
-    return await settle(coordinator, plan, what=f"the contract of group {group!r}")
+    return await apply_plan(coordinator, plan, what=f"the contract of group {group!r}")
 
 
 def _merged(group: str, present: ConsumerGroup, wanted: ConsumerGroup) -> ConsumerGroup:
@@ -102,7 +103,7 @@ async def list_groups(coordinator: Coordinator) -> list[str]:
 
 
 async def read_group(coordinator: Coordinator, group: str) -> ConsumerGroup | None:
-    """Return the group's contract, None if there is no such group, or it has none yet."""
+    """Return the group's contract; None if there is no such group, or it has no contract yet."""
     path = ConsumerGroup.path(check_name("group", group))
     try:
         node = await coordinator.get(path)
@@ -131,7 +132,7 @@ async def join_group(coordinator: Coordinator, group: str, member: str, value: M
         if found.nonce != value.nonce:
             raise NodeExists(path, f"member {member!r} of group {group!r} is there already")
         if node.stat.ephemeral_owner != coordinator.session_id:
-            return [Delete(path, node.stat.version), create]  # it is of our dead session
+            return [Delete(path, node.stat.version), create]  # left by our own ended session
         return () if found == value else [Set(path, value.encode(), node.stat.version)]
 
     await update(coordinator, path, join, what=f"member {member!r} of group {group!r}")
@@ -140,9 +141,9 @@ async def join_group(coordinator: Coordinator, group: str, member: str, value: M
 async def name_came_free(
     coordinator: Coordinator, group: str, member: str, timeout_s: float
 ) -> bool:
-    """Wait until no member of this name is there: its session ends, or it leaves.
+    """Wait until no member has this name, since it left or its session ended.
 
-    False if it is still there after ``timeout_s``, or belongs to this very session.
+    Return False if one still has it after ``timeout_s``, or if it is of this session.
     """
     path = Member.path(group, member)
     changed = asyncio.Event()
@@ -167,7 +168,7 @@ async def name_came_free(
 
 
 async def leave_group(coordinator: Coordinator, group: str, member: str) -> None:
-    """Delete this member's node if it belongs to the present session."""
+    """Delete this member's node if it is of the present session."""
     path = Member.path(group, member)
     stat = await coordinator.exists(path)
     if stat is not None and stat.ephemeral_owner == coordinator.session_id:
@@ -178,7 +179,7 @@ async def leave_group(coordinator: Coordinator, group: str, member: str) -> None
 async def members(
     coordinator: Coordinator, group: str, *, watch: Watch | None = None
 ) -> dict[str, MemberView]:
-    """Return the members, sorted by name; ``watch`` hints when one comes or goes."""
+    """Return the members, sorted by name; ``watch`` fires when one joins or leaves."""
     names = await children_or_none(coordinator, Member.parent(group), watch=watch)
     found = await gather_all(_read_member(coordinator, group, name, watch) for name in names)
     return {each.member: each for each in found if each is not None}
@@ -195,13 +196,13 @@ async def _read_member(
 
 
 def decode_member(path: str, node: Node) -> MemberView:
-    """Return what a member's node says."""
+    """Return the member that a node describes."""
     name = path.rpartition("/")[2]
     return MemberView(name, Member.decode(path, node.data), node.stat.ephemeral_owner)
 
 
 async def delete_group(coordinator: Coordinator, group: str) -> None:
-    """Delete a group that has no members, with all its progress.
+    """Delete a group without members, with all its progress.
 
     Raises:
         InvalidState: It has members.

@@ -1,15 +1,15 @@
-"""What kazoo runs on its threads, made cheaper: waiting for sockets, reading, handing answers on.
+"""Makes kazoo's threads cheaper: how they wait for sockets, read, and hand on answers.
 
-In here: the handler that ``zk`` gives to kazoo. Not in here: what an answer or an event means
-(``zk``), and the rules of a session (``session``).
+This module has the handler that ``zk`` gives to kazoo. ``zk`` interprets answers and events;
+``session`` has the rules of a session.
 
-kazoo makes an epoll object for every wait, waits three times and reads twice for every answer, and
-wakes another thread for it. Whoever reads thousands of nodes, as a broker does when it starts, pays
-for that more than for all else. So:
+kazoo makes an epoll object for every wait. For every answer it waits three times, reads twice and
+wakes another thread. A broker that starts reads thousands of nodes, and these steps are most of the
+cost. So:
 
 - a socket is read ahead: kazoo asks it for ``pending`` bytes before it waits, as of a TLS socket;
 - ``poll`` waits, which needs no object in the kernel;
-- the thread that reads an answer or an event calls back, in the order in which these came.
+- the thread that reads an answer or an event runs the callbacks, in the order of arrival.
 """
 
 import select
@@ -23,12 +23,12 @@ from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
 
 #: Bytes read from a connection at once.
 READ_AHEAD_BYTES: Final = 64 * 1024
-#: What a call fails with when its connection or session ends.
+#: The errors of a call whose connection or session ends.
 _NO_ANSWER: Final = (ConnectionLoss, SessionExpiredError, AuthFailedError)
 
 
 class ReadAhead:
-    """A connected socket, as far as kazoo uses one; reads what is there, not what was asked for."""
+    """A connected socket, as far as kazoo uses one; it reads all that is available at once."""
 
     def __init__(self, sock: Any) -> None:
         self._sock = sock
@@ -40,7 +40,7 @@ class ReadAhead:
         return getattr(self._sock, name)
 
     def pending(self) -> int:
-        """Return how many bytes were read ahead."""
+        """Return the number of bytes that were read ahead."""
         return len(self._read)
 
     def recv(self, size: int) -> bytes:
@@ -52,38 +52,38 @@ class ReadAhead:
 
 
 class Wakes:
-    """Both ends of what tells kazoo's thread of requests, one byte for each.
+    """Both ends of the socket pair that wakes kazoo's thread, one byte per request.
 
-    Only the first byte of many goes through a socket: each one is a system call, and hands the
-    interpreter from the loop to kazoo's thread and back.
+    Only the first byte of several goes through the socket: each write is a system call and passes
+    the interpreter lock from the loop to kazoo's thread and back.
     """
 
     def __init__(self, reader: Any, writer: Any) -> None:
         self._reader = reader
         self._writer = writer
         self._bytes: deque[bytes] = deque()
-        self._is_told = False
+        self._is_signalled = False
         self.fileno = reader.fileno
 
     def send(self, data: bytes) -> int:
-        """Tell of one more request; any thread."""
+        """Announce one more request; any thread."""
         self._bytes.append(data)
-        if not self._is_told:
-            self._is_told = True
+        if not self._is_signalled:
+            self._is_signalled = True
             self._writer.send(data)
         return len(data)
 
-    def hear(self) -> None:
-        """Take what came through the socket, which can be read; ``pending`` says the rest."""
+    def drain(self) -> None:
+        """Read the byte from the socket, which is readable; ``pending`` has the number."""
         self._reader.recv(4096)
-        self._is_told = False  # and only then ``pending`` is asked: what comes later tells again
+        self._is_signalled = False  # before ``pending`` is read, so that no later byte is missed
 
     def pending(self) -> int:
-        """Return how many requests were told of."""
+        """Return the number of announced requests."""
         return len(self._bytes)
 
     def recv(self, size: int) -> bytes:
-        """Take one."""
+        """Take the byte of one request."""
         return self._bytes.popleft() if self._bytes else b""
 
     def close(self) -> None:
@@ -93,10 +93,10 @@ class Wakes:
 
 
 class Result(AsyncResult):  # type: ignore[misc]
-    """kazoo's result; the thread that has the answer calls back.
+    """kazoo's result; the thread that reads the answer runs the callbacks.
 
-    Where there is no answer, the news of the connection is on its way to the loop and should be
-    there first: as usual, kazoo's other thread calls back.
+    If the connection ended without an answer, kazoo's other thread runs them, as usual: the event
+    of the connection must reach the loop first.
     """
 
     def _do_callbacks(self) -> None:
@@ -107,15 +107,15 @@ class Result(AsyncResult):  # type: ignore[misc]
                 callback(self)
 
 
-#: What may be readable before its descriptor is.
+#: Objects that may have data although their descriptor is not readable.
 _AHEAD: Final = (ReadAhead, Wakes)
 
 
 class Handler(SequentialThreadingHandler):  # type: ignore[misc]
     """kazoo's thread handler with a bound on connecting, and cheap waits and answers.
 
-    kazoo waits a whole session time-out for one unreachable server; with three servers, of which
-    one drops packets, that would cost the session.
+    kazoo waits a whole session time-out for one unreachable server. If one of three servers drops
+    packets, the session would end during this wait.
     """
 
     def __init__(self, connect_timeout_s: float) -> None:
@@ -146,24 +146,24 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
                 poll.register(each, select.POLLOUT)
             left_s = 0.0 if ahead else deadline and max(0.0, deadline - time.monotonic())
             ready = {descriptor for descriptor, _ in poll.poll(left_s and left_s * 1000)}
-            told = [each for each in rlist if isinstance(each, Wakes) and each.fileno() in ready]
-            for each in told:
-                each.hear()
+            woken = [each for each in rlist if isinstance(each, Wakes) and each.fileno() in ready]
+            for each in woken:
+                each.drain()
             readable = [each for each in rlist if each in ahead or each.fileno() in ready]
-            readable = [each for each in readable if each not in told or each.pending()]
+            readable = [each for each in readable if each not in woken or each.pending()]
             writable = [each for each in wlist if each.fileno() in ready]
-            if readable or writable or not told:
+            if readable or writable or not woken:
                 return readable, writable, []
 
     def create_socket_pair(self) -> tuple[Wakes, Wakes]:
-        """Return what tells kazoo's thread of requests."""
+        """Return the pair that wakes kazoo's thread for requests."""
         wakes = Wakes(*super().create_socket_pair())
         return wakes, wakes
 
     def async_result(self) -> Result:
-        """Return a result that is not there yet."""
+        """Return a result without an answer yet."""
         return Result(self)
 
     def dispatch_callback(self, callback: Any) -> None:
-        """Call a watch: it only hands the event to the loop."""
+        """Call a watch on this thread; it only hands the event to the loop."""
         callback.func(*callback.args)

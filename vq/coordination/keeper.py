@@ -1,15 +1,14 @@
-"""A task that keeps something true in ZooKeeper: it compares and repairs, again and again.
+"""A task that keeps a local state and ZooKeeper equal: it compares and repairs repeatedly.
 
-In here: when to compare. Not in here: what is compared and repaired; the owner's ``look`` does
-that.
+This module decides when to compare. The owner's ``look`` compares and repairs.
 
-    hint       a watch fired, a session began, the owner wants it: look now
-    audit      no hint for ``audit_s``: look all the same, since a watch may be lost
-    failure    look again after a back-off; a hint shortens the pause, but never below the first one
-    CLOSED     the coordinator has given up: the end
+    hint       a watch fired, a session began, or the owner called ``wake``: look now
+    audit      no hint for ``audit_s``: look nevertheless, because a watch may be lost
+    failure    look again after a back-off; a hint shortens the pause to the first back-off
+    CLOSED     the coordinator gave up: the task ends
 
-A hint says only that something may have changed, so ``look`` compares with the tree whatever woke
-it. The topics of a broker have a task of their own (``broker.topics_view``).
+A hint says only that something may have changed, so ``look`` always compares with the tree. The
+topics of a broker have a task of their own (``broker.topics_view``).
 """
 
 import asyncio
@@ -26,14 +25,15 @@ logger = get_logger(__name__)
 
 
 class Keeper:
-    """The task of one owner. Used on its loop.
+    """The task of one owner. Loop-bound.
 
     Args:
         coordinator: When it is CLOSED, the task ends.
         look: Compares with the tree and repairs. Its argument says whether to compare everything:
-            at an audit, and after a failure. What it raises is logged, and it is called again.
-        what: What is kept, for log lines: "routes".
-        audit_s: Longest time between two looks that succeed.
+            at an audit, and after a failure. If it raises, the error is logged and it is called
+            again.
+        what: The subject of log lines: "routes".
+        audit_s: Longest time between two successful looks.
         backoff: Pauses after failures.
         rng: For the jitter of ``backoff``.
     """
@@ -59,16 +59,16 @@ class Keeper:
 
     @property
     def started(self) -> bool:
-        """Whether the task was started, and not stopped since."""
+        """Whether the task was started and not stopped since."""
         return self._task is not None
 
     @property
     def hinted(self) -> bool:
-        """Whether there was a hint since the last look began."""
+        """Whether a hint came since the last look began."""
         return self._hint.is_set()
 
     def start(self) -> None:
-        """Begin to wait for hints and audits; the first look is the owner's."""
+        """Begin to wait for hints and audits; the owner does the first look itself."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def wake(self) -> None:
@@ -76,7 +76,7 @@ class Keeper:
         self._hint.set()
 
     async def stop(self) -> None:
-        """End the task, a look under way included. Stopping twice is fine."""
+        """End the task, also during a look. Stopping twice is a no-op."""
         if self._task is not None:
             await end_task(self._task)
             self._task = None
@@ -85,7 +85,7 @@ class Keeper:
         failures, pause_s = 0, self._audit_s
         while True:
             if failures:
-                await asyncio.sleep(self._backoff.first_s)  # however many hints there are
+                await asyncio.sleep(self._backoff.first_s)  # also if hints come
                 pause_s -= self._backoff.first_s
             hinted = await self._is_hinted_within(pause_s)
             self._hint.clear()

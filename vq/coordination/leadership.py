@@ -1,8 +1,7 @@
-"""Leadership of a broker group: claimed by a registered node, with an epoch that rises each time.
+"""Leadership of a broker group: a registered node claims it, each time with a higher epoch.
 
-In here: who may lead, and the compare-and-set on the group's ``state`` that makes it so. Not in
-here: registering the node (``registry``), and storing an epoch before it is acted in
-(``broker.mastership``).
+This module decides who may lead and does the compare-and-set on the group's ``state``. ``registry``
+registers the node; ``broker.mastership`` stores an epoch before the broker acts in it.
 """
 
 import asyncio
@@ -31,7 +30,7 @@ from vq.coordination.registry import (
     REGISTER_TIMEOUT_S,
     read_state,
 )
-from vq.coordination.update import Plan, settle
+from vq.coordination.update import Plan, apply_plan
 from vq.errors import CoordinationError, InvalidState
 from vq.log_lines import get_logger
 from vq.model import check_name
@@ -42,36 +41,36 @@ T = TypeVar("T")
 
 
 class MastershipRefused(CoordinationError):
-    """This node may not lead its group now; the message says why and what to do."""
+    """This node must not lead its group now; the message says why and what to do."""
 
     retriable = False
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """This process is registered and leads its group, since ``incarnation``, with ``epoch``."""
+    """This process is registered as ``incarnation`` and leads its group with ``epoch``."""
 
     incarnation: int
     epoch: int
 
 
 class Leadership:
-    """The leadership of one group, claimed by one node for each of its registrations.
+    """The leadership of one group, which one node claims for each of its registrations.
 
-    ``registered`` says that the node is registered; only then it can lead. ``start`` claims and
-    begins keeping the claim; after a new registration the group is claimed again, with a new
-    epoch, and ``on_change`` is called; this is tried for ever, with back-off. ``stop`` ends that,
-    and leaves the group's record as it is.
+    The owner calls ``registered`` when the node is registered; only then the node can lead.
+    ``start`` claims the group. After each new registration the task claims the group again with a
+    new epoch, with back-off and for ever, and calls ``on_change``. ``stop`` ends the task and does
+    not change the group's state.
 
     Args:
         coordinator: A started coordinator.
         group: The broker group.
         node: This process's name in it.
         directory: Identity of this process's data directory.
-        accept_data_loss: Lead even if the group's record names another data directory for this
-            node, whose messages are then gone from the group.
+        accept_data_loss: Lead even if the group's state has another data directory for this node.
+            The messages in that directory are then lost for the group.
         rng: For the back-off.
-        on_change: Told on the loop of every claim. Must not block.
+        on_change: Called on the loop after every claim. Must not block.
     """
 
     def __init__(
@@ -110,7 +109,7 @@ class Leadership:
         self._keeper.wake()
 
     async def check(self, *, timeout_s: float = REGISTER_TIMEOUT_S) -> None:
-        """See that this node's data directory is the one it was in sync with.
+        """Check that this is the data directory with which the node was in sync.
 
         Raises:
             MastershipRefused: It is another one, so acknowledged messages would be missing.
@@ -128,8 +127,8 @@ class Leadership:
         """Claim the group for the present registration, and keep claiming it until ``stop``.
 
         Raises:
-            MastershipRefused: The group is led by, or only in sync on, another node, or its
-                messages lie in another data directory.
+            MastershipRefused: Another node leads the group, or this node is not in sync, or the
+                messages are in another data directory.
             CoordinationError: ZooKeeper did not answer.
         """
         if self._keeper.started:
@@ -139,7 +138,7 @@ class Leadership:
         return registered
 
     async def _try(self, call: Callable[[], Awaitable[T]], timeout_s: float) -> T:
-        """Call again after errors that are retriable, until the time is up."""
+        """Call, and call again after retriable errors, within the time-out."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while True:
@@ -151,7 +150,7 @@ class Leadership:
                 await asyncio.sleep(self._rng.uniform(0, PAUSE_S))
 
     async def stop(self) -> None:
-        """Claim nothing any more."""
+        """Stop claiming the group."""
         await self._keeper.stop()
 
     async def _claim(self) -> Registered:
@@ -174,11 +173,11 @@ class Leadership:
             await self._claim()
 
     async def claim_mastership(self, incarnation: int) -> int:
-        """Become master of the group with a new epoch, which is returned.
+        """Become master of the group with a new epoch; return the epoch.
 
         Raises:
-            MastershipRefused: Another node leads and is alive, or this node is not in sync, or not
-                with this data directory.
+            MastershipRefused: Another live node leads, or this node is not in sync, or it was in
+                sync with another data directory.
         """
         path = GroupState.path(self.group)
         own = Check(self._path, 0)
@@ -193,18 +192,18 @@ class Leadership:
                 return Plan([own, Create(path, tried.encode())], tried.epoch)
             state = GroupState.decode(path, node.data)
             if state == tried:
-                # Only this incarnation writes itself as master, so the record tells that a claim
-                # without an answer was applied.
+                # Only this incarnation writes itself as master, so this state shows that our claim
+                # was applied and its answer lost.
                 return Plan((), state.epoch)
             await self._check_may_lead(state)
             tried = self._claimed(state, incarnation)
             return Plan([own, Set(path, tried.encode(), node.stat.version)], tried.epoch)
 
-        return await settle(
+        return await apply_plan(
             self._coordinator,
             plan,
             what=f"the state of group {self.group!r}",
-            again=(BadVersion, NodeExists, ConnectionLost),  # without our node there is no claim
+            again=(BadVersion, NodeExists, ConnectionLost),  # NoNode: our own node is gone
         )
 
     async def _check_may_lead(self, state: GroupState) -> None:
@@ -225,7 +224,7 @@ class Leadership:
             )
 
     def _check_directory(self, state: GroupState) -> None:
-        """See that this is the data directory this node was in sync with, not a new one.
+        """Check that this is the data directory with which the node was in sync.
 
         Raises:
             MastershipRefused: It is another one, so acknowledged messages would be missing.
@@ -234,9 +233,9 @@ class Leadership:
         if known in {"", mine} or self._accept_data_loss:
             return
         raise MastershipRefused(
-            f"what group {self.group!r} acknowledged lies in the data directory with id {known}; "
-            f"this one has id {mine}: start node {self.node!r} with the directory it had. If that "
-            "one is gone for good, --accept-data-loss goes on without its messages"
+            f"the acknowledged messages of group {self.group!r} are in the data directory with id "
+            f"{known}; this one has id {mine}: start node {self.node!r} with its old directory. If "
+            "that is lost for good, --accept-data-loss goes on without its messages"
         )
 
     def _claimed(self, state: GroupState | None, incarnation: int) -> GroupState:

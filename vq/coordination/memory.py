@@ -1,11 +1,10 @@
 """The in-memory twin of ZooKeeper: sessions, expiry, watches, lost replies, on the loop's time.
 
-``MemoryEnsemble`` is the server side with levers for every fault a test or a simulation wants;
-``MemoryCoordinator`` is the port over it. All waiting is done with timers of the running event
-loop, so a loop with a virtual clock simulates hours in moments; nothing here draws random numbers.
-Watches and listeners are called in the context in which their coordinator was started, the ensemble
-works in its own: a simulation can stop one process and not the others. For our tests and for our
-users' tests.
+``MemoryEnsemble`` is the server side; its methods inject faults for tests and simulations.
+``MemoryCoordinator`` is the port over it. All waits are timers of the running event loop, so a loop
+with a virtual clock simulates hours in moments. This module draws no random numbers. Watches and
+listeners run in the context in which their coordinator was started, and the ensemble in its own, so
+a simulation can stop one process alone. Applications may use it in their tests, too.
 """
 
 import asyncio
@@ -67,7 +66,7 @@ class _Pipe:
         self._arm()
 
     def clear(self) -> None:
-        """Lose everything under way."""
+        """Lose all items under way."""
         self._items.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -83,13 +82,13 @@ class _Pipe:
                 self._timer = loop.call_at(due, self._run, context=self._context)
 
     def _run(self) -> None:
-        """Deliver all that is due in one turn, as a reply and an event that came together are.
+        """Deliver all due items in one iteration of the loop, as for data that arrived together.
 
-        So a watch may be called before the reader resumes that set it.
+        So a watch may be called before the reader that set it resumes.
         """
         self._timer = None
         now = asyncio.get_running_loop().time()
-        for _ in range(len(self._items)):  # what arrives meanwhile waits for the next turn
+        for _ in range(len(self._items)):  # items that arrive meanwhile wait for the next iteration
             if not self._items or self._items[0][0] > now:
                 break
             _, deliver = self._items.popleft()
@@ -108,12 +107,12 @@ class _Session:
 
 
 class MemoryEnsemble:
-    """A ZooKeeper that lives in this process. Use it on one event loop.
+    """A ZooKeeper in this process. Loop-bound.
 
     Args:
-        clock: For modification times and leases; give the simulation's clock.
-        delay: Drawn for every message in either direction, in seconds; default none.
-        reconnect_delay_s: How long a client needs to find a server again.
+        clock: For modification times and leases; pass the simulation's clock.
+        delay: Returns the delay of each message in either direction, in seconds; default 0.
+        reconnect_delay_s: How long a client needs to connect to a server again.
     """
 
     def __init__(
@@ -145,7 +144,7 @@ class MemoryEnsemble:
 
     # Faults ------------------------------------------------------------------------------------
     def expire(self, session: "MemoryCoordinator | int") -> None:
-        """End a session at the server, as a real expiry does; its client hears LOST by and by."""
+        """End a session at the server, as a real expiry does; its client gets LOST later."""
         session_id = session if isinstance(session, int) else session.session_id
         found = self._sessions.get(session_id)
         if found is None:
@@ -163,7 +162,7 @@ class MemoryEnsemble:
         client.reconnect_soon()
 
     def blink(self, client: "MemoryCoordinator") -> None:
-        """Break a client's connection once: calls under way are lost, it connects again at once."""
+        """Break a client's connection once: its calls are lost, and it connects again at once."""
         client.drop()
         client.reconnect_soon()
 
@@ -189,15 +188,15 @@ class MemoryEnsemble:
         client.expire_request = skip + 1
 
     def expire_unheard(self, client: "MemoryCoordinator") -> None:
-        """End a client's session while its loop is held up.
+        """End a client's session while its loop is blocked, and begin the next one.
 
-        The next session is there already; the client hears of both in the next turn of the loop.
+        The client learns of both in the next iteration of the loop.
         """
         client.pass_session()
         asyncio.get_running_loop().call_soon(client.hear, context=self.context)
 
     def outlive_next(self, client: "MemoryCoordinator", *, skip: int = 0) -> None:
-        """Apply the client's next call in the session after the one it was begun in.
+        """Apply the client's next call in the next session.
 
         ``skip`` lets so many calls pass first.
         """
@@ -206,17 +205,17 @@ class MemoryEnsemble:
     def lag(self, client: "MemoryCoordinator") -> None:
         """Let the client's server fall behind: its reads show the tree as it is now.
 
-        It catches up with ``catch_up``, when the client writes or calls ``sync``, and when it
-        connects anew. The events of what it missed come then, before the answer.
+        The server catches up by ``catch_up``, when the client writes or calls ``sync``, and when
+        the client connects again. It then sends the events that it missed, before the answer.
         """
         client.view = self.tree.copy()
 
     def catch_up(self, client: "MemoryCoordinator") -> None:
-        """Let the client's server see everything."""
+        """Let the client's server catch up."""
         client.catch_up()
 
     def hold_events(self, client: "MemoryCoordinator") -> None:
-        """Keep watch events back until ``release_events``; replies go on."""
+        """Hold watch events back until ``release_events``; replies are still delivered."""
         client.held = []
 
     def release_events(self, client: "MemoryCoordinator", *, drop: bool = False) -> None:
@@ -226,17 +225,17 @@ class MemoryEnsemble:
             deliver()
 
     def crash(self, client: "MemoryCoordinator") -> None:
-        """Let the client's process die: it says and hears nothing more, its session times out."""
+        """Let the client's process die: all its messages stop, and its session times out."""
         client.crashed = True
         client.vanish()
 
     def freeze(self, client: "MemoryCoordinator") -> None:
-        """Let the client's process stand still: no heartbeat comes from it, its session ages."""
+        """Stop the client's process: it sends no heartbeat, and its session ages."""
         client.frozen = True
         self.leave(client.session_id)
 
     def thaw(self, client: "MemoryCoordinator") -> None:
-        """Let the process run again; it hears only now what happened to its session."""
+        """Let the process run again; only now it learns what happened to its session."""
         client.frozen = False
         reachable = (
             self.running
@@ -249,11 +248,11 @@ class MemoryEnsemble:
             client.reconnect_soon()
 
     def is_live(self, session_id: int) -> bool:
-        """Whether a session has neither ended nor timed out."""
+        """Return whether a session is alive: it has neither ended nor timed out."""
         return session_id in self._sessions
 
     def stop(self) -> None:
-        """Take the whole ensemble away. Sessions do not age meanwhile."""
+        """Stop the whole ensemble. Sessions do not age meanwhile."""
         self.running = False
         for session in self._sessions.values():
             if session.timer is not None:
@@ -263,7 +262,7 @@ class MemoryEnsemble:
             client.drop()
 
     def start(self) -> None:
-        """Bring the ensemble back; every session gets its full time-out to return."""
+        """Start the ensemble again; every session has its full time-out to reconnect."""
         self.running = True
         for session in self._sessions.values():
             self.age(session)
@@ -272,13 +271,13 @@ class MemoryEnsemble:
 
     # The server's side --------------------------------------------------------------------------
     def open_session(self, client: "MemoryCoordinator", timeout_s: float) -> _Session:
-        """Make a session held by ``client``."""
+        """Open a session for ``client``."""
         session = _Session(next(self._ids), timeout_s, holder=client)
         self._sessions[session.id] = session
         return session
 
     def resume_session(self, client: "MemoryCoordinator", session_id: int) -> bool:
-        """Whether the session still lives; if so, ``client`` holds it again."""
+        """Connect ``client`` to its session again; return False if the session has ended."""
         session = self._sessions.get(session_id)
         if session is None:
             return False
@@ -289,34 +288,34 @@ class MemoryEnsemble:
         return True
 
     def leave(self, session_id: int) -> None:
-        """Note that the session's client went away: it ages from now on."""
+        """Note that the session's client has disconnected: the session ages from now on."""
         session = self._sessions.get(session_id)
         if session is not None:
             session.holder = None
             self.age(session)
 
     def end_session(self, session_id: int) -> None:
-        """End a session whose client is not to hear of it from here."""
+        """End a session without an event for its client."""
         session = self._sessions.get(session_id)
         if session is not None:
             session.holder = None
             self._end(session)
 
     def close_session(self, session_id: int, client: "MemoryCoordinator") -> None:
-        """End a session at its client's wish."""
+        """End a session because its client closes it."""
         self.end_session(session_id)
         if client in self._clients:
             self._clients.remove(client)
 
     def age(self, session: _Session) -> None:
-        """Start the time-out of a session that nobody holds."""
+        """Start the time-out of a session without a connected client."""
         if self.running and session.holder is None and session.timer is None:
             session.timer = asyncio.get_running_loop().call_later(
                 session.timeout_s, self._end, session, context=self.context
             )
 
     def apply(self, operations: Sequence[Operation], session_id: int) -> list[Stat | None]:
-        """Apply a write and trigger the watches on what it changed."""
+        """Apply a write and trigger the watches on the changed nodes."""
         results, events = self.tree.apply(
             operations, session=session_id, now_ms=self.clock.wall_ms()
         )
@@ -350,13 +349,13 @@ class MemoryCoordinator(SessionBase):
         self.crashed = False
         self.frozen = False
         self.cut_unheard = False  # the connection ended while it was frozen
-        self.lose_reply = 0  # countdowns: at 1 the fault strikes, 0 is none
+        self.lose_reply = 0  # countdowns: 1 injects the fault at the next call, 0 is off
         self.lose_request = 0
         self.expire_request = 0
         self.outlive_request = 0
-        self.view: ZnodeTree | None = None  # what a server that is behind shows, None: everything
-        self._behind: list[WatchEvent] = []  # what that server has still to tell
-        self._wire_session = 0  # the session that calls are sent in; the loop may not know it yet
+        self.view: ZnodeTree | None = None  # the tree of a server that is behind; None: up to date
+        self._behind: list[WatchEvent] = []  # the events that this server has not sent yet
+        self._wire_session = 0  # the session of new calls; the loop may not know of it yet
         self.held: list[Callable[[], None]] | None = None
         self._started = False
         self._context = contextvars.copy_context()
@@ -376,7 +375,7 @@ class MemoryCoordinator(SessionBase):
         self._started = True
         self._context = contextvars.copy_context()
         self._why_closed = "it was closed"
-        self._state = SessionState.LOST  # nobody is told: there was no session to lose
+        self._state = SessionState.LOST  # without calling the listeners: there was no session
         self._reconnect()
         try:
             await self._wait_connected(timeout_s)
@@ -401,13 +400,13 @@ class MemoryCoordinator(SessionBase):
         self._enter(SessionState.CLOSED)
 
     def give_up(self, why: str) -> None:
-        """Be CLOSED for good, as the real one is when its clients die again and again."""
+        """Be CLOSED for good, like the real one after several clients died in a row."""
         self.vanish()
         self._why_closed = why
         self._enter(SessionState.CLOSED)
 
     def vanish(self, *, age: bool = True) -> None:
-        """Stop hearing and saying anything; with ``age`` the session is left to time out."""
+        """Stop all messages in both directions; with ``age`` the session starts to time out."""
         for timer in (self._timer, self._heartbeat):
             if timer is not None:
                 timer.cancel()
@@ -429,7 +428,7 @@ class MemoryCoordinator(SessionBase):
         self._ensemble.leave(self._wire_session)
         watches = self._lost_watches()
         self._enter(SessionState.SUSPENDED, self._session_id)
-        self._tell_disconnected(watches)
+        self._call_disconnected(watches)
 
     def _lost_watches(self) -> list[Watch]:
         tables = (self._data_watches, self._child_watches)
@@ -437,19 +436,19 @@ class MemoryCoordinator(SessionBase):
         self._data_watches, self._child_watches = {}, {}
         return watches
 
-    def _tell_disconnected(self, watches: list[Watch]) -> None:
-        """Tell them as kazoo does: it keeps to itself which path a lost watch was on."""
+    def _call_disconnected(self, watches: list[Watch]) -> None:
+        """Call lost watches as kazoo does: without the path that was watched."""
         for watch in watches:
-            self._tell(watch, WatchEvent(EventKind.DISCONNECTED, ""))
+            self._call_watch(watch, WatchEvent(EventKind.DISCONNECTED, ""))
 
     def pass_session(self) -> None:
-        """Have the session end and the next one begin, unheard until ``hear``."""
+        """End the session and begin the next one; the client learns of it at ``hear``."""
         self._ensemble.end_session(self._wire_session)
         self.view, self._behind = None, []
         self._wire_session = self._ensemble.open_session(self, self._session_timeout_s).id
 
     def hear(self) -> None:
-        """Hear what ``pass_session`` did."""
+        """Deliver the changes that ``pass_session`` made."""
         if self._wire_session == self._session_id or self.crashed:
             return
         if self._state is not SessionState.CONNECTED:
@@ -457,13 +456,13 @@ class MemoryCoordinator(SessionBase):
         self._lose_connection()
         watches = self._lost_watches()
         self._enter(SessionState.SUSPENDED, self._session_id)
-        self._tell_disconnected(watches)
+        self._call_disconnected(watches)
         self._enter(SessionState.LOST)
         self._enter(SessionState.CONNECTED, self._wire_session)
         self._answered(self._clock.monotonic(), self._wire_session)
 
     def reconnect_soon(self) -> None:
-        """Try to connect again after the usual time, if this client is waiting for that."""
+        """Connect again after the usual delay, if this client is disconnected."""
         waiting = self._state in {SessionState.SUSPENDED, SessionState.LOST}
         if waiting and self._timer is None and not self.crashed:
             self._timer = asyncio.get_running_loop().call_later(
@@ -491,7 +490,7 @@ class MemoryCoordinator(SessionBase):
         self._context.copy().run(super()._enter, state, session_id)
 
     def _lose_connection(self) -> None:
-        self.view, self._behind = None, []  # another server, which has seen what this client saw
+        self.view, self._behind = None, []  # the next server has caught up
         self._request_pipe.clear()
         self._reply_pipe.clear()
         for future in self._in_flight:
@@ -599,13 +598,13 @@ class MemoryCoordinator(SessionBase):
 
     @property
     def _seen(self) -> ZnodeTree:
-        """The tree as this client's server knows it."""
+        """The tree as this client's server shows it."""
         return self.view if self.view is not None else self._ensemble.tree
 
     async def _call(self, action: Callable[[], Any], *, leader: bool = False) -> Any:
         async with self._admitted() as losses:
             if self._wire_session != self._session_id:
-                await asyncio.sleep(0)  # as the real one
+                await asyncio.sleep(0)  # like the real coordinator
                 raise SessionExpired("the session has ended; nothing was sent")
             future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
             self._in_flight[future] = None
@@ -640,7 +639,7 @@ class MemoryCoordinator(SessionBase):
             self.hear()
             self._in_flight[future] = None
         if not self._ensemble.is_live(self._wire_session):
-            self.drop()  # as a server does on the first word of a session it has ended
+            self.drop()  # as a server does at the first request of a session that has ended
             self.reconnect_soon()
             return
         self.lose_request, lost = _count_down(self.lose_request)
@@ -658,7 +657,7 @@ class MemoryCoordinator(SessionBase):
         except CoordinationError as failure:
             error = failure
         if leader:
-            self.catch_up()  # a server answers a write when it has seen it, and all before it
+            self.catch_up()  # a server answers a write after it has applied all earlier writes
         self.lose_reply, lost = _count_down(self.lose_reply)
         if lost:
             self._ensemble.blink(self)
@@ -667,14 +666,14 @@ class MemoryCoordinator(SessionBase):
 
     # Watches ------------------------------------------------------------------------------------
     def catch_up(self) -> None:
-        """Let this client's server see everything, and tell the events of what it missed."""
+        """Let this client's server catch up, and send the events that it missed."""
         self.view = None
         behind, self._behind = self._behind, []
         for event in behind:
             self.trigger(event)
 
     def trigger(self, event: WatchEvent) -> None:
-        """Let the watches that ``event`` concerns fire; called by the ensemble."""
+        """Fire the watches for ``event``; called by the ensemble."""
         if self.view is not None:
             self._behind.append(event)
             return
@@ -690,14 +689,14 @@ class MemoryCoordinator(SessionBase):
 
     def _fire(self, watch: Watch, event: WatchEvent) -> None:
         def deliver() -> None:
-            self._reply_pipe.send(lambda: self._tell(watch, event))
+            self._reply_pipe.send(lambda: self._call_watch(watch, event))
 
         if self.held is not None:
             self.held.append(deliver)
         else:
             deliver()
 
-    def _tell(self, watch: Watch, event: WatchEvent) -> None:
+    def _call_watch(self, watch: Watch, event: WatchEvent) -> None:
         try:
             self._context.copy().run(watch, event)
         except Exception:
@@ -727,7 +726,7 @@ class MemoryCoordinator(SessionBase):
 
 
 def _count_down(count: int) -> tuple[int, bool]:
-    """Return a fault's countdown after one more call, and whether it strikes now."""
+    """Return a fault's countdown after one more call, and whether to inject it now."""
     return max(0, count - 1), count == 1
 
 

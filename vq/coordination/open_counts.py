@@ -1,19 +1,19 @@
-"""How many partitions are open on each broker group: counted as they change, corrected by brokers.
+"""The number of open partitions of each broker group; every change updates it, brokers correct it.
 
-The placement of a new partition needs these numbers, and must not read every partition for them. So
-``brokers/<group>/partitions`` (``paths.OpenPartitions``) has the number for one group. Every change
-of a placement (a topic made or deleted, partitions added, one moved) writes it in the same
+The placement of a new partition needs these numbers without a read of every partition. So
+``brokers/<group>/partitions`` (``paths.OpenPartitions``) has the number of one group. Every change
+of a placement (a topic created or deleted, partitions added, one moved) updates it in the same
 ``multi``, by compare-and-set.
 
-Only placement uses a count, and a count may be wrong: an older vq, or an operator, changes
-placements without it. Every broker reads all topics now and then, and corrects the counts::
+Only placement uses a count. A count may be wrong, because an older vq or an operator can change
+placements without it. Every broker reads all topics from time to time and corrects the counts::
 
-    read_counts        the counts, with their versions
-    (all topics)       each at least as new as the counts, since one session reads
-    correct_counts     set what differs, if the count has still that version
+    read_counts        read the counts and their versions
+    (all topics)       read in the same session, so at least as new as the counts
+    correct_counts     write the counts that differ, if they still have that version
 
-A change of a placement between the first step and the last raises the version, and the correction
-is refused; so what is written is true.
+If a placement changes between the first step and the last, the version rises and ZooKeeper refuses
+the correction. So a written correction is right.
 """
 
 import contextlib
@@ -33,14 +33,13 @@ from vq.coordination.paths import OpenPartitions
 from vq.coordination.reading import gather_all
 from vq.errors import CoordinationError
 
-#: Counts written by one ``multi``. A topic on more groups than that leaves the others to the
-#: brokers to correct.
+#: Counts written by one ``multi``. If a topic is on more groups, brokers correct the other counts.
 COUNTS_PER_MULTI_MAX: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
 class OpenCount:
-    """The count of one group as it was read; ``open`` is None where it cannot be read."""
+    """The count of one group as it was read; ``open`` is None if it cannot be decoded."""
 
     open: int | None
     version: int
@@ -49,7 +48,7 @@ class OpenCount:
 async def read_counts(
     coordinator: Coordinator, groups: Iterable[str]
 ) -> dict[str, OpenCount | None]:
-    """Return the counts of ``groups``; None where there is no node."""
+    """Return the counts of ``groups``; None for a group without a node."""
     names = list(groups)
     found = await gather_all(_read_count(coordinator, name) for name in names)
     return dict(zip(names, found, strict=True))
@@ -62,10 +61,10 @@ async def count_operations(coordinator: Coordinator, changes: Mapping[str, int])
 
 
 def counted(counts: Mapping[str, OpenCount | None], changes: Mapping[str, int]) -> list[Operation]:
-    """Return the parts of a ``multi`` that add ``changes`` to the counts of groups.
+    """Return the operations that add ``changes`` to the counts of groups.
 
-    Groups without a count are left without. The ``multi`` fails with ``BadVersion`` or ``NoNode``
-    when a count changed since it was read: read again then.
+    A group without a count gets none. If a count changed since it was read, the ``multi`` fails
+    with ``BadVersion`` or ``NoNode``: then read again.
     """
     operations: list[Operation] = []
     for name in sorted(changes):
@@ -80,11 +79,11 @@ async def correct_counts(
     before: Mapping[str, OpenCount | None],
     actual: Mapping[str, int],
 ) -> None:
-    """Write the counts that are missing or differ from ``actual``, unless they changed meanwhile.
+    """Write the counts that are missing or differ from ``actual``, unless they have changed since.
 
     Args:
-        coordinator: ``before`` and then ``actual`` were read through it.
-        before: What ``read_counts`` returned before all topics were read.
+        coordinator: The one through which ``before`` and then ``actual`` were read.
+        before: The result of ``read_counts`` before all topics were read.
         actual: The open partitions of each group in these topics; groups without any may be left
             out.
     """

@@ -1,8 +1,8 @@
-"""The tree in ZooKeeper: one class per znode with its path and how its value is written and read.
+"""The tree in ZooKeeper: one class per znode with its path and the format of its value.
 
-Values are small JSON objects that an operator can read with zkCli; every one has the format version
-``v``. Fields that a reader does not know are ignored (an older vq reads a newer value of the same
-version); a higher ``v`` is refused. Nothing here does I/O.
+Values are small JSON objects that an operator can read with zkCli; each has the format version
+``v``. A reader ignores fields that it does not know (an older vq reads a newer value of the same
+version) and refuses a higher ``v``. This module does no I/O.
 
     brokers/<group>                       BrokerGroup     pool, labels, draining or not
       state                               GroupState      epoch, master, insync, incarnations
@@ -10,17 +10,17 @@ version); a higher ``v`` is refused. Nothing here does I/O.
       load/<node>             ephemeral   BrokerLoad      how busy it is
       partitions                          OpenPartitions  how many partitions are open on it
     topics/<topic>                        Topic           id, settings, phase
-      partitions                          PlacementChanges  which partitions changed last
+      partitions                          PlacementChanges  recently changed partitions
         <n>                               Partition       placement spans, state
-    deleted                               DeletedTopics   ids and names of topics deleted lately
+    deleted                               DeletedTopics   ids and names of recently deleted topics
     consumers/<group>                     ConsumerGroup   model, topics, start
       members/<member>        ephemeral   Member          host, pid, subscriptions
       assignment/<topic>/<n>              Assignment      member, generation (the fence)
-      owners/<topic>/<n>      ephemeral   Owner           the member really consuming now
+      owners/<topic>/<n>      ephemeral   Owner           the member that consumes it now
       offsets/<topic>/<n>                 CommittedOffset offset, message id, time, member
     slots                                 SlotCounter     where the search for a slot starts
-      <n>                     ephemeral   Slot            who holds this message-id slot
-    slot_marks/<n>                        SlotMark        up to when ids of the slot may be made
+      <n>                     ephemeral   Slot            the holder of this message-id slot
+    slot_marks/<n>                        SlotMark        the latest time of ids of the slot
 """
 
 import json
@@ -56,7 +56,7 @@ class Value:
         """Read the bytes stored at ``path``.
 
         Raises:
-            CoordinationError: They are no such value, or one of a newer vq.
+            CoordinationError: They are not a value of this class, or a newer vq wrote them.
         """
         try:
             document = json.loads(data)
@@ -65,7 +65,7 @@ class Value:
                 raise ValueError(f"v = {version!r}")
         except (ValueError, KeyError, TypeError) as error:
             raise CoordinationError(
-                f"znode {path!r} holds {data[:80]!r}, which is no {cls._what}: {error!r}"
+                f"znode {path!r} has {data[:80]!r}, which is not a {cls._what}: {error!r}"
             ) from error
         if version > FORMAT_VERSION:
             raise CoordinationError(
@@ -76,7 +76,7 @@ class Value:
             return cls._from_json(document)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CoordinationError(
-                f"znode {path!r} holds {data[:80]!r}, which is no {cls._what}: {error!r}"
+                f"znode {path!r} has {data[:80]!r}, which is not a {cls._what}: {error!r}"
             ) from error
 
     def _to_json(self) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def _check_type(name: str, value: object, declared: str) -> None:
 # Brokers --------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerGroup(Value):
-    """``brokers/<group>``: what an operator says of a group."""
+    """``brokers/<group>``: the operator's settings of a group."""
 
     _what = "broker group"
     pool: str | None = None
@@ -139,11 +139,11 @@ class BrokerGroup(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupState(Value):
-    """``brokers/<group>/state``: who leads. Changed by compare-and-set only.
+    """``brokers/<group>/state``: the master of the group. Changed by compare-and-set only.
 
-    Invariant: ``epoch`` only rises; ``master`` is in ``insync``; ``incarnations`` names, for every
-    member of ``insync``, the czxid of the registration it was counted with, and ``directories`` the
-    data directory that holds what it has acknowledged.
+    Invariant: ``epoch`` only rises and ``master`` is in ``insync``. For every node in ``insync``,
+    ``incarnations`` has the czxid of its registration, and ``directories`` the identity of the data
+    directory with its acknowledged messages.
     """
 
     _what = "group state"
@@ -184,8 +184,8 @@ class GroupState(Value):
 class BrokerNode(Value):
     """``brokers/<group>/nodes/<node>``: a running broker process; its czxid is its incarnation.
 
-    ``nonce`` makes a create with a lost reply recognisable; ``directory`` is the identity of the
-    data directory, whose lock only one process can hold.
+    ``nonce`` identifies our own node after a lost reply. ``directory`` is the identity of the data
+    directory, whose lock only one process can hold.
     """
 
     _what = "broker node"
@@ -230,8 +230,8 @@ class BrokerLoad(Value):
 class OpenPartitions(Value):
     """``brokers/<group>/partitions``: how many partitions of ready topics are open on the group.
 
-    Every change of a placement writes it in the same ``multi`` (``open_counts``). Where it is
-    missing, the partitions are counted.
+    Every change of a placement writes it in the same ``multi`` (``open_counts``). If it is missing,
+    vq reads and counts the partitions.
     """
 
     _what = "count of open partitions"
@@ -253,8 +253,8 @@ DELETING: Final = "deleting"
 class Topic(Value):
     """``topics/<topic>``: settings, number of partitions, phase.
 
-    Where the partitions lie is below (``Partition``). A topic is seen by clients only in phase
-    ``ready``; large ones need several steps to make or delete.
+    The placement is in the nodes below (``Partition``). Clients see a topic only in phase
+    ``ready``; creating or deleting a large one takes several steps.
     """
 
     _what = "topic"
@@ -286,7 +286,7 @@ class Topic(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition(Value):
-    """``topics/<topic>/partitions/<n>``: which groups hold which ranges."""
+    """``topics/<topic>/partitions/<n>``: the spans of a partition and its state."""
 
     _what = "partition"
     spans: tuple[Span, ...]
@@ -312,27 +312,27 @@ class Partition(Value):
         return cls(spans=spans, state=PartitionState(document["state"]))
 
 
-#: Changes of a topic's partitions remembered; who missed more reads all partitions again.
+#: Changes in a topic's list; a reader that missed more reads all partitions again.
 PLACEMENT_CHANGES_MAX: Final = 256
-#: Groups that a list counts a topic's partitions for. Of a topic on more groups it counts nothing:
-#: everybody who follows the topic reads the list with each change.
+#: The most groups in the counts of a list. For a topic on more groups the list has no counts: every
+#: client that tracks the topic reads the list at each change, so it must stay small.
 OPEN_GROUPS_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementChanges(Value):
-    """``topics/<topic>/partitions``: which partitions were changed last, the newest last.
+    """``topics/<topic>/partitions``: the recently changed partitions, the newest last.
 
-    Every change of a partition's node writes this one in the same ``multi``. So one watch tells of
-    all partitions, and who knows version 7 of this node and reads version 9 has to read two of
-    them. A hint, like any watch: the truth is in the partitions' nodes.
+    Every change of a partition's node writes this node in the same ``multi``. So one watch covers
+    all partitions: a reader that knows version 7 of this node and reads version 9 has to read two
+    partitions. It is a hint, like a watch; only the partitions' nodes have the placement.
 
-    ``version`` is the version of the znode that this very value has; a node written by anybody
-    else is told by that. Invariant: the last of ``partitions`` was changed with that version, the
-    one before it with the version before.
+    ``version`` is the version of the znode with this value. If they differ, another program wrote
+    the node. Invariant: the last of ``partitions`` changed with that version, the one before it
+    with the version before.
 
-    ``open`` counts the partitions that are open on each group, "" those that are open on none, so
-    that a list of topics need not read partitions. None, and left out: not known.
+    ``open`` counts the open partitions of each group, under "" those that are open on none, so that
+    a list of topics needs no reads of partitions. None, and left out: not known.
     """
 
     _what = "list of changed partitions"
@@ -347,7 +347,7 @@ class PlacementChanges(Value):
 
     @classmethod
     def of_node(cls, path: str, data: bytes, version: int) -> Self:
-        """Return what a node says; nothing but its version, if that cannot be relied on."""
+        """Return a node's value; only its version if another program wrote the node."""
         try:
             value = cls.decode(path, data)
         except CoordinationError:
@@ -355,9 +355,9 @@ class PlacementChanges(Value):
         return value if value.version == version else cls(version=version)
 
     def with_change(self, partition: int, opened: Mapping[str, int] | None = None) -> Self:
-        """Return the list as it is to be written with a change of ``partition``.
+        """Return the list to write with a change of ``partition``.
 
-        ``opened`` says by how much the number of partitions open on each group changes.
+        ``opened`` has the change of the number of open partitions of each group.
         """
         partitions = (*self.partitions, partition)[-PLACEMENT_CHANGES_MAX:]
         counts = self.open
@@ -368,7 +368,7 @@ class PlacementChanges(Value):
         return replace(self, version=self.version + 1, partitions=partitions, open=counts)
 
     def since(self, version: int) -> frozenset[int] | None:
-        """Return what was changed after ``version`` of this node, None if that is not known."""
+        """Return the partitions that changed after ``version`` of this node; None: not known."""
         missed = self.version - version
         if not 0 <= missed <= len(self.partitions):
             return None
@@ -401,16 +401,16 @@ def _span(document: Mapping[str, Any]) -> Span:
     return Span(group, start, end)
 
 
-#: Deleted topics remembered. With the longest names that is 120 KB, of the 1 MB a znode may have.
+#: Topics in the list of deleted ones. With the longest names it has 120 KB; a znode may have 1 MB.
 DELETED_TOPICS_MAX: Final = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletedTopics(Value):
-    """``deleted``: id → name of the topics deleted last, the oldest first.
+    """``deleted``: id → name of recently deleted topics, the oldest first.
 
-    Written before anything of a topic goes. A topic that is missing and not in here was not
-    deleted, as far as this tree knows: the tree may be older than the topic, after a restore.
+    It is written before any node of a topic is deleted. A topic that is neither in the tree nor in
+    this list was not deleted: the tree may come from a backup that is older than the topic.
     """
 
     _what = "list of deleted topics"
@@ -431,11 +431,11 @@ class DeletedTopics(Value):
 # Consumers ------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroup(Value):
-    """``consumers/<group>``: the contract all members share; made by the first one.
+    """``consumers/<group>``: the contract of all members; the first member creates it.
 
-    ``model`` is ``clustering`` (each message to one member) or ``broadcasting`` (to all);
-    ``start`` is ``earliest`` or ``latest``: where a partition without a committed offset begins;
-    ``topics`` maps each topic to its filter, "" for none.
+    ``model`` is ``clustering`` (each message to one member) or ``broadcasting`` (to all).
+    ``start`` is ``earliest`` or ``latest``: where the group begins in a partition without a
+    committed offset. ``topics`` maps each topic to its filter, "" for none.
     """
 
     _what = "consumer group"
@@ -485,7 +485,7 @@ class Member(Value):
 
 
 class PartitionOfGroup(Value):
-    """Base of what a consumer group keeps for each partition."""
+    """Base of the values that a consumer group has for each partition."""
 
     _folder: ClassVar[str]
 
@@ -504,8 +504,8 @@ class PartitionOfGroup(Value):
 class Assignment(PartitionOfGroup):
     """``consumers/<group>/assignment/<topic>/<n>``: the last claim. Persistent: it is the fence.
 
-    ``generation`` is the version of the znode that this very value has. ``member`` is "" before
-    the first claim and after a reset.
+    ``generation`` is the version of the znode with this value. ``member`` is "" before the first
+    claim and after a reset.
     """
 
     _what = "assignment"
@@ -518,8 +518,8 @@ class Assignment(PartitionOfGroup):
 class Owner(PartitionOfGroup):
     """``consumers/<group>/owners/<topic>/<n>``: the member that consumes it now.
 
-    ``stopped`` says what keeps it from going on, at the offset ``stopped_at``, since when. All
-    three are left out while nothing does.
+    ``stopped`` is the error that stops the member, ``stopped_at`` the offset and
+    ``stopped_since_ms`` the time. All three are left out while the member goes on.
     """
 
     _what = "owner"
@@ -541,12 +541,12 @@ class Owner(PartitionOfGroup):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedOffset(PartitionOfGroup):
-    """``consumers/<group>/offsets/<topic>/<n>``: everything before ``offset`` is done.
+    """``consumers/<group>/offsets/<topic>/<n>``: all messages before ``offset`` are handled.
 
-    ``message_id`` is the id of the last message that was handled; None, and left out, while none
-    was, or nobody knows which. With ``topic_id`` it tells the place from another one that has the
-    same offset. ``stopped`` says why the group does not go on from here; it is left out, like an
-    unknown topic, when it is empty.
+    ``message_id`` is the id of the last handled message; None, and left out, if there is none or it
+    is not known. ``message_id`` and ``topic_id`` identify the message before the offset, because
+    another topic or another log may have the same offset. ``stopped`` says why the group does not
+    go on from here. An empty ``topic_id`` or ``stopped`` is left out.
     """
 
     _what = "offset"
@@ -562,20 +562,20 @@ class CommittedOffset(PartitionOfGroup):
         values = {"offset": self.offset, "message_id": self.message_id}
         known = {name: value for name, value in values.items() if value is not None}
         texts = {"topic_id": self.topic_id, "stopped": self.stopped}
-        told = {name: text for name, text in texts.items() if text}
-        return {**known, "time_ms": self.time_ms, "member": self.member, **told}
+        present = {name: text for name, text in texts.items() if text}
+        return {**known, "time_ms": self.time_ms, "member": self.member, **present}
 
     @classmethod
     def _from_json(cls, document: Mapping[str, Any]) -> Self:
         values = cls._plain_fields(document)
-        # No message has the id 0; it was written for an unknown one once.
+        # No message has the id 0; an earlier vq wrote it for an unknown one.
         return cls(**{**values, "message_id": values.get("message_id") or None})
 
 
 # Slots ----------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotCounter(Value):
-    """``slots``: ``next`` is where the search for a free slot starts; it goes round."""
+    """``slots``: the search for a free slot starts at ``next``, which wraps around."""
 
     _what = "slot counter"
     next: int = 0
@@ -588,7 +588,7 @@ class SlotCounter(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot(Value):
-    """``slots/<n>``: held by one producer while its session lives."""
+    """``slots/<n>``: the lease of one producer, until its session ends."""
 
     _what = "slot"
     holder: str = ""

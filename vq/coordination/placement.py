@@ -1,7 +1,7 @@
-"""Moving a partition as arithmetic on its spans; copies nothing and does no I/O.
+"""Moves a partition by arithmetic on its spans, without I/O and without copying data.
 
-The spans of a partition are one sequence of offsets without gaps: each starts where the one before
-it ends, only the last one may be open. Example, a move from ``b1`` to ``b2`` at offset 500::
+The spans of a partition are one sequence of offsets without gaps: each starts at the end of the one
+before, and only the last one may be open. Example, a move from ``b1`` to ``b2`` at offset 500::
 
     [b1: 0…)   --close_span(500)-->   [b1: 0…500)   --open_span(b2)-->   [b1: 0…500) [b2: 500…)
 """
@@ -13,10 +13,10 @@ from vq.model import PartitionPlacement, PartitionState, Span
 
 
 def check_spans(placement: PartitionPlacement) -> PartitionPlacement:
-    """Return ``placement`` if its spans are one gapless sequence, at most the last one open.
+    """Return ``placement`` if its spans are one sequence without gaps, at most the last one open.
 
     Raises:
-        InvalidArgument: They are not; shows the two spans that do not fit.
+        InvalidArgument: They are not; the message shows the two spans that do not fit.
     """
     for before, after in zip(placement.spans, placement.spans[1:], strict=False):
         if before.end is None or before.end != after.start:
@@ -27,25 +27,26 @@ def check_spans(placement: PartitionPlacement) -> PartitionPlacement:
 
 
 def close_span(placement: PartitionPlacement, end: int) -> PartitionPlacement:
-    """Give the open span its end; the partition takes no appends until another one is opened.
+    """Give the open span its end; the partition accepts no appends until another span is opened.
 
     Raises:
         InvalidState: No span is open.
-        InvalidArgument: ``end`` lies before the span's start.
+        InvalidArgument: ``end`` is before the span's start.
     """
     last = placement.spans[-1] if placement.spans else None
     if last is None or last.end is not None:
         raise InvalidState(f"{placement.topic}-{placement.partition} has no open span to close")
     if end < last.start:
-        raise InvalidArgument(f"end {end} lies before the start {last.start} of the open span")
+        raise InvalidArgument(f"end {end} is before the start {last.start} of the open span")
     spans = (*placement.spans[:-1], replace(last, end=end))
     return replace(placement, spans=spans, state=PartitionState.RO)
 
 
 def open_span(placement: PartitionPlacement, group: str) -> PartitionPlacement:
-    """Let ``group`` take the appends from the end of the last span on.
+    """Let ``group`` accept appends from the end of the last span on.
 
-    A last span that is empty is dropped: nothing was written there. One of the same group goes on.
+    If the last span is empty, it is dropped. If the last span is of the same group, it is opened
+    again.
 
     Raises:
         InvalidState: A span is open already.
@@ -67,7 +68,7 @@ def open_span(placement: PartitionPlacement, group: str) -> PartitionPlacement:
 
 
 def move(placement: PartitionPlacement, end: int, group: str) -> PartitionPlacement:
-    """Close the open span at ``end`` and open one on ``group`` there; the same group is refused.
+    """Close the open span at ``end`` and open one on ``group``, which must be another group.
 
     Raises:
         InvalidArgument: The partition is open on ``group`` already, or ``end`` does not fit.

@@ -1,8 +1,8 @@
-"""Reading parts of the tree: helpers that topics, routes, groups and the registry share.
+"""Reads of the tree that topics, routes, groups and the registry share.
 
-Only reads, and only what several modules need. A topic is read whole once, and then what changed:
-its node, the list of partitions that changed last, and these partitions. All of it belongs to one
-life of the topic, and every partition is at least as new as that list.
+A topic is read as a whole once. After that, only the changes are read: its node, the list of
+recently changed partitions, and these partitions. A view never mixes two topics of the same name,
+and every partition in it is at least as new as the list.
 """
 
 import asyncio
@@ -19,20 +19,21 @@ from vq.model import PartitionPlacement, TopicSettings
 
 T = TypeVar("T")
 
-#: Reads of a topic, each overtaken by a change, before an error is raised.
+#: Reads of a topic that a change made invalid, before an error is raised.
 SNAPSHOT_TRIES_MAX: Final = 20
-#: Calls that one reader has under way. Readers of many topics read many partitions of each, so the
-#: square of it is what waits for the coordinator, at most.
+#: Concurrent calls of one reader. A reader of many topics reads many partitions of each, so at most
+#: the square of this waits for the coordinator.
 AT_ONCE_MAX: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """One topic with all its partitions, as of ``version`` of its node.
+    """One topic with all its partitions, at ``version`` of its node.
 
     ``partition_versions`` are the versions of the partitions' nodes, for compare-and-set.
-    ``created`` is the czxid of the topic's node: a namesake has another one. Every partition is at
-    least as new as version ``changes`` of the list of changes (``paths.PlacementChanges``).
+    ``created`` is the czxid of the topic's node; another topic of the same name has another one.
+    Every partition is at least as new as version ``changes`` of the list of changes
+    (``paths.PlacementChanges``).
     """
 
     name: str
@@ -46,7 +47,7 @@ class TopicView:
     changes: int = 0
 
     def with_partitions(self, found: "Mapping[int, PlacedVersion]") -> "TopicView":
-        """Return the view with other placements of some partitions; new ones are the next ones."""
+        """Return the view with new placements of some partitions; unknown numbers are appended."""
         placements, versions = list(self.partitions), list(self.partition_versions)
         for number in sorted(found):
             placement, version = found[number]
@@ -60,10 +61,10 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True)
 class TopicSummary:
-    """One topic without its partitions: how many of them are open on each group.
+    """One topic with the number of its partitions that are open on each group.
 
-    The sum of ``open`` is the number of partitions; "" stands for those that are open on none. Of
-    a topic that is being made or deleted, nothing is counted.
+    The sum of ``open`` is the number of partitions; "" counts those that are open on no group. For
+    a topic that is being created or deleted, ``open`` is empty.
     """
 
     name: str
@@ -80,8 +81,8 @@ PlacedVersion = tuple[PartitionPlacement, int]
 async def gather_all(calls: Iterable[Awaitable[T]]) -> list[T]:
     """Run calls, ``AT_ONCE_MAX`` at a time; return the results, or raise the first error.
 
-    An error is raised when the calls begun with it have ended; further ones are not begun. Give a
-    generator: a call that waits in the coordinator fails after a while.
+    After an error, the other calls of the same step end before it is raised, and no further calls
+    begin. Pass a generator: a call that is made early waits in the coordinator and may time out.
     """
     results: list[T] = []
     rest = iter(calls)
@@ -96,9 +97,9 @@ async def gather_all(calls: Iterable[Awaitable[T]]) -> list[T]:
 async def children_or_none(
     coordinator: Coordinator, path: str, *, watch: Watch | None = None
 ) -> list[str]:
-    """Return the names of the children, none if the node is missing.
+    """Return the names of the children; none if the node is missing.
 
-    A watch is left either way: on the children, or on the node's creation.
+    The watch is set in both cases: on the children, or on the node's creation.
     """
     while True:
         try:
@@ -119,9 +120,9 @@ async def numbered_children(
 async def read_numbered(
     coordinator: Coordinator, parent: str, *, watch: Watch | None = None
 ) -> dict[int, bytes]:
-    """Return what the numbered children hold, in order; those that go meanwhile are left out.
+    """Return the values of the numbered children, in order, without those deleted meanwhile.
 
-    ``watch`` hints when one comes or goes.
+    ``watch`` fires when a child is added or removed.
     """
 
     async def read(number: int) -> bytes | None:
@@ -143,13 +144,13 @@ async def read_topic(
     any_phase: bool = False,
     known: TopicView | None = None,
 ) -> TopicView:
-    """Read a topic and all its partitions; with ``known``, only what changed since that was read.
+    """Read a topic and all its partitions; with ``known``, only what changed since that read.
 
-    A watch is left on the topic's node in any case, also when the topic does not exist, and one on
-    the list of changed partitions. ``known`` itself is returned when nothing changed.
+    Watches are set on the topic's node, also when the topic does not exist, and on the list of
+    changed partitions. If nothing changed, ``known`` itself is returned.
 
     Raises:
-        UnknownTopic: It does not exist, or (without ``any_phase``) is being made or deleted.
+        UnknownTopic: It does not exist, or (without ``any_phase``) is being created or deleted.
     """
     path = Topic.path(name)
     for _ in range(SNAPSHOT_TRIES_MAX):
@@ -187,9 +188,9 @@ async def read_topic(
             numbers = await _all_partitions(coordinator, topic, name)
         found = await _read_partitions(coordinator, name, numbers)
         if numbers and not await _still(coordinator, path, node.stat):
-            continue  # what was read may be a namesake's
+            continue  # the partitions may be those of another topic with this name
         if known is not None and len(found) < len(numbers):
-            known = None  # reading everything shows what is missing
+            known = None  # a partition is missing: read everything to find out which
             continue
         view = base.with_partitions(found)
         _check_complete(view)
@@ -200,10 +201,10 @@ async def read_topic(
 
 
 async def read_summary(coordinator: Coordinator, name: str) -> TopicSummary | None:
-    """Read a topic and how many of its partitions are open where; None if it does not exist.
+    """Read a topic and its number of open partitions per group; None if it does not exist.
 
-    Two reads, whatever the number of partitions, unless the topic was made or changed without the
-    counts (by an older vq, or by hand): then its partitions are read.
+    This takes two reads, whatever the number of partitions. If the topic was created or changed
+    without the counts (by an older vq, or by hand), its partitions are read.
     """
     path, list_path = Topic.path(name), PlacementChanges.path(name)
     try:
@@ -212,7 +213,7 @@ async def read_summary(coordinator: Coordinator, name: str) -> TopicSummary | No
         if topic.phase != READY:
             return TopicSummary(name, topic.id, topic.settings, topic.phase, {})
         changes = PlacementChanges.of_node(list_path, listed.data, listed.stat.version)
-        # Both were made by one ``multi``: otherwise one of them is a namesake's.
+        # One ``multi`` created both; otherwise one of them is of another topic with this name.
         counts = changes.open if listed.stat.czxid == node.stat.czxid else None
         if counts is not None and sum(counts.values()) == topic.settings.partitions:
             return TopicSummary(name, topic.id, topic.settings, topic.phase, counts)
@@ -232,7 +233,7 @@ async def _read_changes(
     path = PlacementChanges.path(name)
     try:
         node = await coordinator.get(path, watch=watch)
-    except NoNode:  # a topic half made or half deleted, or a damaged tree
+    except NoNode:  # a topic that is being created or deleted, or a damaged tree
         return PlacementChanges(version=-1)
     return PlacementChanges.of_node(path, node.data, node.stat.version)
 
@@ -240,7 +241,7 @@ async def _read_changes(
 def _changed(
     known: TopicView | None, now: TopicView, changes: PlacementChanges
 ) -> Sequence[int] | None:
-    """Return which partitions are to be read for ``known`` to be as new as ``now``, None: all."""
+    """Return the partitions to read to make ``known`` as new as ``now``; None: all."""
     if known is None or known.created != now.created or {known.phase, now.phase} != {READY}:
         return None
     changed, count = changes.since(known.changes), len(known.partitions)
@@ -263,13 +264,13 @@ async def _read_partitions(
 
 
 async def _still(coordinator: Coordinator, path: str, known: Stat) -> bool:
-    """Whether a node is still the one, with the value, that was read."""
+    """Return whether a node is still the same one, with the same version, as ``known``."""
     stat = await coordinator.exists(path)
     return stat is not None and (stat.czxid, stat.version) == (known.czxid, known.version)
 
 
 async def count_partitions(coordinator: Coordinator) -> Counter[str]:
-    """Count the open partitions that each broker group holds, over all topics."""
+    """Count the open partitions of each broker group, over all topics."""
     counts: Counter[str] = Counter()
     for topic in await children_or_none(coordinator, TOPICS):
         numbers = await numbered_children(coordinator, Partition.parent(topic))

@@ -1,19 +1,19 @@
-"""Who consumes which partition of a group: a pure function, the same in every member.
+"""Chooses the member for each partition of a group: a pure function, equal in every member.
 
-Per topic the partitions are shared evenly among the members that subscribe to it: with n partitions
-and m members each gets ⌊n/m⌋ or ⌈n/m⌉. Members keep what they have as far as that allows (no other
-even sharing moves fewer partitions). Example with partitions 0 to 4::
+The partitions of a topic are divided evenly among the members that subscribe to it: with n
+partitions and m members each gets ⌊n/m⌋ or ⌈n/m⌉. Members keep their partitions as far as that
+allows (no other even division moves fewer partitions). Example with partitions 0 to 4::
 
     held before     a: 0 1 2 3 4
     b joins         a: 0 1 2     b: 3 4      (only 3 and 4 move)
     c joins         a: 0 1       b: 3 4      c: 2
     a leaves        b: 3 4 0     c: 2 1
 
-Members compute this each for itself, at different moments of one rebalance, while others already
-act on it. That is safe because the result is a fixed point: carrying out any part of it and
-computing again gives the same result. The two rules that make it so: the larger share goes first to
-members that hold at least as much already, *in order of names* (not of how much they hold), and a
-member with too much keeps its lowest partitions.
+Each member computes this for itself, at a different time of one rebalance, while others already act
+on it. That is safe because the result is a fixed point: after any part of it is carried out, a new
+computation gives the same result. Two rules ensure this. The larger shares go first to members that
+already hold that many, *in order of names* (not in order of how many they hold). A member with too
+many keeps its lowest partitions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ def assign(
     Args:
         members: Each member's subscribed topics.
         partitions: All partitions to share; any order.
-        current: Who holds a partition, or held it last; unknown members count as nobody.
+        current: The member that holds a partition or held it last; unknown members are ignored.
 
     Partitions of topics without subscribers are left out. The order of the arguments' items does
     not matter.
@@ -40,15 +40,15 @@ def assign(
     for each in sorted(set(partitions)):
         by_topic.setdefault(each.topic, []).append(each)
     result: dict[TopicPartition, str] = {}
-    turn = 0
+    extra = 0
     for topic, of_topic in by_topic.items():
         eligible = sorted(member for member, topics in members.items() if topic in topics)
         if not eligible:
             continue
-        # Start at another member for each topic, or the first names would get every larger share.
-        start = turn % len(eligible)
+        # Start at another member for each topic: otherwise the first names get all larger shares.
+        start = extra % len(eligible)
         result |= _assign_topic(eligible[start:] + eligible[:start], of_topic, current)
-        turn += len(of_topic) % len(eligible)
+        extra += len(of_topic) % len(eligible)
     return result
 
 
@@ -76,5 +76,5 @@ def _shares(members: list[str], held: Mapping[str, int], total: int) -> dict[str
     base, larger = divmod(total, len(members))
     first = [member for member in members if held[member] > base]
     rest = [member for member in members if held[member] <= base]
-    lucky = set((first + rest)[:larger])
-    return {member: base + (member in lucky) for member in members}
+    with_larger = set((first + rest)[:larger])
+    return {member: base + (member in with_larger) for member in members}

@@ -1,9 +1,9 @@
 """Broker processes in the tree: registration, load, and the list of groups.
 
-A ``BrokerRegistration`` owns this process's ephemeral node and keeps it through lost sessions. The
-node is only ever created, never overwritten: one left by our own dead session is deleted, anybody
-else's is waited for. Its czxid is the process's incarnation. A node can be registered and lead
-nothing; who leads a group is ``leadership``.
+A ``BrokerRegistration`` owns this process's ephemeral node and creates it again after a lost
+session. It never overwrites a node: it deletes one that our own ended session left, and waits for
+the end of any other one. The node's czxid is the process's incarnation. A registered node need not
+lead a group; ``leadership`` decides that.
 """
 
 import asyncio
@@ -40,53 +40,53 @@ from vq.coordination.paths import (
     OpenPartitions,
 )
 from vq.coordination.reading import children_or_none, count_partitions, gather_all
-from vq.coordination.update import Plan, settle
+from vq.coordination.update import Plan, apply_plan
 from vq.errors import CoordinationError, InvalidState
 from vq.log_lines import get_logger
 from vq.model import Address, GroupView, NodeInfo, check_name
 
 logger = get_logger(__name__)
 
-#: How long a start waits for a node that another session left; longer than any session time-out
-#: granted by default.
+#: How long a start waits for the end of another session's node; longer than every session time-out
+#: that ZooKeeper grants by default.
 REGISTER_TIMEOUT_S: Final = 65.0
-#: The registration is compared with the tree this often even when no watch fires.
+#: Without a watch, the registration is compared with the tree this often.
 AUDIT_INTERVAL_S: Final = 30.0
-#: Own sessions remembered as dead.
+#: Number of own ended sessions to remember.
 DEAD_SESSIONS_MAX: Final = 16
-#: Pauses between tries to register or lead; brokers that lost ZooKeeper together come back apart.
+#: Pauses between tries to register or lead; jitter spreads brokers that lost ZooKeeper together.
 BACKOFF: Final = Backoff(first_s=0.2, most_s=5.0, jitter=0.2)
-#: Longest pause before a call that failed while registering is made again.
+#: Longest pause before a failed call of the registration is made again.
 PAUSE_S: Final = 0.1
 
 
 class NameTaken(CoordinationError):
-    """Another live process is registered under this group and node name."""
+    """Another live process is registered with this group and node name."""
 
     retriable = False
 
 
-#: Told on the loop: the incarnation after every registration, None as soon as it is lost.
+#: Called on the loop with the incarnation after every registration, and with None when it is lost.
 OnRegistration = Callable[[int | None], None]
 
 
 class BrokerRegistration:
-    """This broker process in the tree, kept alive across sessions.
+    """This broker process's node in the tree, renewed after a lost session.
 
-    ``start`` registers and begins keeping the node; ``stop`` takes it away. After a lost session
-    (or when the node vanishes otherwise) ``on_change(None)`` is called, the node is made anew, and
-    ``on_change`` is called with its incarnation; this is tried for ever, with back-off.
+    ``start`` registers; ``stop`` deletes the node. After a lost session (or if the node is deleted)
+    the task calls ``on_change(None)``, creates the node again, with back-off and for ever, and
+    calls ``on_change`` with the new incarnation.
 
     Args:
         coordinator: A started coordinator.
         clock: For ``started``.
         group: The broker group.
         node: This process's name in it.
-        address: Where clients reach it.
-        directory: Identity of the data directory whose lock this process holds; a node left by an
-            earlier process with the same directory is certainly dead and is deleted at once.
-        pool: Of the group; None leaves what the tree says.
-        labels: Of the group; none leave what the tree says.
+        address: The address for clients.
+        directory: Identity of the data directory whose lock this process holds. A node of an
+            earlier process with the same directory is certainly dead, so it is deleted at once.
+        pool: The pool of the group; None does not change the pool in the tree.
+        labels: The labels of the group; empty ones do not change those in the tree.
         rng: For the nonce and the back-off.
         on_change: See above. Must not block.
     """
@@ -139,14 +139,14 @@ class BrokerRegistration:
 
     @property
     def incarnation(self) -> int | None:
-        """The present registration, None while there is none."""
+        """The incarnation of the present registration, None while there is none."""
         return self._incarnation
 
     async def start(self, *, timeout_s: float = REGISTER_TIMEOUT_S) -> int:
         """Register, and keep the node until ``stop``; return its incarnation.
 
         Raises:
-            NameTaken: Another process holds the name longer than ``timeout_s``.
+            NameTaken: Another process has the name for longer than ``timeout_s``.
             CoordinationError: ZooKeeper did not answer.
         """
         if self._keeper.started:
@@ -172,7 +172,7 @@ class BrokerRegistration:
         return incarnation
 
     async def stop(self) -> None:
-        """Stop keeping the registration and delete the node, if ZooKeeper can be reached."""
+        """Stop the task, and delete the node if ZooKeeper can be reached."""
         if self._remove_listener is not None:
             self._remove_listener()
         await self._keeper.stop()
@@ -180,7 +180,7 @@ class BrokerRegistration:
         await self._withdraw()
 
     async def publish_load(self, load: BrokerLoad) -> None:
-        """Write this node's load (an ephemeral node of its own)."""
+        """Write this process's load into an ephemeral node of its own."""
         path, data = BrokerLoad.path(self.group, self.node), load.encode()
         try:
             await self._coordinator.set(path, data)
@@ -190,10 +190,10 @@ class BrokerRegistration:
 
     # Registering --------------------------------------------------------------------------------
     async def register(self, *, timeout_s: float = REGISTER_TIMEOUT_S) -> NodeInfo:
-        """Create this process's node; returns it with its incarnation.
+        """Create this process's node; return it with its incarnation.
 
         Raises:
-            NameTaken: Another process's node was still there after ``timeout_s``.
+            NameTaken: Another process's node still exists after ``timeout_s``.
             CoordinationError: ZooKeeper did not answer.
         """
         await ensure_group(self._coordinator, self.group, pool=self._pool, labels=self._labels)
@@ -222,7 +222,7 @@ class BrokerRegistration:
             if not holder:
                 raise CoordinationError(
                     f"node {self.node!r} of group {self.group!r} could not be registered within "
-                    f"{timeout_s:g} s: ZooKeeper did not answer; it is tried again"
+                    f"{timeout_s:g} s: ZooKeeper did not answer; the broker tries again"
                 ) from None
             raise NameTaken(
                 f"node {self.node!r} of group {self.group!r} is registered by {holder}, which is "
@@ -230,7 +230,7 @@ class BrokerRegistration:
             ) from None
 
     async def _create_or_find(self, gone: asyncio.Event) -> Node | None:
-        """Create the node, or return the one that is in the way; None: look again."""
+        """Create the node; return it or the one that has its name; None: try again."""
 
         def wake(_: WatchEvent) -> None:
             gone.set()
@@ -256,7 +256,7 @@ class BrokerRegistration:
         )
 
     async def _delete_if_dead(self, found: Node, value: BrokerNode) -> bool:
-        """Delete a node that surely belongs to nobody alive; whether it was one."""
+        """Delete a node whose process or session is certainly dead; return whether it is."""
         ours = found.stat.ephemeral_owner in self._dead_sessions
         directory = bool(value.directory) and value.directory == self._value.directory
         if not ours and not directory:
@@ -267,7 +267,7 @@ class BrokerRegistration:
         return True
 
     async def _withdraw(self) -> None:
-        """Delete our own node if it is there and ZooKeeper can be reached."""
+        """Delete our own node if it exists and ZooKeeper can be reached."""
         if self._coordinator.state is not SessionState.CONNECTED:
             return  # it ends with the session
         with contextlib.suppress(CoordinationError):
@@ -322,7 +322,7 @@ class BrokerRegistration:
             self._on_change(None)
 
     async def _look(self, _: bool) -> None:
-        """Compare the tree with what we believe; see ``Keeper``."""
+        """Compare the registration with the tree and renew it; see ``Keeper``."""
         if self._incarnation is not None and not await self._is_ours():
             self._lose("its node is gone")
         if self._incarnation is None:
@@ -344,7 +344,7 @@ async def ensure_group(
     pool: str | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> None:
-    """Make the group's node if it is missing; set its pool and labels if given and they differ.
+    """Create the group's node if it is missing; set its pool and labels if they are given.
 
     Raises:
         CoordinationError: The node was changed or deleted again at every try.
@@ -358,7 +358,7 @@ async def ensure_group(
             value = BrokerGroup(pool=pool, labels=dict(labels or {}))
             with contextlib.suppress(NodeExists):
                 await coordinator.create(BROKERS)
-            # No topic names a group that never was, so nothing is open on it.
+            # No topic can be on a group that did not exist, so nothing is open on it.
             count = Create(OpenPartitions.path(group), OpenPartitions(open=0).encode())
             return Plan([Create(path, value.encode()), count], None)
         value = _group_value(path, node.data)
@@ -371,7 +371,7 @@ async def ensure_group(
             return Plan((), None)
         return Plan([Set(path, changed.encode(), node.stat.version)], None)
 
-    await settle(coordinator, plan, what=f"the node of group {group!r}")
+    await apply_plan(coordinator, plan, what=f"the node of group {group!r}")
 
 
 async def group_names(coordinator: Coordinator) -> list[str]:
@@ -380,7 +380,7 @@ async def group_names(coordinator: Coordinator) -> list[str]:
 
 
 async def read_group(coordinator: Coordinator, group: str) -> BrokerGroup | None:
-    """Return what an operator says of a group, None if there is none of this name."""
+    """Return the operator's settings of a group; None if there is no such group."""
     path = BrokerGroup.path(group)
     try:
         return _group_value(path, (await coordinator.get(path)).data)
@@ -389,7 +389,7 @@ async def read_group(coordinator: Coordinator, group: str) -> BrokerGroup | None
 
 
 async def groups(coordinator: Coordinator) -> list[GroupView]:
-    """Return all broker groups, sorted by name, with the number of open partitions each holds.
+    """Return all broker groups, sorted by name, each with its number of open partitions.
 
     See ``counted_groups``.
     """
@@ -399,10 +399,10 @@ async def groups(coordinator: Coordinator) -> list[GroupView]:
 async def counted_groups(
     coordinator: Coordinator,
 ) -> tuple[list[GroupView], dict[str, OpenCount | None]]:
-    """Return all broker groups, and the counts that their numbers of partitions come from.
+    """Return all broker groups, and the counts with their numbers of open partitions.
 
-    A few reads for each group, whatever the topics. Where a group has no count, as long as only
-    older brokers run, every partition is read.
+    This takes a few reads for each group, whatever the number of topics. If a group has no count,
+    because only older brokers run, every partition is read.
     """
     names = await children_or_none(coordinator, BROKERS)
     counts = await read_counts(coordinator, names)
@@ -454,7 +454,7 @@ async def read_node(coordinator: Coordinator, group: str, node: str) -> NodeInfo
 
 
 async def read_state(coordinator: Coordinator, group: str) -> GroupState | None:
-    """Return the group's state, None before anybody led it."""
+    """Return the group's state; None if no node has led it yet."""
     path = GroupState.path(group)
     try:
         return GroupState.decode(path, (await coordinator.get(path)).data)

@@ -1,9 +1,8 @@
-"""Where partitions live and who leads: a cached snapshot, kept fresh by watches and a slow timer.
+"""Routes: the placement of partitions and the masters, cached, renewed by watches and a slow timer.
 
-``Routes`` is an immutable snapshot; ``RouteWatcher`` keeps one for the topics that were asked for.
-Watches only mark something as dirty; one task re-reads it. While ZooKeeper is away the last
-snapshot stays in use. It may be old: a broker that refuses says ``refresh_routes``, then call
-``refresh``.
+``Routes`` is an immutable snapshot; ``RouteWatcher`` keeps one for the tracked topics. Watches only
+mark topics and groups as dirty; one task reads them again. While ZooKeeper is away the last
+snapshot stays in use. It may be outdated: after an error with ``refresh_routes``, call ``refresh``.
 """
 
 import asyncio
@@ -32,7 +31,7 @@ _BACKOFF: Final = Backoff(first_s=0.1, most_s=5.0)
 
 @dataclass(frozen=True, slots=True)
 class Master:
-    """The node that leads a group: where it listens, since which epoch and incarnation."""
+    """The node that leads a group: its address, its epoch and its incarnation."""
 
     address: Address
     epoch: int
@@ -42,7 +41,7 @@ class Master:
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """A snapshot: the topics that are followed and the masters of all groups they live on.
+    """A snapshot: the tracked topics and the masters of all groups that hold their partitions.
 
     ``version`` rises with every change of the snapshot.
     """
@@ -55,7 +54,7 @@ class Routes:
         """Return a topic's id, settings and partitions.
 
         Raises:
-            UnknownTopic: It does not exist, or is not followed.
+            UnknownTopic: It does not exist, or is not tracked.
         """
         view = self.topics.get(name)
         if view is None:
@@ -73,7 +72,7 @@ class Routes:
         return self.topic(topic).partitions
 
     def placement(self, partition: TopicPartition) -> PartitionPlacement:
-        """Return where one partition lives.
+        """Return the placement of one partition.
 
         Raises:
             UnknownTopic: As for ``topic``.
@@ -88,17 +87,17 @@ class Routes:
         return placements[partition.partition]
 
     def master(self, group: str) -> tuple[Address, int] | None:
-        """Return address and epoch of the group's master, None while nobody leads it."""
+        """Return the address and epoch of the group's master; None while it has none."""
         found = self.masters.get(group)
         return (found.address, found.epoch) if found is not None else None
 
 
 class RouteWatcher:
-    """Keeps ``snapshot`` fresh for the topics followed with ``track``.
+    """Renews ``snapshot`` for the tracked topics.
 
     Args:
         coordinator: A started coordinator.
-        audit_s: Everything is read again this often, in case a watch was lost.
+        audit_s: Everything is read again this often, because a watch may be lost.
     """
 
     def __init__(self, coordinator: Coordinator, *, audit_s: float = AUDIT_INTERVAL_S) -> None:
@@ -107,23 +106,23 @@ class RouteWatcher:
         self._tracked: set[str] = set()
         self._dirty_topics: set[str] = set()
         self._dirty_groups: set[str] = set()
-        self._dirty_whole = False  # everything is to be read past the server's own cache
+        self._dirty_whole = False  # everything is dirty: sync with ZooKeeper's leader first
         self._keeper = Keeper(
             coordinator, self._look, what="routes", audit_s=audit_s, backoff=_BACKOFF
         )
         self._callbacks: list[Callable[[Routes], None]] = []
         self._remove_listener: Callable[[], None] | None = None
         self._closed = False
-        # One read of a thing at a time, or an older answer could replace a newer one.
+        # One read of a topic or group at a time: otherwise an older answer could replace a newer.
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
     @property
     def snapshot(self) -> Routes:
-        """The present snapshot; never blocks."""
+        """The present snapshot."""
         return self._snapshot
 
     def on_change(self, callback: Callable[[Routes], None]) -> Callable[[], None]:
-        """Call ``callback`` on the loop with each new snapshot; return its remover."""
+        """Call ``callback`` on the loop with each new snapshot; return a function to remove it."""
         self._callbacks.append(callback)
 
         def remove() -> None:
@@ -133,9 +132,9 @@ class RouteWatcher:
         return remove
 
     async def track(self, topic: str) -> tuple[PartitionPlacement, ...]:
-        """Follow a topic from now on; returns its partitions.
+        """Track a topic from now on; return its partitions.
 
-        A topic that does not exist is followed, too: it appears once it is made.
+        A topic that does not exist is tracked, too: it appears in the snapshot once it is created.
 
         Raises:
             UnknownTopic: It does not exist now.
@@ -148,7 +147,7 @@ class RouteWatcher:
         return self._snapshot.partitions(topic)
 
     async def refresh(self, topic: str) -> tuple[PartitionPlacement, ...]:
-        """Read a topic and the masters of its groups again, past the server's own cache.
+        """Sync with ZooKeeper's leader, then read a topic and the masters of its groups again.
 
         Raises:
             UnknownTopic: It does not exist.
@@ -160,13 +159,13 @@ class RouteWatcher:
         return self._snapshot.partitions(topic)
 
     async def close(self) -> None:
-        """Stop following. The last snapshot stays readable."""
+        """Stop tracking. The last snapshot stays readable."""
         self._closed = True
         if self._remove_listener is not None:
             self._remove_listener()
         await self._keeper.stop()
 
-    # Following ----------------------------------------------------------------------------------
+    # Tracking -----------------------------------------------------------------------------------
     def _start(self) -> None:
         if self._closed:
             raise InvalidState("the route watcher is closed")
@@ -194,7 +193,7 @@ class RouteWatcher:
         self._keeper.wake()
 
     async def _look(self, everything: bool) -> None:
-        """Re-read what is dirty; see ``Keeper``."""
+        """Read dirty topics and groups again; see ``Keeper``."""
         if everything:
             self._mark_all()
         if self._dirty_whole:
@@ -210,7 +209,7 @@ class RouteWatcher:
 
     # Reading ------------------------------------------------------------------------------------
     async def _read_topic(self, name: str, *, groups_too: bool = False) -> None:
-        """Read one topic and the masters of groups that are new (or, if wanted, of all)."""
+        """Read one topic and the masters of its new groups; with ``groups_too``, of all of them."""
         watch = _Hint(self._on_topic, name)
         async with self._lock(f"topic:{name}"):
             known = self._snapshot.topics.get(name)
@@ -249,9 +248,9 @@ class RouteWatcher:
         try:
             node = await self._coordinator.get(node_path, watch=watch)
         except NoNode:
-            return None  # whoever registers next claims mastership; the watch on state tells
+            return None  # the next claim of a master changes ``state``, and the watch fires
         if node.stat.czxid != state.incarnations.get(state.master):
-            return None  # registered again, mastership not yet claimed; the same watch tells
+            return None  # registered again, not yet master; the watch on ``state`` fires later
         value = BrokerNode.decode(node_path, node.data)
         address = Address(value.host, value.port)
         return Master(address, state.epoch, state.master, node.stat.czxid)
@@ -293,7 +292,7 @@ class RouteWatcher:
 
 
 class _Hint(functools.partial[None]):
-    """A watch bound to one name; equal for the same method and name, as watches must be."""
+    """A watch for one name; equal for the same method and name, which watches need."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Hint) and (self.func, self.args) == (other.func, other.args)

@@ -1,7 +1,7 @@
-"""What every ``Coordinator`` shares: state, listeners, waiting for a connection, checks of input.
+"""Shared by all coordinators: state, listeners, waiting for a connection, checks of input.
 
-A base class, so that the real coordinator and its twin follow the same rules. No I/O: what sends
-and receives is in ``zk`` and ``memory``.
+A base class makes the real coordinator and its twin follow the same rules. It does no I/O; ``zk``
+and ``memory`` send and receive.
 """
 
 import asyncio
@@ -29,13 +29,13 @@ from vq.log_lines import get_logger
 
 logger = get_logger(__name__)
 
-#: How long a call may take in all, in session time-outs: longer than a connection needs to be
-#: noticed as dead (two thirds of one) plus the way to another server.
+#: The bound of a call, in session time-outs. It is longer than kazoo needs to notice a dead
+#: connection (two thirds of a time-out) and to connect to another server.
 CALL_TIMEOUT_RATIO: Final = 1.5
 
 
 class SessionBase:
-    """State, listeners and the gate that calls pass before they are sent.
+    """State, listeners, and the admission of calls.
 
     Invariant: ``session_id`` is not 0 exactly in the states CONNECTED and SUSPENDED.
     """
@@ -88,7 +88,7 @@ class SessionBase:
         return lambda: void(self._listeners.pop(key, None))
 
     def _enter(self, state: SessionState, session_id: int = 0) -> None:
-        """Enter a state and call the listeners; entering the same state again calls nobody."""
+        """Enter a state and call the listeners; entering the same state again is a no-op."""
         if state is self._state and session_id == self._session_id:
             return
         self._state = state
@@ -107,16 +107,16 @@ class SessionBase:
                 logger.exception("state listener failed", session=hex(self._session_id))
 
     def _answered(self, sent: float, session_id: int) -> None:
-        """Note that a call of this session, sent at ``sent``, was answered by the leader."""
+        """Note that the leader answered a call of this session that was sent at ``sent``."""
         if session_id == self._session_id and sent > self._last_reply:
             self._last_reply = sent
 
     def _check_same_session(self, losses: int, *, applied: bool) -> None:
-        """Refuse an answer that came after the session of its call had ended.
+        """Raise if the session of a call ended before its answer.
 
-        The news of an ended session reaches the loop late when the loop is held up, and the request
-        may have been sent in the session after it meanwhile. An ephemeral node made so belongs to a
-        session in which its maker has not joined anything.
+        A loop that is blocked learns late that a session ended. Meanwhile the request may have been
+        sent in the next session. An ephemeral node that it created belongs to that session, of
+        which the caller does not know.
 
         Args:
             losses: ``_losses`` when the call began.
@@ -126,14 +126,14 @@ class SessionBase:
             return
         if applied:
             raise ConnectionLost(
-                "the session ended before the answer: the call was carried out, in that session or "
-                "in the next one; read to see which"
+                "the session ended before the answer: the call was applied, in that session or in "
+                "the next one; read to see which"
             )
         raise SessionExpired("the session ended before the answer; nothing was applied")
 
     @asynccontextmanager
     async def _admitted(self) -> AsyncIterator[int]:
-        """Admit one call: bounded in number and time, begun only when connected.
+        """Admit one call: wait for a free slot and for the connection, in bounded time.
 
         Yields the number of sessions lost so far, for ``_check_same_session``.
 
@@ -178,15 +178,15 @@ class SessionBase:
         return f"no connection to ZooKeeper within {limit_s:g} s ({self.describe()}); nothing sent"
 
     def describe(self) -> str:
-        """Return where this coordinator connects to, for messages."""
+        """Return the address of this coordinator's servers, for messages."""
         return "in memory"
 
 
 def check_path(path: str) -> str:
-    """Return ``path`` if it is one of ours: relative, no empty, ``.`` or ``..`` part.
+    """Return ``path`` if it is relative and has no empty, ``.`` or ``..`` part.
 
     Raises:
-        InvalidArgument: It is not.
+        InvalidArgument: It is not such a path.
     """
     if path and any(part in {"", ".", ".."} or "\0" in part for part in path.split("/")):
         raise InvalidArgument(f"znode path {path!r} is not relative or has an empty or dotted part")
@@ -194,7 +194,7 @@ def check_path(path: str) -> str:
 
 
 def check_data(path: str, data: bytes) -> bytes:
-    """Return ``data`` if a znode may hold it.
+    """Return ``data`` if it fits into a znode.
 
     Raises:
         InvalidArgument: It is too large.
@@ -205,10 +205,10 @@ def check_data(path: str, data: bytes) -> bytes:
 
 
 def check_operations(operations: Sequence[Operation]) -> None:
-    """Check the operations of a ``multi``: at least one, not too many, sound paths and sizes.
+    """Check the operations of a ``multi``: their number, paths and sizes.
 
     Raises:
-        InvalidArgument: They are not.
+        InvalidArgument: One of these is not valid.
     """
     if not 1 <= len(operations) <= MULTI_OPERATIONS_MAX:
         raise InvalidArgument(
@@ -225,10 +225,10 @@ def check_operations(operations: Sequence[Operation]) -> None:
 
 
 async def end_task(task: "asyncio.Task[None]") -> None:
-    """Cancel a task and wait for its end; a cancellation of the caller itself is not swallowed."""
+    """Cancel a task and wait for its end; a cancellation of the caller is still raised."""
     task.cancel()
     await asyncio.wait({task})
 
 
 def void(_: object) -> None:
-    """Take anything, return nothing: lets a lambda be of type ``Callable[..., None]``."""
+    """Ignore the argument and return None, to give a lambda the type ``Callable[..., None]``."""

@@ -1,13 +1,13 @@
 """Message-id slots: a number in [0, 8192) that no other live producer of the cluster has.
 
-A slot is an ephemeral node. The search for a free one starts where the last one ended (a persistent
-counter that goes round), so a slot is taken again only after all others: a holder that does not yet
-know that its session ended meets nobody on it for a long time.
+A slot is an ephemeral node. The search for a free slot starts where the last search ended (a
+persistent counter that wraps around), so a slot is leased again only after all others. So a holder
+that does not yet know that its session ended shares its slot with nobody for a long time.
 
-Beside it each slot has a persistent *mark*: the wall time up to which its holders may have made
-ids. A holder keeps its mark ahead of its clock and makes no id that is later than the mark; the
-next holder begins behind it. So ids differ also when the slots have gone round and a clock was
-wrong meanwhile, whichever way.
+Each slot also has a persistent *mark*: the wall time up to which its holders may have made ids. A
+holder keeps the mark ahead of its clock and makes no id that is later than the mark; the next
+holder begins after it. So ids differ even if the counter has wrapped around and a clock was wrong,
+in either direction.
 """
 
 import asyncio
@@ -38,40 +38,40 @@ from vq.log_lines import get_logger
 
 logger = get_logger(__name__)
 
-#: Tries to win a slot against other producers that start at the same time.
+#: Tries to lease a slot while other producers start at the same time.
 LEASE_TRIES_MAX: Final = 200
-#: Pauses after a try to lease a slot, or to move a mark, that ZooKeeper did not answer.
+#: Pauses after a try to lease a slot, or to move a mark, without an answer.
 _BACKOFF: Final = Backoff(first_s=0.05, most_s=5.0)
-#: Upper bound of the pause after a lost race for a slot, for each race lost so far; at most 1 s. It
-#: grows by addition: those that started together are as many as there are slots to go round, and
-#: doubling would have the last of them wait for seconds.
+#: Upper bound of the pause after a lost race for a slot, per race lost so far; at most 1 s. It
+#: grows linearly: many producers may start together, and with doubling the last ones would wait for
+#: seconds.
 _RACE_S: Final = 0.05
 #: How far a mark is kept ahead of the holder's clock. When the holder dies and all other slots are
 #: leased within this time, the next holder begins its ids that far in the future.
 MARK_AHEAD_MS: Final = 600_000
-#: How often it is moved: half of that, so that one move may fail.
+#: How often the mark is moved: twice in that time, so that one move may fail.
 MARK_S: Final = MARK_AHEAD_MS / 2_000
-#: Tries of one move of a mark whose version proves wrong, before a pause. Not by ``update``: the
-#: holder knows the version without reading, and reads only when it proves wrong.
+#: Tries of one move of a mark after ``BadVersion``, before a pause. It does not use ``update``: the
+#: holder knows the version without a read, and reads only after ``BadVersion``.
 MOVE_TRIES_MAX: Final = 3
-#: So many slots are passed over because their marks lie further ahead of this clock than that: a
-#: former holder's clock was wrong. When all of them do, it is this clock that was set back.
+#: How many slots to skip because their marks are more than ``MARK_AHEAD_MS`` ahead of this clock:
+#: the clock of a former holder was wrong. If all of them are, this clock was set back.
 MARKS_PASSED_MAX: Final = 16
 _NO_MARK: Final = -1
 
 
 class NoSlotFree(CoordinationError):
-    """Every message-id slot of the cluster is taken."""
+    """Every message-id slot of the cluster is leased."""
 
 
 class SlotLease:
-    """This producer's slot, leased anew after a lost session.
+    """This producer's slot; after a lost session it leases another one.
 
-    ``slot`` is None while there is none (the session was lost and no new one is leased yet): ids
-    must not be made then. After a loss the new slot is another number.
+    ``slot`` is None after the session was lost, until a new slot is leased: no ids may be made
+    then. The new slot has another number.
 
     Attributes:
-        from_ms: Ids of the slot held now must be later than this wall time,
+        from_ms: Ids of the present slot must be later than this wall time,
         until_ms: and not later than this one.
 
     Args:
@@ -79,11 +79,11 @@ class SlotLease:
         clock: For ``since`` in the node.
         holder: Shown to operators: client id, host, process id.
         rng: For the pauses after a lost race.
-        on_change: Told the new slot or None, on the loop; must not block.
-        on_mark: Told ``until_ms`` when it has moved, and 0 when no id may be made any more, since
-            the slot is given back; on the loop, must not block.
-        used_ms: The wall time of the last id that was made; may lie ahead of the clock.
-        slots: How many there are; tests take fewer.
+        on_change: Called on the loop with the new slot or None; must not block.
+        on_mark: Called on the loop with ``until_ms`` after a move of the mark, and with 0 when the
+            slot is released and no more ids may be made; must not block.
+        used_ms: Returns the wall time of the last id; it may be ahead of the clock.
+        slots: The number of slots; tests use fewer.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class SlotLease:
         self.from_ms = 0
         self.until_ms = 0
         self._mark_version = _NO_MARK
-        self._mark_sent_ms = 0  # the latest mark of the slot that was ever sent, or read
+        self._mark_sent_ms = 0  # the latest mark of the slot that was sent or read
         self._count = slots
         self._slot: int | None = None
         self._keeper = Keeper(
@@ -118,14 +118,14 @@ class SlotLease:
 
     @property
     def slot(self) -> int | None:
-        """The slot held now, None while there is none."""
+        """The present slot, None while there is none."""
         return self._slot
 
     async def start(self) -> int:
-        """Lease a slot and keep one until ``stop``; returns the first.
+        """Lease a slot and keep one until ``stop``; return the first one.
 
         Raises:
-            CoordinationError: All slots are taken, or ZooKeeper did not answer.
+            CoordinationError: All slots are leased, or ZooKeeper did not answer.
         """
         if self._keeper.started:
             raise InvalidState("the slot lease was started before")
@@ -136,24 +136,24 @@ class SlotLease:
         return slot
 
     async def stop(self) -> None:
-        """Give the slot back, if ZooKeeper can be reached; otherwise it ends with the session."""
+        """Release the slot if ZooKeeper can be reached; otherwise it ends with the session."""
         if self._remove_listener is not None:
             self._remove_listener()
         await self._keeper.stop()
         slot, self._slot = self._slot, None
         if slot is not None and self._coordinator.state is SessionState.CONNECTED:
-            self._on_mark(0)  # the mark is about to be set to what was used
+            self._on_mark(0)  # the mark moves back to the last id: no more ids from here on
             with contextlib.suppress(CoordinationError):
-                await self._give_back(slot)
+                await self._release(slot)
 
-    async def _give_back(self, slot: int) -> None:
-        """Free the slot, and set its mark back to what was used: nobody makes ids with it now."""
+    async def _release(self, slot: int) -> None:
+        """Delete the slot's node, and set its mark back to the last id."""
         path = SlotMark.path(slot)
         used = SlotMark(until_ms=max(self._used_ms(), self.from_ms)).encode()
         for _ in range(MOVE_TRIES_MAX):
-            with contextlib.suppress(BadVersion):  # a move of the mark had no answer
-                # Whoever leases the slot after us writes its mark: the version tells that it is
-                # still ours, and that nobody else's slot is freed here.
+            with contextlib.suppress(BadVersion):  # an earlier move of the mark got no answer
+                # A later holder writes the mark, so the version proves that the slot is still ours
+                # and that this does not delete another holder's node.
                 await self._coordinator.multi(
                     [Set(path, used, self._mark_version), Delete(Slot.path(slot))]
                 )
@@ -162,13 +162,13 @@ class SlotLease:
                 return
 
     def _mark_ahead(self) -> int:
-        """Return the next mark: never one before a mark that the slot may have already."""
+        """Return the next mark; it is not before any mark that the slot may have."""
         latest_ms = max(self._clock.wall_ms(), self._used_ms(), self.from_ms)
         return max(latest_ms + MARK_AHEAD_MS, self._mark_sent_ms)
 
     async def _lease(self) -> int:
-        # Not by ``update``: a lost race is followed by a pause, and a lease whose answer was lost
-        # by one of another slot.
+        # It does not use ``update``: it pauses after a lost race, and after a lost answer it leases
+        # another slot.
         value = Slot(holder=self._holder, since_ms=self._clock.wall_ms()).encode()
         passed: set[int] = set()
         for attempt in range(LEASE_TRIES_MAX):
@@ -199,17 +199,17 @@ class SlotLease:
             except (BadVersion, NodeExists, NoNode, SessionExpired):
                 continue
             except ConnectionLost:
-                # Perhaps leased, perhaps not. A slot that was is left to end with the session;
-                # there are plenty, and taking it over could meet its next holder.
+                # The slot may be leased; then its node ends with the session. There are many other
+                # slots, and a use of this one could conflict with its next holder.
                 continue
-            # An answer is of the session that there is: one that came later is ``ConnectionLost``.
+            # The session is the same one: an answer after its end raises ``ConnectionLost``.
             return slot
-        raise CoordinationError(f"no message-id slot was won in {LEASE_TRIES_MAX} tries")
+        raise CoordinationError(f"no message-id slot could be leased in {LEASE_TRIES_MAX} tries")
 
     async def _free_slot(self, passed: set[int]) -> tuple[int, int]:
-        """Return the counter's version and the first free slot from where it points.
+        """Return the counter's version and the first free slot from the counter on.
 
-        Those in ``passed`` only if there is no other.
+        A slot in ``passed`` is returned only if there is no other.
         """
         try:
             node = await self._coordinator.get(SLOTS)
@@ -225,12 +225,12 @@ class SlotLease:
             slot = next((slot for slot in free if slot not in passed), free[0])
             return node.stat.version, slot
         raise NoSlotFree(
-            f"all {self._count} message-id slots are taken: as many producers are open in this "
+            f"all {self._count} message-id slots are leased: so many producers are open in this "
             "cluster; close some, or share one producer in each process"
         )
 
     async def _read_mark(self, slot: int) -> tuple[int, int]:
-        """Return the mark of a slot and its version; 0 and ``_NO_MARK`` when nobody has held it."""
+        """Return the mark of a slot and its version; 0 and ``_NO_MARK`` for an unused slot."""
         path = SlotMark.path(slot)
         try:
             node = await self._coordinator.get(path)
@@ -242,15 +242,15 @@ class SlotLease:
         return SlotMark.decode(path, node.data).until_ms, node.stat.version
 
     def move_mark_soon(self) -> None:
-        """Move the mark now: the clock stands behind it."""
+        """Move the mark now, because the clock has passed it."""
         if self._slot is not None:
             self._keeper.wake()
 
     async def _move_mark(self) -> None:
-        """Keep the mark of the slot held now ahead of its ids.
+        """Move the mark of the present slot ahead of its ids.
 
         Raises:
-            CoordinationError: It is perhaps moved; then the version proves wrong at the next try.
+            CoordinationError: The mark may have moved; then the next try gets ``BadVersion``.
         """
         slot = self._slot
         for _ in range(MOVE_TRIES_MAX):
@@ -260,7 +260,7 @@ class SlotLease:
             try:
                 version = await self._write_mark(slot, SlotMark(until_ms=until_ms).encode())
             except (BadVersion, NodeExists, NoNode):
-                # An earlier move had no answer and was done, or a server was read that lagged.
+                # An earlier move was applied without an answer, or an earlier read was stale.
                 if not await self._read_again(slot) and slot == self._slot:
                     logger.warning("message-id slot was lost", slot=slot)
                     self._set(None)
@@ -284,10 +284,10 @@ class SlotLease:
         return (await self._coordinator.set(path, mark, version=self._mark_version)).version
 
     async def _read_again(self, slot: int) -> bool:
-        """Read the version of the mark from a server that does not lag; False: it is not ours.
+        """Sync, then read the mark and its version; return False if the slot is not ours.
 
-        Only a holder writes the mark, and only once the one before has gone. So a mark that was
-        read before its slot was seen to be ours is ours, and no other version will be until then.
+        Only the present holder of a slot writes its mark. So if the slot is ours after the read of
+        the mark, nobody else can have written the mark since that read.
         """
         session = self._coordinator.session_id
         await self._coordinator.sync(SlotMark.path(slot))
@@ -301,7 +301,7 @@ class SlotLease:
 
     def _on_session(self, state: SessionState) -> None:
         if state in {SessionState.LOST, SessionState.CLOSED}:
-            self._set(None)  # CLOSED without LOST before: nobody keeps the session alive any more
+            self._set(None)  # CLOSED without LOST: the session is not kept alive any more
             self._keeper.wake()
 
     def _set(self, slot: int | None) -> None:
@@ -312,10 +312,10 @@ class SlotLease:
             self._on_change(slot)
 
     async def _look(self, _: bool) -> None:
-        """Move the mark of the slot, or lease one; see ``Keeper``."""
+        """Move the mark of the slot, or lease a slot; see ``Keeper``."""
         if self._slot is not None:
             await self._move_mark()
             return
         slot = await self._lease()
-        if not self._keeper.hinted:  # else its session may have ended meanwhile
+        if not self._keeper.hinted:  # a hint may mean that the session ended
             self._set(slot)

@@ -1,12 +1,13 @@
-"""Making, describing, changing and deleting topics: what an operator does, as coroutines.
+"""Creating, describing, changing and deleting topics, for operators, as coroutines.
 
-Every change of a partition writes the topic's list of changed partitions in the same ``multi``, so
-a watch on that list and one on the topic's node tell of everything, and whoever hears of a change
-reads what changed. Two changes of one partition at once cannot both succeed unseen. A topic too
-large for one ``multi`` is made and deleted in steps, during which its phase hides it.
+Every change of a partition also writes the topic's list of changed partitions, in the same
+``multi``. So two watches, on that list and on the topic's node, report every change, and a reader
+reads only the changed partitions. Of two concurrent changes of one partition, one fails. A topic
+that is too large for one ``multi`` is created and deleted in steps; its phase hides it from clients
+meanwhile.
 
-The number of partitions that are open on each broker group changes in the same ``multi``
-(``open_counts``), so that none of this reads other topics.
+The same ``multi`` changes the number of open partitions of each broker group (``open_counts``), so
+no function here reads other topics.
 """
 
 import asyncio
@@ -62,7 +63,7 @@ from vq.coordination.reading import (
     read_topic,
 )
 from vq.coordination.registry import counted_groups
-from vq.coordination.update import Plan, settle, update
+from vq.coordination.update import Plan, apply_plan, update
 from vq.errors import CoordinationError, InvalidArgument, UnknownTopic
 from vq.model import PartitionPlacement, Span, TopicSettings, check_name
 
@@ -81,15 +82,15 @@ __all__ = [
     "was_deleted",
 ]
 
-#: Partitions made or deleted by one ``multi``.
+#: Partitions created or deleted by one ``multi``.
 STEP_PARTITIONS: Final = 500
-#: Longest pause before the first second try to make a topic, since somebody else placed partitions
-#: on the same groups; it grows by as much with each try.
+#: Longest pause before the second try to create a topic, after another client placed partitions on
+#: the same groups; it grows by this with each try.
 _PAUSE_S: Final = 0.005
 
 
 class TopicExists(CoordinationError):
-    """A topic of this name is there already; nothing was changed."""
+    """A topic of this name exists already; nothing was changed."""
 
     retriable = False
     hint = "look at it with `vq topic describe NAME`, or choose another name"
@@ -111,7 +112,7 @@ async def describe_topic(coordinator: Coordinator, name: str) -> TopicView:
     """Return a topic with the placement of every partition.
 
     Raises:
-        UnknownTopic: There is none of this name.
+        UnknownTopic: There is no such topic.
     """
     return await read_topic(coordinator, check_name("topic", name))
 
@@ -123,13 +124,14 @@ async def create_topic(
     *,
     rng: random.Random | None = None,
 ) -> TopicView:
-    """Make a topic and place its partitions on the live broker groups, evenly.
+    """Create a topic and place its partitions evenly on the live broker groups.
 
-    ``rng`` draws the topic's id. A lost reply is settled by reading: a return means it is made.
+    ``rng`` draws the topic's id. After a lost reply the function reads the tree; if it returns, the
+    topic exists.
 
     Raises:
-        InvalidArgument: A setting asks for what does not work yet.
-        TopicExists: There is one of this name.
+        InvalidArgument: A setting does not work yet.
+        TopicExists: There is a topic of this name.
         CoordinationError: No broker group can take partitions, or ZooKeeper did not answer.
     """
     check_name("topic", name)
@@ -149,13 +151,14 @@ async def create_topic(
 async def delete_topic(coordinator: Coordinator, name: str) -> None:
     """Delete a topic, its placement and every group's progress on it.
 
-    Brokers delete the data when they see it gone, since it is in the list of deleted topics, which
-    is written before anything goes. May be repeated after any failure. The groups'
-    generations stay and are raised: if they began again at 0, a member that slept through could
-    commit the old topic's progress into its namesake's.
+    The topic is first added to the list of deleted topics. Brokers delete its data when the topic
+    is gone and is in that list. The function may be repeated after any failure.
+
+    The groups' generations are raised and not deleted. If they began at 0 again, a member that was
+    suspended could commit the old topic's progress for a new topic of the same name.
 
     Raises:
-        UnknownTopic: There is none of this name.
+        UnknownTopic: There is no such topic.
     """
     path = Topic.path(check_name("topic", name))
 
@@ -169,7 +172,7 @@ async def delete_topic(coordinator: Coordinator, name: str) -> None:
         ]
         return Plan(operations, None)
 
-    await settle(coordinator, plan, what=f"topic {name!r}")
+    await apply_plan(coordinator, plan, what=f"topic {name!r}")
     for group in await children_or_none(coordinator, CONSUMERS):
         for parent in (Owner.parent, CommittedOffset.parent):
             await _delete_tree(coordinator, parent(group, name))
@@ -178,7 +181,7 @@ async def delete_topic(coordinator: Coordinator, name: str) -> None:
 
 
 async def _remember_deletion(coordinator: Coordinator, view: TopicView) -> list[Operation]:
-    """Return what puts a topic on the list of deleted ones; nothing if it is there already."""
+    """Return the operations that add a topic to the list of deleted ones; none if it is in it."""
     path = DeletedTopics.path()
     try:
         node = await coordinator.get(path)
@@ -191,7 +194,7 @@ async def _remember_deletion(coordinator: Coordinator, view: TopicView) -> list[
 
 
 async def _uncounted(coordinator: Coordinator, view: TopicView) -> list[Operation]:
-    """Return what takes a ready topic's partitions out of the counts of their groups."""
+    """Return the operations that subtract a ready topic's partitions from their groups' counts."""
     if view.phase != READY:
         return []
     opened = _opened(view.partitions)
@@ -201,7 +204,7 @@ async def _uncounted(coordinator: Coordinator, view: TopicView) -> list[Operatio
 
 
 async def was_deleted(coordinator: Coordinator, topic_id: str) -> bool:
-    """Whether somebody deleted the topic with this id, as far as the tree remembers."""
+    """Return whether the topic with this id is in the list of deleted topics."""
     path = DeletedTopics.path()
     try:
         node = await coordinator.get(path)
@@ -211,11 +214,11 @@ async def was_deleted(coordinator: Coordinator, topic_id: str) -> bool:
 
 
 async def add_partitions(coordinator: Coordinator, name: str, count: int) -> TopicView:
-    """Give a topic ``count`` more partitions, at the end.
+    """Add ``count`` partitions to a topic.
 
     Raises:
-        UnknownTopic: There is none of this name.
-        InvalidArgument: It would have too many, or more than one step allows.
+        UnknownTopic: There is no such topic.
+        InvalidArgument: The topic would have too many, or ``count`` is more than one step allows.
     """
     if not 1 <= count <= STEP_PARTITIONS:
         raise InvalidArgument(f"count = {count} is outside [1, {STEP_PARTITIONS}]")
@@ -233,7 +236,7 @@ async def add_partitions(coordinator: Coordinator, name: str, count: int) -> Top
             raise BadVersion(path)
         return Plan(await _additions(coordinator, now, total), None)
 
-    await settle(coordinator, plan, what=f"topic {name!r}")
+    await apply_plan(coordinator, plan, what=f"topic {name!r}")
     return await describe_topic(coordinator, name)
 
 
@@ -243,9 +246,8 @@ async def change_settings(
     """Replace a topic's settings; the number of partitions must stay the same.
 
     Raises:
-        UnknownTopic: There is none of this name.
-        InvalidArgument: The number of partitions differs, or a setting asks for what does not work
-            yet.
+        UnknownTopic: There is no such topic.
+        InvalidArgument: The number of partitions differs, or a setting does not work yet.
     """
 
     async def plan(_: CoordinationError | None) -> Plan[None]:
@@ -253,7 +255,7 @@ async def change_settings(
         if settings.partitions != len(view.partitions):
             raise InvalidArgument(
                 f"topic {name!r} has {len(view.partitions)} partitions, not {settings.partitions}; "
-                "partitions are added with add_partitions"
+                "use add_partitions to add some"
             )
         if settings == view.settings:
             return Plan((), None)
@@ -261,7 +263,7 @@ async def change_settings(
         topic = Topic(id=view.id, settings=settings)
         return Plan([Set(Topic.path(name), topic.encode(), view.version)], None)
 
-    await settle(coordinator, plan, what=f"topic {name!r}")
+    await apply_plan(coordinator, plan, what=f"topic {name!r}")
     return await describe_topic(coordinator, name)
 
 
@@ -270,13 +272,13 @@ async def change_placement(
     view: TopicView,
     placement: PartitionPlacement,
 ) -> TopicView:
-    """Write the placement of one partition, if nobody changed it since ``view`` was read.
+    """Write the placement of one partition, if it has not changed since ``view`` was read.
 
-    Other partitions may have changed meanwhile. A lost reply is settled by reading.
+    Other partitions may have changed. After a lost reply the function reads the tree.
 
     Raises:
-        BadVersion: This partition was changed by somebody else; nothing was written.
-        UnknownTopic: The topic is gone, or another one has its name now.
+        BadVersion: Another writer changed this partition; nothing was written.
+        UnknownTopic: The topic was deleted, or another topic has its name now.
     """
     number, version = placement.partition, view.partition_versions[placement.partition]
     opened = _opened([placement])
@@ -286,26 +288,26 @@ async def change_placement(
     async def plan(_: CoordinationError | None) -> Plan[TopicView]:
         topic, operations = await _changes_of(coordinator, view.name, number, data, version, opened)
         if topic.id != view.id:
-            raise UnknownTopic(f"topic {view.name!r} was deleted and made again meanwhile")
+            raise UnknownTopic(f"topic {view.name!r} was deleted and created again meanwhile")
         if operations is None:
             path = Partition.path(view.name, number)
             node = await coordinator.get(path)
             if node.data != data:
                 raise BadVersion(path)
-            written = node.stat.version  # our own write, whose reply was lost
+            written = node.stat.version  # our own earlier write, whose reply was lost
             return Plan((), view.with_partitions({number: (placement, written)}))
         return Plan(operations, view.with_partitions({number: (placement, version + 1)}))
 
-    return await settle(coordinator, plan, what=f"topic {view.name!r}")
+    return await apply_plan(coordinator, plan, what=f"topic {view.name!r}")
 
 
 async def touch_partition(coordinator: Coordinator, name: str, number: int, version: int) -> None:
-    """Raise the version of a partition's node, and change nothing, if it is still ``version``.
+    """Raise the version of a partition's node without a change, if it is still ``version``.
 
     Raises:
-        BadVersion: The partition was changed by somebody else; nothing was written.
-        UnknownTopic, NoNode: The topic is gone.
-        ConnectionLost: Whether it was raised is unknown.
+        BadVersion: Another writer changed the partition; nothing was written.
+        UnknownTopic, NoNode: The topic was deleted.
+        ConnectionLost: The version may or may not have been raised.
     """
     path = Partition.path(name, number)
 
@@ -316,19 +318,20 @@ async def touch_partition(coordinator: Coordinator, name: str, number: int, vers
             raise BadVersion(path)
         return Plan(operations, None)
 
-    # BadVersion is of another partition's change; of this one's: seen by the plan. A lost answer
-    # stays unknown, since nothing tells our own touch from another change.
-    await settle(coordinator, plan, what=f"topic {name!r}", again=(BadVersion,))
+    # Plan again after BadVersion, which may come from a change of another partition; the plan sees
+    # a change of this one. Do not plan again after a lost answer: the tree does not show whether
+    # we or another writer raised the version.
+    await apply_plan(coordinator, plan, what=f"topic {name!r}", again=(BadVersion,))
 
 
 # Helpers --------------------------------------------------------------------------------------
 def _check_supported(settings: TopicSettings) -> None:
-    """See that nobody relies on a setting that is stored and not acted on.
+    """Refuse settings that are stored but have no effect yet.
 
-    In here and not in ``TopicSettings``: one that was stored before must stay readable.
+    ``TopicSettings`` does not check this, because stored settings must stay readable.
 
     Raises:
-        InvalidArgument: Somebody would; says what to do instead.
+        InvalidArgument: A setting has no effect yet; the message says what to do instead.
     """
     if settings.replication != "sync":
         raise InvalidArgument(
@@ -345,9 +348,10 @@ async def _changes_of(
     version: int,
     opened: Mapping[str, int],
 ) -> tuple[Topic, list[Operation] | None]:
-    """Return the topic, and what writes a partition's node; None if it has another version.
+    """Return the topic and the operations that write a partition's node.
 
-    ``opened`` says by how much the number of partitions open on each group changes.
+    The operations are None if the node has another version. ``opened`` has the change of the number
+    of open partitions of each group.
 
     Raises:
         UnknownTopic: There is no such topic, or it is being deleted.
@@ -375,7 +379,7 @@ async def _changes_of(
 
 
 def _opened(placements: Sequence[PartitionPlacement]) -> Counter[str]:
-    """Count the partitions by the group they are open on, "" for none."""
+    """Count the partitions by the group on which they are open, "" for none."""
     return Counter(each.writer_group or "" for each in placements)
 
 
@@ -390,12 +394,12 @@ def _creations(name: str, places: Sequence[str], start: int, end: int) -> list[C
 async def _create_first(
     coordinator: Coordinator, name: str, topic: Topic, rng: random.Random
 ) -> Sequence[str]:
-    """Make the topic's nodes and those of its first partitions; counted if these are all.
+    """Create the topic's nodes and its first partitions, and count them if these are all.
 
     Returns the group of every partition.
 
     Raises:
-        TopicExists: There is one of this name.
+        TopicExists: There is a topic of this name.
     """
     if await coordinator.exists(TOPICS) is None:
         with contextlib.suppress(NodeExists):
@@ -411,7 +415,7 @@ async def _create_first(
                 return Plan((), places)  # our own write, whose answer was lost
             if found is not None:
                 raise await _exists_already(coordinator, name)
-        # Others place partitions, too, on the same groups.
+        # Spread the tries of clients that place partitions on the same groups.
         await asyncio.sleep(rng.uniform(0, _PAUSE_S * next(tries)))
         views, counts = await counted_groups(coordinator)
         places = allocate(settings.partitions, views, pool=settings.pool)
@@ -425,13 +429,13 @@ async def _create_first(
             operations += counted(counts, opened)
         return Plan(operations, places)
 
-    return await settle(coordinator, plan, what=f"topic {name!r}")
+    return await apply_plan(coordinator, plan, what=f"topic {name!r}")
 
 
 async def _create_rest(
     coordinator: Coordinator, name: str, topic: Topic, places: Sequence[str]
 ) -> None:
-    """Make the partitions behind the first step, then show the topic, and count its partitions."""
+    """Create the other partitions, then make the topic ready and count its partitions."""
     for start in range(STEP_PARTITIONS, len(places), STEP_PARTITIONS):
         step = _creations(name, places, start, min(len(places), start + STEP_PARTITIONS))
         try:
@@ -451,11 +455,11 @@ async def _create_rest(
         counts = await count_operations(coordinator, Counter(places))
         return Plan([Set(path, ready.encode(), node.stat.version), *counts], None)
 
-    await settle(coordinator, show, what=f"topic {name!r}")
+    await apply_plan(coordinator, show, what=f"topic {name!r}")
 
 
 async def _additions(coordinator: Coordinator, view: TopicView, total: int) -> list[Operation]:
-    """Return what adds partitions to a topic, if it and the counts are as they were read."""
+    """Return the operations that add partitions to a topic as it was read."""
     settings, before = replace(view.settings, partitions=total), len(view.partitions)
     places = [each.writer_group or "" for each in view.partitions]
     views, counts = await counted_groups(coordinator)
@@ -496,7 +500,7 @@ async def _exists_already(coordinator: Coordinator, name: str) -> TopicExists:
 
 
 async def _delete_tree(coordinator: Coordinator, path: str) -> None:
-    """Delete a node and everything below it; what is gone already is fine."""
+    """Delete a node and everything below it; a missing node is not an error."""
     names = await children_or_none(coordinator, path)
     for start in range(0, len(names), STEP_PARTITIONS):
         step = names[start : start + STEP_PARTITIONS]
@@ -506,7 +510,7 @@ async def _delete_tree(coordinator: Coordinator, path: str) -> None:
             await gather_all(_delete_tree(coordinator, f"{path}/{name}") for name in step)
     try:
         await update(coordinator, path, lambda node: [Delete(path)] if node else [], what=path)
-    except NotEmpty:  # somebody made one below it meanwhile
+    except NotEmpty:  # another client created a node below it meanwhile
         await _delete_tree(coordinator, path)
 
 

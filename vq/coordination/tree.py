@@ -1,7 +1,7 @@
 """The znodes of the in-memory twin: a plain synchronous tree with ZooKeeper's rules.
 
-Versions, czxids, ephemeral owners, atomic ``multi`` and the list of what watches would see. No
-sessions, connections, time or tasks: ``memory`` adds those.
+It has versions, czxids, ephemeral owners, atomic ``multi`` and the events for watches. ``memory``
+adds sessions, connections, time and tasks.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ class _Znode:
 
 
 class ZnodeTree:
-    """All znodes of one ensemble. Writes return the events that watches should see, in order.
+    """All znodes of one ensemble. Writes return the events for watches, in order.
 
     Paths are absolute without the leading slash. Not thread-safe.
     """
@@ -54,7 +54,7 @@ class ZnodeTree:
         self.zxid = 0
 
     def copy(self) -> "ZnodeTree":
-        """Return the tree as it is now; later writes to either do not show in the other."""
+        """Return an independent copy of the tree."""
         other = ZnodeTree()
         other.zxid = self.zxid
         other._nodes = {
@@ -63,7 +63,7 @@ class ZnodeTree:
         return other
 
     def get(self, path: str) -> Node:
-        """Return value and stat.
+        """Return the value and the stat.
 
         Raises:
             NoNode: It does not exist.
@@ -93,7 +93,8 @@ class ZnodeTree:
         ``Create`` and ``Set``, None for the others.
 
         Raises:
-            CoordinationError: The first operation that fails, its index in ``details``.
+            CoordinationError: The error of the first operation that failed; ``details`` has its
+                index.
         """
         undo: dict[str, _Znode | None] = {}
         self.zxid += 1
@@ -109,7 +110,7 @@ class ZnodeTree:
         return results, events
 
     def ephemerals(self, session: int) -> list[str]:
-        """Return the sorted paths of the nodes that end with a session."""
+        """Return the sorted paths of a session's ephemeral nodes."""
         return sorted(path for path, node in self._nodes.items() if node.ephemeral_owner == session)
 
     def _apply(

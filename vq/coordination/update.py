@@ -1,19 +1,19 @@
-"""Compare-and-set on the tree: read, decide, write if the versions are still those read; bounded.
+"""Compare-and-set on the tree: read, decide, write if no version has changed, try again; bounded.
 
-In here: the loop, its bound, and which failures mean "read again". Not in here: what is to be
-written; the caller decides that from what was read, and decides again when it is asked again.
+This module has the loop, its bound, and the list of failures after which it reads again. The caller
+decides what to write from what it reads, and decides again at each try.
 
     another writer was faster     BadVersion, NodeExists, NoNode    read again
-    an answer was lost            ConnectionLost                    read again: the tree tells
-    nothing could be sent         NotConnected, SessionExpired      raised
-    ``TRIES_MAX`` tries in vain                                     raised
+    an answer was lost            ConnectionLost                    read again to see the outcome
+    nothing was sent              NotConnected, SessionExpired      raised
+    ``TRIES_MAX`` tries failed                                      raised
 
-A write whose answer was lost may have been applied, so the decision must find "nothing to write"
-when it reads its own write. If the tree cannot be read afterwards, that ``ConnectionLost`` is
+A write whose answer was lost may have been applied. So a decision that reads its own write must
+return "nothing to write". If the tree cannot be read after a lost answer, ``ConnectionLost`` is
 raised: the outcome is unknown.
 
-Not for writers that know the version without reading it: the mark of a slot (``slots``), commits
-(``commits.commit``).
+Writers that know the version without a read do not use this module: the mark of a slot
+(``slots``), commits (``commits.commit``).
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -38,9 +38,9 @@ from vq.errors import CoordinationError
 
 T = TypeVar("T")
 
-#: Tries before an error says that somebody else keeps writing.
+#: Tries before an error says that another writer keeps changing the node.
 TRIES_MAX: Final = 20
-#: Failures of a write after which the tree is read again.
+#: Failures of a write after which to read again.
 AGAIN: Final[tuple[type[CoordinationError], ...]] = (
     BadVersion,
     NodeExists,
@@ -51,15 +51,15 @@ AGAIN: Final[tuple[type[CoordinationError], ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class Plan(Generic[T]):
-    """What to write, all or nothing, and the result for the caller; may be no operations."""
+    """Operations to apply all together or not at all, possibly none, and the caller's result."""
 
     operations: Sequence[Operation]
     result: T
 
 
-#: Takes a node (None: it is missing) and returns the operations that make it as wanted, if any.
+#: Takes a node (None: it is missing) and returns the operations that change it, if any.
 Change = Callable[[Node | None], Sequence[Operation]]
-#: Reads and decides; gets the error of the try before, None at the first.
+#: Reads and decides; gets the error of the previous try, None at the first one.
 Planner = Callable[[CoordinationError | None], Awaitable[Plan[T]]]
 
 
@@ -69,7 +69,7 @@ async def update(coordinator: Coordinator, path: str, change: Change, *, what: s
     Args:
         coordinator: A started coordinator.
         path: Of the node.
-        change: Decides. What it raises is raised, with nothing written since the last read.
+        change: Decides. Its errors are passed on; nothing was written since the last read.
         what: The subject of the error text: "the contract of group 'g'".
 
     Raises:
@@ -83,21 +83,21 @@ async def update(coordinator: Coordinator, path: str, change: Change, *, what: s
             node = None
         return Plan(change(node), None)
 
-    await settle(coordinator, plan, what=what)
+    await apply_plan(coordinator, plan, what=what)
 
 
-async def settle(
+async def apply_plan(
     coordinator: Coordinator,
     plan: Planner[T],
     *,
     what: str,
     again: tuple[type[CoordinationError], ...] = AGAIN,
 ) -> T:
-    """Write what ``plan`` returns, and plan again until a write succeeds; return its result.
+    """Apply the operations that ``plan`` returns; on a conflict plan again; return the result.
 
     Args:
         coordinator: A started coordinator.
-        plan: Reads, decides, and writes nothing that counts. What it raises is raised.
+        plan: Reads and decides. It may create parent nodes, nothing else. Its errors are passed on.
         what: The subject of the error text.
         again: Failures of the write after which to plan again; others are raised.
 

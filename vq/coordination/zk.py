@@ -1,12 +1,12 @@
-"""The ``Coordinator`` over a real ZooKeeper; with ``kazoo_threads`` all that imports kazoo.
+"""The ``Coordinator`` over a real ZooKeeper. Only this module and ``kazoo_threads`` import kazoo.
 
-kazoo works with threads of its own; one bridge in here (``post``) hands what they say to the event
-loop, and nothing else of ours runs on them. Rules kept in here and nowhere else:
+kazoo has threads of its own. One bridge (``post``) hands their results to the event loop; no other
+code of vq runs on them. Rules of this module:
 
-- nothing is retried: kazoo's command retry is never used, a lost reply is ``ConnectionLost``;
-- ``multi`` looks at every part of the answer (kazoo's transaction context drops it);
-- a session that ends is followed by a new one; kazoo does that itself, except when its connection
-  thread died or the ensemble was wiped: then a watchdog puts a fresh client in its place.
+- nothing is retried: kazoo's command retry is not used, a lost reply is ``ConnectionLost``;
+- ``multi`` checks every part of the answer (kazoo's transaction context ignores it);
+- after a session ends, a new one begins. kazoo does that itself, except if its connection thread
+  died or the ensemble's data were deleted: then a watchdog replaces the client.
 """
 
 import asyncio
@@ -73,21 +73,21 @@ from vq.model import Address, check_name
 
 logger = get_logger(__name__)
 _kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
-_kazoo_logger.setLevel(logging.ERROR)  # our own lines tell the transitions
+_kazoo_logger.setLevel(logging.ERROR)  # this module logs the changes of state itself
 
 #: ``sync`` calls per session time-out that keep ``last_reply_monotonic`` fresh.
 HEARTBEATS_PER_TIMEOUT: Final = 5
-#: A client without an answered call for this many session time-outs is suspected to be dead.
+#: After so many session time-outs without an answer, a client may be dead.
 DEAD_AFTER_TIMEOUTS: Final = 3
-#: Rebuilt clients that may fail in a row, without one answered call, before we give up.
+#: Consecutive replaced clients without an answered call before the coordinator gives up.
 REBUILDS_MAX: Final = 5
-#: The part of a session time-out for which a new connection first waits for the server's answer;
-#: every further one waits twice as long, up to a whole one.
+#: How long a new connection waits for the server's first answer, as a part of the session time-out.
+#: Each further connection waits twice as long, up to a whole time-out.
 FIRST_PATIENCE_RATIO: Final = 1 / 8
-#: Longest wait for kazoo's threads when closing; they are daemons and end by themselves later.
+#: Longest wait for kazoo's threads at close; they are daemons and end by themselves later.
 STOP_WAIT_S: Final = 2.0
 
-#: Pause before the first calls of a session are made again.
+#: Pause before the first calls of a session are repeated.
 _AGAIN_S: Final = 0.05
 
 _KINDS: Final = {
@@ -109,10 +109,10 @@ T = TypeVar("T")
 
 
 class _WatchOnce:
-    """What kazoo calls, on its thread, for one watch.
+    """The function that kazoo calls on its thread for one watch.
 
-    Equal for equal callbacks: kazoo keeps watches of a path in a set, so watching again with the
-    same callback adds nothing, and each registration lives exactly as long as the server's.
+    Two of them are equal for equal callbacks. kazoo keeps the watches of a path in a set, so a
+    second watch with the same callback is a no-op, and kazoo's set matches the server's.
     """
 
     __slots__ = ("_callback", "_owner")
@@ -148,8 +148,8 @@ class ZooKeeperCoordinator(SessionBase):
     Args:
         hosts: ``host:port[,host:port…]``.
         cluster: Name of the cluster; its root is ``<root>/<cluster>``.
-        session_timeout_s: Asked for; the server has the last word (see ``session_timeout_s``).
-        root: Where clusters live.
+        session_timeout_s: The requested time-out; the server may grant another one.
+        root: The parent of all clusters.
         clock: For leases.
     """
 
@@ -168,7 +168,7 @@ class ZooKeeperCoordinator(SessionBase):
         self._asked_timeout_s = session_timeout_s
         self._loop: asyncio.AbstractEventLoop | None = None
         self._posted: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        self._loop_woken = False  # it will look at what was posted
+        self._loop_woken = False  # the loop will run the posted callbacks soon
         self._client: KazooClient | None = None
         self._negotiated_s: dict[KazooClient, float] = {}
         self._in_flight: dict[asyncio.Future[Any], None] = {}
@@ -188,7 +188,7 @@ class ZooKeeperCoordinator(SessionBase):
             raise InvalidState("the coordinator was started before; make a new one")
         self._loop = asyncio.get_running_loop()
         self._why_closed = "it was closed"
-        self._state = SessionState.LOST  # nobody is told: there was no session to lose
+        self._state = SessionState.LOST  # without calling the listeners: there was no session
         self._alive_at = self._clock.monotonic()
         self._client = self._new_client()
         self._client.start_async()
@@ -208,10 +208,10 @@ class ZooKeeperCoordinator(SessionBase):
         self._heartbeat = self._loop.create_task(self._watch_over())
 
     async def _begin(self, timeout_s: float) -> None:
-        """Wait for a session and make the root; again, where the connection goes meanwhile.
+        """Wait for a session and create the root; repeat if the connection ends meanwhile.
 
-        Made twice is made once. Every round waits for a connection, so there is no busy loop, and
-        the caller's time bounds them all.
+        Creating the root again is a no-op. Every round waits for a connection, so this is no busy
+        loop; the caller's time-out bounds all rounds.
         """
         while True:
             await self._wait_connected(timeout_s)
@@ -240,10 +240,10 @@ class ZooKeeperCoordinator(SessionBase):
         self._enter(SessionState.CLOSED)
 
     def post(self, callback: Callable[..., None], *args: Any) -> None:
-        """Have ``callback`` run on the loop; for kazoo's threads, never blocks.
+        """Run ``callback`` on the loop, in the order of the calls; for kazoo's threads.
 
-        In the order of the calls. The loop is woken once for all that come before it looks, since
-        each waking is a system call.
+        It never blocks. One wake-up of the loop serves all callbacks posted before the loop runs
+        them, because each wake-up is a system call.
         """
         assert self._loop is not None
         self._posted.append((callback, args))
@@ -252,23 +252,23 @@ class ZooKeeperCoordinator(SessionBase):
         self._loop_woken = True
         try:
             self._loop.call_soon_threadsafe(self._run_posted)
-        except RuntimeError:  # the loop is closed: nobody is left to tell
+        except RuntimeError:  # the loop is closed
             self._posted.clear()
             self._loop_woken = False
 
     def _run_posted(self) -> None:
-        self._loop_woken = False  # first: what is posted from here on wakes the loop again
+        self._loop_woken = False  # first: a callback posted from here on wakes the loop again
         for _ in range(len(self._posted)):
             callback, args = self._posted.popleft()
             try:
                 callback(*args)
             except Exception:
-                logger.exception("answer of ZooKeeper not taken", zookeeper=self.describe())
+                logger.exception("handling a ZooKeeper answer failed", zookeeper=self.describe())
 
     def _new_client(self) -> KazooClient:
         server_count = self._hosts.count(",") + 1
         handler = Handler(max(0.2, self._asked_timeout_s / (2 * server_count)))
-        # After an outage a session has one time-out to come back, so pauses are a part of that.
+        # A session must reconnect within one time-out, so pauses must be much shorter than that.
         pause_s = min(1.0, self._asked_timeout_s / 10)
         retry = KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_jitter=0.4, max_delay=pause_s)
         client = KazooClient(
@@ -283,19 +283,19 @@ class ZooKeeperCoordinator(SessionBase):
         return client
 
     def _mind_connecting(self, client: KazooClient) -> None:
-        """Bound the wait for the answer to a new connection, and learn the time-out it grants.
+        """Bound the wait for the answer to a new connection, and keep the granted time-out.
 
-        A ZooKeeper that is starting takes connections a few hundredths of a second before it can
-        look at them, and never answers those. kazoo would wait a whole session time-out, and the
-        session would end meanwhile. So the first attempt is impatient, and each one that got no
-        answer makes the next more patient, since an ensemble may be slow to confirm a session.
-        The granted time-out is in the answer, and kazoo keeps it to itself.
+        A ZooKeeper that is starting accepts connections a few hundredths of a second before it can
+        serve them, and never answers these. kazoo would wait a whole session time-out, and the
+        session would end. So the first attempt waits only a short time. Each attempt without an
+        answer makes the next one wait longer, because an ensemble may be slow to confirm a session.
+        The answer has the granted time-out, which kazoo does not show.
         """
         connection = client._connection
         invoke = connection._invoke
         first_s = patience_s = self._asked_timeout_s * FIRST_PATIENCE_RATIO
 
-        def minded(timeout: float, request: Any, xid: int | None = None) -> Any:
+        def bounded(timeout: float, request: Any, xid: int | None = None) -> Any:
             nonlocal patience_s
             if not isinstance(request, Connect):
                 return invoke(timeout, request, xid)
@@ -309,7 +309,7 @@ class ZooKeeperCoordinator(SessionBase):
                 self._negotiated_s[client] = answer[0].time_out / 1000
             return answer
 
-        connection._invoke = minded
+        connection._invoke = bounded
 
     def _on_kazoo_state(self, client: KazooClient, state: str) -> None:
         """Hand a transition to the loop; runs on kazoo's connection thread."""
@@ -338,7 +338,7 @@ class ZooKeeperCoordinator(SessionBase):
                 logger.error(
                     "ZooKeeper client gave up", zookeeper=self.describe(), state=keeper_state
                 )
-                self._alive_at = -math.inf  # the watchdog need not wait
+                self._alive_at = -math.inf  # the watchdog replaces it without a wait
 
     def _connected(self, client: KazooClient, session_id: int) -> None:
         if self._session_id and session_id != self._session_id:
@@ -353,7 +353,7 @@ class ZooKeeperCoordinator(SessionBase):
         stopped = self._loop.create_future()
         self._negotiated_s.pop(client, None)
 
-        def settle() -> None:
+        def set_stopped() -> None:
             if not stopped.done():
                 stopped.set_result(None)
 
@@ -364,7 +364,7 @@ class ZooKeeperCoordinator(SessionBase):
             except Exception:
                 logger.exception("ZooKeeper client did not stop cleanly", zookeeper=self.describe())
             finally:
-                self.post(settle)
+                self.post(set_stopped)
 
         threading.Thread(target=run, name="vq-zookeeper-stop", daemon=True).start()
         try:
@@ -391,7 +391,7 @@ class ZooKeeperCoordinator(SessionBase):
 
     # Watchdog -----------------------------------------------------------------------------------
     async def _watch_over(self) -> None:
-        """Keep the lease fresh; replace a client that is dead while ZooKeeper is not."""
+        """Send heartbeats; replace a client that is dead while ZooKeeper is alive."""
         while self._state is not SessionState.CLOSED:
             await asyncio.sleep(self._session_timeout_s / HEARTBEATS_PER_TIMEOUT)
             try:
@@ -407,7 +407,7 @@ class ZooKeeperCoordinator(SessionBase):
                 )
 
     async def _beat(self) -> None:
-        """Renew the lease; after a lost session also make the root, should it have been wiped."""
+        """Renew ``last_reply_monotonic``; after a lost session create the root if it is missing."""
         losses = self._losses
         if losses != self._root_made_at_loss:
             await self._make_root()
@@ -415,26 +415,26 @@ class ZooKeeperCoordinator(SessionBase):
         await self.sync()
 
     async def _maybe_rebuild(self) -> None:
-        """Put a fresh client in the place of a silent one, if a fresh one gets a session.
+        """Replace a silent client with a new one, if the new one gets a session.
 
-        After an outage the fresh one may merely be the first to find the servers again; so one that
-        is not known to be dead has some time to follow, since its session is worth keeping.
+        After an outage the new client may only be the first one to connect again. If the old client
+        is not known to be dead, it gets some time to connect, too, so that its session is kept.
         """
         if self._rebuilds >= REBUILDS_MAX:
             self._give_up()
             return
-        # Attempts that a server not ready yet leaves unanswered, and the pauses behind them.
+        # Time for attempts that a starting server does not answer, and for the pauses after them.
         grace_s = 0.0 if self._alive_at == -math.inf else self._asked_timeout_s * 0.75
         fresh = self._new_client()
         try:
             await self._see_which_connects(fresh, grace_s)
-        except BaseException:  # ``close``: nobody else knows of this client, and it would live on
+        except BaseException:  # ``close`` does not know of this client, so stop it here
             await self._stop(fresh)
             raise
         identity = fresh.client_id
         if identity is None or (self._client is not None and self._client.connected):
             await self._stop(fresh)
-            self._alive_at = self._clock.monotonic()  # the next try comes after the same silence
+            self._alive_at = self._clock.monotonic()  # try again after as long a silence
             return
         logger.warning("dead ZooKeeper client replaced", zookeeper=self.describe())
         self._rebuilds += 1
@@ -443,7 +443,7 @@ class ZooKeeperCoordinator(SessionBase):
         if self._session_id:
             self._enter(SessionState.LOST)
         self._connected(fresh, identity[0])
-        if not fresh.connected:  # it went away again before it was ours to listen to
+        if not fresh.connected:  # it lost the connection before we listened to it
             self._enter(SessionState.SUSPENDED, self._session_id)
         if old is not None:
             await self._stop(old)
@@ -457,13 +457,13 @@ class ZooKeeperCoordinator(SessionBase):
             if connected.is_set() and not heard:
                 heard, deadline = True, self._clock.monotonic() + grace_s
             if self._client is not None and self._client.connected:
-                break  # the old one came back by itself
+                break  # the old client has connected by itself
             await asyncio.sleep(0.05)
 
     def _give_up(self) -> None:
         self._why_closed = f"{REBUILDS_MAX} ZooKeeper clients in a row died; restart the process"
         logger.critical(
-            "ZooKeeper clients died again and again, restart the process",
+            "several ZooKeeper clients died in a row, restart the process",
             zookeeper=self.describe(),
             clients=REBUILDS_MAX,
         )
@@ -563,23 +563,25 @@ class ZooKeeperCoordinator(SessionBase):
     async def _call(
         self, submit: Callable[[KazooClient], Any], path: str, *, leader: bool = False
     ) -> Any:
-        """Submit one request and wait for its answer, raising errors of ours.
+        """Submit one request and wait for its answer; translate kazoo's errors.
 
-        With ``leader`` an answer, even a refusal, proves that the session lived when it was sent.
+        With ``leader`` an answer, even a refusal, proves that the session was alive when the
+        request was sent.
         """
         async with self._admitted() as losses:
             loop, client = self._loop, self._client
             assert loop is not None
             assert client is not None
             if client._session_id != self._session_id and self._session_id:
-                # kazoo is ahead of what the loop has heard: it would send this in another session.
-                await asyncio.sleep(0)  # the news is on its way, for whoever tries again at once
+                # kazoo has a new session, of which the loop does not know yet: it would send the
+                # request in that session.
+                await asyncio.sleep(0)  # let the event of the new session arrive before a retry
                 raise SessionExpired("the session has ended; nothing was sent")
             future: asyncio.Future[Any] = loop.create_future()
             self._in_flight[future] = None
             sent, session_id = self._clock.monotonic(), self._session_id
             try:
-                submit(client).rawlink(lambda result: self.post(_settle, future, result))
+                submit(client).rawlink(lambda result: self.post(_set_result, future, result))
                 async with asyncio.timeout(CALL_TIMEOUT_RATIO * self._session_timeout_s):
                     answer = await future
             except TimeoutError:
@@ -607,14 +609,14 @@ class ZooKeeperCoordinator(SessionBase):
         return "/" + join(self._base, check_path(path))
 
     def relative(self, path: str) -> str:
-        """Return a path as ZooKeeper knows it relative to the cluster's root."""
+        """Return an absolute path of ZooKeeper relative to the cluster's root."""
         return path.lstrip("/").removeprefix(self._base).lstrip("/")
 
     def _once(self, watch: Watch | None) -> _WatchOnce | None:
         return _WatchOnce(self, watch) if watch is not None else None
 
 
-def _settle(future: "asyncio.Future[Any]", result: Any) -> None:
+def _set_result(future: "asyncio.Future[Any]", result: Any) -> None:
     if future.done():
         return
     if result.exception is not None:

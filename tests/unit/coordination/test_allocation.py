@@ -55,7 +55,7 @@ def test_no_usable_group_is_refused_with_reasons() -> None:
     views = [GroupView("b1", alive=False), GroupView("b2", draining=True), GroupView("b3")]
     with pytest.raises(CoordinationError, match=r"pool 'p'.*b1 has no live master.*b2 is draining"):
         allocate(1, views, pool="p")
-    with pytest.raises(CoordinationError, match=r"no broker ever registered.*vq broker"):
+    with pytest.raises(CoordinationError, match=r"no broker has registered yet.*vq broker"):
         allocate(1, [])
 
 

@@ -146,18 +146,20 @@ async def test_an_owner_says_what_stops_it(client, other) -> None:
         return Owner.decode(path, (await client.get(path)).data)
 
     mine = await claims.claim(client, "g", "m1", P0)
-    await claims.tell(client, mine, stopped="x" * 10_000, stopped_at=7, stopped_since_ms=8)
+    await claims.report_stopped(
+        client, mine, stopped="x" * 10_000, stopped_at=7, stopped_since_ms=8
+    )
     said = await owner()
     assert (said.member, said.generation, said.stopped_at, said.stopped_since_ms) == ("m1", 1, 7, 8)
     assert said.stopped == "x" * claims.STOPPED_TEXT_MAX
     assert await claims.still_ours(client, mine)
-    await claims.tell(client, mine)
+    await claims.report_stopped(client, mine)
     assert await owner() == Owner(member="m1", generation=1)
-    await claims.tell(client, mine, stopped="again")
+    await claims.report_stopped(client, mine, stopped="again")
     await claims.release(client, mine)
-    await claims.tell(client, mine, stopped="late")
+    await claims.report_stopped(client, mine, stopped="late")
     theirs = await claims.claim(other, "g", "m2", P0)
-    await claims.tell(client, mine, stopped="late")
+    await claims.report_stopped(client, mine, stopped="late")
     assert await owner() == Owner(member="m2", generation=theirs.generation)
 
 

@@ -252,7 +252,7 @@ async def test_a_move_of_a_topic_made_again_is_refused(client) -> None:
     before = await topics.create_topic(client, "t")
     await topics.delete_topic(client, "t")
     await topics.create_topic(client, "t")
-    with pytest.raises(UnknownTopic, match="made again"):
+    with pytest.raises(UnknownTopic, match="created again"):
         await topics.change_placement(client, before, move(before.partitions[0], 1, "b2"))
 
 

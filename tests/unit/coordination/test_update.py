@@ -21,7 +21,7 @@ from vq.coordination.coordinator import (
     Set,
 )
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.update import TRIES_MAX, Plan, settle, update
+from vq.coordination.update import TRIES_MAX, Plan, apply_plan, update
 from vq.errors import CoordinationError, InvalidArgument
 
 PATH = "a/b"
@@ -63,7 +63,7 @@ async def test_several_operations_are_written_together_or_not_at_all(client) -> 
             return Plan([Create("a/x"), Create("b/y")], "first")
         return Plan([Create("a/x"), Create("a/y")], "second")
 
-    assert await settle(client, plan, what="both") == "second"
+    assert await apply_plan(client, plan, what="both") == "second"
     assert await client.children("a") == ["x", "y"]
     assert [type(each) for each in tries] == [type(None), NoNode]
 
@@ -145,7 +145,7 @@ async def test_a_caller_may_have_failures_raised(client, monkeypatch, failed) ->
 
     monkeypatch.setattr(client, "set", fail)
     with pytest.raises(type(failed)):
-        await settle(client, plan, what="the count", again=(NodeExists,))
+        await apply_plan(client, plan, what="the count", again=(NodeExists,))
 
 
 @pytest.mark.parametrize("fault", FAULTS)

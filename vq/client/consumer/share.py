@@ -362,10 +362,10 @@ class Share:
         if hold is None or not hold.is_owned:
             return  # with its owner node, all that was told of it is gone
         if trouble is None:
-            await claims.tell(self._coordinator, hold.claim)
+            await claims.report_stopped(self._coordinator, hold.claim)
         else:
             shown = f"{type(trouble.error).__name__}: {trouble.error}"
-            await claims.tell(
+            await claims.report_stopped(
                 self._coordinator,
                 hold.claim,
                 stopped=shown,
