@@ -11,10 +11,17 @@ handlers, levels, where lines go; an application or a command sets these up. Exa
 A value is quoted if it is empty, is ``-``, or holds a space, ``"``, ``=``, ``\\`` or a character
 that is not printable; inside quotes, ``"`` and ``\\`` have a ``\\`` in front, and what is not
 printable is escaped (``\\n``, ``\\x1b``). None is ``-``, a truth value ``true`` or ``false``.
+
+A logging call raises no ``Exception``. Handlers and filters are the application's: what they raise
+would end the task that logs, or leave its work half done. It goes to ``sys.stderr``, as ``logging``
+does with errors of its own handlers.
 """
 
+import contextlib
 import logging
 import re
+import sys
+import traceback
 from collections.abc import MutableMapping
 from typing import Any, Final
 
@@ -58,10 +65,26 @@ class Logger(logging.LoggerAdapter[logging.Logger]):
         fields = {key: value for key, value in kwargs.items() if key not in _OPTIONS}
         return Line(msg, fields), options
 
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        """Log a line; every other method calls this one."""
+        kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1  # the caller's place, not this one
+        try:
+            super().log(level, msg, *args, **kwargs)
+        except Exception:  # noqa: BLE001 - the application's handler raises anything
+            _show_failure()
+
 
 def get_logger(name: str) -> Logger:
     """Return the logger of a module."""
     return Logger(logging.getLogger(name), {})
+
+
+def _show_failure() -> None:
+    """Show the present exception where ``logging`` shows errors of its handlers."""
+    if logging.raiseExceptions and sys.stderr is not None:
+        with contextlib.suppress(Exception):  # a closed stream, say
+            sys.stderr.write("--- Logging error ---\n")
+            traceback.print_exc(file=sys.stderr)
 
 
 def _text_of(value: object) -> str | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.raising_logs import raising_logs
 
 import vq
 from vq.errors import DiskFull
@@ -79,6 +80,26 @@ def test_a_line_below_the_level_makes_no_text() -> None:
     logger = get_logger("vq.test.quiet")
     logger.setLevel(logging.INFO)
     logger.debug("it happened", value=Value())
+
+
+@pytest.mark.parametrize("method", sorted(LEVELS - {"log"}))
+def test_a_handler_that_raises_is_shown_and_ends_nothing(
+    method: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A task that logs goes on."""
+    logger = get_logger("vq.test.raising")
+    with raising_logs(logger.name) as handler:
+        getattr(logger, method)("it happened", partition="t-0")
+        logger.log(logging.INFO, "it happened")
+    assert handler.lines == ["it happened partition=t-0", "it happened"]
+    assert capsys.readouterr().err.count("RuntimeError: a bug of the application") == 2
+
+
+def test_a_handler_may_end_the_program() -> None:
+    """``KeyboardInterrupt`` and ``SystemExit`` are no errors of a handler."""
+    logger = get_logger("vq.test.raising")
+    with raising_logs(logger.name, KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        logger.error("it happened")
 
 
 def logging_calls() -> Iterator[tuple[str, ast.Call]]:

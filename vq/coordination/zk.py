@@ -72,7 +72,8 @@ from vq.log_lines import get_logger
 from vq.model import Address, check_name
 
 logger = get_logger(__name__)
-_kazoo_logger = logging.getLogger(f"{__name__}.kazoo")
+#: kazoo logs on its threads, which a handler that raises must not end either.
+_kazoo_logger = get_logger(f"{__name__}.kazoo")
 _kazoo_logger.setLevel(logging.ERROR)  # this module logs the changes of state itself
 
 #: ``sync`` calls per session time-out that keep ``last_reply_monotonic`` fresh.
