@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from vq.backoff import Backoff
 from vq.client.config import MessageFactoryConfig
+from vq.client.departures import Departures
 from vq.client.future import report
 from vq.client.ids import IdGenerator, IdsUsedUp
 from vq.clock import Clock, SystemClock
@@ -69,6 +70,7 @@ class ClusterClient:
         self.rng = rng
         self.fetch_numbers = itertools.count(1)  # of the fetch sessions of its consumers
         self.network = network
+        self.departures = Departures(coordinator, rng)
         self._watcher = RouteWatcher(coordinator)
         self._slot = SlotLease(
             coordinator,
@@ -121,6 +123,7 @@ class ClusterClient:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self.departures.close()
         for connection in list(self._connections.values()):
             connection.close()
         await self._watcher.close()

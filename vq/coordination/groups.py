@@ -167,13 +167,16 @@ async def name_came_free(
         return False
 
 
-async def leave_group(coordinator: Coordinator, group: str, member: str) -> None:
-    """Delete this member's node if it is of the present session."""
+async def leave_group(coordinator: Coordinator, group: str, member: str, nonce: str) -> None:
+    """Delete the member node that was made with ``nonce``; one of a later consumer stays."""
     path = Member.path(group, member)
-    stat = await coordinator.exists(path)
-    if stat is not None and stat.ephemeral_owner == coordinator.session_id:
-        with contextlib.suppress(NoNode):
-            await coordinator.delete(path)
+
+    def leave(node: Node | None) -> Sequence[Operation]:
+        if node is None or Member.decode(path, node.data).nonce != nonce:
+            return ()
+        return [Delete(path, node.stat.version)]
+
+    await update(coordinator, path, leave, what=f"member {member!r} of group {group!r}")
 
 
 async def members(

@@ -78,7 +78,7 @@ async def test_members_that_leave_or_change_are_seen(client, other, view) -> Non
     for name in ("b", "a"):
         await join(other, name)
     assert list(await view.members()) == ["a", "b"]
-    await groups.leave_group(other, "g", "a")
+    await groups.leave_group(other, "g", "a", "a")
     await join(other, "b", "t")
     await client.sync()
     found = await view.members()

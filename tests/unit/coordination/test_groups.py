@@ -89,7 +89,7 @@ async def test_joining_again_changes_the_value(client) -> None:
     await groups.join_group(client, "g", "m1", Member(topics=("t",), nonce="n1"))
     await groups.join_group(client, "g", "m1", Member(topics=("t", "u"), nonce="n1"))
     assert (await groups.members(client, "g"))["m1"].value.topics == ("t", "u")
-    await groups.leave_group(client, "g", "m1")
+    await groups.leave_group(client, "g", "m1", "n1")
     assert await groups.members(client, "g") == {}
 
 
@@ -98,20 +98,31 @@ async def test_two_processes_with_one_name_are_told(client, other) -> None:
     await groups.join_group(client, "g", "m", Member(nonce="n1"))
     with pytest.raises(NodeExists, match="'m'"):
         await groups.join_group(other, "g", "m", Member(nonce="n2"))
-    await groups.leave_group(other, "g", "m")
+    await groups.leave_group(other, "g", "m", "n2")
     assert list(await groups.members(client, "g")) == ["m"]
+
+
+async def test_a_member_that_leaves_late_leaves_a_later_one_of_its_name(client) -> None:
+    """Both are of one factory, so of one session."""
+    await groups.join_group(client, "g", "m", Member(nonce="n1"))
+    await groups.leave_group(client, "g", "m", "n1")
+    await groups.join_group(client, "g", "m", Member(nonce="n2"))
+    await groups.leave_group(client, "g", "m", "n1")
+    assert list(await groups.members(client, "g")) == ["m"]
+    await groups.leave_group(client, "g", "m", "n2")
+    assert await groups.members(client, "g") == {}
 
 
 # The end ------------------------------------------------------------------------------------------
 async def test_a_group_is_deleted_only_without_members(client) -> None:
     """With all its progress."""
     await groups.ensure_group(client, "g", ConsumerGroup(topics={"t": ""}))
-    await groups.join_group(client, "g", "m1", Member(nonce="n"))
+    await groups.join_group(client, "g", "m1", Member(nonce="n1"))
     mine = await claims.claim(client, "g", "m1", P0)
     await commits.commit(client, [(mine, at(1))])
     with pytest.raises(InvalidState, match="m1"):
         await groups.delete_group(client, "g")
-    await groups.leave_group(client, "g", "m1")
+    await groups.leave_group(client, "g", "m1", "n1")
     await groups.delete_group(client, "g")
     assert await groups.list_groups(client) == []
 
@@ -135,7 +146,7 @@ async def member_story(client: MemoryCoordinator) -> None:
                     assert result.stale == ()
                     mine = result.done[P0]
             await claims.release(client, mine)
-            await groups.leave_group(client, "g", "m1")
+            await groups.leave_group(client, "g", "m1", "n1")
             done.add("left")
         except (ConnectionLost, SessionExpired):
             await until(lambda: client.state is SessionState.CONNECTED)

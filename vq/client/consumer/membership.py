@@ -20,7 +20,7 @@ import asyncio
 import math
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from vq.backoff import Backoff
@@ -29,7 +29,9 @@ from vq.client.config import ConsumerConfig
 from vq.client.consumer.holds import Holds
 from vq.client.consumer.permit import Permit, PermitKeeper
 from vq.client.consumer.share import Share, ShareHooks
+from vq.client.departures import Departure
 from vq.coordination import groups
+from vq.coordination.claims import Claim
 from vq.coordination.coordinator import NodeExists, NotConnected, SessionExpired, SessionState
 from vq.coordination.group_view import Assigned, GroupView
 from vq.coordination.paths import ConsumerGroup, Member
@@ -48,7 +50,7 @@ logger = get_logger(__name__)
 _AGAIN = Backoff(first_s=0.1, most_s=5.0, jitter=0.5)
 #: Members that join together are seen together: one round instead of several.
 _DEBOUNCE_S = 0.02
-#: At the end: how long ZooKeeper may take for what is left to release once everything is drained.
+#: At the end: how long it is waited for that ZooKeeper deletes what is left.
 _LEAVE_S = 5.0
 #: At the end: how often a partition whose last commit did not get through is given up anew.
 _LEAVE_TRIES = 3
@@ -141,7 +143,7 @@ class Membership:
         try:
             await self._join_when_free()
         except BaseException:
-            await self._undo_join()
+            await self._depart()  # others would wait for the share of a member that is not there
             raise
         self._removers = [
             self._coordinator.add_listener(self._on_session),
@@ -197,19 +199,25 @@ class Membership:
             await asyncio.sleep(_AGAIN.pause_s(number, self._cluster.rng))
 
     async def _leave(self) -> None:
-        """Delete what is this member's in the tree; it goes with the session otherwise."""
-        self.share.leave()
-        # SUSPENDED is waited for: others may use the session, which lives on then with our nodes.
-        is_gone = self._coordinator.state in {SessionState.LOST, SessionState.CLOSED}
-        if self._session == 0 or is_gone:
+        """Delete what is this member's in the tree, now or when ZooKeeper is back."""
+        claims = self.share.leave()
+        if self._session == 0:
             return
-        try:
-            async with asyncio.timeout(_LEAVE_S):
-                await self.share.release_owed()
-                await groups.leave_group(self._coordinator, self._group, self._member)
-        except (TimeoutError, VqError) as error:
+        self._session = 0
+        await self._depart(claims)
+
+    async def _depart(self, claims: Sequence[Claim] = ()) -> None:
+        departures, session_id = self._cluster.departures, self._coordinator.session_id
+        departures.begin(
+            Departure(self._group, self._member, self._nonce, session_id, tuple(claims))
+        )
+        # With a lost session the nodes are gone; nobody need wait for the look in the next one.
+        timeout_s = _LEAVE_S if session_id else 0.0
+        if not await departures.wait(self._group, self._member, timeout_s) and session_id:
             logger.warning(
-                "leaving the group failed", group=self._group, member=self._member, error=error
+                "leaving the group ends when ZooKeeper is back",
+                group=self._group,
+                member=self._member,
             )
 
     def wake(self) -> None:
@@ -279,12 +287,16 @@ class Membership:
                 self._permit.grant(now)
 
     async def _join_when_free(self) -> None:
-        """Join once the session of an earlier member of this name has ended, if it does in time."""
+        """Join once the session of an earlier member of this name has ended, if it does in time.
+
+        An earlier one of this factory, in this session, first deletes what it has.
+        """
+        bound_s = _NAME_SESSIONS * self._coordinator.session_timeout_s + _NAME_S
+        await self._cluster.departures.wait(self._group, self._member, bound_s)
         try:
             await self._join()
             return
         except NodeExists as error:
-            bound_s = _NAME_SESSIONS * self._coordinator.session_timeout_s + _NAME_S
             logger.warning(
                 "member name is in use, waiting for its session to end",
                 group=self._group,
@@ -300,18 +312,6 @@ class Membership:
                     "goes on; give each member a name of its own, or leave the name empty",
                 ) from None
         await self._join()
-
-    async def _undo_join(self) -> None:
-        """Delete the member node if it came about: others would wait for this member's share."""
-        try:
-            async with asyncio.timeout(_LEAVE_S):
-                present = await groups.members(self._coordinator, self._group)
-                if self._member in present and present[self._member].value.nonce == self._nonce:
-                    await groups.leave_group(self._coordinator, self._group, self._member)
-        except (TimeoutError, VqError) as error:
-            logger.warning(
-                "leaving the group failed", group=self._group, member=self._member, error=error
-            )
 
     # The one task ---------------------------------------------------------------------------------
     async def _run(self) -> None:

@@ -267,27 +267,17 @@ class Share:
                     member=self._member,
                     partition=hold.partition,
                 )
-        if self._went_with_its_session(hold) or self._coordinator.state is SessionState.CONNECTED:
-            await self._release([hold])
+        if self._went_with_its_session(hold):
+            hold.on(Event.RELEASED)
+        elif self._coordinator.state is SessionState.CONNECTED:
+            [error] = await self._releases.do([hold.claim])
+            if error is not None:
+                raise error
+            hold.on(Event.RELEASED)
 
     def _went_with_its_session(self, hold: Hold) -> bool:
         """Whether the owner node of a claim is gone; that of an interrupted claim may be there."""
         return hold.session_id not in {0, self._coordinator.session_id}
-
-    async def _release(self, holds: Iterable[Hold]) -> None:
-        present: list[Hold] = []
-        for hold in holds:
-            if self._went_with_its_session(hold):
-                hold.on(Event.RELEASED)
-            else:
-                present.append(hold)
-        errors = await self._releases.do([hold.claim for hold in present])
-        for hold, error in zip(present, errors, strict=True):
-            if error is None:
-                hold.on(Event.RELEASED)
-        for error in errors:
-            if error is not None:
-                raise error
 
     async def _release_together(
         self, released: Sequence[Claim]
@@ -334,22 +324,20 @@ class Share:
             if hold.is_owned and hold.session_id != self._coordinator.session_id:
                 self._lose(hold)
 
-    def leave(self) -> None:
-        """Give up in any state, without a clean hand-over; ``release_owed`` makes it known.
+    def leave(self) -> list[Claim]:
+        """Let go of everything, in any state; no hand-over is under way any more.
 
-        No hand-over is under way any more.
+        Returns the claims whose owner nodes may be in the tree still.
         """
+        owed: list[Claim] = []
         for hold in self._holds:
             if hold.may(Event.LEAVE):
                 hold.on(Event.LEAVE)
-
-    async def release_owed(self) -> None:
-        """Delete the owner nodes that may be this member's still.
-
-        Raises:
-            CoordinationError: Of one that failed, after all were tried.
-        """
-        await self._release([hold for hold in self._holds if hold.may(Event.RELEASED)])
+            if hold.may(Event.RELEASED):
+                if not self._went_with_its_session(hold):
+                    owed.append(hold.claim)
+                hold.on(Event.RELEASED)
+        return owed
 
     # What is told of partitions ----------------------------------------------------------------
     async def tell(self, partition: TopicPartition, trouble: PartitionTrouble | None) -> None:

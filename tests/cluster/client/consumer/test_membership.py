@@ -658,6 +658,72 @@ async def test_closing_without_zookeeper_ends(group: Group) -> None:
     group.cluster.ensemble.reconnect(consumer.coordinator)
 
 
+@pytest.mark.parametrize("seconds", [0.0, 3.0, 30.0])
+async def test_what_a_member_owned_that_was_closed_without_zookeeper_is_freed(
+    group: Group, seconds: float
+) -> None:
+    """Its session is its factory's, and lives on with the connection that comes back."""
+    client = await group.client()
+    closed = await group.join("a", client)
+    other = await group.join("b")
+    await share(closed, other)
+    session = client.coordinator.session_id
+    group.cluster.ensemble.stop()
+    await closed.member.close(1.0)
+    await asyncio.sleep(seconds)
+    group.cluster.ensemble.start()
+    await until(lambda: other.held == ALL)
+    assert await group.members() == ["b"]
+    assert client.coordinator.session_id == session
+
+
+async def test_a_consumer_of_the_same_name_follows_one_that_was_closed_without_zookeeper(
+    group: Group,
+) -> None:
+    """In the same factory, at once: it is not refused, and not thrown out afterwards."""
+    client = await group.client(session_timeout_s=60.0)
+    first = await group.join("a", client)
+    await until(lambda: first.held == ALL)
+    group.cluster.ensemble.disconnect(first.coordinator)
+    await first.member.close(1.0)
+    second = await group.member("a", client)
+    starting = asyncio.create_task(second.member.start())
+    await asyncio.sleep(0.01)
+    group.cluster.ensemble.reconnect(first.coordinator)
+    await starting
+    await until(lambda: second.held == ALL)
+    audit(second)
+    await asyncio.sleep(1.0)
+    assert second.events == []
+    assert await group.owners() == dict.fromkeys(ALL, "a")
+
+
+@pytest.mark.parametrize("fault", ["lose_next_request", "lose_next_reply"])
+@pytest.mark.parametrize("skip", range(10))
+async def test_a_start_that_failed_without_zookeeper_leaves_no_member(
+    group: Group, fault: str, skip: int
+) -> None:
+    """Whichever of its calls met the end of the connection."""
+    client = await group.client()
+    consumer = await group.member("a", client)
+    getattr(group.cluster.ensemble, fault)(consumer.coordinator, skip=skip)
+    coordinator = consumer.coordinator
+    coordinator.add_listener(
+        lambda state: setattr(coordinator, "cut", state is SessionState.SUSPENDED)
+    )
+    starting = asyncio.create_task(consumer.member.start())
+    await asyncio.wait([starting], timeout=1.0)
+    if not starting.done() or starting.exception() is None:
+        starting.cancel()
+        await asyncio.wait([starting])
+    coordinator.lose_request = coordinator.lose_reply = 0
+    await consumer.member.close(1.0)
+    group.cluster.ensemble.reconnect(coordinator)
+    await until(lambda: coordinator.state is SessionState.CONNECTED)
+    await until_true(lambda: _is(group.members(), []))
+    await until_true(lambda: _is(group.owners(), {}))
+
+
 async def test_closing_twice_and_before_the_start_is_fine(group: Group) -> None:
     consumer = await group.member("a")
     await consumer.member.close(1.0)

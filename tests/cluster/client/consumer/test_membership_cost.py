@@ -24,6 +24,7 @@ from vq.client.consumer.hold_states import State
 from vq.client.consumer.holds import Hold, Holds
 from vq.client.consumer.membership import Membership, MembershipHooks
 from vq.client.consumer.permit import Permit
+from vq.client.departures import Departures
 from vq.clock import SystemClock
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
 from vq.model import TopicPartition
@@ -38,6 +39,7 @@ class CountedCluster:
         self.coordinator = coordinator
         self.clock = SystemClock()
         self.rng = random.Random(7)
+        self.departures = Departures(coordinator, self.rng)
         self._routes = SimpleNamespace(
             partitions=lambda _: [SimpleNamespace(partition=n) for n in range(partitions)]
         )
