@@ -76,7 +76,9 @@ async def test_a_consumer_goes_on_when_every_log_line_raises(
             "place": fail_first(
                 monkeypatch, cores.places, "why_another", lambda: CorruptData("bad")
             ),
-            "tell": fail_first(monkeypatch, claims, "tell", lambda: ConnectionLost("not now")),
+            "report": fail_first(
+                monkeypatch, claims, "report_stopped", lambda: ConnectionLost("not now")
+            ),
         }
         with raising_logs() as handler:
             second = asyncio.create_task(consume())
