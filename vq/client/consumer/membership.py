@@ -354,6 +354,8 @@ class Membership:
         self._maybe_audit()
         if self._session != self._coordinator.session_id:
             await self._join()  # what is owed stays: a late claim may be in the new session
+        for topic in self._filters:  # takes long the first time; others may join meanwhile
+            await self._partitions(topic)
         proof = await self._prove()
         present = await self._view.members()
         if self._member not in present:
@@ -422,14 +424,16 @@ class Membership:
         subscribed = sorted({topic for each in topics.values() for topic in each})
         partitions: list[TopicPartition] = []
         for topic in subscribed:
-            try:
-                routes = await self._cluster.track(topic)
-            except (UnknownTopic, InvalidArgument):
-                continue
-            partitions += [
-                TopicPartition(topic, each.partition) for each in routes.partitions(topic)
-            ]
+            partitions += await self._partitions(topic)
         current = {partition: each.member for partition, each in assigned.items()}
         members = {name: frozenset(each) for name, each in topics.items()}
         shares = assign(members, partitions, current)
         return {partition for partition, member in shares.items() if member == self._member}
+
+    async def _partitions(self, topic: str) -> list[TopicPartition]:
+        """Return the partitions of a topic; none where there is no such topic."""
+        try:
+            routes = await self._cluster.track(topic)
+        except (UnknownTopic, InvalidArgument):
+            return []
+        return [TopicPartition(topic, each.partition) for each in routes.partitions(topic)]

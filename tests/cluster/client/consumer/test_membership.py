@@ -176,6 +176,34 @@ async def share(*consumers: Consumer) -> None:
 
 
 # Coming and going -------------------------------------------------------------------------------
+async def test_who_joins_while_placements_are_read_has_its_share_from_the_first_round(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Members of a new group start together; what one claims first, it would hand over again."""
+    may_read = {name: asyncio.Event() for name in ("a", "b")}
+
+    async def join(name: str) -> Consumer:
+        client = await group.client()
+        track = client.track
+
+        async def slowly(topic: str) -> Any:
+            await may_read[name].wait()
+            return await track(topic)
+
+        monkeypatch.setattr(client, "track", slowly)
+        return await group.join(name, client)
+
+    first = await join("a")
+    await asyncio.sleep(1.0)
+    second = await join("b")
+    await asyncio.sleep(1.0)
+    may_read["a"].set()
+    await until(lambda: len(first.held) == 2)
+    may_read["b"].set()
+    await until(lambda: first.held | second.held == ALL)
+    assert not [each for each in first.events + second.events if "give up" in each]
+
+
 async def test_one_member_has_everything(group: Group) -> None:
     consumer = await group.join("a")
     await until(lambda: consumer.held == ALL)
