@@ -212,6 +212,11 @@ class MessageConsumer:
 
         Bound a wait with ``asyncio.timeout``. Before Python 3.12 ``asyncio.wait_for`` asks in a
         task of its own, which is refused while the caller's task has a message.
+
+        Raises:
+            InvalidState: Another task has a message, or waits for one.
+            CoordinationError: The session with ZooKeeper has ended for good, as when it refuses the
+                client; no message follows.
         """
         return Messages(self._inbox, self._begin)
 
@@ -324,6 +329,7 @@ class MessageFactory:
                 partition, position, inbox, hooks
             ),
             permit=permit,
+            on_end=inbox.fail,
         )
         consumer = MessageConsumer(core, inbox)
         self._consumers = [*(each for each in self._consumers if not each.closed), consumer]

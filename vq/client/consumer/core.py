@@ -62,13 +62,16 @@ class ConsumerCore:
         *,
         make_delivery: DeliveryMaker,
         permit: Permit,
+        on_end: Callable[[VqError], None] = lambda _: None,
     ) -> None:
+        """Make a consumer; ``on_end`` is called if it can go on no more."""
         self.config = config
         self.member = config.member or _member_name(cluster)
         self.closed = False
         self._cluster = cluster
         self._make_delivery = make_delivery
         self._permit = permit
+        self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._fetches = Fetches(
             cluster, max_wait_s=config.max_wait_s, buffer_bytes=config.buffer_bytes
@@ -117,7 +120,12 @@ class ConsumerCore:
                 filters={each.topic: "||".join(each.tags) for each in self._subscriptions.values()},
                 holds=self._holds,
                 hooks=MembershipHooks(
-                    self._claimed, self._drain, self._commit_last, self._suspend, self._resume
+                    claimed=self._claimed,
+                    drain=self._drain,
+                    commit=self._commit_last,
+                    suspend=self._suspend,
+                    resume=self._resume,
+                    ended=self._ended,
                 ),
                 permit=self._permit,
             )
@@ -392,6 +400,13 @@ class ConsumerCore:
         hold.on(Event.RESUME)
         self._troubles.forget(hold.partition)
         self._begin(hold, reading.progress())
+
+    def _ended(self, error: VqError) -> None:
+        """Nobody can be told any more what is owned: deliver nothing from now on."""
+        readings = self._holds.readings()
+        positions = {each.hold.partition: each.progress().position for each in readings}
+        self._troubles.end(positions, error)
+        self._on_end(error)
 
     def _expect_target(self) -> None:
         """Share memory out for all partitions that are to be held, claimed already or not."""

@@ -43,10 +43,16 @@ class Inbox:
         self._task: asyncio.Task[Any] | None = None  # and in which task
         self._is_waiting = False  # that task waits for a message
         self._closed = False
+        self._error: VqError | None = None  # why no message follows
 
     def put(self, delivery: "InboxDelivery") -> None:
         """A partition has something to deliver."""
         self._ready.append(delivery)
+        self._arrived.set()
+
+    def fail(self, error: VqError) -> None:
+        """End the iteration with an error: no message follows."""
+        self._error = error
         self._arrived.set()
 
     def close(self, *, consumed: bool = True) -> None:
@@ -176,6 +182,9 @@ class Inbox:
         """Return the next message, waiting for one; None once closed.
 
         A cancellation takes no message: it can only come while there is none.
+
+        Raises:
+            VqError: No message follows; see ``fail``.
         """
         current = self._current
         if current is not None:
@@ -189,8 +198,10 @@ class Inbox:
 
     async def _arrival(self) -> Message | None:
         while not self._closed:
+            if self._error is not None:
+                raise self._error.with_traceback(None)  # at each call: it shows where that was
             self._arrived.clear()  # before the look: what comes while it waits below wakes it
-            while self._ready and not self._closed:
+            while self._ready and not self._closed and self._error is None:
                 if not self._permit.holds:  # what is here may be another's by now
                     await asyncio.sleep(RECHECK_S)
                     continue

@@ -11,6 +11,7 @@ has a task of its own (``hand_overs``), and a pause of delivery is only begun.
     SUSPENDED  nothing is given up; past the session time-out delivery pauses, since somebody else
                may own the partitions by then
     LOST       deliveries are drained; with the new session the member joins and claims anew
+    CLOSED     deliveries are drained; nothing follows, and the consumer is told
 
 A process that stood still for longer than half its session delivers nothing before it has asked:
 its ``Permit`` has lapsed by then, and delivery pauses until ownership is proved.
@@ -38,6 +39,7 @@ from vq.coordination.paths import ConsumerGroup, Member
 from vq.coordination.rebalance import assign
 from vq.coordination.session import end_task
 from vq.errors import (
+    CoordinationError,
     InvalidArgument,
     UnknownTopic,
     VqError,
@@ -76,10 +78,12 @@ class MembershipHooks(ShareHooks):
     Attributes:
         suspend: Begin to deliver nothing until ``resume`` (or until everything was given up).
         resume: Ownership is proved again: go on, also where a listener returns later.
+        ended: There is no ZooKeeper for this client any more: nothing follows.
     """
 
     suspend: Callable[[], None]
     resume: Callable[[], None]
+    ended: Callable[[CoordinationError], None]
 
 
 class Membership:
@@ -232,6 +236,14 @@ class Membership:
             self._suspend_when_due()
         elif state is not SessionState.CONNECTED:
             self._permit.revoke()
+        if state is SessionState.CLOSED:
+            why = self._coordinator.why_closed
+            self._hooks.ended(
+                CoordinationError(
+                    f"the session with ZooKeeper has ended for good ({why}), this consumer gets no "
+                    "further messages; make a new factory"
+                )
+            )
 
     def _cancel_timer(self) -> None:
         if self._suspend_timer is not None:

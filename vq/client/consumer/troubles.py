@@ -5,7 +5,7 @@ decides anything: whoever is in trouble goes on trying.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from vq.clock import Clock
@@ -38,6 +38,7 @@ class Troubles:
         self._published: set[TopicPartition] = set()
         self._changed: set[TopicPartition] = set()
         self._wake = asyncio.Event()
+        self._ended = False
 
     def present(self) -> dict[TopicPartition, PartitionTrouble]:
         """Return what stands still now."""
@@ -48,6 +49,8 @@ class Troubles:
 
         Not logged for a listener's error: the delivery logs each of its tries.
         """
+        if self._ended:
+            return
         self.last_error = error
         before = self._present.get(where)
         if before is not None and before.offset == offset and type(before.error) is type(error):
@@ -69,6 +72,8 @@ class Troubles:
 
     def over(self, where: TopicPartition) -> None:
         """A partition goes on."""
+        if self._ended:
+            return
         trouble = self._present.pop(where, None)
         if trouble is None:
             return
@@ -86,8 +91,29 @@ class Troubles:
 
     def forget(self, where: TopicPartition) -> None:
         """A partition is given up, or begins anew; what the group is told of it goes with that."""
-        if self._present.pop(where, None) is not None:
+        if not self._ended and self._present.pop(where, None) is not None:
             self._publish_soon(where)
+
+    def end(self, positions: Mapping[TopicPartition, int], error: VqError) -> None:
+        """The consumer goes on nowhere any more: what is noted now stays.
+
+        Args:
+            positions: The partitions that were consumed, and how far.
+            error: Why.
+        """
+        if self._ended:
+            return
+        self._ended, self.last_error = True, error
+        now = self._clock.wall_ms()
+        for partition, offset in positions.items():
+            self._present[partition] = PartitionTrouble(error, offset, now, 1)
+        logger.error(
+            "consumer has ended, no partition goes on",
+            group=self._group,
+            member=self._member,
+            partitions=",".join(map(str, sorted(positions))),
+            error=error,
+        )
 
     def _publish_soon(self, where: TopicPartition) -> None:
         self._changed.add(where)

@@ -31,6 +31,7 @@ from vq.coordination.paths import CommittedOffset, Owner
 from vq.errors import (
     Busy,
     ConnectionCut,
+    CoordinationError,
     CorruptData,
     InvalidArgument,
     InvalidState,
@@ -966,6 +967,40 @@ async def test_a_message_in_hand_during_a_pause_holds_up_its_own_partition_alone
         for _ in range(39):
             await anext(messages)
     await until(lambda: all(hold.state is State.DELIVERING for hold in core._holds))
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+async def test_a_consumer_whose_session_ended_for_good_says_so(
+    factory: aio.MessageFactory, count: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whether it waits for a message, has one in hand, or has more that are ready."""
+    consumer = await consumer_of(factory)
+    messages = aiter(consumer)
+    results = await send(factory, *texts(*range(count)))
+    waiting = asyncio.ensure_future(anext(messages))
+    if count:
+        assert (await waiting).content == b"0"
+        reading = next(iter(consumer._core._holds.readings()))
+        await until(lambda: reading.fetcher.position > results[-1].offset)
+        waiting = asyncio.ensure_future(asyncio.sleep(0))
+    else:
+        await until(consumer.assignment)
+    coordinator: Any = factory._cluster.coordinator  # type: ignore[union-attr]
+    coordinator.give_up("its clients died")
+    async with asyncio.timeout(WAIT_S):
+        if not count:
+            with pytest.raises(CoordinationError, match="its clients died"):
+                await waiting
+        for _ in range(2):
+            with pytest.raises(CoordinationError, match="its clients died"):
+                await anext(messages)
+        await until(lambda: consumer.assignment() == [])
+        (trouble,) = consumer.troubles().values()
+        assert trouble.error is consumer.last_error
+        assert isinstance(consumer.last_error, CoordinationError)
+        assert caplog.text.count("consumer has ended, no partition goes on") == 1
+        await consumer.close()
+    assert await anext(messages, None) is None
 
 
 async def test_a_deleted_topic_ends_nothing_but_itself(

@@ -56,7 +56,7 @@ class Consumer:
             filters={"t": tags},
             holds=Holds("g", name),
             hooks=MembershipHooks(
-                self._claimed, self._drain, self._commit, self._suspend, self._resume
+                self._claimed, self._drain, self._commit, self._suspend, self._resume, self._ended
             ),
             permit=self.permit,
         )
@@ -93,6 +93,9 @@ class Consumer:
 
     def _resume(self) -> None:
         self.events.append("resume")
+
+    def _ended(self, error: CoordinationError) -> None:
+        self.events.append(f"ended: {error}")
 
 
 class Group:
@@ -1039,6 +1042,22 @@ async def test_a_session_that_ended_during_the_pause_drops_everything(group: Gro
     group.cluster.ensemble.reconnect(consumer.coordinator)
     await until(lambda: len(consumer.events) == 5 and consumer.held == ALL)
     assert "resume" not in consumer.events
+
+
+async def test_a_session_that_ended_for_good_is_told(group: Group) -> None:
+    """Everything is drained without a commit, and close has nothing to wait for."""
+    consumer = await group.join("a")
+    await until(lambda: consumer.held == ALL)
+    begin = asyncio.get_running_loop().time()
+    consumer.coordinator.give_up("its clients died")
+    assert len(consumer.events) == 1
+    assert consumer.events[0].startswith("ended: ")
+    assert "its clients died" in consumer.events[0]
+    assert not consumer.permit.holds
+    await until(lambda: consumer.held == set())
+    await consumer.member.close(1.0)
+    assert asyncio.get_running_loop().time() - begin < 1.0
+    assert sorted(consumer.events[1:]) == [f"drop {partition}" for partition in sorted(ALL)]
 
 
 async def test_a_member_node_that_was_deleted_is_made_again(group: Group) -> None:

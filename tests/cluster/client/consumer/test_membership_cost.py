@@ -64,7 +64,12 @@ class CountedMember:
             filters={"t": ""},
             holds=Holds("g", name),
             hooks=MembershipHooks(
-                self._claimed, self._drain, self._commit, self._suspend, lambda: None
+                self._claimed,
+                self._drain,
+                self._commit,
+                self._suspend,
+                lambda: None,
+                lambda _: None,
             ),
             permit=Permit(cluster.clock.monotonic),
         )

@@ -9,7 +9,7 @@ from support.waiting import until
 from vq.client.consumer import troubles as module
 from vq.client.consumer.troubles import Troubles
 from vq.clock import ManualClock
-from vq.errors import ConnectionCut, CorruptData, ListenerFailed
+from vq.errors import ConnectionCut, CoordinationError, CorruptData, ListenerFailed
 from vq.model import PartitionTrouble, TopicPartition
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -37,6 +37,24 @@ def test_a_cause_is_said_once_and_counted(caplog: pytest.LogCaptureFixture) -> N
     assert len(caplog.records) == 4, "the delivery says each try"
     assert troubles.present() == {}
     assert isinstance(troubles.last_error, ListenerFailed)
+
+
+def test_what_is_noted_at_the_end_stays(caplog: pytest.LogCaptureFixture) -> None:
+    """Its partitions are given up after that, and what ends them tells of itself."""
+    troubles = Troubles("g", "m", ManualClock(wall_ms=1_000))
+    error = CoordinationError("given up")
+    troubles.end({P0: 10, P1: 20}, error)
+    troubles.end({}, CoordinationError("again"))
+    troubles.forget(P0)
+    troubles.over(P1)
+    troubles.failed(P0, 30, ConnectionCut("gone"))
+    assert troubles.last_error is error
+    assert troubles.present() == {
+        P0: PartitionTrouble(error, 10, 1_000, 1),
+        P1: PartitionTrouble(error, 20, 1_000, 1),
+    }
+    assert len(caplog.records) == 1
+    assert "partitions=t-0,t-1" in caplog.text
 
 
 async def test_what_changes_is_published_and_what_was_over_in_time_is_not(
