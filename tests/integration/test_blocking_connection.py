@@ -55,7 +55,7 @@ class Session:
         self.sock.sendall(b"".join(bytes(each) for each in buffers))  # type: ignore[attr-defined]
 
     def reply(self, request: Request, body: bytes = b"") -> None:
-        self.send(self.connection.reply(request.ticket, PingResponse(), body))
+        self.send(self.connection.reply(request.request_id, PingResponse(), body))
 
 
 @contextmanager
@@ -116,7 +116,8 @@ def test_answers_in_pieces_are_put_together() -> None:
         session.hello()
         (request,) = session.requests(1)
         data = b"".join(
-            bytes(each) for each in session.connection.reply(request.ticket, PingResponse(), b"xy")
+            bytes(each)
+            for each in session.connection.reply(request.request_id, PingResponse(), b"xy")
         )
         for at in range(len(data)):
             session.sock.sendall(data[at : at + 1])
@@ -220,7 +221,8 @@ def _drop_by_drop(session: Session) -> None:
     session.hello()
     (request,) = session.requests(1)
     data = b"".join(
-        bytes(each) for each in session.connection.reply(request.ticket, PingResponse(), b"x" * 999)
+        bytes(each)
+        for each in session.connection.reply(request.request_id, PingResponse(), b"x" * 999)
     )
     for at in range(len(data)):
         session.sock.sendall(data[at : at + 1])

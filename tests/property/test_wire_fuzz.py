@@ -131,7 +131,7 @@ def serve(rng: random.Random, data: bytes) -> None:
         assert all(type(event) is not Closing for event in events[:-1])
         for event in events:
             if isinstance(event, Request) and server.state is State.OPEN and rng.random() < 0.7:
-                assert server.reply_error(event.ticket, Refused("fuzz"))
+                assert server.reply_error(event.request_id, Refused("fuzz"))
             if isinstance(event, Closing):
                 assert isinstance(event.error, ProtocolError | Refused)
                 assert server.state is State.CLOSED

@@ -43,7 +43,7 @@ from vq.model import (
     TopicSettings,
 )
 from vq.remoting import wire_pb2 as wire
-from vq.remoting.connection import Ticket
+from vq.remoting.connection import RequestId
 from vq.store.format import CONTROL_BYTES
 from vq.store.log import Log, LogState
 from vq.store.ticket import SyncTicket
@@ -56,7 +56,7 @@ class Acknowledgement(NamedTuple):
 
     target: int
     session: Session
-    ticket: Ticket
+    request_id: RequestId
     offset: int  # of the batch's first record
     size: int  # of the body
     duplicate: bool
@@ -375,7 +375,9 @@ class Channel:
         return self.older[0].start_offset if self.older else self.start_offset
 
     # PUT ----------------------------------------------------------------------------------------
-    def put(self, session: Session, ticket: Ticket, header: wire.PutRequest, body: bytes) -> None:
+    def put(
+        self, session: Session, request_id: RequestId, header: wire.PutRequest, body: bytes
+    ) -> None:
         """Append a batch and have it acknowledged once it may be; open the log before."""
         context = self.context
         log = self.log
@@ -398,7 +400,7 @@ class Channel:
                 stamp = ProducerStamp(header.producer_id, header.producer_epoch, header.sequence)
                 first = log.producers.check(stamp, resend=header.resend)
                 if first is not None:
-                    self._acknowledge_again(session, ticket, first)
+                    self._acknowledge_again(session, request_id, first)
                     return
             start = log.append(
                 body,
@@ -409,7 +411,7 @@ class Channel:
                 transaction_id=header.transaction_id,
             )
         except VqError as error:
-            self._refuse(session, ticket, error)
+            self._refuse(session, request_id, error)
             if log is not None and log.state is LogState.FAILED:
                 self.fail(error)
             return
@@ -421,12 +423,14 @@ class Channel:
             size = len(body)
             session.count_put_bytes(size)
             self.acks.append(
-                Acknowledgement(log.end_offset, session, ticket, start + CONTROL_BYTES, size, False)
+                Acknowledgement(
+                    log.end_offset, session, request_id, start + CONTROL_BYTES, size, False
+                )
             )
             context.storer.mark(self)
         else:
             self._flush_due.appended(count, self.settings)
-            self._acknowledge(session, ticket, start + CONTROL_BYTES, duplicate=False)
+            self._acknowledge(session, request_id, start + CONTROL_BYTES, duplicate=False)
             self._move_high_watermark(log.end_offset)
 
     def why_refused(self, epoch: int = 0) -> VqError:
@@ -450,20 +454,20 @@ class Channel:
             details={"epoch": role.epoch},
         )
 
-    def _refuse(self, session: Session, ticket: Ticket, error: VqError) -> None:
+    def _refuse(self, session: Session, request_id: RequestId, error: VqError) -> None:
         self.context.counters.refused += 1
-        session.refuse(ticket, error)
+        session.refuse(request_id, error)
 
     def _acknowledge(
-        self, session: Session, ticket: Ticket, offset: int, *, duplicate: bool
+        self, session: Session, request_id: RequestId, offset: int, *, duplicate: bool
     ) -> None:
         role = self.role
         if role.holds():
             session.reply(
-                ticket, wire.PutResponse(offset=offset, duplicate=duplicate, epoch=role.epoch)
+                request_id, wire.PutResponse(offset=offset, duplicate=duplicate, epoch=role.epoch)
             )
         else:
-            session.refuse(ticket, self._mastership_lost())
+            session.refuse(request_id, self._mastership_lost())
 
     def _mastership_lost(self) -> OutcomeUnknown:
         return InternalError(
@@ -471,7 +475,7 @@ class Channel:
             "could be acknowledged"
         )
 
-    def _acknowledge_again(self, session: Session, ticket: Ticket, start: int) -> None:
+    def _acknowledge_again(self, session: Session, request_id: RequestId, start: int) -> None:
         """Answer a resend with the first result, but not before that is durable."""
         self.context.counters.duplicates += 1
         log = self.log
@@ -479,10 +483,10 @@ class Channel:
         offset = start + CONTROL_BYTES
         if self.sync and start >= log.synced_offset:
             # synced_offset lies between batches: once it is beyond the start, all of it is durable.
-            self.acks.append(Acknowledgement(start + 1, session, ticket, offset, 0, True))
+            self.acks.append(Acknowledgement(start + 1, session, request_id, offset, 0, True))
             self.context.storer.mark(self)
         else:
-            self._acknowledge(session, ticket, offset, duplicate=True)
+            self._acknowledge(session, request_id, offset, duplicate=True)
 
     # Flush --------------------------------------------------------------------------------------
     def flush_now(self) -> None:
@@ -525,10 +529,10 @@ class Channel:
         synced = log.synced_offset
         acks = self.acks
         while acks and acks[0].target <= synced:
-            _, session, ticket, offset, size, duplicate = acks.popleft()
+            _, session, request_id, offset, size, duplicate = acks.popleft()
             try:
                 session.count_put_bytes(-size)
-                self._acknowledge(session, ticket, offset, duplicate=duplicate)
+                self._acknowledge(session, request_id, offset, duplicate=duplicate)
             except Exception:
                 logger.exception("acknowledging failed", partition=self)
         self._move_high_watermark(synced)
@@ -583,7 +587,7 @@ class Channel:
         for ack in acks:
             try:
                 ack.session.count_put_bytes(-ack.size)
-                self._refuse(ack.session, ack.ticket, error)
+                self._refuse(ack.session, ack.request_id, error)
             except Exception:
                 logger.exception("refusing failed", partition=self)
 

@@ -22,7 +22,7 @@ from vq.errors import Busy, InternalError, NotMaster, VqError
 from vq.log_lines import get_logger
 from vq.model import TopicPartition
 from vq.remoting import wire_pb2 as wire
-from vq.remoting.connection import Ticket
+from vq.remoting.connection import RequestId
 from vq.remoting.format import Command
 
 logger = get_logger(__name__)
@@ -31,11 +31,11 @@ logger = get_logger(__name__)
 class Moves(Protocol):
     """Carries out moves; in practice ``moving.Mover``."""
 
-    def seal(self, session: Session, ticket: Ticket, channel: Channel, version: int) -> None:
+    def seal(self, session: Session, request_id: RequestId, channel: Channel, version: int) -> None:
         """Carry out a SEAL."""
         ...
 
-    def adopt(self, session: Session, ticket: Ticket, header: wire.AdoptRequest) -> None:
+    def adopt(self, session: Session, request_id: RequestId, header: wire.AdoptRequest) -> None:
         """Carry out an ADOPT."""
         ...
 
@@ -44,7 +44,7 @@ class Verifies(Protocol):
     """Looks for damage; in practice ``verifying.Verifier``."""
 
     def verify(
-        self, session: Session, ticket: Ticket, channel: Channel, header: wire.VerifyRequest
+        self, session: Session, request_id: RequestId, channel: Channel, header: wire.VerifyRequest
     ) -> None:
         """Carry out a VERIFY."""
         ...
@@ -87,18 +87,20 @@ class Dispatcher:
             Command.ADOPT: self.adopt,
         }
 
-    def put(self, session: Session, ticket: Ticket, header: wire.PutRequest, body: bytes) -> None:
+    def put(
+        self, session: Session, request_id: RequestId, header: wire.PutRequest, body: bytes
+    ) -> None:
         """PUT: append a batch."""
         key = TopicPartition(header.topic, header.partition)
         line = self._lines.get((session, key)) if self._lines else None
         if line is not None:
-            line.append(_WaitingPut(_Parked(session, body), ticket, header))
+            line.append(_WaitingPut(_Parked(session, body), request_id, header))
             return
         channel = self._channels.get(key)
         if _is_ready(channel, header) or self._refusal() is not None:
-            self._append(channel, session, ticket, header, body)
+            self._append(channel, session, request_id, header, body)
         else:
-            waiting = _WaitingPut(_Parked(session, body), ticket, header)
+            waiting = _WaitingPut(_Parked(session, body), request_id, header)
             self._lines[session, key] = deque([waiting])
             self._advance(session, key)
 
@@ -106,7 +108,7 @@ class Dispatcher:
         self,
         channel: Channel | None,
         session: Session,
-        ticket: Ticket,
+        request_id: RequestId,
         header: wire.PutRequest,
         body: bytes,
     ) -> None:
@@ -114,9 +116,9 @@ class Dispatcher:
         refusal = self._refusal()
         if refusal is not None or channel is None:
             self._context.counters.refused += 1
-            session.refuse(ticket, refusal or Busy(f"{header.topic} is being looked up"))
+            session.refuse(request_id, refusal or Busy(f"{header.topic} is being looked up"))
         else:
-            channel.put(session, ticket, header, body)
+            channel.put(session, request_id, header, body)
 
     def _refusal(self) -> VqError | None:
         """The error with which this node refuses PUTs now, or None."""
@@ -164,7 +166,7 @@ class Dispatcher:
         if isinstance(found, VqError):
             line = self._lines[session, key]
             for each in _take(line, count, (asked,)):
-                each.parked.refuse(each.ticket, found)
+                each.parked.refuse(each.request_id, found)
         self._advance(session, key)
 
     def _opened(self, session: Session, key: TopicPartition, channel: Channel, count: int) -> None:
@@ -179,72 +181,76 @@ class Dispatcher:
         partition = TopicPartition(header.topic, header.partition)
         return known(self._directory, partition, header.topic_id)
 
-    def get(self, session: Session, ticket: Ticket, header: wire.GetRequest, body: bytes) -> None:
+    def get(
+        self, session: Session, request_id: RequestId, header: wire.GetRequest, body: bytes
+    ) -> None:
         """GET: read bytes, now or when there are some."""
         channel = self._known(header)
         if channel is None:
-            self._resolve(self.get, session, ticket, header, b"")
+            self._resolve(self.get, session, request_id, header, b"")
         else:
-            reading.get(channel, session, ticket, header)
+            reading.get(channel, session, request_id, header)
 
     def offsets(
-        self, session: Session, ticket: Ticket, header: wire.OffsetsRequest, body: bytes
+        self, session: Session, request_id: RequestId, header: wire.OffsetsRequest, body: bytes
     ) -> None:
         """OFFSETS: return the range of a partition."""
         channel = self._known(header)
         if channel is None:
-            self._resolve(self.offsets, session, ticket, header, b"")
+            self._resolve(self.offsets, session, request_id, header, b"")
         else:
-            reading.offsets(channel, session, ticket, header)
+            reading.offsets(channel, session, request_id, header)
 
     def verify(
-        self, session: Session, ticket: Ticket, header: wire.VerifyRequest, body: bytes
+        self, session: Session, request_id: RequestId, header: wire.VerifyRequest, body: bytes
     ) -> None:
         """VERIFY: look for damage."""
         channel = self._known(header)
         if channel is None:
-            self._resolve(self.verify, session, ticket, header, b"")
+            self._resolve(self.verify, session, request_id, header, b"")
         else:
-            self._verifies.verify(session, ticket, channel, header)
+            self._verifies.verify(session, request_id, channel, header)
 
-    def ping(self, session: Session, ticket: Ticket, _header: object, _body: bytes) -> None:
+    def ping(self, session: Session, request_id: RequestId, _header: object, _body: bytes) -> None:
         """PING: answer with the time of the wall clock."""
-        session.reply(ticket, wire.PingResponse(wall_ms=self._context.clock.wall_ms()))
+        session.reply(request_id, wire.PingResponse(wall_ms=self._context.clock.wall_ms()))
 
     def status(
-        self, session: Session, ticket: Ticket, header: wire.StatusRequest, _body: bytes
+        self, session: Session, request_id: RequestId, header: wire.StatusRequest, _body: bytes
     ) -> None:
         """STATUS: answer with role, partitions and counters of this node."""
-        session.reply(ticket, self._status(header))
+        session.reply(request_id, self._status(header))
 
-    def seal(self, session: Session, ticket: Ticket, header: wire.SealRequest, body: bytes) -> None:
+    def seal(
+        self, session: Session, request_id: RequestId, header: wire.SealRequest, body: bytes
+    ) -> None:
         """SEAL: end the span that this group holds."""
         channel = self._known(header)
         if channel is None:
-            self._resolve(self.seal, session, ticket, header, b"")
+            self._resolve(self.seal, session, request_id, header, b"")
         else:
-            self._moves.seal(session, ticket, channel, header.placement_version)
+            self._moves.seal(session, request_id, channel, header.placement_version)
 
     def adopt(
-        self, session: Session, ticket: Ticket, header: wire.AdoptRequest, _body: bytes
+        self, session: Session, request_id: RequestId, header: wire.AdoptRequest, _body: bytes
     ) -> None:
         """ADOPT: prepare the log of a span that this group shall hold."""
         if self.put_refusal is not None:
-            session.refuse(ticket, self.put_refusal)
+            session.refuse(request_id, self.put_refusal)
         else:
-            self._moves.adopt(session, ticket, header)
+            self._moves.adopt(session, request_id, header)
 
     def _resolve(
-        self, handler: Handler, session: Session, ticket: Ticket, header: Any, body: bytes
+        self, handler: Handler, session: Session, request_id: RequestId, header: Any, body: bytes
     ) -> None:
         """Have the partition looked up; the request waits meanwhile."""
         parked = _Parked(session, body)
 
         def then(found: Channel | VqError) -> None:
             if isinstance(found, VqError):
-                parked.refuse(ticket, found)
+                parked.refuse(request_id, found)
             else:
-                parked.go_on(handler, ticket, header)
+                parked.go_on(handler, request_id, header)
 
         partition = TopicPartition(header.topic, header.partition)
         look_up(self._directory, partition, header.topic_id, then, session)
@@ -263,12 +269,12 @@ class _WaitingPut(NamedTuple):
     """A PUT that waits for its channel, or for its log to be opened."""
 
     parked: "_Parked"
-    ticket: Ticket
+    request_id: RequestId
     header: wire.PutRequest
 
     def go_on(self, handler: Handler) -> None:
         """See ``_Parked.go_on``."""
-        self.parked.go_on(handler, self.ticket, self.header)
+        self.parked.go_on(handler, self.request_id, self.header)
 
 
 def _take(line: deque[_WaitingPut], count: int, topic_ids: tuple[str, ...]) -> list[_WaitingPut]:
@@ -303,7 +309,7 @@ class _Parked:
         """See ``session.Cancellable``."""
         self._take()
 
-    def go_on(self, handler: Handler, ticket: Ticket, header: Any) -> None:
+    def go_on(self, handler: Handler, request_id: RequestId, header: Any) -> None:
         """Have the request handled, unless its connection has ended.
 
         Raises nothing: the caller has other requests to call.
@@ -312,15 +318,15 @@ class _Parked:
         if body is None:
             return
         try:
-            handler(self._session, ticket, header, body)
+            handler(self._session, request_id, header, body)
         except Exception as error:
-            logger.exception("request that waited failed", request=ticket)
-            self._session.refuse(ticket, InternalError(f"{type(error).__name__}: {error}"))
+            logger.exception("request that waited failed", request=request_id)
+            self._session.refuse(request_id, InternalError(f"{type(error).__name__}: {error}"))
 
-    def refuse(self, ticket: Ticket, error: VqError) -> None:
+    def refuse(self, request_id: RequestId, error: VqError) -> None:
         """Answer with an error, unless the connection has ended."""
         if self._take() is not None:
-            self._session.refuse(ticket, error)
+            self._session.refuse(request_id, error)
 
     def _take(self) -> bytes | None:
         body, self._body = self._body, None

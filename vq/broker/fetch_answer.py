@@ -7,7 +7,7 @@ from vq import limits
 from vq.broker.context import Timer
 from vq.errors import VqError
 from vq.remoting import wire_pb2 as wire
-from vq.remoting.connection import Ticket
+from vq.remoting.connection import RequestId
 from vq.remoting.frames import Buffer
 from vq.remoting.messages import describe_error
 
@@ -30,7 +30,7 @@ class FetchWait:
         timer: Of that time.
     """
 
-    ticket: Ticket
+    request_id: RequestId
     max_bytes: int
     wait_s: float
     timed_out: bool

@@ -40,7 +40,7 @@ from vq.errors import Busy, FetchSessionLost, InternalError, InvalidRequest, VqE
 from vq.log_lines import get_logger
 from vq.model import TopicPartition
 from vq.remoting import wire_pb2 as wire
-from vq.remoting.connection import Ticket
+from vq.remoting.connection import RequestId
 
 logger = get_logger(__name__)
 
@@ -67,7 +67,7 @@ class Fetches:
         self._bytes_total = 0
 
     def fetch(
-        self, session: Session, ticket: Ticket, header: wire.FetchRequest, body: bytes
+        self, session: Session, request_id: RequestId, header: wire.FetchRequest, body: bytes
     ) -> None:
         """FETCH: change what a session waits for, and answer when some of it is there."""
         key = session, header.session
@@ -93,10 +93,10 @@ class Fetches:
         except VqError as error:
             if found is not None:
                 found.end()
-            session.refuse(ticket, error)
+            session.refuse(request_id, error)
             return
         try:
-            found.take(ticket, header)
+            found.take(request_id, header)
         except Exception:
             found.cancel()  # whoever called this answers
             raise
@@ -313,7 +313,7 @@ class FetchSession:
         session.waiting[self] = None
 
     # Requests -----------------------------------------------------------------------------------
-    def take(self, ticket: Ticket, header: wire.FetchRequest) -> None:
+    def take(self, request_id: RequestId, header: wire.FetchRequest) -> None:
         """Change what is waited for; answer now, or as soon as there is something to tell.
 
         A request that waits already is answered first, with what there is: perhaps nothing.
@@ -324,7 +324,7 @@ class FetchSession:
         self._due = Due.NEXT_TURN  # ``_gather`` below, for all that is ready by then
         wait_s = min(header.max_wait_ms / 1000, limits.LONG_POLL_S_MAX)
         max_bytes = min(header.max_bytes or limits.FETCH_BYTES_MAX, limits.FETCH_BYTES_MAX)
-        waiting = self._waiting = FetchWait(ticket, max_bytes, wait_s, timed_out=wait_s <= 0)
+        waiting = self._waiting = FetchWait(request_id, max_bytes, wait_s, timed_out=wait_s <= 0)
         if header.close:
             self.end()
             return
@@ -441,8 +441,10 @@ class FetchSession:
         try:
             self._gather(waiting)
         except Exception as error:
-            logger.exception("fetch session failed", request=waiting.ticket)
-            self._session.refuse(waiting.ticket, InternalError(f"{type(error).__name__}: {error}"))
+            logger.exception("fetch session failed", request=waiting.request_id)
+            self._session.refuse(
+                waiting.request_id, InternalError(f"{type(error).__name__}: {error}")
+            )
             self.cancel()
 
     def _gather(self, waiting: FetchWait) -> None:
@@ -607,6 +609,6 @@ class FetchSession:
         answer, self._answer = self._answer, FetchAnswer()
         self._fetches.context.counters.bytes_out += answer.size
         if len(answer.parts) == 1:
-            self._session.reply(waiting.ticket, answer.response, answer.parts[0])
+            self._session.reply(waiting.request_id, answer.response, answer.parts[0])
         else:
-            self._session.reply_parts(waiting.ticket, answer.response, answer.parts)
+            self._session.reply_parts(waiting.request_id, answer.response, answer.parts)

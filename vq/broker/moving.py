@@ -42,7 +42,7 @@ from vq.errors import (
 from vq.log_lines import get_logger
 from vq.model import TopicPartition
 from vq.remoting import wire_pb2 as wire
-from vq.remoting.connection import Ticket
+from vq.remoting.connection import RequestId
 from vq.remoting.messages import Header
 
 logger = get_logger(__name__)
@@ -74,9 +74,9 @@ class Mover:
         partitions.on_sealed = self.unseal
 
     # SEAL ---------------------------------------------------------------------------------------
-    def seal(self, session: Session, ticket: Ticket, channel: Channel, version: int) -> None:
+    def seal(self, session: Session, request_id: RequestId, channel: Channel, version: int) -> None:
         """Carry out a SEAL; asked again, it answers the same."""
-        self._tasks.start(self._answer(session, ticket, self._seal(channel, version)))
+        self._tasks.start(self._answer(session, request_id, self._seal(channel, version)))
 
     async def _seal(self, channel: Channel, version: int) -> wire.SealResponse:
         if version != channel.placement_version:
@@ -135,9 +135,9 @@ class Mover:
             self._partitions.view.hint(topic)
 
     # ADOPT --------------------------------------------------------------------------------------
-    def adopt(self, session: Session, ticket: Ticket, header: wire.AdoptRequest) -> None:
+    def adopt(self, session: Session, request_id: RequestId, header: wire.AdoptRequest) -> None:
         """Carry out an ADOPT; asked again, it answers the same."""
-        self._tasks.start(self._answer(session, ticket, self._adopt(header)))
+        self._tasks.start(self._answer(session, request_id, self._adopt(header)))
 
     async def _adopt(self, header: wire.AdoptRequest) -> wire.AdoptResponse:
         partition = TopicPartition(header.topic, header.partition)
@@ -175,14 +175,14 @@ class Mover:
             raise problem
 
     async def _answer(
-        self, session: Session, ticket: Ticket, work: Coroutine[Any, Any, Header]
+        self, session: Session, request_id: RequestId, work: Coroutine[Any, Any, Header]
     ) -> None:
         try:
-            session.reply(ticket, await work)
+            session.reply(request_id, await work)
         except VqError as error:
-            session.refuse(ticket, error)
+            session.refuse(request_id, error)
         except OSError as error:
-            session.refuse(ticket, StorageFailed(str(error)))
+            session.refuse(request_id, StorageFailed(str(error)))
         except Exception as error:  # the request must be answered
-            logger.exception("request of a move failed", request=ticket)
-            session.refuse(ticket, InternalError(f"{type(error).__name__}: {error}"))
+            logger.exception("request of a move failed", request=request_id)
+            session.refuse(request_id, InternalError(f"{type(error).__name__}: {error}"))

@@ -25,7 +25,7 @@ from vq.errors import (
     VqError,
 )
 from vq.remoting import wire_pb2 as wire
-from vq.remoting.connection import Ticket
+from vq.remoting.connection import RequestId
 from vq.remoting.frames import Buffer
 from vq.store.format import RECORD_HEADER, RECORD_HEADER_BYTES
 from vq.store.log import Log
@@ -38,7 +38,7 @@ FILTER_SCAN_BYTES: Final = 128 * limits.KIB
 assert FILTER_SCAN_BYTES // RECORD_HEADER_BYTES * 9 < limits.FRAME_HEADER_BYTES_MAX
 
 
-def get(channel: Channel, session: Session, ticket: Ticket, header: wire.GetRequest) -> None:
+def get(channel: Channel, session: Session, request_id: RequestId, header: wire.GetRequest) -> None:
     """Answer a GET now, or park it until there is something to answer."""
     try:
         check_readable(channel, header.epoch)
@@ -49,7 +49,7 @@ def get(channel: Channel, session: Session, ticket: Ticket, header: wire.GetRequ
             check_boundary(channel, channel.log, header.offset)
         if header.tags:
             check_tags(header.tags)
-            FilteredGet(channel, session, ticket, header).begin()
+            FilteredGet(channel, session, request_id, header).begin()
             return
         available = channel.read_limit - header.offset
         if (
@@ -57,15 +57,17 @@ def get(channel: Channel, session: Session, ticket: Ticket, header: wire.GetRequ
             and not session.congested
             and cold(channel, header.offset, _fetch_bytes(header)) is None
         ):
-            _answer(channel, session, ticket, header)
+            _answer(channel, session, request_id, header)
             return
     except VqError as error:
-        session.refuse(ticket, error)
+        session.refuse(request_id, error)
         return
-    WaitingGet(channel, session, ticket, header).begin()
+    WaitingGet(channel, session, request_id, header).begin()
 
 
-def _answer(channel: Channel, session: Session, ticket: Ticket, header: wire.GetRequest) -> None:
+def _answer(
+    channel: Channel, session: Session, request_id: RequestId, header: wire.GetRequest
+) -> None:
     """Answer with whatever there is from the offset on, perhaps nothing; raises ``VqError``."""
     offset = header.offset
     limit = channel.read_limit
@@ -77,7 +79,7 @@ def _answer(channel: Channel, session: Session, ticket: Ticket, header: wire.Get
         next_offset = offset + len(body)
         channel.context.counters.bytes_out += len(body)
     session.reply(
-        ticket,
+        request_id,
         wire.GetResponse(
             offset=offset,
             next_offset=next_offset,
@@ -200,11 +202,11 @@ class WaitingGet:
     )
 
     def __init__(
-        self, channel: Channel, session: Session, ticket: Ticket, header: wire.GetRequest
+        self, channel: Channel, session: Session, request_id: RequestId, header: wire.GetRequest
     ) -> None:
         self._channel = channel
         self._session = session
-        self._ticket = ticket
+        self._ticket = request_id
         self._header = header
         self._needed = header.offset + max(1, min(header.min_bytes, _fetch_bytes(header)))
         self._timer: Timer | None = None
@@ -294,9 +296,9 @@ class FilteredGet(WaitingGet):
     __slots__ = ("_position", "_tags", "_timed_out")
 
     def __init__(
-        self, channel: Channel, session: Session, ticket: Ticket, header: wire.GetRequest
+        self, channel: Channel, session: Session, request_id: RequestId, header: wire.GetRequest
     ) -> None:
-        super().__init__(channel, session, ticket, header)
+        super().__init__(channel, session, request_id, header)
         self._needed = header.offset + 1
         self._position = header.offset
         self._tags = frozenset(tag.encode() for tag in header.tags)
@@ -421,14 +423,14 @@ def scan(
 
 
 def offsets(
-    channel: Channel, session: Session, ticket: Ticket, header: wire.OffsetsRequest
+    channel: Channel, session: Session, request_id: RequestId, header: wire.OffsetsRequest
 ) -> None:
     """Answer an OFFSETS: the range kept here, and what else was asked."""
     try:
         check_readable(channel, header.epoch)
-        session.reply(ticket, _offsets(channel, header))
+        session.reply(request_id, _offsets(channel, header))
     except VqError as error:
-        session.refuse(ticket, error)
+        session.refuse(request_id, error)
 
 
 def _offsets(channel: Channel, header: wire.OffsetsRequest) -> wire.OffsetsResponse:

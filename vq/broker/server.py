@@ -27,9 +27,9 @@ from vq.remoting.connection import (
     Closing,
     Opened,
     Request,
+    RequestId,
     ServerConnection,
     ServerIdentity,
-    Ticket,
 )
 from vq.remoting.format import READS
 from vq.remoting.frames import Buffer
@@ -106,21 +106,21 @@ class BrokerSession(asyncio.Protocol):
         connection = self.connection
         for event in connection.receive_data(data):
             if type(event) is Request:
-                ticket = event.ticket
-                if ticket.command in READS:
+                request_id = event.request_id
+                if request_id.command in READS:
                     self.reads += 1
                     server.reads_waiting += 1
                     if server.reads_waiting > server.limits.reads_waiting_max:
-                        self.refuse(ticket, server.too_many_reads())
+                        self.refuse(request_id, server.too_many_reads())
                         continue
                 else:
                     self.in_flight += 1
                     server.requests_waiting += 1
                 try:
-                    handlers[ticket.command](self, ticket, event.message, event.body)
+                    handlers[request_id.command](self, request_id, event.message, event.body)
                 except Exception as error:
-                    logger.exception("request failed", peer=self.address, request=ticket)
-                    self.refuse(ticket, InternalError(f"{type(error).__name__}: {error}"))
+                    logger.exception("request failed", peer=self.address, request=request_id)
+                    self.refuse(request_id, InternalError(f"{type(error).__name__}: {error}"))
             elif type(event) is Closing:
                 self._close(event)
                 return
@@ -180,20 +180,20 @@ class BrokerSession(asyncio.Protocol):
         self.put_bytes += change
         self._server.put_bytes += change
 
-    def reply(self, ticket: Ticket, message: Header, body: Buffer = b"") -> None:
+    def reply(self, request_id: RequestId, message: Header, body: Buffer = b"") -> None:
         """See ``session.Session``."""
         if self.open:
-            self._answered(ticket, self.connection.reply(ticket, message, body))
+            self._answered(request_id, self.connection.reply(request_id, message, body))
 
-    def reply_parts(self, ticket: Ticket, message: Header, parts: Sequence[Buffer]) -> None:
+    def reply_parts(self, request_id: RequestId, message: Header, parts: Sequence[Buffer]) -> None:
         """See ``session.Session``."""
         if self.open:
-            self._answered(ticket, self.connection.reply_parts(ticket, message, parts))
+            self._answered(request_id, self.connection.reply_parts(request_id, message, parts))
 
-    def refuse(self, ticket: Ticket, error: VqError) -> None:
+    def refuse(self, request_id: RequestId, error: VqError) -> None:
         """See ``session.Session``."""
         if self.open:
-            self._answered(ticket, self.connection.reply_error(ticket, error))
+            self._answered(request_id, self.connection.reply_error(request_id, error))
 
     def defer(self, action: Callable[[], None]) -> None:
         """See ``session.Session``; bounded by the requests that may be in flight."""
@@ -290,9 +290,9 @@ class BrokerSession(asyncio.Protocol):
         for waiting in list(self.waiting):
             waiting.cancel()
 
-    def _answered(self, ticket: Ticket, buffers: list[Buffer]) -> None:
+    def _answered(self, request_id: RequestId, buffers: list[Buffer]) -> None:
         server = self._server
-        if ticket.command in READS:
+        if request_id.command in READS:
             self.reads -= 1
             server.reads_waiting -= 1
         else:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from vq.errors import VqError
-from vq.remoting.connection import Ticket
+from vq.remoting.connection import RequestId
 from vq.remoting.frames import Buffer
 from vq.remoting.messages import Header
 
@@ -41,11 +41,11 @@ class Session(Protocol):
         """
         ...
 
-    def reply(self, ticket: Ticket, message: Header, body: Buffer = b"") -> None:
+    def reply(self, request_id: RequestId, message: Header, body: Buffer = b"") -> None:
         """Answer; does nothing when the connection has ended meanwhile."""
         ...
 
-    def reply_parts(self, ticket: Ticket, message: Header, parts: Sequence[Buffer]) -> None:
+    def reply_parts(self, request_id: RequestId, message: Header, parts: Sequence[Buffer]) -> None:
         """Answer with a body in parts; otherwise as ``reply``."""
         ...
 
@@ -53,10 +53,10 @@ class Session(Protocol):
         """Call ``action`` once the peer has read enough of its answers."""
         ...
 
-    def refuse(self, ticket: Ticket, error: VqError) -> None:
+    def refuse(self, request_id: RequestId, error: VqError) -> None:
         """Answer with an error; does nothing when the connection has ended meanwhile."""
         ...
 
 
-#: What handles a request: session, ticket, header, body. Answers now or later, exactly once.
-Handler = Callable[[Session, Ticket, Any, bytes], None]
+#: Handles a request: session, request id, header, body. It answers exactly once, now or later.
+Handler = Callable[[Session, RequestId, Any, bytes], None]

@@ -21,7 +21,7 @@ from vq.broker.tasks import Tasks
 from vq.errors import Busy, InvalidRequest, VqError
 from vq.log_lines import get_logger
 from vq.remoting import wire_pb2 as wire
-from vq.remoting.connection import Ticket
+from vq.remoting.connection import RequestId
 from vq.store.disk import Disk
 from vq.store.log import Log, LogState
 from vq.store.scrub import Damage, Piece, Scrub
@@ -134,24 +134,24 @@ class Verifier:
 
     # What others ask ----------------------------------------------------------------------------
     def verify(
-        self, session: Session, ticket: Ticket, channel: Channel, header: wire.VerifyRequest
+        self, session: Session, request_id: RequestId, channel: Channel, header: wire.VerifyRequest
     ) -> None:
         """Answer a VERIFY: a report when it was looked into, everything else at once."""
         try:
             if header.whole:
                 if header.begin:
                     self._begin(channel, header)
-                session.reply(ticket, self._response(channel))
+                session.reply(request_id, self._response(channel))
             elif self.known_damage(channel, header.offset):
-                session.reply(ticket, self._response(channel))
+                session.reply(request_id, self._response(channel))
             else:
                 self._report(
                     channel,
                     header.offset,
-                    lambda: session.reply(ticket, self._response(channel)),
+                    lambda: session.reply(request_id, self._response(channel)),
                 )
         except VqError as error:
-            session.refuse(ticket, error)
+            session.refuse(request_id, error)
 
     def suspect(self, channel: Channel, offset: int) -> None:
         """Look into damage that this broker met itself, if there is time for it."""

@@ -1,4 +1,4 @@
-"""One connection to one broker for threads that wait for their answer."""
+"""A blocking connection to one broker, for threads that wait for their answer."""
 
 import time
 
@@ -11,13 +11,13 @@ from vq.remoting.transport import BlockingStream, Network
 
 
 class BlockingConnection:
-    """A stream to one broker, used by one thread at a time; connects when first used.
+    """A stream to one broker, used by one thread at a time; it connects at its first use.
 
     Args:
-        network: Makes the stream.
-        address: Of the broker.
-        client_id: Said in HELLO.
-        cluster: Said in HELLO; a broker of another cluster refuses.
+        network: Opens the stream.
+        address: Address of the broker.
+        client_id: Sent in HELLO.
+        cluster: Sent in HELLO; a broker of another cluster refuses.
         timeout: Bound of one attempt to connect, HELLO included, in seconds.
     """
 
@@ -33,29 +33,28 @@ class BlockingConnection:
         self._state = ClientConnection()
 
     def exchange(self, command: int, header: bytes, body: Buffer, timeout: float) -> Frame:
-        """Send one request and return its answer.
-
-        All of it, connecting too, takes at most ``timeout`` seconds.
+        """Send one request and return its reply, within ``timeout`` seconds, connecting included.
 
         Raises:
-            Unreachable: No connection could be made, or it takes no such request; nothing was sent.
-            OSError: The connection ended, or the time; it is closed now.
-            VqError: The broker sent what is no answer; likewise.
+            Unreachable: No connection could be opened, or it does not accept the request; nothing
+                was sent.
+            OSError: The connection or the time ended; the connection is closed now.
+            VqError: The broker sent an invalid reply; the connection is closed now.
         """
         deadline = time.monotonic() + timeout
         try:
             if self._stream is None:
                 self._stream = self._connect(min(deadline, time.monotonic() + self._timeout))
             try:
-                request_id, out = self._state.request(command, header, body)
+                correlation_id, out = self._state.request(command, header, body)
             except VqError as error:
                 raise Unreachable(f"not sent to {self._address}: {error}") from error
             self._stream.send(b"".join(out), deadline)
             while True:
                 for event in self._receive(self._stream, deadline):
                     assert isinstance(event, Reply)
-                    if event.frame.correlation_id == request_id:
-                        return event.frame  # not one that an interrupted exchange left behind
+                    if event.frame.correlation_id == correlation_id:
+                        return event.frame  # other replies belong to interrupted exchanges
         except BaseException:
             self.close()
             raise
@@ -80,7 +79,7 @@ class BlockingConnection:
         return stream
 
     def _receive(self, stream: BlockingStream, deadline: float) -> list[Opened | Reply]:
-        """Wait for the next bytes and return what they mean."""
+        """Wait for the next bytes and return their events."""
         data = stream.receive(deadline)
         if not data:
             raise ConnectionResetError(f"{self._address} closed the connection")
@@ -92,13 +91,13 @@ class BlockingConnection:
         return events
 
     def interrupt(self) -> None:
-        """Have another thread's ``exchange`` end soon."""
+        """Make another thread's ``exchange`` end soon."""
         stream = self._stream
         if stream is not None:
             stream.interrupt()
 
     def close(self) -> None:
-        """End the connection; the next use makes a new one."""
+        """Close the connection; the next use opens a new one."""
         if self._stream is not None:
             self._stream.close()
             self._stream = None

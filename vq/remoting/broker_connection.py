@@ -1,9 +1,9 @@
-"""One connection to one broker, on the event loop: requests out, replies matched to them.
+"""A connection to one broker on the event loop: sends requests and matches replies to them.
 
-Requests are pipelined and answered out of order. The hot path hands over ready header bytes and a
-callback; ``request`` is the same for everything that is not hot. Requests of one loop iteration
-leave in one ``writelines``. A large body leaves at once: the broker works on one batch while the
-client makes the next.
+Requests are pipelined, and replies may come in any order. The hot path passes encoded headers and a
+callback to ``send``; other code uses ``request``. One ``writelines`` sends all requests of one loop
+iteration. A large body is sent at once, so that the broker handles one batch while the client
+encodes the next one.
 """
 
 import asyncio
@@ -24,24 +24,24 @@ from vq.version import __version__
 
 logger = get_logger(__name__)
 LIBRARY = f"vq-python {__version__}"
-#: A body of at least this size leaves at once, with a system call of its own.
+#: A body of at least this size is sent at once, with a system call of its own.
 _AT_ONCE_BYTES = 64 << 10
 
 OnReply = Callable[[Frame | None], None]
-"""Called once per request: with the reply, or with None when the connection ended before it."""
+"""Called once per request: with the reply, or with None if the connection ended before it."""
 
 
 Report = Callable[[str, BaseException], None]
-"""Called with the name of a callback, and the exception it raised."""
+"""Called with the name of a callback and the exception that it raised."""
 
 
 def log_raised(what: str, error: BaseException) -> None:
-    """Log what was raised; see ``Report``."""
+    """Log the exception of a callback; see ``Report``."""
     logger.error("callback raised", callback=what, exc_info=error)
 
 
 class BrokerConnection(asyncio.Protocol):
-    """A connection after HELLO. Loop-bound; made by ``connect``."""
+    """A connection after HELLO. Loop-bound; ``connect`` makes it."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class BrokerConnection(asyncio.Protocol):
 
     # asyncio.Protocol -------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say HELLO; called by the transport."""
+        """Send HELLO; called by the transport."""
         self._transport = cast("asyncio.Transport", transport)
         tune(transport)
         self._transport.writelines(
@@ -74,40 +74,40 @@ class BrokerConnection(asyncio.Protocol):
         )
 
     def data_received(self, data: bytes) -> None:
-        """Hand each whole reply to the callback of its request."""
+        """Pass each whole reply to the callback of its request."""
         for event in self._state.receive_data(data):
             if isinstance(event, Reply):
                 if event.context is not None:
-                    self._tell(event.context, event.frame)
+                    self._call_back(event.context, event.frame)
             elif isinstance(event, Opened):
                 self._open(event.hello)
             elif isinstance(event, Closing):
                 self._open(event.error)
                 self.close()
 
-    def _tell(self, on_reply: OnReply, frame: Frame | None) -> None:
-        """Call the callback of one request; whatever it raises, the others are called, too.
+    def _call_back(self, on_reply: OnReply, frame: Frame | None) -> None:
+        """Call the callback of one request, and report any exception of it.
 
-        A signal handler, or the application's logging, may raise there. Each reply is handed over
-        once, so a callback left out here would wait for ever.
+        A signal handler, or the application's logging, may raise in it. The other callbacks must
+        still be called: each gets its reply only here.
         """
         try:
             on_reply(frame)
-        except BaseException as error:  # noqa: BLE001 - what ends the program is raised later
-            with contextlib.suppress(Exception):  # of the application's logging
-                self._report(f"{self.address}: taking an answer", error)
+        except BaseException as error:  # noqa: BLE001 - SystemExit and the like are raised later
+            with contextlib.suppress(Exception):  # the application's logging may raise
+                self._report(f"{self.address}: handling a reply", error)
 
     def _open(self, outcome: Header | VqError) -> None:
         if self.opened.done():
             return
         if isinstance(outcome, VqError):
             self.opened.set_exception(outcome)
-            self.opened.exception()  # ``connect`` raises it; it is no defect if nobody waits
+            self.opened.exception()  # mark it as retrieved: ``connect`` may wait no longer
         else:
             self.opened.set_result(outcome)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Call the callbacks of all open requests: there will be no reply."""
+        """Call the callbacks of all open requests with None."""
         self.closed = True
         self._open(
             ConnectionCut(f"{self.address} closed the connection: {exc or 'no reason given'}")
@@ -118,30 +118,30 @@ class BrokerConnection(asyncio.Protocol):
         finally:
             for on_reply in contexts:
                 if on_reply is not None:
-                    self._tell(on_reply, None)
+                    self._call_back(on_reply, None)
 
     # Requests ---------------------------------------------------------------------------------
     def send(self, command: int, header: bytes, body: Buffer, on_reply: OnReply) -> int:
-        """Send a request, at the end of this loop iteration at the latest; return its id.
+        """Send a request by the end of this loop iteration; return its correlation id.
 
         ``body`` must not change before the reply.
 
         Raises:
             ConnectionCut: The connection has ended; nothing was sent.
-            Busy: As many requests wait here as the broker allows; nothing was sent.
+            Busy: The broker allows no more waiting requests; nothing was sent.
         """
         if self.closed:
             raise ConnectionCut(f"the connection to {self.address} has ended")
-        request_id, buffers = self._state.request(command, header, body, context=on_reply)
+        correlation_id, buffers = self._state.request(command, header, body, context=on_reply)
         if not self._out:
             self._loop.call_soon(self.flush)
         self._out += buffers
         if len(body) >= _AT_ONCE_BYTES:
             self.flush()
-        return request_id
+        return correlation_id
 
     def flush(self) -> None:
-        """Hand what was sent to the network now, not at the end of this loop iteration."""
+        """Pass waiting requests to the network now, not at the end of this loop iteration."""
         out, self._out = self._out, []
         if out and self._transport is not None and not self.closed:
             self._transport.writelines(out)
@@ -152,9 +152,9 @@ class BrokerConnection(asyncio.Protocol):
         """Send a request and return ``(response header, body)``.
 
         Raises:
-            VqError: What the broker answered.
-            TimedOut: No answer within ``timeout`` seconds.
-            ConnectionCut: The connection ended first.
+            VqError: The broker's error.
+            TimedOut: There is no reply within ``timeout`` seconds.
+            ConnectionCut: The connection ended before the reply.
         """
         reply: asyncio.Future[Frame | None] = self._loop.create_future()
 
@@ -162,12 +162,14 @@ class BrokerConnection(asyncio.Protocol):
             if not reply.done():
                 reply.set_result(frame)
 
-        request_id = self.send(command, messages.encode_header(command, message, 0), body, on_reply)
+        correlation_id = self.send(
+            command, messages.encode_header(command, message, 0), body, on_reply
+        )
         try:
             async with asyncio.timeout(timeout):
                 frame = await reply
         except TimeoutError:
-            self._state.forget(request_id)
+            self._state.forget(correlation_id)
             raise TimedOut(
                 f"{self.address} did not answer {Command(command).name} within {timeout:g} s"
             ) from None
@@ -176,8 +178,8 @@ class BrokerConnection(asyncio.Protocol):
         return messages.decode_reply(frame), frame.body
 
     def close(self) -> None:
-        """End the connection; the callbacks of open requests are called soon."""
-        self.closed = True  # nothing can be sent any more
+        """Close the connection; the callbacks of open requests are called soon."""
+        self.closed = True  # refuse new requests from now on
         if self._transport is not None:
             self._transport.abort()
 
@@ -192,12 +194,12 @@ async def connect(
     on_close: Callable[[BrokerConnection], None],
     report: Report = log_raised,
 ) -> BrokerConnection:
-    """Connect and say HELLO, all within ``timeout`` seconds.
+    """Connect and exchange HELLO within ``timeout`` seconds.
 
-    ``report`` is called with the exception if the callback of a request raises.
+    ``report`` is called with each exception that the callback of a request raises.
 
     Raises:
-        Unreachable: Nobody listens there, or nobody answers in time.
+        Unreachable: No process listens there, or there is no reply in time.
         ConnectionCut: The connection ended.
         VqError: The broker refused.
     """

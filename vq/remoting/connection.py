@@ -1,12 +1,12 @@
-"""One connection's protocol, seen from the broker and from the client. No sockets and no clock.
+"""The protocol of one connection, for broker and client. No sockets and no clock.
 
-The shell around a connection hands in what was received and sends what comes out:
+The caller passes received bytes in and sends the returned buffers:
 
     events = connection.receive_data(data)
-    transport.writelines(connection.data_to_send())   # what the connection itself has to say
+    transport.writelines(connection.data_to_send())   # bytes of the connection itself
     for event in events: ...                          # Opened, Request or Reply, Closing
 
-``Closing`` is always the last event: send what is waiting, then close the transport. Replies of
+``Closing`` is always the last event: send the waiting bytes, then close the transport. Replies of
 the broker and requests of the client are returned as lists of buffers, for one ``writelines``.
 
     state            event           next state
@@ -62,7 +62,7 @@ class Step(enum.Enum):
     ENDED = "ended"
 
 
-#: A missing entry is a step that must not happen; taking it is a bug of ours.
+#: A step without an entry must not happen; taking it is a bug of vq.
 TRANSITIONS: Final[dict[State, dict[Step, State]]] = {
     State.AWAITING_HELLO: {
         Step.HELLO_ACCEPTED: State.OPEN,
@@ -74,8 +74,8 @@ TRANSITIONS: Final[dict[State, dict[Step, State]]] = {
 }
 
 
-class Ticket(NamedTuple):
-    """What is needed to answer a request; keeping it keeps none of the request's bytes."""
+class RequestId(NamedTuple):
+    """Identifies a request for its answer; it does not keep the request's bytes alive."""
 
     command: int
     correlation_id: int
@@ -83,15 +83,15 @@ class Ticket(NamedTuple):
 
 
 class Request(NamedTuple):
-    """Event: a request to be answered, by ``reply`` or ``reply_error`` with its ticket."""
+    """Event: a request; answer it by ``reply`` or ``reply_error`` with its id."""
 
-    ticket: Ticket
+    request_id: RequestId
     message: Header
     body: bytes
 
 
 class Opened(NamedTuple):
-    """Event: HELLO is done. On the broker ``hello`` is the request, on the client the response."""
+    """Event: HELLO succeeded. ``hello``: the request at the broker, the response at the client."""
 
     version: int
     hello: Header
@@ -105,14 +105,14 @@ class Reply(NamedTuple):
 
 
 class Closing(NamedTuple):
-    """Event, always the last: send what is waiting, then close. Nothing more will be parsed."""
+    """The last event: send the waiting bytes, then close. No more bytes are parsed."""
 
     error: VqError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerIdentity:
-    """How a broker identifies itself in its answer to HELLO."""
+    """A broker's identity in its answer to HELLO."""
 
     cluster: str
     group: str
@@ -122,19 +122,19 @@ class ServerIdentity:
 
 
 def accept_anonymous(hello: wire.HelloRequest) -> None:
-    """Accept a client that names no mechanism; the default of ``ServerConnection``.
+    """Accept a client without an authentication mechanism; the default of ``ServerConnection``.
 
     Raises:
-        AuthenticationFailed: A mechanism is named, and this broker has none.
+        AuthenticationFailed: The client names a mechanism, and this broker has none.
     """
     if hello.mechanism:
         raise AuthenticationFailed(
-            f"mechanism {hello.mechanism[:60]!r} is not known to this broker; leave it empty"
+            f"this broker does not know mechanism {hello.mechanism[:60]!r}; leave it empty"
         )
 
 
 class _Connection:
-    """What both ends share: parser, state, and the bytes to send."""
+    """Shared by both ends: parser, state, and the bytes to send."""
 
     def __init__(self, frame_bytes_max: int) -> None:
         self._parser = FrameParser(frame_bytes_max)
@@ -157,12 +157,12 @@ class _Connection:
         return self._parser.pending_bytes
 
     def data_to_send(self) -> list[Buffer]:
-        """Return the bytes that the connection itself sends, and forget them."""
+        """Return the bytes of the connection itself, and remove them from it."""
         outgoing, self._outgoing = self._outgoing, []
         return outgoing
 
     def ended(self) -> None:
-        """Note that the transport is gone, whichever end closed it."""
+        """Note that the transport is closed, by either end."""
         self._step(Step.ENDED)
 
     def _step(self, step: Step) -> None:
@@ -170,10 +170,10 @@ class _Connection:
 
 
 class ServerConnection(_Connection):
-    """The broker's end. Answers HELLO itself; everything else is for the caller.
+    """The broker's end. It answers HELLO itself; the caller answers all other requests.
 
-    At most ``requests_max`` requests wait for an answer; more are refused as ``Busy`` here, so the
-    caller's memory is bounded whatever a peer sends. Keeps no payload.
+    At most ``requests_max`` requests wait for an answer; further ones are refused as ``Busy``. So
+    the caller's memory is bounded, whatever a peer sends. No payload is kept.
     """
 
     def __init__(
@@ -195,17 +195,17 @@ class ServerConnection(_Connection):
 
     @property
     def requests_in_flight(self) -> int:
-        """How many requests wait for an answer. Invariant: 0 <= it <= 2 * ``requests_max``."""
+        """Number of requests without an answer. Invariant: 0 <= it <= 2 * ``requests_max``."""
         return len(self._waiting)
 
     def receive_data(self, data: bytes) -> list[Opened | Request | Closing]:
         """Parse the next bytes from the peer; return the events, in order.
 
-        Never raises because of what a peer sent: that becomes an error reply and ``Closing``.
+        Invalid bytes do not raise: they become an error reply and ``Closing``.
         """
         events: list[Opened | Request | Closing] = []
         while data and self._state is State.AWAITING_HELLO:
-            # Piece by piece, so that the larger bound already holds for a frame right behind HELLO.
+            # Frame by frame, so that the larger bound holds for the frame right after HELLO.
             missing = self._parser.missing_bytes
             piece, data = data[:missing], data[missing:]
             self._take(piece, events)
@@ -213,20 +213,20 @@ class ServerConnection(_Connection):
             self._take(data, events)
         return events
 
-    def reply(self, ticket: Ticket, message: Header, body: Buffer = b"") -> list[Buffer]:
-        """Return the buffers of a good answer; the body is not copied.
+    def reply(self, request_id: RequestId, message: Header, body: Buffer = b"") -> list[Buffer]:
+        """Return the buffers of a good reply; the body is not copied.
 
-        Bytes of the connection itself, such as its answer to HELLO, come first. Empty when the
-        connection has ended meanwhile.
+        Bytes of the connection itself, such as its answer to HELLO, come first. The list is empty
+        if the connection has ended.
 
         Raises:
             InvalidState: The request was answered before.
-            InvalidArgument: The answer is larger than a frame may be.
+            InvalidArgument: The reply is larger than a frame may be.
         """
-        command, correlation_id, flags = ticket
+        command, correlation_id, flags = request_id
         header = encode_header(command, message, flags)
         head = encode_frame(command, STATUS_OK, correlation_id, flags, header, len(body))
-        if not self._note_answered(ticket):
+        if not self._note_answered(request_id):
             return []
         buffers = self.data_to_send() if self._outgoing else []
         buffers.append(head)
@@ -234,38 +234,40 @@ class ServerConnection(_Connection):
             buffers.append(body)
         return buffers
 
-    def reply_parts(self, ticket: Ticket, message: Header, parts: Sequence[Buffer]) -> list[Buffer]:
-        """Return the buffers of a good answer whose body comes in parts; otherwise as ``reply``."""
-        command, correlation_id, flags = ticket
+    def reply_parts(
+        self, request_id: RequestId, message: Header, parts: Sequence[Buffer]
+    ) -> list[Buffer]:
+        """Return the buffers of a good reply with a body in parts; otherwise like ``reply``."""
+        command, correlation_id, flags = request_id
         header = encode_header(command, message, flags)
         size = sum(map(len, parts))
         head = encode_frame(command, STATUS_OK, correlation_id, flags, header, size)
-        if not self._note_answered(ticket):
+        if not self._note_answered(request_id):
             return []
         return [*self.data_to_send(), head, *parts]
 
-    def reply_error(self, ticket: Ticket, error: VqError) -> list[Buffer]:
-        """Return the buffers of an error reply; otherwise as ``reply``."""
-        if not self._note_answered(ticket):
+    def reply_error(self, request_id: RequestId, error: VqError) -> list[Buffer]:
+        """Return the buffers of an error reply; otherwise like ``reply``."""
+        if not self._note_answered(request_id):
             return []
-        return [*self.data_to_send(), _error_frame(ticket, error)]
+        return [*self.data_to_send(), _error_frame(request_id, error)]
 
     def refuse(self, error: VqError) -> Closing:
-        """End the connection for a reason that the caller found, such as a time-out.
+        """End the connection with an error of the caller, such as a time-out.
 
-        ``data_to_send`` then holds an error frame for command 0, correlation id 0.
+        ``data_to_send`` then returns an error frame for command 0, correlation id 0.
         """
-        return self._close(Ticket(0, 0, 0), error)
+        return self._close(RequestId(0, 0, 0), error)
 
-    def _note_answered(self, ticket: Ticket) -> bool:
-        """Note that the request is answered now; return False if the connection has ended."""
+    def _note_answered(self, request_id: RequestId) -> bool:
+        """Note that a request gets its answer; return False if the connection has ended."""
         if self._state is State.CLOSED:
             self._waiting.clear()
             return False
-        if ticket.correlation_id not in self._waiting:
-            raise InvalidState(f"{ticket} was answered before")
-        self._waiting.remove(ticket.correlation_id)
-        if ticket.command in READS:
+        if request_id.correlation_id not in self._waiting:
+            raise InvalidState(f"{request_id} was answered before")
+        self._waiting.remove(request_id.correlation_id)
+        if request_id.command in READS:
             self._reads -= 1
         return True
 
@@ -283,15 +285,15 @@ class ServerConnection(_Connection):
                     return
         if parser.failure is not None:
             command, correlation_id = parser.suspect
-            events.append(self._close(Ticket(command, correlation_id, 0), parser.failure))
+            events.append(self._close(RequestId(command, correlation_id, 0), parser.failure))
 
     def _receive_frame(self, frame: Frame) -> Opened | Request | Closing | None:
         command, status, correlation_id, flags, header, body = frame
-        ticket = Ticket(command, correlation_id, flags)
+        request_id = RequestId(command, correlation_id, flags)
         waiting = self._waiting
         try:
             if self._state is State.AWAITING_HELLO:
-                return self._receive_hello(ticket, frame)
+                return self._receive_hello(request_id, frame)
             message = decode_request(command, header, flags)
             if status != STATUS_OK or command == Command.HELLO:
                 raise InvalidRequest(
@@ -300,21 +302,21 @@ class ServerConnection(_Connection):
                 )
             if correlation_id in waiting:
                 raise InvalidRequest(
-                    f"correlation id {correlation_id} is that of a request still being answered"
+                    f"correlation id {correlation_id} belongs to a request without an answer yet"
                 )
         except VqError as error:
-            return self._close(ticket, error)
+            return self._close(request_id, error)
         is_read = command in READS
         count = self._reads if is_read else len(waiting) - self._reads
         if count >= self._requests_max:
             busy = _too_many(count, is_read, self._requests_max)
-            self._outgoing.append(_error_frame(ticket, busy))
+            self._outgoing.append(_error_frame(request_id, busy))
             return None
         waiting.add(correlation_id)
         self._reads += is_read
-        return Request(ticket, message, body)
+        return Request(request_id, message, body)
 
-    def _receive_hello(self, ticket: Ticket, frame: Frame) -> Opened:
+    def _receive_hello(self, request_id: RequestId, frame: Frame) -> Opened:
         if frame.command != Command.HELLO or frame.status != STATUS_OK:
             raise HelloRequired(f"the first command is {frame.command}, not {Command.HELLO.value}")
         hello = decode_request(frame.command, frame.header, frame.flags)
@@ -327,7 +329,7 @@ class ServerConnection(_Connection):
                 details={"cluster": self._identity.cluster},
             )
         if hello.client_id and not limits.is_valid_name(hello.client_id):
-            raise InvalidRequest(f"client id {hello.client_id[:60]!r} is no valid name")
+            raise InvalidRequest(f"client id {hello.client_id[:60]!r} is not a valid name")
         self._authenticate(hello)
         response = wire.HelloResponse(
             version=version,
@@ -339,26 +341,28 @@ class ServerConnection(_Connection):
             broker_version=self._identity.broker_version,
             requests_in_flight_max=self._requests_max,
         )
-        encoded = encode_header(ticket.command, response, ticket.flags)
+        encoded = encode_header(request_id.command, response, request_id.flags)
         self._outgoing.append(
-            encode_frame(ticket.command, STATUS_OK, ticket.correlation_id, ticket.flags, encoded)
+            encode_frame(
+                request_id.command, STATUS_OK, request_id.correlation_id, request_id.flags, encoded
+            )
         )
         self._step(Step.HELLO_ACCEPTED)
         self._parser.max_bytes = self._frame_bytes_max
         return Opened(version, hello)
 
-    def _close(self, ticket: Ticket, error: VqError) -> Closing:
-        self._outgoing.append(_error_frame(ticket, error))
+    def _close(self, request_id: RequestId, error: VqError) -> Closing:
+        self._outgoing.append(_error_frame(request_id, error))
         self._waiting.clear()
         self._step(Step.REFUSED)
         return Closing(error)
 
 
 class ClientConnection(_Connection):
-    """The client's end: gives out correlation ids and finds the request a reply belongs to.
+    """The client's end: assigns correlation ids and finds the request of each reply.
 
-    ``context`` is whatever the caller wants back with the reply. Until ``Opened`` only ``hello``
-    may be sent. Headers are passed encoded, so that a hot path can reuse one.
+    ``context`` is any object, which comes back with the reply. Until ``Opened`` only ``hello`` may
+    be sent. The caller encodes headers, so that a hot path can reuse one.
     """
 
     def __init__(self, *, frame_bytes_max: int = limits.FRAME_BYTES_MAX) -> None:
@@ -371,12 +375,12 @@ class ClientConnection(_Connection):
 
     @property
     def requests_in_flight(self) -> int:
-        """How many requests wait for a reply. Invariant: 0 <= it <= 2 * ``requests_max``."""
+        """Number of requests without a reply. Invariant: 0 <= it <= 2 * ``requests_max``."""
         return len(self._waiting)
 
     @property
     def requests_max(self) -> int:
-        """How many requests, and as many reads, may wait at once; 1 before ``Opened``."""
+        """The bound of waiting requests, and of waiting reads; 1 before ``Opened``."""
         return self._requests_max
 
     def hello(
@@ -417,17 +421,17 @@ class ClientConnection(_Connection):
         context: Any = None,
         flags: int = 0,
     ) -> tuple[int, list[Buffer]]:
-        """Return correlation id and buffers of a request; its body is not copied.
+        """Return the correlation id and the buffers of a request; its body is not copied.
 
         Raises:
             InvalidState: The connection is not open, or this is HELLO. Nothing was sent.
-            Busy: As many requests of its kind wait as the broker allows. Nothing was sent.
+            Busy: The broker allows no more waiting requests of its kind. Nothing was sent.
             InvalidArgument: The frame is larger than the broker accepts. Nothing was sent.
         """
         if self._state is not State.OPEN:
             raise InvalidState(f"the connection is {self._state.value}, not open")
         if command == Command.HELLO:
-            raise InvalidState("HELLO opens a connection and is no request on an open one")
+            raise InvalidState("HELLO opens a connection; it cannot be sent on an open one")
         is_read = command in READS
         count = self._reads if is_read else len(self._waiting) - self._reads
         if count >= self._requests_max:
@@ -435,10 +439,10 @@ class ClientConnection(_Connection):
         return self._send(command, header, body, context, flags)
 
     def forget(self, correlation_id: int) -> Any:
-        """Return the context of a request that the caller gave up, for example after a time-out.
+        """Return the context of a request that the caller gives up, for example after a time-out.
 
-        It counts as in flight until its reply comes (``Reply`` with context None) or the connection
-        ends: the broker is still busy with it.
+        The request counts as in flight until its reply arrives (``Reply`` with context None) or the
+        connection ends, because the broker still handles it.
         """
         command, context = self._waiting.get(correlation_id, (0, None))
         if command:
@@ -458,7 +462,7 @@ class ClientConnection(_Connection):
     def receive_data(self, data: bytes) -> list[Opened | Reply | Closing]:
         """Parse the next bytes from the broker; return the events, in order.
 
-        Never raises because of what a peer sent: that becomes ``Closing``.
+        Invalid bytes do not raise: they become ``Closing``.
         """
         events: list[Opened | Reply | Closing] = []
         if self._state is State.CLOSED:
@@ -504,7 +508,7 @@ class ClientConnection(_Connection):
         return correlation_id, [head, body] if body else [head]
 
     def _free_id(self) -> int:
-        """Return the next correlation id, not 0; when they start again, none still waiting."""
+        """Return the next correlation id that is not 0 and not in use."""
         while True:
             self._last_id = self._last_id % CORRELATION_ID_MAX + 1
             if self._last_id not in self._waiting:
@@ -526,24 +530,26 @@ class ClientConnection(_Connection):
 
 
 def negotiate(hello: wire.HelloRequest) -> int:
-    """Return the highest version that both ends speak.
+    """Return the highest version that both ends support.
 
     Raises:
-        UnsupportedVersion: The ranges do not overlap; the details carry this end's.
+        UnsupportedVersion: The ranges do not overlap; the details have the broker's range.
     """
     version = min(hello.version_max, VERSION_MAX)
     if version < max(hello.version_min, VERSION_MIN):
         raise UnsupportedVersion(
-            f"client speaks versions [{hello.version_min}, {hello.version_max}], "
+            f"the client supports versions [{hello.version_min}, {hello.version_max}], "
             f"this broker [{VERSION_MIN}, {VERSION_MAX}]",
             details={"version_min": VERSION_MIN, "version_max": VERSION_MAX},
         )
     return version
 
 
-def _error_frame(ticket: Ticket, error: VqError) -> bytes:
-    status, header = encode_error(error, ticket.flags)
-    return encode_frame(ticket.command, status, ticket.correlation_id, ticket.flags, header)
+def _error_frame(request_id: RequestId, error: VqError) -> bytes:
+    status, header = encode_error(error, request_id.flags)
+    return encode_frame(
+        request_id.command, status, request_id.correlation_id, request_id.flags, header
+    )
 
 
 def _too_many(count: int, is_read: bool, bound: int) -> Busy:

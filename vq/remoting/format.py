@@ -1,7 +1,7 @@
 """The bytes of a frame: layout, numbers of commands, flag bits.
 
-Every constant of the wire lives here; header fields live in ``wire.proto``; bounds shared with
-other packages live in ``vq.limits``. docs/protocol.md describes the same for authors of clients in
+All constants of the wire are here; header fields are in ``wire.proto``; bounds that several
+packages share are in ``vq.limits``. docs/protocol.md describes the same for authors of clients in
 other languages; a test compares the two.
 
     field            size
@@ -16,8 +16,8 @@ other languages; a test compares the two.
     header           n     message of the command, or ``Error`` when status is not 0
     body             rest  raw bytes (records)
 
-All integers are big-endian. These first 20 bytes keep their places in every later version, so that
-a peer can always name the version, and the request, that it refuses.
+All integers are big-endian. These first 20 bytes keep their layout in every later version, so that
+a peer can always name the version and the request that it refuses.
 """
 
 import enum
@@ -29,7 +29,7 @@ from vq import limits
 MAGIC: Final = b"vq"
 VERSION_MIN: Final = 1
 VERSION_MAX: Final = 1
-#: Magic and version together: what the fifth to seventh byte of every frame must be.
+#: Magic and version together: the fifth to seventh byte of every frame.
 MAGIC_VERSION: Final = MAGIC + bytes([VERSION_MAX])
 
 PREFIX: Final = struct.Struct(
@@ -44,7 +44,7 @@ PREFIX: Final = struct.Struct(
 )
 PREFIX_BYTES: Final = PREFIX.size
 LENGTH_BYTES: Final = 4
-#: What ``length`` counts beside header and body.
+#: The bytes that ``length`` counts in addition to header and body.
 LENGTH_OVERHEAD: Final = PREFIX_BYTES - LENGTH_BYTES
 CORRELATION_ID_MAX: Final = 0xFFFF_FFFF
 
@@ -53,15 +53,15 @@ FLAGS_KNOWN: Final = FLAG_HESSIAN
 
 
 class Place(enum.IntEnum):
-    """How OFFSETS describes a place that a consumer group committed."""
+    """The answer of OFFSETS about the place that a consumer group committed."""
 
     UNKNOWN = 0  # unknown
-    SAME = 1  # that message lies before that offset
-    OTHER = 2  # the log ends before it, or holds something else there
+    SAME = 1  # the named message is right before the offset
+    OTHER = 2  # the log ends before the offset, or has another message there
 
 
 class Command(enum.IntEnum):
-    """Numbers of commands; for ever, as those of the fields in wire.proto.
+    """Numbers of commands. They never change, like the field numbers in wire.proto.
 
     Reserved: 30 to 39 for transactions, 40 for replication.
     """
@@ -78,8 +78,8 @@ class Command(enum.IntEnum):
     ADOPT = 21
 
 
-#: Commands that may wait for data. They have a bound of their own: a connection whose reads wait
-#: may have as many PUTs in flight as one without reads.
+#: Commands that may wait for data. They have a bound of their own, so that waiting reads do not
+#: reduce the PUTs that a connection may have in flight.
 READS: Final = frozenset({int(Command.GET), int(Command.FETCH)})
 
 assert PREFIX_BYTES == 20

@@ -1,8 +1,7 @@
-"""Bytes to frames and frames to bytes. No sockets, no clock, no knowledge of what a header means.
+"""Encodes frames and cuts them out of a stream of bytes. No sockets, no clock, no headers.
 
-``FrameParser`` is on the hot path of broker and client: small frames of one chunk are cut out with
-one ``struct`` call and two slices each, and a large frame is copied exactly once, however many
-chunks it came in.
+``FrameParser`` is on the hot path of broker and client. A small frame inside one chunk costs one
+``struct`` call and two slices; a large frame is copied exactly once, whatever its number of chunks.
 """
 
 from typing import Final, NamedTuple, TypeAlias
@@ -22,16 +21,16 @@ from vq.remoting.format import (
 #: What a transport can send.
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-#: Chunks smaller than this are merged while a frame is gathered: a peer that sends one byte at a
-#: time must not make us keep one Python object (50 bytes and more) per byte.
+#: While a frame is gathered, smaller chunks than this are merged: a peer that sends one byte at a
+#: time must not cost one Python object (50 bytes and more) per byte.
 _SMALL_CHUNK_BYTES: Final = 4 * limits.KIB
 _MERGED_BYTES: Final = 64 * limits.KIB
 
 
 class Frame(NamedTuple):
-    """One frame as it was on the wire.
+    """One frame of the wire.
 
-    ``body`` is a copy of its own: keeping it does not keep the rest of the chunk it came in.
+    ``body`` is a copy, so keeping it does not keep the rest of its chunk in memory.
     """
 
     command: int
@@ -42,7 +41,7 @@ class Frame(NamedTuple):
     body: bytes
 
     def __repr__(self) -> str:
-        """Sizes instead of contents: short, and safe to log whatever a peer sent."""
+        """Return sizes instead of contents: short, and safe to log."""
         return (
             f"Frame(command={self.command}, status={self.status}, "
             f"correlation_id={self.correlation_id}, flags={self.flags}, "
@@ -60,18 +59,18 @@ def encode_frame(
     *,
     max_bytes: int = limits.FRAME_BYTES_MAX,
 ) -> bytes:
-    """Return prefix and header of a frame; the caller sends the ``body_bytes`` of body behind it.
+    """Return the prefix and header of a frame; the caller sends ``body_bytes`` of body after it.
 
     ``transport.writelines([encode_frame(..., body_bytes=len(body)), body])`` sends a body without
     copying it.
 
     Raises:
-        InvalidArgument: The frame or its header is larger than a peer would accept.
+        InvalidArgument: The frame or its header is larger than a peer accepts.
     """
     length = LENGTH_OVERHEAD + len(header) + body_bytes
     if length + LENGTH_BYTES > max_bytes or len(header) > limits.FRAME_HEADER_BYTES_MAX:
         raise InvalidArgument(
-            f"frame of {length + LENGTH_BYTES} bytes (header {len(header)}) is beyond "
+            f"frame of {length + LENGTH_BYTES} bytes (header {len(header)}) exceeds "
             f"{max_bytes} (header {limits.FRAME_HEADER_BYTES_MAX}); send less at once"
         )
     return (
@@ -83,12 +82,12 @@ def encode_frame(
 class FrameParser:
     """Cuts a stream of bytes into frames.
 
-    Memory: at most one incomplete frame is kept, it grows only as its bytes arrive, and its length
-    is checked as soon as its first 20 bytes are there.
+    Memory: the parser keeps at most one incomplete frame, which grows only as its bytes arrive. It
+    checks the length as soon as it has the first 20 bytes.
 
     Attributes:
-        max_bytes: Largest frame accepted, prefix included; may be changed between two calls.
-        frames: How many whole frames came out so far.
+        max_bytes: Largest accepted frame, prefix included; may be changed between two calls.
+        frames: Number of whole frames so far.
     """
 
     __slots__ = (
@@ -116,43 +115,43 @@ class FrameParser:
 
     @property
     def failure(self) -> VqError | None:
-        """The error of the bytes that are no frame; nothing behind them is parsed."""
+        """The error of invalid bytes; nothing behind them is parsed."""
         return self._failure
 
     @property
     def suspect(self) -> tuple[int, int]:
-        """Command and correlation id of the refused frame, (0, 0) where they cannot be known."""
+        """Command and correlation id of the refused frame; (0, 0) if they are not known."""
         return self._suspect
 
     @property
     def pending_frame(self) -> int | None:
-        """The number of the frame that is incomplete, or None when none has begun.
+        """The number of the incomplete frame; None if there is none.
 
-        The caller, which has a clock, closes a connection on which this is the same number for too
-        long (``limits.FRAME_TIMEOUT_S``) while it was reading.
+        The caller has a clock. It closes the connection if this number stays the same for
+        ``limits.FRAME_TIMEOUT_S`` while it reads.
         """
         return self.frames if self._head or self._total else None
 
     @property
     def pending_bytes(self) -> int:
-        """How many bytes of an incomplete frame are kept."""
+        """Number of kept bytes of an incomplete frame."""
         return len(self._head) + self._gathered_bytes
 
     @property
     def missing_bytes(self) -> int:
-        """How many bytes are missing of the prefix, or of the frame."""
+        """Number of missing bytes of the prefix, or of the frame."""
         if self._total:
             return self._total - self._gathered_bytes
         return PREFIX_BYTES - len(self._head)
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Take the next bytes of the stream; return the frames they complete, in order.
+        """Parse the next bytes of the stream; return the frames that they complete, in order.
 
-        Frames in front of damage are returned first: the call that finds both returns the frames,
-        and ``failure`` is set; every later call raises it.
+        If whole frames precede invalid bytes, the call returns the frames and sets ``failure``;
+        every later call raises it.
 
         Raises:
-            ProtocolError: The bytes are no frame of this protocol.
+            ProtocolError: The bytes are not a frame of this protocol.
             UnsupportedVersion: The frame has another protocol version.
             FrameTooLarge: The frame announces more than ``max_bytes``.
         """
@@ -178,12 +177,12 @@ class FrameParser:
         return out
 
     def _cut(self, data: bytes, position: int, out: list[Frame]) -> int:
-        """Append the frames that are whole in ``data``; return where the first other one starts."""
+        """Append the whole frames in ``data``; return the position of the first incomplete one."""
         size = len(data)
         max_length = self.max_bytes - LENGTH_BYTES
         unpack = PREFIX.unpack_from
         append = out.append
-        new = tuple.__new__  # what Frame(...) does, without its Python-level wrapper
+        new = tuple.__new__  # the same as Frame(...), without its Python-level wrapper
         while size - position >= PREFIX_BYTES:
             length, magic, flags, command, status, correlation_id, header_bytes = unpack(
                 data, position
@@ -220,11 +219,11 @@ class FrameParser:
     ) -> None:
         """Raise the error of an invalid prefix."""
         if magic[:2] != MAGIC:
-            raise ProtocolError(f"a frame starts with {magic[:2]!r} where {MAGIC!r} must be")
+            raise ProtocolError(f"a frame starts with {magic[:2]!r}, not with {MAGIC!r}")
         self._suspect = (command, correlation_id)
         if magic != MAGIC_VERSION:
             raise UnsupportedVersion(
-                f"frame of protocol version {magic[2]}; this peer speaks {VERSION_MAX}",
+                f"frame of protocol version {magic[2]}; this peer supports {VERSION_MAX}",
                 details={"version_max": VERSION_MAX},
             )
         if length + LENGTH_BYTES > self.max_bytes:
@@ -248,7 +247,7 @@ class FrameParser:
         self._gather(data, position, out)
 
     def _gather(self, data: bytes, position: int, out: list[Frame]) -> int:
-        """Append what the incomplete frame needs from ``data``; return the position behind it."""
+        """Append the missing bytes of the frame from ``data``; return the position after them."""
         size = len(data)
         end = min(size, position + self._total - self._gathered_bytes)
         if end - position < _SMALL_CHUNK_BYTES:
@@ -270,7 +269,7 @@ class FrameParser:
             self._small = bytearray()
 
     def _finish(self) -> Frame:
-        """Return the gathered frame, whose prefix was checked before gathering began."""
+        """Return the gathered frame; its prefix was checked before."""
         self._merge_small()
         parts = self._gathered
         self._gathered = []

@@ -1,9 +1,9 @@
-"""Hessian 2 for maps, lists and scalars: the part of the language that headers need.
+"""Hessian 2 for maps, lists and scalars: the part of the format that headers need.
 
-Written for input from strangers. No class is ever looked up or built: class definitions, objects,
-references and dates are refused (references would allow cycles and small inputs that unfold into
-large ones); names of types on maps and lists are read over. Depth and number of elements are
-bounded, a key may occur once, keys are strings, and nothing may follow the value.
+The decoder is safe for untrusted input. It never looks up or builds a class: it refuses class
+definitions, objects, references and dates (references would allow cycles, and small inputs that
+expand into large values), and it skips the type names of maps and lists. Depth and number of
+elements are bounded, keys are strings, a key may occur once, and no bytes may follow the value.
 
     value        Hessian 2                              Python
     null         N                                      None
@@ -16,10 +16,10 @@ bounded, a key may occur once, keys are strings, and nothing may follow the valu
     list         U V, 0x57, 0x58, 0x70-0x7f             list (encoder: tuple, too)
     map          M H                                    dict
 
-Double 0x5f counts thousandths, as the libraries of Caucho and hessian.js write and read it (the
-specification calls it a float).
-Strings are counted in UTF-16 units, and a character beyond U+FFFF is written as two surrogates of
-three bytes each, as Java does; plain UTF-8 of four bytes is also read.
+Double 0x5f counts thousandths, as in the libraries of Caucho and hessian.js (the specification
+calls it a float). The length of a string counts UTF-16 units, and a character beyond U+FFFF is
+written as two surrogates of three bytes each, as Java does; the decoder also reads plain UTF-8 of
+four bytes.
 
 Specification: http://hessian.caucho.com/doc/hessian-serialization.html
 """
@@ -36,23 +36,22 @@ Value: TypeAlias = (
     bool | int | float | str | bytes | Sequence["Value"] | Mapping[str, "Value"] | None
 )
 
-#: Largest document that is read; the dearest ones cost some 0.2 µs a byte.
+#: Largest document; the slowest ones take about 0.2 µs per byte.
 DOCUMENT_BYTES_MAX: Final = 64 * limits.KIB
 DEPTH_MAX: Final = 16
-#: Values in one document, keys and chunks included. Bounds time and memory whatever the bytes say.
+#: Values in one document, keys and chunks included. Bounds time and memory for any input.
 ELEMENTS_MAX: Final = 8_192
 
 _INT_MIN: Final = -(2**31)
 _INT_MAX: Final = 2**31 - 1
 _LONG_MIN: Final = -(2**63)
 _LONG_MAX: Final = 2**63 - 1
-#: Units in a chunk of a long string, as Caucho's library writes it.
+#: UTF-16 units in a chunk of a long string, as in Caucho's library.
 _STRING_CHUNK: Final = 0x8000
 _BINARY_CHUNK: Final = 0xFFFF
 _CONTINUATION_BYTES: Final = bytes(range(0x80, 0xC0))
 _BELOW_FOUR_BYTE_LEADS: Final = bytes(range(0xF0))
-#: A surrogate pair, each half written like a character of its own. A lone half is left to the
-#: UTF-8 decoder, which refuses it.
+#: A surrogate pair, each half encoded like a character. The UTF-8 decoder refuses a lone half.
 _PAIR: Final = re.compile(rb"\xed[\xa0-\xaf][\x80-\xbf]\xed[\xb0-\xbf][\x80-\xbf]")
 _U16: Final = struct.Struct(">H")
 _I32: Final = struct.Struct(">i")
@@ -61,7 +60,7 @@ _F64: Final = struct.Struct(">d")
 
 
 class Long(int):
-    """An integer that is written as a Hessian long even if an int would hold it.
+    """An integer that is written as a Hessian long, also if it fits into an int.
 
     A reader in Java then gets a ``Long`` for a field whatever its value.
     """
@@ -74,8 +73,8 @@ def encode(value: Value) -> bytes:
     """Return ``value`` as one Hessian 2 value.
 
     Raises:
-        InvalidArgument: A type, an integer beyond 64 bits, a lone surrogate, a key that is no
-            string, or a nesting deeper than ``DEPTH_MAX``, none of which can be encoded.
+        InvalidArgument: The value has an unsupported type, an integer beyond 64 bits, a lone
+            surrogate, a key that is not a string, or nesting deeper than ``DEPTH_MAX``.
     """
     out = bytearray()
     try:
@@ -228,10 +227,10 @@ def decode(
     depth_max: int = DEPTH_MAX,
     elements_max: int = ELEMENTS_MAX,
 ) -> Value:
-    """Return the one value that ``data`` holds.
+    """Return the one value in ``data``.
 
     Raises:
-        ProtocolError: The bytes are no such value, hold a refused kind, or exceed a bound.
+        ProtocolError: The bytes are not one value, have a refused kind, or exceed a bound.
     """
     if len(data) > bytes_max:
         raise ProtocolError(f"Hessian document of {len(data)} bytes; at most {bytes_max} are read")
@@ -251,7 +250,7 @@ def decode(
 
 
 class _Decoder:
-    """One pass over one document. ``position`` is that of the next byte to read."""
+    """One pass over one document. ``position`` is the position of the next byte to read."""
 
     __slots__ = ("_data", "_depth_max", "_elements_left", "_elements_max", "_types", "position")
 
@@ -264,7 +263,7 @@ class _Decoder:
         self.position = 0
 
     def value(self, depth: int) -> Value:
-        """Read one value that lies ``depth`` containers deep."""
+        """Read one value inside ``depth`` containers."""
         self._count()
         code = self._data[self.position]
         self.position += 1
@@ -342,13 +341,13 @@ class _Decoder:
         return self._text(b"".join(chunks))
 
     def _units(self, count: int) -> bytes:
-        """Read as many bytes as hold ``count`` UTF-16 units."""
+        """Read the bytes of ``count`` UTF-16 units."""
         start = self.position
         raw = self._raw(count)
         if raw.isascii():
             return raw
-        # A unit that is missing takes at least one byte more, so this never reads too far; in good
-        # text, where a unit takes at most three bytes, what is missing shrinks quickly.
+        # Each missing unit has at least one byte, so this never reads too far. In valid text a
+        # unit has at most three bytes, so the number of missing units shrinks quickly.
         found = _unit_count(raw)
         while found < count and self.position - start < 3 * count:
             found += _unit_count(self._raw(count - found))
@@ -425,7 +424,7 @@ class _Decoder:
 
     # Helpers
     def _count(self) -> None:
-        """Count a value, or a chunk of one: work that a few bytes of input ask for."""
+        """Count a value or a chunk against the bound: a few bytes of input can cause much work."""
         self._elements_left -= 1
         if self._elements_left < 0:
             raise ProtocolError(f"Hessian document of more than {self._elements_max} values")
@@ -435,7 +434,7 @@ class _Decoder:
             raise ProtocolError(f"Hessian value is nested deeper than {self._depth_max}")
 
     def _type(self) -> None:
-        """Read over the name of a type, or the number of one named before."""
+        """Skip the name of a type, or the number of a type that was named before."""
         code = self._byte()
         if _READERS[code] is _Decoder.string:
             self.string(code, 0)
@@ -444,7 +443,7 @@ class _Decoder:
         self.position -= 1
         number = self._integer("a type")
         if not 0 <= number < self._types:
-            raise ProtocolError(f"type {number} of a Hessian value; {self._types} were named")
+            raise ProtocolError(f"type {number} of a Hessian value; only {self._types} were named")
 
     def _integer(self, what: str) -> int:
         code = self._byte()
@@ -468,19 +467,19 @@ class _Decoder:
         raw = self._data[start : start + size]
         if len(raw) != size:
             raise ProtocolError(
-                f"Hessian value ends early: {size} bytes wanted at byte {start}, {len(raw)} there"
+                f"Hessian value ends early: {size} bytes needed at byte {start}, {len(raw)} left"
             )
         self.position = start + size
         return raw
 
     def _unexpected(self, code: int, wanted: str) -> ProtocolError:
         return ProtocolError(
-            f"Hessian code 0x{code:02x} at byte {self.position - 1} where {wanted} must be"
+            f"Hessian code 0x{code:02x} at byte {self.position - 1}, expected {wanted}"
         )
 
 
 def _joined_pair(pair: re.Match[bytes]) -> bytes:
-    """Return the character that two surrogates of three bytes make, in four bytes of UTF-8."""
+    """Return the character of two surrogates of three bytes each, as four bytes of UTF-8."""
     _, high_1, high_2, _, low_1, low_2 = pair[0]
     high = (high_1 & 0x0F) << 6 | high_2 & 0x3F
     low = (low_1 & 0x0F) << 6 | low_2 & 0x3F
@@ -488,7 +487,7 @@ def _joined_pair(pair: re.Match[bytes]) -> bytes:
 
 
 def _missing_bytes(raw: bytes) -> int:
-    """Return how many bytes the last character of ``raw`` misses; what follows is not text."""
+    """Return how many bytes of the last character are missing in ``raw``."""
     for back in range(1, min(4, len(raw)) + 1):
         byte = raw[-back]
         if byte < 0x80:
@@ -499,7 +498,7 @@ def _missing_bytes(raw: bytes) -> int:
 
 
 def _unit_count(raw: bytes) -> int:
-    """Return how many UTF-16 units begin in ``raw``; a four-byte character makes two."""
+    """Return how many UTF-16 units begin in ``raw``; a four-byte character has two."""
     leads = raw.translate(None, _CONTINUATION_BYTES)
     return len(leads) + len(leads.translate(None, _BELOW_FOUR_BYTE_LEADS))
 
@@ -508,7 +507,7 @@ _Reader: TypeAlias = Callable[[_Decoder, int, int], Value]
 
 
 def _reader_table() -> tuple[_Reader, ...]:
-    """Return the reader of every first byte; what is not named is refused."""
+    """Return the reader of every first byte; bytes without one are refused."""
     table: list[_Reader] = [_Decoder.refused] * 256
     ranges: list[tuple[int, int, _Reader]] = [
         (0x00, 0x1F, _Decoder.string),

@@ -35,10 +35,10 @@ def encode(message: Message) -> bytes:
 
 
 def decode(cls: type[_M], data: bytes) -> _M:
-    """Return the ``cls`` that the Hessian 2 map ``data`` holds.
+    """Return the ``cls`` in the Hessian 2 map ``data``.
 
     Raises:
-        ProtocolError: The bytes are no such map, or a field has another type or range.
+        ProtocolError: The bytes are not such a map, or a field has another type or range.
     """
     value = hessian.decode(data)
     if not isinstance(value, Mapping):
@@ -97,7 +97,8 @@ def _fill(message: Message, entries: Mapping[str, Value]) -> None:
 def _fields(cls: type[Message]) -> dict[str, FieldDescriptor]:
     """Return name → field.
 
-    Not protobuf's ``fields_by_name``: written in C, that one reads a name only up to a zero byte.
+    It does not use protobuf's ``fields_by_name``, which is written in C and reads a name only up to
+    a zero byte.
     """
     known = _FIELDS.get(cls)
     if known is None:
@@ -146,7 +147,7 @@ def _from_integer(field: FieldDescriptor, value: Value) -> int:
 
 
 def _map_value(field: FieldDescriptor) -> FieldDescriptor | None:
-    """Return the field of the values if ``field`` is a map, which protobuf keeps as entries."""
+    """Return the field of the values if ``field`` is a map, which protobuf stores as entries."""
     entry = field.message_type
     if entry is None or not entry.GetOptions().map_entry:
         return None

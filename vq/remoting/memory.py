@@ -1,15 +1,14 @@
 """A network without sockets: the twin of ``TcpNetwork``, for tests and simulations.
 
 Connections are ordered streams of bytes between asyncio protocols, delivered by timers of the
-running loop; on a loop with virtual time, and with a seeded generator, a run repeats exactly. It
-simulates on request what real networks do: latency, chunks cut at odd places, cuts that hold bytes
-back until they heal (as TCP's resending does), and hosts that die.
+running loop. On a loop with virtual time and with a seeded generator, a run repeats exactly. On
+request it simulates latency, chunks of any size, cuts that hold bytes back until they heal (like
+TCP's resending), and hosts that die.
 
-Everything happens on one event loop; nothing here is thread-safe but ``open_stream`` and what it
-returns, for threads beside the loop. Each end calls its protocol in
-the context in which the end was made (of ``connect``, or of ``listen``), as with sockets; what is
-under way belongs to the network's own context. So a simulation can stop one process and not its
-peers.
+All of it runs on one event loop; only ``open_stream`` and its streams may be used by other threads.
+Each end calls its protocol in the context in which the end was made (of ``connect``, or of
+``listen``), as with sockets. Bytes under way belong to the network's own context. So a simulation
+can stop one process and not its peers.
 """
 
 import asyncio
@@ -28,20 +27,20 @@ from vq.remoting.transport import seconds_left
 
 P = TypeVar("P", bound=asyncio.Protocol)
 
-#: Largest piece that one ``data_received`` gets, as with sockets.
+#: Largest chunk of one ``data_received``, as with sockets.
 CHUNK_BYTES_MAX: Final = 256 * limits.KIB
 _FIRST_FREE_PORT: Final = 49_152
 _EOF: Final = b""
 
 
 class MemoryNetwork:
-    """All hosts and the links between them. Itself a ``Network``, for the host ``local_host``.
+    """All hosts and the links between them. It is also the ``Network`` of host ``local_host``.
 
     Args:
-        latency_s: Time a byte takes from one host to another, >= 0.
-        jitter_s: Up to this much more, drawn for every write; order is kept all the same.
-        rng: Where the jitter and the places of cuts come from; None: no jitter, no cuts.
-        local_host: The host that connections made by ``connect`` come from.
+        latency_s: Time of a byte from one host to another, >= 0.
+        jitter_s: The most that a write takes longer, drawn for each; the order is kept.
+        rng: Draws the jitter and the sizes of chunks; None: no jitter, whole chunks.
+        local_host: The host from which ``connect`` connects.
     """
 
     def __init__(
@@ -71,9 +70,11 @@ class MemoryNetwork:
         *,
         on_full: Callable[[], None] | None = None,
     ) -> "MemoryListener":
-        """See ``Network.listen``; the host may be any name that one can have."""
+        """See ``Network.listen``; the host may be any valid name."""
         if not is_host(address.host):
-            raise AddressUnavailable(f"cannot listen on {address}: no host has such a name")
+            raise AddressUnavailable(
+                f"cannot listen on {address}: the name is not valid for a host"
+            )
         if not address.port:
             address = Address(address.host, self._free_port(address.host))
         if address in self._listeners:
@@ -91,15 +92,15 @@ class MemoryNetwork:
     async def connect_from(
         self, host: str, address: Address, protocol_factory: Callable[[], P]
     ) -> tuple[asyncio.Transport, P]:
-        """Connect as ``host``; waits while the way there or back is cut.
+        """Connect as ``host``; wait while the network is cut in either direction.
 
         Raises:
-            Unreachable: Nobody listens at ``address``.
+            Unreachable: No process listens at ``address``.
         """
         await self._travel(host, address.host)
         listener = self._listeners.get(address)
         while listener is not None and listener.full and not listener.closed:
-            await listener.wait_for_room()
+            await listener.wait_for_change()
         await self._travel(address.host, host)
         if listener is None or listener.closed:
             raise Unreachable(f"cannot connect to {address}: nobody listens there")
@@ -110,7 +111,7 @@ class MemoryNetwork:
         for transport in (server, client):
             self._transports[transport] = None
         server.accept(listener.protocol_factory)
-        await asyncio.sleep(0)  # the listener comes first, unless its process stands still
+        await asyncio.sleep(0)  # the listener runs first, unless its process is stopped
         if client.is_closing():
             raise Unreachable(f"cannot connect to {address}: its host was killed")
         protocol = protocol_factory()
@@ -146,18 +147,18 @@ class MemoryNetwork:
 
     # Faults -----------------------------------------------------------------------------------
     def cut(self, a: str, b: str) -> None:
-        """Hold back everything between two hosts, in both directions, until ``heal``."""
+        """Hold back all bytes between two hosts, in both directions, until ``heal``."""
         self.cut_one_way(a, b)
         self.cut_one_way(b, a)
 
     def cut_one_way(self, source: str, target: str) -> None:
-        """Hold back everything from ``source`` to ``target`` until ``heal``."""
+        """Hold back all bytes from ``source`` to ``target`` until ``heal``."""
         self._cuts.add((source, target))
 
     def heal(self, a: str | None = None, b: str | None = None) -> None:
-        """End the cuts between two hosts, or without arguments all of them.
+        """End the cuts between two hosts, or without arguments all cuts.
 
-        What was held back is delivered, in order.
+        The bytes that were held back are delivered in order.
         """
         if a is None or b is None:
             self._cuts.clear()
@@ -168,7 +169,7 @@ class MemoryNetwork:
             self.send_later(source, target, deliver)
 
     def kill(self, host: str) -> None:
-        """Let ``host`` die: its listeners and connections are gone at once.
+        """Kill ``host``: its listeners and connections end at once.
 
         Its own protocols get ``connection_lost``; the other ends see a reset after the latency.
         """
@@ -178,20 +179,20 @@ class MemoryNetwork:
         self.reset_connections(host)
 
     def reset_connections(self, host: str) -> None:
-        """End every connection of ``host`` as when it dies; it lives on and may connect again."""
+        """End every connection of ``host`` as ``kill`` does; the host may connect again."""
         for transport in list(self._transports):
             if transport.local.host == host:
                 transport.reset()
 
     @property
     def connections(self) -> int:
-        """How many connections have an open end."""
+        """The number of connections with an open end."""
         pairs = {frozenset((end.local, end.remote)) for end in self._transports}
         return len(pairs)
 
     # For listeners and transports -------------------------------------------------------------
     def send_later(self, source: str, target: str, deliver: Callable[[], None]) -> None:
-        """Call ``deliver`` when something sent now arrives; keeps it while the way is cut."""
+        """Call ``deliver`` when bytes sent now arrive; hold it back while the network is cut."""
 
         def arrive() -> None:
             if (source, target) in self._cuts:
@@ -219,7 +220,7 @@ class MemoryNetwork:
             del self._listeners[listener.address]
 
     def forget_transport(self, transport: "MemoryTransport") -> None:
-        """Note that an end of a connection is gone."""
+        """Forget a closed end of a connection."""
         self._transports.pop(transport, None)
 
     async def _travel(self, source: str, target: str) -> None:
@@ -241,7 +242,7 @@ class MemoryNetwork:
 
 
 class MemoryHost:
-    """The ``Network`` of one host; made by ``MemoryNetwork.at``."""
+    """The ``Network`` of one host; ``MemoryNetwork.at`` makes it."""
 
     def __init__(self, network: MemoryNetwork, host: str) -> None:
         self._network = network
@@ -254,7 +255,7 @@ class MemoryHost:
         *,
         on_full: Callable[[], None] | None = None,
     ) -> "MemoryListener":
-        """See ``Network.listen``; always on this host, whatever host the address names."""
+        """See ``Network.listen``; it listens on this host, whatever the address names."""
         return await self._network.listen(
             Address(self._host, address.port), protocol_factory, on_full=on_full
         )
@@ -271,7 +272,7 @@ class MemoryHost:
 
 
 class MemoryStream(asyncio.Protocol):
-    """A connection for a thread that waits; made by ``MemoryNetwork.open_stream``."""
+    """A blocking connection; ``MemoryNetwork.open_stream`` makes it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -321,7 +322,7 @@ class MemoryStream(asyncio.Protocol):
 
 
 class MemoryListener:
-    """An address that takes connections; made by ``MemoryNetwork.listen``."""
+    """A listening address; ``MemoryNetwork.listen`` makes it."""
 
     def __init__(
         self,
@@ -333,7 +334,7 @@ class MemoryListener:
         self._network = network
         self._address = address
         self._on_full = on_full
-        self._room = asyncio.Event()
+        self._changed = asyncio.Event()
         self.protocol_factory = protocol_factory
         self.context = contextvars.copy_context()
         self.loop = asyncio.get_running_loop()
@@ -351,21 +352,21 @@ class MemoryListener:
         return "new connections wait: no file descriptor left" if self.full else ""
 
     def set_full(self, full: bool) -> None:
-        """Simulate a process without file descriptors for new connections, or end that."""
+        """Simulate that the process has no descriptors for new connections, or has some again."""
         self.full = full
-        self._room.set()
-        self._room = asyncio.Event()
+        self._changed.set()
+        self._changed = asyncio.Event()
 
-    async def wait_for_room(self) -> None:
-        """Return when something changed."""
+    async def wait_for_change(self) -> None:
+        """Wait for a change of ``full`` or ``closed``."""
         if self._on_full is not None:
             self._on_full()
-        await self._room.wait()
+        await self._changed.wait()
 
     def close(self) -> None:
         """See ``Listener.close``."""
         self.closed = True
-        self._room.set()
+        self._changed.set()
         self._network.forget_listener(self)
 
     async def wait_closed(self) -> None:
@@ -376,8 +377,8 @@ class MemoryListener:
 class MemoryTransport(asyncio.Transport):
     """One end of a connection.
 
-    Bytes lie in ``_outgoing`` of the sender until the receiver's protocol takes them; so a
-    receiver that pauses reading makes the sender's write buffer grow, as with full sockets.
+    Bytes stay in ``_outgoing`` of the sender until the receiver's protocol gets them. So if the
+    receiver pauses reading, the sender's write buffer grows, as with full sockets.
     """
 
     peer: "MemoryTransport"
@@ -446,7 +447,7 @@ class MemoryTransport(asyncio.Transport):
             self._deliver_soon()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """See asyncio. The bytes are copied; those for an end that is gone are dropped."""
+        """See asyncio. The bytes are copied; bytes for a closed end are dropped."""
         if self._protocol is None:
             raise RuntimeError("cannot write after connection_lost")
         if self._closing:
@@ -457,7 +458,7 @@ class MemoryTransport(asyncio.Transport):
             self._send(bytes(data))
 
     def writelines(self, list_of_data: Any) -> None:
-        """See asyncio. Travels as one write."""
+        """See asyncio. The list is sent as one write."""
         self.write(b"".join(list_of_data))
 
     def can_write_eof(self) -> bool:
@@ -489,21 +490,21 @@ class MemoryTransport(asyncio.Transport):
         self._low, self._high = low, high
 
     def close(self) -> None:
-        """See asyncio: what was written is still delivered, then the peer sees the end."""
+        """See asyncio: written bytes are still delivered, then the peer gets the end."""
         if not self._closing:
             if not self._eof_sent:
                 self._send(_EOF)
             self._lose(None)
 
     def abort(self) -> None:
-        """See asyncio: what has not arrived yet is dropped, then the peer sees the end."""
+        """See asyncio: bytes under way are dropped, then the peer gets the end."""
         if not self._lost:
             self._drop_outgoing()
             self._send(_EOF)
             self._lose(None)
 
     def reset(self) -> None:
-        """End both ends at once, the other one with ``ConnectionResetError``."""
+        """Close both ends at once, the other one with ``ConnectionResetError``."""
         if self._lost:
             return
         self._drop_outgoing()
@@ -519,7 +520,7 @@ class MemoryTransport(asyncio.Transport):
         self._maybe_pause_writing()
 
     def _arrive(self) -> None:
-        """Hand the oldest write to the peer: whichever timer fires first, order is kept."""
+        """Pass the oldest write to the peer; any timer may fire first, the order is kept."""
         if not self._outgoing:
             return  # dropped meanwhile
         data = self._outgoing.popleft()
@@ -533,7 +534,7 @@ class MemoryTransport(asyncio.Transport):
             self._loop.call_soon(self._deliver, context=self._context)
 
     def _deliver(self) -> None:
-        """Give the protocol one chunk, or the end; more of it in the next turn of the loop."""
+        """Give the protocol one chunk or the end; the next chunk follows in the next iteration."""
         self._delivering = False
         if self._closing or not self._reading or not self._arrived:
             return
@@ -559,7 +560,7 @@ class MemoryTransport(asyncio.Transport):
         self._deliver_soon()
 
     def _next_chunk(self) -> bytes:
-        """Return the next bytes that arrived; writes may come together, or in pieces."""
+        """Return the next chunk of arrived bytes: several writes, or a part of one."""
         pieces = []
         size = 0
         while self._arrived and self._arrived[0] != _EOF and size < CHUNK_BYTES_MAX:
@@ -599,9 +600,9 @@ class MemoryTransport(asyncio.Transport):
         self._closing = self._lost = True
         self._arrived.clear()
         self._network.forget_transport(self)
-        self._loop.call_soon(self._tell_lost, error, context=self._context)
+        self._loop.call_soon(self._report_lost, error, context=self._context)
 
-    def _tell_lost(self, error: Exception | None) -> None:
+    def _report_lost(self, error: Exception | None) -> None:
         protocol, self._protocol = self._protocol, None
         if protocol is not None:
             protocol.connection_lost(error)

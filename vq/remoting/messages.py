@@ -1,8 +1,8 @@
-"""Headers: which message a command carries, and its two encodings.
+"""Headers: the message of each command, and its two encodings.
 
-Protobuf is the default; with the HESSIAN flag the header is a Hessian 2 map with the same field
-names as in ``wire.proto`` (``vq.remoting.hessian_messages``). A reply is encoded as its request
-was. Not in here: bodies.
+Protobuf is the default. With the HESSIAN flag the header is a Hessian 2 map with the field names of
+``wire.proto`` (``vq.remoting.hessian_messages``). A reply has the encoding of its request. Bodies
+are not handled here.
 """
 
 from collections.abc import Mapping
@@ -53,7 +53,7 @@ MESSAGES: Final[Mapping[int, Pair]] = {
 _REQUEST_CLASS: Final = {int(command): pair.request for command, pair in MESSAGES.items()}
 _RESPONSE_CLASS: Final = {int(command): pair.response for command, pair in MESSAGES.items()}
 
-#: Bounds of an ``Error`` header; what is longer is cut, since an error must always fit.
+#: Bounds of an ``Error`` header; longer texts are cut, because an error must always fit.
 ERROR_TEXT_CHARS_MAX: Final = 1_000
 ERROR_DETAILS_MAX: Final = 16
 ERROR_KEY_CHARS_MAX: Final = 64
@@ -65,13 +65,13 @@ def encode_header(command: int, message: Header, flags: int = 0) -> bytes:
     """Return the header bytes of a request or a good response of ``command``.
 
     Raises:
-        InvalidArgument: ``message`` is not one of this command's two.
+        InvalidArgument: ``message`` is neither of this command's two messages.
     """
     pair = MESSAGES[command]
     if type(message) not in pair:
         raise InvalidArgument(
-            f"{type(message).__name__} is no header of {Command(command).name}: "
-            f"it has {pair.request.__name__} and {pair.response.__name__}"
+            f"{type(message).__name__} is not a header of {Command(command).name}, "
+            f"which has {pair.request.__name__} and {pair.response.__name__}"
         )
     if flags & FLAG_HESSIAN:
         return hessian_messages.encode(message)
@@ -83,13 +83,13 @@ def decode_request(command: int, header: bytes, flags: int) -> Header:
 
     Raises:
         UnknownCommand: There is no such command.
-        InvalidRequest: The header is no such message, or a flag is unknown.
+        InvalidRequest: The header is not valid, or a flag is unknown.
     """
     cls = _REQUEST_CLASS.get(command)
     if cls is None:
         raise UnknownCommand(f"command {command} is unknown; known are {_known_commands()}")
     if flags & ~FLAGS_KNOWN:
-        raise InvalidRequest(f"flags {flags:#04x} hold bits that version 1 does not know")
+        raise InvalidRequest(f"flags {flags:#04x} have bits that version 1 does not know")
     try:
         return _decode(cls, header, flags)
     except ProtocolError as error:
@@ -100,7 +100,7 @@ def decode_response(command: int, header: bytes, flags: int) -> Header:
     """Return the response message of ``command``, for a frame whose status is 0.
 
     Raises:
-        ProtocolError: There is no such command, or the header is no such message.
+        ProtocolError: There is no such command, or the header is not valid.
     """
     cls = _RESPONSE_CLASS.get(command)
     if cls is None:
@@ -109,7 +109,7 @@ def decode_response(command: int, header: bytes, flags: int) -> Header:
 
 
 def status_of(error: VqError) -> int:
-    """Return the wire status for ``error``; without one, that of a bug or of a bad request."""
+    """Return the wire status of ``error``; for a class without one, a general status."""
     if error.status is not None:
         return error.status
     if isinstance(error, InvalidArgument):
@@ -118,7 +118,7 @@ def status_of(error: VqError) -> int:
 
 
 def encode_error(error: VqError, flags: int = 0) -> tuple[int, bytes]:
-    """Return status and header bytes of an error reply; never too large for a frame."""
+    """Return the status and header bytes of an error reply; they always fit into a frame."""
     message = wire.Error()
     _describe(error, message)
     if flags & FLAG_HESSIAN:
@@ -127,7 +127,7 @@ def encode_error(error: VqError, flags: int = 0) -> tuple[int, bytes]:
 
 
 def describe_error(error: VqError, result: wire.FetchResult) -> None:
-    """Put ``error`` into ``result``; never too large for a frame."""
+    """Put ``error`` into ``result``; it always fits into a frame."""
     result.status = status_of(error)
     _describe(error, result)
 
@@ -152,7 +152,7 @@ def decode_error(status: int, header: bytes, flags: int) -> VqError:
     """Return the error in a reply with ``status`` != 0; the caller may raise it.
 
     Raises:
-        ProtocolError: The header is no ``Error``.
+        ProtocolError: The header is not an ``Error``.
     """
     message = _decode(wire.Error, header, flags)
     details: dict[str, int | str] = {**message.numbers, **message.texts}
@@ -163,7 +163,7 @@ def decode_reply(frame: Frame) -> Header:
     """Return the response message of a reply.
 
     Raises:
-        VqError: What the broker answered instead.
+        VqError: The broker's error.
         ProtocolError: The header is invalid.
     """
     if frame.status != STATUS_OK:
@@ -177,7 +177,7 @@ def _decode(cls: type[_M], header: bytes, flags: int) -> _M:
     try:
         return cls.FromString(header)
     except DecodeError as error:
-        raise ProtocolError(f"{len(header)} bytes are no {cls.__name__}: {error}") from error
+        raise ProtocolError(f"{len(header)} bytes are not a {cls.__name__}: {error}") from error
 
 
 def _known_commands() -> str:

@@ -1,7 +1,7 @@
-"""The port to the network, and TCP behind it. The only module of vq that opens sockets.
+"""The port to the network, and its TCP implementation. Only this module of vq opens sockets.
 
-Protocols and transports are those of asyncio, so the loop (uvloop or another) is chosen by whoever
-runs it. ``vq.remoting.memory`` holds the twin without sockets; one contract suite covers both.
+It uses asyncio's protocols and transports, so it works on any loop (uvloop or another).
+``vq.remoting.memory`` is the twin without sockets; one contract suite covers both.
 """
 
 import asyncio
@@ -28,15 +28,15 @@ P = TypeVar("P", bound=asyncio.Protocol)
 
 #: Connections accepted in one loop iteration.
 ACCEPTS_PER_TURN: Final = 16
-#: How long no connection is accepted after the process ran out of descriptors or kernel memory.
+#: How long the listener pauses after the process ran out of descriptors or kernel memory.
 ACCEPT_PAUSE_S: Final = 0.5
 #: Descriptors kept free of connections, for files: an eighth of the limit, at most so many.
 DESCRIPTORS_KEPT_MAX: Final = 512
-#: Connections that the kernel holds for a listener until they are accepted; it lowers the number to
-#: ``net.core.somaxconn``. The kernel of a client that finds no place tries again after 1 s.
+#: Connections that the kernel holds for a listener until they are accepted; the kernel lowers this
+#: to ``net.core.somaxconn``. If the backlog is full, the client's kernel tries again after 1 s.
 LISTEN_BACKLOG: Final = 4096
 _RECEIVE_BYTES: Final = 64 * limits.KIB
-#: Writes queue up to this many bytes before the protocol is told to pause.
+#: With more bytes than this in the write buffer, the protocol must pause writing.
 WRITE_BUFFER_HIGH_BYTES: Final = limits.MIB
 
 
@@ -50,7 +50,7 @@ class Listener(Protocol):
 
     @property
     def trouble(self) -> str:
-        """Why it accepts no connections now; empty if it does."""
+        """Why it does not accept connections now; empty if it does."""
         ...
 
     def close(self) -> None:
@@ -58,43 +58,44 @@ class Listener(Protocol):
         ...
 
     async def wait_closed(self) -> None:
-        """Return once the address is free again."""
+        """Wait until the address is free again."""
         ...
 
 
 class BlockingStream(Protocol):
-    """A connection for threads that wait; used by one at a time. Deadlines: ``time.monotonic``."""
+    """A blocking connection, used by one thread at a time. Deadlines: ``time.monotonic``."""
 
     def send(self, data: bytes, deadline: float) -> None:
-        """Hand all of ``data`` to the network.
+        """Pass all of ``data`` to the network.
 
         Raises:
-            OSError: The connection ended, or the time (``TimeoutError``); part of it may be sent.
+            OSError: The connection ended, or the deadline passed (``TimeoutError``); a part may
+                have been sent.
         """
         ...
 
     def receive(self, deadline: float) -> bytes:
-        """Wait for the next bytes and return them; none: the peer has ended the connection.
+        """Wait for the next bytes and return them; b"": the peer has closed the connection.
 
         Raises:
-            OSError: The connection ended, or the time (``TimeoutError``).
+            OSError: The connection ended, or the deadline passed (``TimeoutError``).
         """
         ...
 
     def interrupt(self) -> None:
-        """Have another thread's ``send`` or ``receive`` end soon; any thread."""
+        """Make another thread's ``send`` or ``receive`` end soon; any thread."""
         ...
 
     def close(self) -> None:
-        """End the connection; only when no other thread uses it."""
+        """Close the connection; no other thread may use it now."""
         ...
 
 
 class Network(Protocol):
-    """Makes connections. Call it on the running loop, except ``open_stream``.
+    """Opens connections. Call it on the running loop, except ``open_stream``.
 
-    Between ``close`` and ``connection_lost`` a transport drops what is written; after
-    ``connection_lost`` nothing may be written (uvloop and the twin raise ``RuntimeError``).
+    Between ``close`` and ``connection_lost`` a transport drops writes. After ``connection_lost`` no
+    write is allowed (uvloop and the twin raise ``RuntimeError``).
     """
 
     async def listen(
@@ -104,42 +105,43 @@ class Network(Protocol):
         *,
         on_full: Callable[[], None] | None = None,
     ) -> Listener:
-        """Accept connections at ``address``; port 0 means any free one.
+        """Accept connections at ``address``; port 0 means any free port.
 
         While the process has no free file descriptor, connections wait in the backlog, and the
         listener checks again every ``ACCEPT_PAUSE_S``.
 
         Args:
-            address: Where.
+            address: The address to listen on.
             protocol_factory: Makes the protocol of each connection.
-            on_full: Called each time no descriptor is free; it may close connections.
+            on_full: Called at each check that finds no free descriptor; it may close connections.
 
         Raises:
-            AddressUnavailable: It is taken, not this machine's, or not permitted.
+            AddressUnavailable: The address is in use, is not of this machine, or is not permitted.
         """
         ...
 
     async def connect(
         self, address: Address, protocol_factory: Callable[[], P]
     ) -> tuple[asyncio.Transport, P]:
-        """Return a connection to ``address``; ``connection_made`` was called.
+        """Return a connection to ``address`` after its ``connection_made``.
 
-        Has no deadline of its own: wrap it in ``asyncio.timeout``.
+        It has no deadline: wrap it in ``asyncio.timeout``.
 
         Raises:
-            Unreachable: Nobody listens there or the way is cut; nothing was sent.
+            Unreachable: No process listens there, or the network is cut; nothing was sent.
         """
         ...
 
     def open_stream(self, address: Address, deadline: float) -> BlockingStream:
-        """Return a connection for a thread that waits; any thread but the loop's.
+        """Return a blocking connection; any thread but the loop's.
 
         Args:
-            address: Where to.
-            deadline: ``time.monotonic`` by which it is there.
+            address: The address to connect to.
+            deadline: The bound of connecting, as ``time.monotonic``.
 
         Raises:
-            Unreachable: Nobody listens there, the way is cut, or the time is up; nothing was sent.
+            Unreachable: No process listens there, the network is cut, or the deadline passed;
+                nothing was sent.
         """
         ...
 
@@ -148,8 +150,8 @@ class TcpNetwork:
     """TCP, with TLS where contexts are given.
 
     Args:
-        server_ssl: For connections taken by ``listen``; None: plain TCP.
-        client_ssl: For connections made by ``connect``; None: plain TCP.
+        server_ssl: For connections that ``listen`` accepts; None: plain TCP.
+        client_ssl: For connections that ``connect`` opens; None: plain TCP.
     """
 
     def __init__(
@@ -170,7 +172,9 @@ class TcpNetwork:
     ) -> "TcpListener":
         """See ``Network.listen``."""
         if not is_host(address.host):
-            raise AddressUnavailable(f"cannot listen on {address}: no host has such a name")
+            raise AddressUnavailable(
+                f"cannot listen on {address}: the name is not valid for a host"
+            )
         try:
             sockets = await _bind(address)
         except OSError as error:
@@ -183,7 +187,7 @@ class TcpNetwork:
     ) -> tuple[asyncio.Transport, P]:
         """See ``Network.connect``."""
         if not is_host(address.host):
-            raise Unreachable(f"cannot connect to {address}: no host has such a name")
+            raise Unreachable(f"cannot connect to {address}: the name is not valid for a host")
         loop = asyncio.get_running_loop()
         try:
             transport, protocol = await loop.create_connection(
@@ -197,7 +201,7 @@ class TcpNetwork:
     def open_stream(self, address: Address, deadline: float) -> "TcpStream":
         """See ``Network.open_stream``."""
         if not is_host(address.host):
-            raise Unreachable(f"cannot connect to {address}: no host has such a name")
+            raise Unreachable(f"cannot connect to {address}: the name is not valid for a host")
         try:
             sock = _connect(address, deadline)
             try:
@@ -215,7 +219,7 @@ class TcpNetwork:
 
 
 class TcpStream:
-    """A socket for a thread that waits; made by ``TcpNetwork.open_stream``."""
+    """A blocking socket; ``TcpNetwork.open_stream`` makes it."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -233,8 +237,8 @@ class TcpStream:
     def interrupt(self) -> None:
         """See ``BlockingStream.interrupt``.
 
-        Closing the socket here would free the number of a descriptor that a thread still reads
-        from.
+        It does not close the socket: another file could get the descriptor number while the thread
+        still reads from it.
         """
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -245,7 +249,7 @@ class TcpStream:
 
 
 def _connect(address: Address, deadline: float) -> socket.socket:
-    """Return a socket connected to the first address that takes it; all tries have one deadline."""
+    """Return a socket connected to the first address that accepts; one deadline for all tries."""
     failure: OSError | None = None
     for family, kind, protocol, _, resolved in _resolve(address, deadline):
         sock = socket.socket(family, kind, protocol)
@@ -260,11 +264,11 @@ def _connect(address: Address, deadline: float) -> socket.socket:
             raise
         else:
             return sock
-    raise failure or OSError("its name stands for no address")
+    raise failure or OSError("the name has no address")
 
 
 def _resolve(address: Address, deadline: float) -> list[Any]:
-    """Return what ``getaddrinfo`` says; the resolver has no time-out, so a thread asks it."""
+    """Return the result of ``getaddrinfo``, called in a thread: the resolver has no time-out."""
     host, port = address
     with contextlib.suppress(socket.gaierror):
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
@@ -296,10 +300,10 @@ def seconds_left(deadline: float) -> float:
 
 
 class TcpListener:
-    """A listening socket; made by ``TcpNetwork.listen``.
+    """A listening socket; ``TcpNetwork.listen`` makes it.
 
-    It calls ``accept`` itself: when the process is out of descriptors, asyncio's server retries at
-    once, and uvloop's closes the connection without an error.
+    It calls ``accept`` itself, because asyncio's server retries at once when the process is out of
+    descriptors, and uvloop's server closes the connection without an error.
     """
 
     def __init__(
@@ -344,7 +348,7 @@ class TcpListener:
         self._sockets = []
 
     async def wait_closed(self) -> None:
-        """See ``Listener.wait_closed``: ``close`` frees the address in the same turn."""
+        """See ``Listener.wait_closed``: ``close`` frees the address at once."""
         await asyncio.sleep(0)
 
     def _watch(self) -> None:
@@ -356,7 +360,7 @@ class TcpListener:
             self._loop.remove_reader(sock.fileno())
 
     def _accept(self, listening: socket.socket) -> None:
-        """Accept some of the waiting connections, so that open ones are served, too."""
+        """Accept some waiting connections; the bound keeps open connections served."""
         for _ in range(ACCEPTS_PER_TURN):
             try:
                 sock, _ = listening.accept()
@@ -376,7 +380,7 @@ class TcpListener:
     async def _start(self, sock: socket.socket) -> None:
         try:
             await self._loop.connect_accepted_socket(self._protocol_factory, sock, ssl=self._ssl)
-        except OSError as error:  # the peer has gone, or its TLS handshake failed
+        except OSError as error:  # the peer closed the connection, or its TLS handshake failed
             logger.info(
                 "connection ended before it was accepted", address=self._address, error=error
             )
@@ -386,7 +390,7 @@ class TcpListener:
             raise
 
     def _pause(self, why: str) -> None:
-        """Accept nothing for a while; the kernel holds new connections."""
+        """Pause accepting; the kernel holds new connections."""
         self._unwatch()
         trouble = f"new connections wait: {why}"
         if trouble != self._trouble:
@@ -401,8 +405,8 @@ class TcpListener:
         self._retry = self._loop.call_later(ACCEPT_PAUSE_S, self._look_again)
 
     def _look_again(self) -> None:
-        """Accept again if a descriptor is free; else call ``on_full`` and check again later."""
-        if not self._has_room():
+        """Accept again if a descriptor is free; otherwise call ``on_full`` and check later."""
+        if not self._has_free_descriptor():
             self._retry = self._loop.call_later(ACCEPT_PAUSE_S, self._look_again)
             if self._on_full is not None:
                 self._on_full()
@@ -412,7 +416,7 @@ class TcpListener:
         logger.info("accepting connections again", address=self._address)
         self._watch()
 
-    def _has_room(self) -> bool:
+    def _has_free_descriptor(self) -> bool:
         try:
             descriptor = os.dup(self._sockets[0].fileno())
         except OSError:
@@ -422,10 +426,10 @@ class TcpListener:
 
 
 def _descriptors_max() -> int:
-    """Return the descriptor number from which on no connection is accepted.
+    """Return the descriptor number at which the listener stops accepting.
 
-    The kernel gives the lowest free number, so the number tells how many are in use. Those above
-    are left to block files and directories: clients that are connected already need them.
+    The kernel assigns the lowest free number, so the number shows how many are in use. The numbers
+    above are reserved for block files and directories, which connected clients need.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
@@ -434,7 +438,7 @@ def _descriptors_max() -> int:
 
 
 async def _bind(address: Address) -> list[socket.socket]:
-    """Return listening sockets, one for each address that the host's name stands for."""
+    """Return listening sockets, one for each address of the host's name."""
     found = await asyncio.get_running_loop().getaddrinfo(
         address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
@@ -460,10 +464,10 @@ async def _bind(address: Address) -> list[socket.socket]:
 
 
 def tune(transport: asyncio.BaseTransport) -> None:
-    """Set what every vq connection wants; call it in ``connection_made``.
+    """Set the options of every vq connection; call it in ``connection_made``.
 
-    No Nagle delay, keepalive probes after 30 s of silence so that a half-open connection is
-    noticed, and a bound on what waits to be written. Does nothing to transports without a socket.
+    It disables Nagle's delay, sends keepalive probes after 30 s of silence to detect half-open
+    connections, and bounds the write buffer. The socket options need a transport with a socket.
     """
     # A cast, not isinstance: uvloop's transports do not inherit from asyncio's.
     cast("asyncio.WriteTransport", transport).set_write_buffer_limits(high=WRITE_BUFFER_HIGH_BYTES)
@@ -473,7 +477,7 @@ def tune(transport: asyncio.BaseTransport) -> None:
 
 
 def _tune_socket(sock: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # a socket that just ended, or not TCP
+    with contextlib.suppress(OSError):  # the connection just ended, or it is not TCP
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):

@@ -346,10 +346,10 @@ async def test_a_bug_met_by_one_that_waited_is_its_own(cluster, monkeypatch):
     client = await Client.connect(cluster.network, node.address)
     put = Channel.put
 
-    def broken(channel: Channel, session: Any, ticket: Any, header: Any, body: bytes) -> None:
+    def broken(channel: Channel, session: Any, request_id: Any, header: Any, body: bytes) -> None:
         if header.producer_id == 13:
             raise RuntimeError("by the test")
-        put(channel, session, ticket, header, body)
+        put(channel, session, request_id, header, body)
 
     monkeypatch.setattr(Channel, "put", broken)
     async with node._partitions.files(("t", 0)):

@@ -58,7 +58,9 @@ def _ack_before_fsync(patch: pytest.MonkeyPatch) -> None:
             acks, channel.acks = channel.acks, type(channel.acks)()
             for ack in acks:
                 ack.session.count_put_bytes(-ack.size)
-                channel._acknowledge(ack.session, ack.ticket, ack.offset, duplicate=ack.duplicate)
+                channel._acknowledge(
+                    ack.session, ack.request_id, ack.offset, duplicate=ack.duplicate
+                )
             flushing.synced_offset = synced
 
     patch.setattr(Storer, "mark", mark_and_settle)

@@ -40,8 +40,8 @@ class Peer:
     def count_put_bytes(self, change: int) -> None:
         self.put_bytes += change
 
-    def refuse(self, ticket: int, error: Exception) -> None:
-        self.refused.append((ticket, type(error)))
+    def refuse(self, request_id: int, error: Exception) -> None:
+        self.refused.append((request_id, type(error)))
 
     def end(self) -> None:
         for each in list(self.waiting):
@@ -69,14 +69,14 @@ class Board:
             None,
         )
 
-    def put(self, peer: Peer, ticket: int, _header: Any, body: bytes) -> None:
-        self.done.append((peer, ticket))
+    def put(self, peer: Peer, request_id: int, _header: Any, body: bytes) -> None:
+        self.done.append((peer, request_id))
         if body == b"bug":
             raise RuntimeError("a bug")
 
-    def send(self, peer: Peer, ticket: int, topic_id: str = "id", body: bytes = b"1") -> None:
+    def send(self, peer: Peer, request_id: int, topic_id: str = "id", body: bytes = b"1") -> None:
         header = wire.PutRequest(topic="t", partition=0, topic_id=topic_id)
-        self.dispatcher.put(peer, ticket, header, body)  # type: ignore[arg-type]
+        self.dispatcher.put(peer, request_id, header, body)  # type: ignore[arg-type]
 
     def appear(self) -> None:
         self.directory.channels[KEY] = self.channel

@@ -67,7 +67,7 @@ class Stream:
             if isinstance(event, Request):
                 self._broker.pings += 1
                 answer = PingResponse(wall_ms=self._broker.pings)
-                self._out += b"".join(map(bytes, self._server.reply(event.ticket, answer)))
+                self._out += b"".join(map(bytes, self._server.reply(event.request_id, answer)))
         self._out += b"".join(map(bytes, self._server.data_to_send()))
 
     def receive(self, deadline: float) -> bytes:

@@ -60,10 +60,10 @@ class Peer(asyncio.Protocol):
         self.gone = True
 
     def reply(self, request: Request, body: bytes = b"") -> None:
-        self.transport.writelines(self.connection.reply(request.ticket, PingResponse(), body))
+        self.transport.writelines(self.connection.reply(request.request_id, PingResponse(), body))
 
     def refuse(self, request: Request, error: VqError) -> None:
-        self.transport.writelines(self.connection.reply_error(request.ticket, error))
+        self.transport.writelines(self.connection.reply_error(request.request_id, error))
 
 
 class World:
@@ -274,7 +274,7 @@ async def test_answers_before_the_damage_count_and_the_rest_is_told_of_the_end(
             Command.PING, b"", b"", lambda frame, number=number: told.append((number, frame))
         )
     await until(lambda: len(world.peer.requests) == 3)
-    good = world.peer.connection.reply(world.peer.requests[1].ticket, PingResponse())
+    good = world.peer.connection.reply(world.peer.requests[1].request_id, PingResponse())
     world.peer.transport.write(b"".join([*map(bytes, good), garbage]))
     await until(lambda: len(told) == 3)
     assert [number for number, frame in told if frame is not None] == [1]
@@ -288,7 +288,7 @@ async def test_a_reply_for_another_command_leaves_nobody_waiting(world: World) -
     told: list[Frame | None] = []
     connection.send(Command.PING, b"", b"", told.append)
     await until(lambda: world.peer.requests)
-    number = world.peer.requests[0].ticket.correlation_id
+    number = world.peer.requests[0].request_id.correlation_id
     world.peer.transport.write(encode_frame(Command.GET, 0, number, 0, b""))
     await until(lambda: told == [None])
 
@@ -345,7 +345,7 @@ async def test_answers_that_came_together_are_all_told_whatever_one_raises(
     answers = [
         bytes(part)
         for request in world.peer.requests[:2]
-        for part in world.peer.connection.reply(request.ticket, PingResponse())
+        for part in world.peer.connection.reply(request.request_id, PingResponse())
     ]
     world.peer.transport.write(b"".join(answers))
     await until(lambda: len(told) == 1)

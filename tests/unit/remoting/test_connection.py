@@ -29,11 +29,11 @@ from vq.remoting.connection import (
     Opened,
     Reply,
     Request,
+    RequestId,
     ServerConnection,
     ServerIdentity,
     State,
     Step,
-    Ticket,
     negotiate,
 )
 from vq.remoting.format import CORRELATION_ID_MAX, FLAG_HESSIAN, PREFIX, Command
@@ -213,10 +213,10 @@ def test_after_hello_a_frame_has_the_larger_bound() -> None:
 def test_a_client_does_not_send_what_the_broker_would_refuse() -> None:
     """It knows the broker's bound from HELLO."""
     client, _ = opened(frame_bytes_max=10_000)
-    with pytest.raises(InvalidArgument, match="beyond 10000"):
+    with pytest.raises(InvalidArgument, match="exceeds 10000"):
         client.request(Command.PUT, b"", bytes(10_000))
     assert client.requests_in_flight == 0
-    with pytest.raises(InvalidArgument, match="beyond 4096"):
+    with pytest.raises(InvalidArgument, match="exceeds 4096"):
         ClientConnection().hello(credentials=bytes(5_000))
 
 
@@ -234,7 +234,7 @@ def test_requests_in_flight_are_bounded() -> None:
     assert isinstance(error, Busy)
     assert error.retriable
     assert isinstance(first, Request)
-    client.receive_data(joined(server.reply(first.ticket, wire.PingResponse())))
+    client.receive_data(joined(server.reply(first.request_id, wire.PingResponse())))
     assert (client.requests_in_flight, server.requests_in_flight) == (1, 1)
     client.request(Command.PING, PING)
     assert isinstance(second, Request)
@@ -253,8 +253,8 @@ def test_a_request_is_answered_in_its_own_encoding(flags: int) -> None:
     assert isinstance(request, Request)
     assert request.message == wire.PutRequest(topic="t")
     assert request.body == b"records"
-    assert request.ticket == Ticket(Command.PUT, number, flags)
-    answer = server.reply(request.ticket, wire.PutResponse(offset=88), b"more")
+    assert request.request_id == RequestId(Command.PUT, number, flags)
+    answer = server.reply(request.request_id, wire.PutResponse(offset=88), b"more")
     (reply,) = client.receive_data(joined(answer))
     assert isinstance(reply, Reply)
     assert (reply.context, reply.frame.flags, reply.frame.body) == ("mine", flags, b"more")
@@ -268,7 +268,9 @@ def test_a_refused_request_leaves_the_connection_open(flags: int) -> None:
     header = messages.encode_header(Command.PUT, wire.PutRequest(topic="t"), flags)
     (request,) = server.receive_data(joined(client.request(Command.PUT, header, flags=flags)[1]))
     assert isinstance(request, Request)
-    (reply,) = client.receive_data(joined(server.reply_error(request.ticket, BadChecksum("crc"))))
+    (reply,) = client.receive_data(
+        joined(server.reply_error(request.request_id, BadChecksum("crc")))
+    )
     assert isinstance(reply, Reply)
     with pytest.raises(BadChecksum, match="crc"):
         messages.decode_reply(reply.frame)
@@ -279,9 +281,12 @@ def test_replies_may_come_in_any_order() -> None:
     """Each finds its request."""
     client, server = opened()
     data = b"".join(joined(client.request(Command.PING, PING, context=n)[1]) for n in range(5))
-    tickets = [event.ticket for event in server.receive_data(data) if isinstance(event, Request)]
+    request_ids = [
+        event.request_id for event in server.receive_data(data) if isinstance(event, Request)
+    ]
     answers = b"".join(
-        joined(server.reply(ticket, wire.PingResponse())) for ticket in reversed(tickets)
+        joined(server.reply(request_id, wire.PingResponse()))
+        for request_id in reversed(request_ids)
     )
     contexts = [event.context for event in client.receive_data(answers) if isinstance(event, Reply)]
     assert contexts == [4, 3, 2, 1, 0]
@@ -295,7 +300,7 @@ def test_the_answer_to_hello_goes_first() -> None:
     opened_event, request = server.receive_data(HELLO + ping)
     assert isinstance(opened_event, Opened)
     assert isinstance(request, Request)
-    out = FrameParser().feed(joined(server.reply(request.ticket, wire.PingResponse())))
+    out = FrameParser().feed(joined(server.reply(request.request_id, wire.PingResponse())))
     assert [frame.command for frame in out] == [Command.HELLO, Command.PING]
     assert server.data_to_send() == []
 
@@ -305,11 +310,11 @@ def test_a_request_is_answered_once() -> None:
     client, server = opened()
     (request,) = server.receive_data(joined(client.request(Command.PING, PING)[1]))
     assert isinstance(request, Request)
-    assert server.reply(request.ticket, wire.PingResponse())
+    assert server.reply(request.request_id, wire.PingResponse())
     with pytest.raises(InvalidState, match="answered before"):
-        server.reply(request.ticket, wire.PingResponse())
+        server.reply(request.request_id, wire.PingResponse())
     with pytest.raises(InvalidState, match="answered before"):
-        server.reply_error(request.ticket, Busy())
+        server.reply_error(request.request_id, Busy())
 
 
 def test_an_answer_that_does_not_fit_can_still_be_refused() -> None:
@@ -317,9 +322,9 @@ def test_an_answer_that_does_not_fit_can_still_be_refused() -> None:
     client, server = opened()
     (request,) = server.receive_data(joined(client.request(Command.PING, PING)[1]))
     assert isinstance(request, Request)
-    with pytest.raises(InvalidArgument, match="beyond"):
-        server.reply(request.ticket, wire.PingResponse(), bytes(limits.FRAME_BYTES_MAX))
-    assert server.reply_error(request.ticket, Busy())
+    with pytest.raises(InvalidArgument, match="exceeds"):
+        server.reply(request.request_id, wire.PingResponse(), bytes(limits.FRAME_BYTES_MAX))
+    assert server.reply_error(request.request_id, Busy())
 
 
 def test_answers_for_an_ended_connection_go_nowhere() -> None:
@@ -328,8 +333,8 @@ def test_answers_for_an_ended_connection_go_nowhere() -> None:
     (request,) = server.receive_data(joined(client.request(Command.PING, PING)[1]))
     assert isinstance(request, Request)
     server.ended()
-    assert server.reply(request.ticket, wire.PingResponse()) == []
-    assert server.reply_error(request.ticket, Busy()) == []
+    assert server.reply(request.request_id, wire.PingResponse()) == []
+    assert server.reply_error(request.request_id, Busy()) == []
     assert server.requests_in_flight == 0
 
 
@@ -369,7 +374,7 @@ def test_reads_that_wait_leave_room_for_other_requests() -> None:
     assert server.receive_data(rude) == []
     assert isinstance(refusal(server), Busy)
     assert isinstance(events[1], Request)
-    client.receive_data(joined(server.reply(events[1].ticket, wire.FetchResponse())))
+    client.receive_data(joined(server.reply(events[1].request_id, wire.FetchResponse())))
     with pytest.raises(Busy, match="2 requests"):
         client.request(Command.PING, PING)
     again = joined(client.request(Command.GET, get)[1])
@@ -383,7 +388,7 @@ def test_a_body_may_come_in_parts() -> None:
     (request,) = server.receive_data(joined(buffers))
     assert isinstance(request, Request)
     part = memoryview(b"abc")
-    answer = server.reply_parts(request.ticket, wire.FetchResponse(), [part, b"", b"de"])
+    answer = server.reply_parts(request.request_id, wire.FetchResponse(), [part, b"", b"de"])
     assert answer[1] is part
     (reply,) = client.receive_data(joined(answer))
     assert isinstance(reply, Reply)
@@ -400,7 +405,7 @@ def test_a_forgotten_request_keeps_its_place_until_the_reply() -> None:
         client.request(Command.PING, PING)
     (request,) = server.receive_data(joined(buffers))
     assert isinstance(request, Request)
-    (reply,) = client.receive_data(joined(server.reply(request.ticket, wire.PingResponse())))
+    (reply,) = client.receive_data(joined(server.reply(request.request_id, wire.PingResponse())))
     assert isinstance(reply, Reply)
     assert reply.context is None
     client.request(Command.PING, PING)
@@ -515,7 +520,7 @@ def test_replies_in_front_of_damage_still_count() -> None:
     client, server = opened()
     (request,) = server.receive_data(joined(client.request(Command.PING, PING, context=1)[1]))
     assert isinstance(request, Request)
-    answer = joined(server.reply(request.ticket, wire.PingResponse()))
+    answer = joined(server.reply(request.request_id, wire.PingResponse()))
     events = client.receive_data(answer + bytes(30))
     assert [type(event) for event in events] == [Reply, Closing]
 

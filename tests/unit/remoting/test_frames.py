@@ -130,7 +130,7 @@ def test_the_bound_may_rise_between_two_calls() -> None:
         (b"GET / HTTP/1.1\r\nHost: x\r\n", ProtocolError, r"b'/ '"),
         (bytes(20), ProtocolError, "magic|starts with"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(20), ProtocolError, "starts"),
-        (prefix(magic=b"vq\x02"), UnsupportedVersion, "version 2; this peer speaks 1"),
+        (prefix(magic=b"vq\x02"), UnsupportedVersion, "version 2; this peer supports 1"),
         (prefix(magic=b"vq\x00"), UnsupportedVersion, "version 0"),
         (prefix(length=2**32 - 1), FrameTooLarge, "4294967299 bytes"),
         (prefix(length=15), ProtocolError, "length 15"),
@@ -225,7 +225,7 @@ def test_a_body_does_not_keep_its_chunk() -> None:
 
 def test_a_frame_that_no_peer_would_take_is_not_encoded() -> None:
     """The caller learns it before anything is sent."""
-    with pytest.raises(InvalidArgument, match="beyond 16777216"):
+    with pytest.raises(InvalidArgument, match="exceeds 16777216"):
         encode_frame(10, 0, 1, 0, b"", limits.FRAME_BYTES_MAX)
     with pytest.raises(InvalidArgument, match="header 1048577"):
         encode_frame(10, 0, 1, 0, bytes(limits.FRAME_HEADER_BYTES_MAX + 1))

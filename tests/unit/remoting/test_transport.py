@@ -136,7 +136,7 @@ async def test_a_listener_closed_while_it_waits_for_descriptors_looks_no_more(
     """Nor does it ask for room that nobody needs any more."""
     asked: list[int] = []
     monkeypatch.setattr(transport, "ACCEPT_PAUSE_S", 0.001)
-    monkeypatch.setattr(TcpListener, "_has_room", lambda _: False)
+    monkeypatch.setattr(TcpListener, "_has_free_descriptor", lambda _: False)
     listener = await TcpNetwork().listen(
         Address("127.0.0.1", 0), asyncio.Protocol, on_full=lambda: asked.append(1)
     )
