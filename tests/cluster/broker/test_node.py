@@ -144,6 +144,16 @@ async def test_a_start_without_zookeeper_ends_with_an_error(cluster):
     await cluster.start()
 
 
+async def test_a_start_that_may_not_lead_gives_its_port_back(cluster):
+    """It listens by then; the next try, with the right directory, listens there."""
+    await (await cluster.start(port=7_001)).stop()
+    right = cluster.disks.pop("b1")
+    with pytest.raises(CoordinationError, match="accept-data-loss"):
+        await cluster.start(port=7_001)
+    cluster.disks["b1"] = right
+    assert (await cluster.start(port=7_001)).address.port == 7_001
+
+
 # Restart ------------------------------------------------------------------------------------------
 async def test_everything_is_there_after_a_restart(served):
     """Messages, offsets and counts come back from disk."""

@@ -278,6 +278,26 @@ async def test_a_place_is_asked_for_until_somebody_answers(cluster: MemoryCluste
         assert await take(consumer, 2) == ["m2", "m3"]
 
 
+async def test_the_trouble_of_asking_for_a_place_ends_with_the_answer(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where nothing is to be read: no answer to a FETCH ends it there."""
+    await consume(cluster, 4)
+    why_another, errors = places.why_another, [CorruptData("bad")]
+
+    async def fail(*arguments: Any) -> str:
+        if errors:
+            raise errors[0]
+        return await why_another(*arguments)
+
+    monkeypatch.setattr(places, "why_another", fail)
+    async with factory_of(cluster) as factory, await member(factory) as consumer:
+        await until(consumer.troubles)
+        errors.clear()
+        await until(lambda: not consumer.troubles())
+        assert consumer.assignment() == [WHERE]
+
+
 async def test_a_place_that_is_given_up_is_not_asked_for_any_longer(
     cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -311,6 +331,29 @@ async def test_a_loss_that_the_question_itself_shows_ends_the_questions(
         await until_stopped(cluster, consumer)
         coroutines = [task.get_coro() for task in asyncio.all_tasks()]
         assert not [each for each in coroutines if "_check_place" in repr(each)]
+
+
+async def test_a_fenced_member_goes_on_from_the_reset_with_its_next_commit(
+    cluster: MemoryCluster,
+) -> None:
+    """Not with the next audit, which may be far off."""
+
+    async def first_is_committed() -> bool:
+        return (await committed(cluster)).offset == SIZE
+
+    async with (
+        factory_of(cluster) as factory,
+        await member(factory, audit_interval_s=600.0, commit_interval_s=0.05) as consumer,
+        started(cluster, host="operator") as operator,
+    ):
+        assert await take(consumer, 2) == ["m0", "m1"]
+        await until_true(first_is_committed)
+        planned = await plan_reset(operator, "g", Target(goal=Goal.EARLIEST))
+        await carry_out(operator, "g", planned, fence=True)
+        async with asyncio.timeout(WAIT_S):
+            async for message in consumer:
+                if message.content == b"m0":
+                    break
 
 
 async def test_a_stop_is_shown_on_when_the_messages_in_hand_go_on(cluster: MemoryCluster) -> None:
