@@ -1,9 +1,9 @@
-"""Benchmarks of vq beside what the bare machine gives; see docs/performance.md.
+"""Benchmarks of vq and of the bare machine; see docs/performance.md.
 
-    python -m bench.run            everything, with the room in turns (make bench)
-    python -m bench.room           the room alone
-    python -m bench.profile        where the time goes in one of the loads
+    python -m bench.run            all scenarios, with the baseline in turns (make bench)
+    python -m bench.baseline       the baseline alone
+    python -m bench.profile        the processor time of one load, by function
 
-The product imports nothing from here; this package uses the product's public API and ``vq bench``'s
-works and processes.
+The product imports nothing from here; this package uses the product's public API and the works and
+processes of ``vq bench``.
 """

@@ -1,16 +1,16 @@
-"""Which way into a block file is cheapest? Mapped store, pwrite or pwrite with RWF_DSYNC, in turns.
+"""Compares ways to append to a block file: mapped store, pwrite, pwrite with RWF_DSYNC, in turns.
 
     python bench/append_path.py [--directory DIR] [--rounds 300]
 
-For each kind of file (grown as it is written; ``fallocate``d ahead; written full of zeros ahead)
-and each way of writing, appends of one size follow each other, each made durable before the next.
-Printed are medians in microseconds: *store* is the time the event loop is busy, *durable* the time
-until the bytes are on the disk. All ways take turns append by append, in random order, so that
-what else the machine does hits them alike. Everything is run twice and counted once, and files are
-small: in a virtual machine the first use of a page of memory costs the host a fault of some 15 µs,
-which is nobody's append path.
+For each kind of file (growing; allocated ahead by ``fallocate``; filled with zeros ahead) and each
+way of writing, it makes appends of one size, each durable before the next. It prints medians in
+microseconds: *store* is the time for which the event loop is busy, *durable* the time until the
+bytes are on the disk. All ways take turns append by append, in random order, so that other load on
+the machine affects all of them. Every measurement runs twice, and the second run counts. Files are
+small: in a virtual machine the first use of a page of memory costs the host a fault of about 15 µs,
+which is not a part of an append.
 
-docs/decisions/0002-append-path.md holds the figures the choice was made by.
+docs/decisions/0002-append-path.md has the figures of the decision.
 """
 
 import argparse
@@ -32,7 +32,7 @@ WAYS = ("mapped", "pwrite", "dsync")
 
 
 class Cell(NamedTuple):
-    """One way into one kind of file, with what was measured so far."""
+    """One way to append to one kind of file."""
 
     preparation: str
     way: str
@@ -129,7 +129,7 @@ def measure(directory: Path, size: int, rounds: int) -> list[tuple[Cell, float, 
 
 
 def main() -> None:
-    """Measure everything and print one table per size."""
+    """Measure all ways and print one table per size."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--directory", type=Path, default=Path.cwd(), help="on the disk in question"

@@ -37,7 +37,7 @@ class SampledSpec(BrokerSpec):
 
 @dataclass(slots=True)
 class Cluster:
-    """One broker (group ``b1``) and how clients reach it."""
+    """One broker (group ``b1``) and the settings of its clients."""
 
     directory: Path
     zookeeper: str
@@ -46,11 +46,11 @@ class Cluster:
 
     @property
     def client(self) -> dict[str, Any]:
-        """What a work's ``MessageFactoryConfig`` is made of."""
+        """The fields of a work's ``MessageFactoryConfig``."""
         return {"zookeeper": self.zookeeper, "cluster": CLUSTER}
 
     def topic(self, partitions: int = 1, *, flush: str = "sync") -> str:
-        """Make a topic of its own name."""
+        """Create a topic with a new name."""
         name = f"t-{uuid.uuid4().hex[:8]}"
         settings = vq.TopicSettings(
             partitions=partitions, flush=FlushMode(flush), retention_hours=None
@@ -73,9 +73,9 @@ class Cluster:
         asyncio.run(delete())
 
     def worker(self, work: str, *, compiled: bool = True, **values: Any) -> Worker:
-        """Start a client process for a work; under the sampler when the cluster is.
+        """Start a client process for a work; under the sampler if the cluster is.
 
-        Without ``compiled`` its loops run in Python, whatever is installed.
+        Without ``compiled`` its loops run in Python, also if compiled ones are installed.
         """
         command: tuple[str, ...] = WORKER if compiled else PYTHON_WORKER
         if self.samples is not None:
@@ -84,7 +84,7 @@ class Cluster:
         return Worker(work, command=command, client=self.client, **values)
 
     def run(self, work: str, *, compiled: bool = True, **values: Any) -> dict[str, Any]:
-        """Run a work to its end and return what it measured; see ``worker``."""
+        """Run a work to its end and return its results; see ``worker``."""
         with self.worker(work, compiled=compiled, **values) as worker:
             return worker.wait_ready().go().result()
 

@@ -1,4 +1,4 @@
-"""vq and its peers doing the same work in turns, inside one durability class."""
+"""Runs vq and other systems with the same work in turns, within one durability class."""
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +26,7 @@ System = Callable[[], dict[str, float]]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was looked for and what came of it; ``missing`` is empty when it was measured."""
+    """One system and its version; ``missing`` says why it cannot run, empty if it can."""
 
     name: str
     durability: str
@@ -36,7 +36,7 @@ class Found:
 
 
 def look_for_peers() -> list[tuple[Peer, Found]]:
-    """Return every peer with what was found of it."""
+    """Return every peer with the result of the search for it."""
     return [(peer, _look_for(peer)) for peer in PEERS]
 
 
@@ -49,7 +49,7 @@ def _look_for(peer: Peer) -> Found:
 
 
 def compare(context: Context) -> Iterator[list[Figure]]:
-    """Run rounds over all systems of a class, then of the other; yield figures a round."""
+    """Run rounds over all systems of each durability class; yield the figures of each round."""
     found = look_for_peers()
     for durability, flush in ((FSYNC, "sync"), (PAGE_CACHE, "async")):
         systems: dict[str, System] = {f"vq, flush = {flush}": _vq(context, flush)}
@@ -66,7 +66,7 @@ def compare(context: Context) -> Iterator[list[Figure]]:
 
 
 def lines(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """Return the rows as a table: a system a line, a way of working a column."""
+    """Return the rows as a table: one line per system, one column per way."""
     found: dict[tuple[str, str], dict[str, str]] = {}
     for row in rows:
         durability, name, way = row.name.split(_SEPARATOR)
@@ -75,7 +75,7 @@ def lines(rows: Sequence[Row]) -> list[tuple[str, ...]]:
 
 
 def _attempt(context: Context, name: str, system: System) -> dict[str, float]:
-    """Run one system; one that fails is told and left out, the others go on."""
+    """Run one system; report a failure and leave it out."""
     try:
         return system()
     except (Missing, WorkFailed) as error:
@@ -86,7 +86,7 @@ def _attempt(context: Context, name: str, system: System) -> dict[str, float]:
 
 
 def _vq(context: Context, flush: str) -> System:
-    """Each round starts broker and ZooKeeper anew, as ``_peer`` does with its server."""
+    """Return a system that starts broker and ZooKeeper again for each round, like ``_peer``."""
     seconds = 1.0 if context.quick else 3.0
     count = context.pick(500_000, 50_000)
 
@@ -105,7 +105,7 @@ def _vq(context: Context, flush: str) -> System:
 
 
 def _peer(context: Context, peer: Peer) -> System:
-    """Each round starts the server anew: none of them idles beside the others' rounds."""
+    """Return a system that starts the server again for each round, so that none stays idle."""
     seconds = 1.0 if context.quick else 3.0
     count = context.pick(peer.messages, peer.messages // 10)
 

@@ -1,4 +1,4 @@
-"""One run of the benchmark: where, how often, how much; what every scenario is given."""
+"""One run of the benchmark: its directory, its rounds and its loads, for every scenario."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -11,14 +11,14 @@ from bench.figures import Figure
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """One run: where, how often, and how much.
+    """One run of the benchmark.
 
     Attributes:
-        directory: Clusters and the room's files are made below it.
-        rounds: How often each measurement is taken in turns with the room.
-        quick: Small loads, to see that everything works; the figures are not worth keeping.
-        say: Tells a person what is going on.
-        samples: Where samples go when everything runs under the sampler.
+        directory: Clusters and the files of the baseline are made below it.
+        rounds: How often each measurement runs, in turns with the baseline.
+        quick: Small loads, to check that everything runs; the figures are meaningless.
+        say: Prints the progress.
+        samples: The directory of samples if everything runs under the sampler.
     """
 
     directory: Path
@@ -28,13 +28,13 @@ class Context:
     samples: Path | None = None
 
     @property
-    def room(self) -> str:
-        """Where the room's files go."""
+    def scratch(self) -> str:
+        """The directory of the baseline's files."""
         return str(self.directory)
 
     @property
-    def room_s(self) -> float:
-        """How long each figure of the room is measured."""
+    def baseline_s(self) -> float:
+        """The duration of each measurement of the baseline."""
         return 0.4 if self.quick else 1.5
 
     def pick(self, full: int, quick: int) -> int:

@@ -3,8 +3,8 @@
     python -m bench.run --json RESULT.json
     python -m bench.document RESULT.json [MORE.json ...]
 
-Of several results each scenario is taken from the last one that has it. Prose stays as it is; only
-what stands between ``<!-- begin NAME -->`` and ``<!-- end NAME -->`` is written anew.
+For each scenario the last result with it counts. Only the text between ``<!-- begin NAME -->`` and
+``<!-- end NAME -->`` is replaced.
 """
 
 import json
@@ -25,7 +25,7 @@ Result = Mapping[str, Any]
 
 
 def merged(results: Sequence[Result]) -> dict[str, Result]:
-    """Return, per scenario, the last result that measured it without failing."""
+    """Return, per scenario, the last result that measured it without a failure."""
     found: dict[str, Result] = {}
     for result in results:
         for row in result["rows"]:
@@ -44,7 +44,7 @@ def rows(by_scenario: Mapping[str, Result], scenario: str) -> list[Row]:
 
 
 def machine(by_scenario: Mapping[str, Result]) -> str:
-    """Return what was measured on, and how busy it was with other things."""
+    """Return the machine, and the share of it that other programs used."""
     about = next(iter(by_scenario.values()))["machine"]
     busy = [
         f"{name} {result['busy_before'][name]:.0%}"
@@ -59,12 +59,12 @@ def machine(by_scenario: Mapping[str, Result]) -> str:
     )
 
 
-def room(by_scenario: Mapping[str, Result]) -> str:
-    """Return the room as measured once at the start of each result, medians."""
+def baseline(by_scenario: Mapping[str, Result]) -> str:
+    """Return the baseline, measured once at the start of each result, as medians."""
     results = {id(result): result for result in by_scenario.values()}.values()
 
     def median(name: str) -> float:
-        return float(statistics.median(result["room"][name] for result in results))
+        return float(statistics.median(result["baseline"][name] for result in results))
 
     lines = [
         ("one at a time, placed by the kernel", f"{shown(median('one_at_a_time'))} requests/s"),
@@ -89,7 +89,7 @@ def figures(by_scenario: Mapping[str, Result]) -> str:
 
 
 def peers(by_scenario: Mapping[str, Result]) -> str:
-    """Return the comparison, and what was not found."""
+    """Return the comparison, and the systems that were not found."""
     own = rows(by_scenario, PEERS)
     if not own:
         return "Not measured."
@@ -122,15 +122,15 @@ def profiles(by_scenario: Mapping[str, Result]) -> str:
 
 
 BLOCKS: Final = {
-    block.__name__: block for block in (machine, room, figures, peers, flush, profiles)
+    block.__name__: block for block in (machine, baseline, figures, peers, flush, profiles)
 }
 
 
 def updated(page: str, by_scenario: Mapping[str, Result]) -> str:
-    """Return the page with every block written anew.
+    """Return the page with every block replaced.
 
     Raises:
-        KeyError: The page has a block that nobody writes.
+        KeyError: The page has an unknown block.
     """
 
     def block(match: re.Match[str]) -> str:
@@ -140,9 +140,16 @@ def updated(page: str, by_scenario: Mapping[str, Result]) -> str:
     return re.sub(r"<!-- begin (\w+) -->.*?<!-- end \1 -->", block, page, flags=re.DOTALL)
 
 
+def _with_baseline(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return an object of a result; earlier results call the baseline ``room``."""
+    return {"baseline" if name == "room" else name: value for name, value in fields.items()}
+
+
 def main() -> int:
     """Update the page from the results named on the command line."""
-    results = [json.loads(Path(name).read_text()) for name in sys.argv[1:]]
+    results = [
+        json.loads(Path(name).read_text(), object_hook=_with_baseline) for name in sys.argv[1:]
+    ]
     if not results:
         print(__doc__, file=sys.stderr)
         return 2

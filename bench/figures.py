@@ -1,4 +1,4 @@
-"""Figures, what they are measured against, and the table they end in. Pure: measures nothing."""
+"""Figures, their targets, and the table of them. Pure functions; nothing is measured here."""
 
 import enum
 import statistics
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Verdict(enum.StrEnum):
-    """How a figure stands to its target."""
+    """Whether a figure reaches its target."""
 
     MET = "met"
     MISSED = "MISSED"
@@ -18,40 +18,40 @@ class Verdict(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number of one round, with the room measured just before it.
+    """One number of one round, with the baseline measured just before it.
 
     Attributes:
-        room: What the bare machine gave, in the same unit; None where there is nothing to compare.
-        limit: The bound of this round where it follows from the room (``AtMostRoom``).
+        baseline: The figure of the bare machine, in the same unit; None: nothing to compare.
+        limit: The bound of this round if it follows from the baseline.
         details: More numbers of the same measurement, for the JSON file.
     """
 
     name: str
     value: float
     unit: str
-    room: float | None = None
+    baseline: float | None = None
     limit: float | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a figure should reach: a share of the room, a bound, or the round's own limit."""
+    """The goal of a figure: a share of the baseline, a bound, or the round's own limit."""
 
     ratio_min: float | None = None
     value_max: float | None = None
     limit: bool = False
 
     def text(self, row: "Row") -> str:
-        """Return the target for people."""
+        """Return the target as text."""
         if self.ratio_min is not None:
-            return f"≥ {self.ratio_min:.2f} of the room"
+            return f"≥ {self.ratio_min:.2f} of the baseline"
         if self.value_max is not None:
             return f"≤ {shown(self.value_max)} {row.unit}"
         return f"≤ {shown(row.limit or 0.0)} {row.unit}"
 
     def is_met(self, row: "Row") -> bool:
-        """Whether the medians reach it."""
+        """Return whether the medians reach it."""
         if self.ratio_min is not None:
             return row.ratio is not None and row.ratio >= self.ratio_min
         bound = self.value_max if self.value_max is not None else row.limit
@@ -69,7 +69,7 @@ class Row:
     least: float
     most: float
     rounds: int
-    room: float | None
+    baseline: float | None
     ratio: float | None
     limit: float | None
     target: str = ""
@@ -77,15 +77,15 @@ class Row:
     details: list[Mapping[str, Any]] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything there is."""
+        """Return all fields."""
         return asdict(self)
 
 
 def rows_of(scenario: str, figures: Iterable[Figure], targets: Mapping[str, Target]) -> list[Row]:
     """Return one row per figure name, in order of first appearance.
 
-    The ratio is the median of the rounds' own ratios: figure and room of one round were measured
-    within seconds of each other, so that what the machine does meanwhile hits both.
+    The ratio is the median of the rounds' ratios. Figure and baseline of one round are measured
+    within seconds of each other, so that other load on the machine affects both.
     """
     rounds: dict[str, list[Figure]] = defaultdict(list)
     for figure in figures:
@@ -103,8 +103,8 @@ def _row(scenario: str, name: str, own: Sequence[Figure], target: Target | None)
         least=min(values),
         most=max(values),
         rounds=len(own),
-        room=_median(figure.room for figure in own),
-        ratio=_median(figure.value / figure.room for figure in own if figure.room),
+        baseline=_median(figure.baseline for figure in own),
+        ratio=_median(figure.value / figure.baseline for figure in own if figure.baseline),
         limit=_median(figure.limit for figure in own),
         details=[figure.details for figure in own if figure.details],
     )
@@ -115,12 +115,12 @@ def _row(scenario: str, name: str, own: Sequence[Figure], target: Target | None)
 
 
 def _median(values: Iterable[float | None]) -> float | None:
-    there = [value for value in values if value is not None]
-    return statistics.median(there) if there else None
+    present = [value for value in values if value is not None]
+    return statistics.median(present) if present else None
 
 
 def shown(value: float | None) -> str:
-    """Return a number for people: three digits that count, thousands set apart."""
+    """Return a number as text: three significant digits, thousands separated."""
     if value is None:
         return "–"
     if abs(value) >= 100:
@@ -130,7 +130,7 @@ def shown(value: float | None) -> str:
     return f"{value:.2f}" if abs(value) >= 0.1 or value == 0 else f"{value:.4f}"
 
 
-COLUMNS = ("scenario", "figure", "least – most", "room", "ratio", "target", "verdict")
+COLUMNS = ("scenario", "figure", "least – most", "baseline", "ratio", "target", "verdict")
 
 
 def cells(row: Row) -> tuple[str, ...]:
@@ -139,7 +139,7 @@ def cells(row: Row) -> tuple[str, ...]:
         row.name,
         f"{shown(row.value)} {row.unit}",
         f"{shown(row.least)} – {shown(row.most)}" if row.rounds > 1 else "–",
-        shown(row.room),
+        shown(row.baseline),
         shown(row.ratio),
         row.target or "–",
         str(row.verdict),

@@ -46,7 +46,7 @@ _SHARE_KEPT_S: Final = 1.0
 class RawReader:
     """A blocking socket that fetches ranges of a partition and looks at no record.
 
-    A counterpart of the room's client: what is measured is the broker and the wire.
+    A counterpart of the baseline's client: what is measured is the broker and the wire.
     """
 
     def __init__(self, address: Address, cluster: str, topic: str, depth: int = _DEPTH) -> None:

@@ -1,8 +1,8 @@
-"""Where the time goes: one load with broker and client under the sampler.
+"""Profiles one load: broker and client run under the sampler.
 
     python -m bench.profile WORK        one of ``WORKS``
 
-Prints, for broker and client, the processor time of each thread and the functions it was in.
+It prints, for broker and client, the processor time of each thread by function.
 """
 
 import argparse
@@ -85,7 +85,7 @@ def _idle(cluster: Cluster) -> None:
         waiting.go().result()
 
 
-#: Name, and what is done under the sampler.
+#: The works under the sampler, by name.
 WORKS: Final[dict[str, Callable[[Cluster], None]]] = {
     "send_async": lambda cluster: _send_async(cluster, 128, 600_000),
     "consume": lambda cluster: _consume(cluster, 128, 600_000),
@@ -97,7 +97,7 @@ WORKS: Final[dict[str, Callable[[Cluster], None]]] = {
     "latency": _latency,
     "idle": _idle,
 }
-#: Which work explains a figure: the figure's name begins with the key.
+#: The work to profile for a figure whose name begins with the key.
 _EXPLAINS: Final = {
     "send_async": "send_async",
     "consume": "consume",
@@ -118,7 +118,7 @@ def works_of(figures: Iterable[str]) -> list[str]:
 
 
 def profile(work: str, context: Context) -> str:
-    """Run a work with everything sampled; return the report."""
+    """Run a work under the sampler; return the report."""
     with tempfile.TemporaryDirectory(prefix="vq-profile-") as scratch:
         samples = Path(scratch)
         with replace(context, samples=samples).cluster() as cluster:
@@ -150,7 +150,7 @@ def _report(process: str, samples: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Profile what the command line names."""
+    """Profile the work on the command line."""
     parser = argparse.ArgumentParser(prog="bench/profile.py", description=__doc__.split("\n")[0])
     parser.add_argument("work", choices=list(WORKS))
     parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()))

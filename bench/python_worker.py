@@ -1,4 +1,4 @@
-"""The client process of the benchmark with its loops in Python, compiled or not."""
+"""The client process of the benchmark with its loops in Python, also if they are compiled."""
 
 import runpy
 import sys

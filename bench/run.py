@@ -1,9 +1,9 @@
-"""``make bench``: every speed target, the room measured in turns, and what users pick instead.
+"""``make bench``: every speed target, the baseline in turns, and a comparison with other systems.
 
     python -m bench.run [--quick] [--only NAME ...] [--rounds N] [--json FILE] [--directory DIR]
 
-Figures are medians over the rounds. A missed target is reported as missed, with a profile of both
-sides; exit code 1 only when a measurement itself fails (something was lost, doubled or refused).
+Figures are medians over the rounds. A missed target is reported with a profile of both sides. The
+exit code is 1 only if a measurement fails (a message was lost, duplicated or refused).
 """
 
 import argparse
@@ -27,7 +27,7 @@ if __name__ == "__main__":
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
-from bench import compare, profile, room  # noqa: E402
+from bench import baseline, compare, profile  # noqa: E402
 from bench.context import Context  # noqa: E402
 from bench.figures import COLUMNS, Row, Verdict, cells, markdown_table, rows_of, shown  # noqa: E402
 from bench.scenarios import SCENARIOS, Scenario  # noqa: E402
@@ -35,13 +35,13 @@ from vq.client.producer import accumulator  # noqa: E402
 from vq.errors import VqError  # noqa: E402
 
 PEERS = "peers"
-#: From here on a person is told that the machine is not theirs alone.
+#: From this share on, the run reports that other programs use the machine.
 _BUSY_SHARE = 0.1
 NAMES = (*(scenario.name for scenario in SCENARIOS), PEERS)
 
 
 def machine(directory: Path) -> dict[str, Any]:
-    """Return what the figures depend on."""
+    """Return the properties of the machine that affect the figures."""
     processor = next(
         (
             line.partition(":")[2].strip()
@@ -85,7 +85,7 @@ def _file_system(directory: Path) -> str:
 
 
 def busy_share(seconds: float = 1.0) -> float:
-    """Return the share of all cores that others use, while the benchmark itself rests."""
+    """Return the share of all cores that other programs use, while the benchmark sleeps."""
 
     def read() -> tuple[int, int]:
         values = [int(each) for each in _lines("/proc/stat")[0].split()[1:9]]
@@ -120,7 +120,7 @@ class Report:
         self.console.print(table)
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything measured so far."""
+        """Return all results so far."""
         return {
             "load_average_after": [round(each, 2) for each in os.getloadavg()],
             "rows": [row.as_json() for row in self.rows],
@@ -135,7 +135,7 @@ class Report:
 
 
 def run_scenario(scenario: Scenario, context: Context, report: Report, *, profiles: bool) -> None:
-    """Run one scenario and report it, with profiles when a target was missed."""
+    """Run one scenario and report it, with profiles of missed targets."""
     context.say(f"{scenario.name}: {scenario.about}")
     figures = []
     for number, round_ in enumerate(scenario.run(context), start=1):
@@ -146,7 +146,7 @@ def run_scenario(scenario: Scenario, context: Context, report: Report, *, profil
     missed = [row for row in rows if row.verdict is Verdict.MISSED]
     works = profile.works_of(row.name for row in missed)
     for work in works if profiles else ():
-        context.say(f"  a target was missed; once more under the sampler: {work}")
+        context.say(f"  a target was missed, running again under the sampler: {work}")
         text = profile.profile(work, context)
         report.profiles[work] = text
         report.console.print(text, highlight=False, markup=False)
@@ -193,10 +193,10 @@ def _arguments() -> argparse.Namespace:
 
 
 def _guarded(name: str, context: Context, report: Report, work: Callable[[], None]) -> None:
-    """Run one scenario; one that fails is told and does not end the others."""
+    """Run one scenario; report a failure and go on with the others."""
     report.busy[name] = round(busy_share(), 3)
     if report.busy[name] > _BUSY_SHARE:
-        context.say(f"{name}: others use {report.busy[name]:.0%} of this machine's cores")
+        context.say(f"{name}: other programs use {report.busy[name]:.0%} of this machine's cores")
     try:
         work()
     except VqError as error:
@@ -226,14 +226,14 @@ def main() -> int:
     console.print(", ".join(f"{key} {value}" for key, value in before.items()), highlight=False)
     if before["file_system"] in {"tmpfs", "ramfs", "overlay"}:
         say(f"{context.directory} is on {before['file_system']}: fdatasync may cost nothing there")
-    space = room.measure(str(context.directory), seconds=context.room_s)
-    console.print(f"the room: {asdict(space)}", highlight=False)
+    bare = baseline.measure(str(context.directory), seconds=context.baseline_s)
+    console.print(f"the baseline: {asdict(bare)}", highlight=False)
     report = Report(console)
     about = {
         "machine": before,
         "quick": arguments.quick,
         "rounds": context.rounds,
-        "room": asdict(space),
+        "baseline": asdict(bare),
         "peers": [asdict(found) for _, found in compare.look_for_peers()],
     }
 
@@ -252,7 +252,7 @@ def main() -> int:
                     run_scenario, scenario, context, report, profiles=not arguments.no_profile
                 ),
             )
-            keep()  # after each scenario: a run that is broken off is not lost
+            keep()  # after each scenario, so that an interrupted run keeps its results
     if PEERS in wanted:
         _guarded(PEERS, context, report, lambda: run_peers(context, report))
         keep()
@@ -275,7 +275,7 @@ def _finish(console: Console, report: Report, quick: bool) -> None:
     for name, failure in report.failures.items():
         console.print(f"  FAILED: {name}: {failure}", markup=False)
     if quick:
-        console.print("--quick: loads are small; these figures are not worth keeping")
+        console.print("--quick: the loads are small; these figures are meaningless")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The project's speed targets as scenarios: what is run, against which room, and what it should be.
+"""The project's speed targets as scenarios: the load, the baseline and the target.
 
-A scenario is a generator of rounds; each round is a list of figures, with the room measured just
-before what is compared with it. ``SCENARIOS`` is the list that ``make bench`` runs.
+A scenario is a generator of rounds. Each round is a list of figures; the baseline is measured just
+before the figure that is compared with it. ``make bench`` runs the list ``SCENARIOS``.
 """
 
 import os
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from bench import room
+from bench import baseline
 from bench.cluster import Cluster
 from bench.context import Context, Rounds
 from bench.figures import Figure, Target
@@ -25,7 +25,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One line of the list: its name, what it shows, how to run it, what it should reach."""
+    """One scenario: its name, its description, its function and its targets."""
 
     name: str
     about: str
@@ -50,10 +50,10 @@ def small_messages(context: Context) -> Rounds:
             for compiled, which in kinds:
                 topic = cluster.topic()
                 load = {"topic": topic, "size": 128, "compiled": compiled}
-                space = room.pipelined(context.room, context.room_s)
+                space = baseline.pipelined(context.scratch, context.baseline_s)
                 sent = cluster.run("send_async", count=count, **load)
                 cluster.run("verify", sent=sent["sent"], **load)
-                space_out = room.pipelined(context.room, context.room_s)
+                space_out = baseline.pipelined(context.scratch, context.baseline_s)
                 got = cluster.run("consume", group=topic, count=count, **load)
                 cluster.drop(topic)
                 name, name_out = "send_async, callback per message", "consume, listener per message"
@@ -65,8 +65,8 @@ def small_messages(context: Context) -> Rounds:
 def one_by_one(context: Context) -> Rounds:
     """128 bytes, each waiting for its acknowledgement: one thread, then four.
 
-    Shown beside the judged room: the room with client and server on a core each, and the rate that
-    one bare round trip and one bare fdatasync allow.
+    The figures also show the baseline with client and server on a core each, and the rate of one
+    bare round trip plus one bare fdatasync.
     """
     seconds = 1.0 if context.quick else 5.0
     with context.cluster() as cluster:
@@ -75,9 +75,11 @@ def one_by_one(context: Context) -> Rounds:
             figures = []
             for threads in (1, 4):
                 topic = cluster.topic()
-                space, round_trip_s = room.one_at_a_time(context.room, context.room_s)
-                apart, apart_s = room.one_at_a_time(context.room, context.room_s, apart=True)
-                fdatasync_s = room.fdatasync_s(context.room)
+                space, round_trip_s = baseline.one_at_a_time(context.scratch, context.baseline_s)
+                apart, apart_s = baseline.one_at_a_time(
+                    context.scratch, context.baseline_s, apart=True
+                )
+                fdatasync_s = baseline.fdatasync_s(context.scratch)
                 sent = cluster.run(
                     "send_sync", topic=topic, seconds=seconds, size=128, threads=threads
                 )
@@ -87,7 +89,9 @@ def one_by_one(context: Context) -> Rounds:
                 latency = sent["latency_ms"]
                 figures.append(Figure(name, _rate(sent), "msg/s", space, details=latency))
                 figures.append(Figure(f"{name}, p50", latency["p50"], "ms", round_trip_s * 1e3))
-                figures.append(Figure(f"{name} (room on two cores)", _rate(sent), "msg/s", apart))
+                figures.append(
+                    Figure(f"{name} (baseline on two cores)", _rate(sent), "msg/s", apart)
+                )
                 if threads == 1:
                     least_s = apart_s + fdatasync_s
                     figures.append(
@@ -109,12 +113,12 @@ def large_messages(context: Context) -> Rounds:
         _warm_up(cluster, 1024)
         for _ in range(context.rounds):
             topic = cluster.topic()
-            spaces = [room.large_bytes(context.room, context.room_s) / 1e6]
+            spaces = [baseline.large_bytes(context.scratch, context.baseline_s) / 1e6]
             sent = cluster.run("send_async", topic=topic, count=count, size=1024)
             cluster.run("verify", topic=topic, size=1024, sent=sent["sent"])
-            spaces.append(room.large_bytes(context.room, context.room_s) / 1e6)
+            spaces.append(baseline.large_bytes(context.scratch, context.baseline_s) / 1e6)
             out = cluster.run("consume", topic=topic, group=topic, count=count, size=1024)
-            spaces.append(room.large_bytes(context.room, context.room_s) / 1e6)
+            spaces.append(baseline.large_bytes(context.scratch, context.baseline_s) / 1e6)
             raw = cluster.run(
                 "raw_fetch",
                 topic=topic,
@@ -133,15 +137,15 @@ def large_messages(context: Context) -> Rounds:
 
 # Latency ----------------------------------------------------------------------------------------
 def latency(context: Context) -> Rounds:
-    """128 bytes at 5 000 a second by the clock, from when a message was due to the listener."""
+    """128 bytes at 5 000 a second: the time from a message's scheduled send to its listener."""
     rate, warm_up_s = 5_000, 1.0
     seconds = 2.0 if context.quick else 10.0
     with context.cluster() as cluster:
         _warm_up(cluster, 128)
         for _ in range(context.rounds):
             topic = cluster.topic()
-            _, round_trip_s = room.one_at_a_time(context.room, context.room_s)
-            fdatasync_s = room.fdatasync_s(context.room)
+            _, round_trip_s = baseline.one_at_a_time(context.scratch, context.baseline_s)
+            fdatasync_s = baseline.fdatasync_s(context.scratch)
             receive = cluster.worker(
                 "receive_on_schedule",
                 topic=topic,
@@ -197,11 +201,11 @@ def restart(context: Context) -> Rounds:
 def _killed(
     cluster: Cluster, topic: str, size: int, stream: int, *, cold: bool
 ) -> tuple[float, float, dict[str, int]]:
-    """Kill and start the broker under a sending client; return both times and what it sent."""
+    """Kill and start the broker while a client sends; return both times and the sent messages."""
     with cluster.worker("keep_sending", topic=topic, size=size, stream=stream) as sender:
         sender.wait_ready().go()
         sender.wait_ready()
-        time.sleep(0.5)  # let it send; there is nothing to wait for
+        time.sleep(0.5)  # let it send for a while
         cluster.broker.kill()
         if cold:
             _drop_cache(cluster.log_files())
@@ -216,14 +220,14 @@ def _killed(
 
 
 def _drop_cache(files: list[Path]) -> None:
-    """Have the next reads come from the disk."""
+    """Drop the page cache of files, so that the next reads come from the disk."""
     for path in files:
         with path.open("rb") as file:
             os.fsync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-# Doing nothing ----------------------------------------------------------------------------------
+# An idle broker ---------------------------------------------------------------------------------
 def idle(context: Context) -> Rounds:
     """1 000 partitions with a message each, 500 connections whose GETs wait in all of them."""
     partitions, consumers = context.pick(1_000, 200), context.pick(500, 100)
@@ -260,7 +264,7 @@ def _processor_s(pid: int) -> float:
 
 
 def _memory(pid: int) -> dict[str, float]:
-    """Return resident memory in MB, and what of it is not file pages."""
+    """Return the resident memory in MB, all of it and without file pages."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     found = dict(line.split(":", 1) for line in lines if line.startswith(("VmRSS", "RssAnon")))
     return {name: int(value.split()[0]) * 1024 / 1e6 for name, value in found.items()}
@@ -271,7 +275,7 @@ PARTITION_COUNTS: Final = (1, 4, 16, 64, 256)
 
 
 def partitions(context: Context) -> Rounds:
-    """One message under way in each of k partitions; beside it k bare files flushed both ways."""
+    """One message in flight in each of k partitions; the baseline flushes k bare files."""
     seconds = 0.5 if context.quick else 3.0
     with context.cluster() as cluster:
         _warm_up(cluster, 128)
@@ -279,7 +283,7 @@ def partitions(context: Context) -> Rounds:
             figures = []
             for count in PARTITION_COUNTS:
                 topic = cluster.topic(count)
-                bare = room.flush_cycle(context.room, count, context.pick(30, 8))
+                bare = baseline.flush_cycle(context.scratch, count, context.pick(30, 8))
                 best_s = min(bare.fdatasync_s, bare.syncfs_s or bare.fdatasync_s)
                 acked = cluster.run(
                     "acks_over_partitions", topic=topic, partitions=count, seconds=seconds, size=128
@@ -339,7 +343,7 @@ def behind(context: Context) -> Rounds:
     """Send one by one to one topic while another one, of 4 GB, is read from its beginning.
 
     From memory, then from the disk. The baseline is a process that reads the same files from the
-    disk without a broker: it takes its share of the processor and of the disk, too.
+    disk without a broker: it uses the processor and the disk, too.
     """
     level, fill_size = context.pick(4 * GB, 50_000_000), 1024
     seconds = 1.0 if context.quick else 4.0
@@ -400,7 +404,7 @@ def _sent_beside(
 
 # Helpers ----------------------------------------------------------------------------------------
 def _warm_up(cluster: Cluster, size: int) -> None:
-    """Let the broker import, compile and allocate what it needs once."""
+    """Send some messages, so that the broker has imported and allocated what it needs."""
     topic = cluster.topic()
     cluster.run("send_async", topic=topic, count=20_000, size=size)
     cluster.run("consume", topic=topic, group=topic, count=20_000, size=size)

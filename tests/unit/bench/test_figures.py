@@ -23,12 +23,12 @@ def row_of(*figures: Figure, target: Target | None = None) -> Row:
 
 def test_the_ratio_is_the_median_of_the_rounds_own_ratios() -> None:
     row = row_of(
-        Figure("f", 100, "msg/s", room=1_000),
-        Figure("f", 300, "msg/s", room=600),
-        Figure("f", 200, "msg/s", room=2_000),
+        Figure("f", 100, "msg/s", baseline=1_000),
+        Figure("f", 300, "msg/s", baseline=600),
+        Figure("f", 200, "msg/s", baseline=2_000),
     )
     assert (row.value, row.least, row.most, row.rounds) == (200, 100, 300, 3)
-    assert row.room == 1_000
+    assert row.baseline == 1_000
     assert row.ratio == pytest.approx(0.1)
 
 
@@ -48,7 +48,7 @@ def test_the_ratio_is_the_median_of_the_rounds_own_ratios() -> None:
 def test_a_verdict_follows_from_the_medians(
     value: float, target: Target | None, verdict: Verdict
 ) -> None:
-    row = row_of(Figure("f", value, "s", room=100, limit=7), target=target)
+    row = row_of(Figure("f", value, "s", baseline=100, limit=7), target=target)
     assert row.verdict is verdict
 
 
@@ -79,8 +79,8 @@ def test_numbers_for_people(value: float | None, text: str) -> None:
 
 
 def test_the_markdown_table_has_a_cell_per_column() -> None:
-    row = row_of(Figure("f", 1, "s", room=2), target=Target(ratio_min=0.5))
+    row = row_of(Figure("f", 1, "s", baseline=2), target=Target(ratio_min=0.5))
     assert len(cells(row)) == len(COLUMNS)
     assert markdown_table(COLUMNS, [cells(row)]).splitlines()[-1] == (
-        "| f | 1.00 s | – | 2.00 | 0.50 | ≥ 0.50 of the room | met |"
+        "| f | 1.00 s | – | 2.00 | 0.50 | ≥ 0.50 of the baseline | met |"
     )

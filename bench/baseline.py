@@ -1,10 +1,9 @@
-"""The room there is: a bare uvloop server that stores and answers, and a blocking client.
+"""The baseline: a bare uvloop server that stores and answers, and a blocking client.
 
-Nothing of vq is in here. A frame is ``length u32 | bytes``; the server stores its bytes into a
-mapped file and answers 17 bytes. What vq loses against this is vq's to explain. Run alone it prints
-its figures::
+It uses no code of vq. A frame is ``length u32 | bytes``; the server stores its bytes into a mapped
+file and answers 17 bytes. Run alone, it prints its figures::
 
-    python -m bench.room [DIRECTORY]
+    python -m bench.baseline [DIRECTORY]
 """
 
 import asyncio
@@ -89,11 +88,11 @@ def _serve(path: str, ready: multiprocessing.connection.Connection, cores: set[i
 def _connected(directory: str | None, *, apart: bool = False) -> Iterator[socket.socket]:
     """Start the server in a process of its own and connect to it; ``apart``: on another core."""
     ours_only, theirs_only = _cores(apart=apart)
-    with tempfile.TemporaryDirectory(dir=directory, prefix="vq-room-") as scratch:
-        path = Path(scratch) / "room"
+    with tempfile.TemporaryDirectory(dir=directory, prefix="vq-baseline-") as scratch:
+        path = Path(scratch) / "baseline"
         path.touch()
         ours, theirs = mp.Pipe()
-        # Spawned: forking a process that has or had threads is not to be relied on.
+        # Spawned, because a fork of a process with threads is not reliable.
         process = mp.get_context("spawn").Process(
             target=_serve, args=(str(path), theirs, theirs_only)
         )
@@ -155,8 +154,8 @@ def one_at_a_time(
 ) -> tuple[float, float]:
     """Return requests a second, each waiting for its answer, and the median seconds of one.
 
-    Left alone, the kernel may put client and server on one core, where a round trip needs no other
-    core to wake up and takes a quarter of the time; ``apart`` gives each a core of its own.
+    The kernel may put client and server on one core. Then a round trip wakes no other core and
+    takes a quarter of the time. ``apart`` gives each a core of its own.
     """
     with _connected(directory, apart=apart) as sock:
         times = _round_trips(sock, seconds)
@@ -240,8 +239,8 @@ def flush_cycle(directory: str | None, files: int, count: int = 30) -> FlushCycl
 
 @contextlib.contextmanager
 def _allocated(directory: str | None, count: int, size: int) -> Iterator[tuple[list[int], int]]:
-    """Yield descriptors of files with ``size`` bytes really there, and one of their directory."""
-    with tempfile.TemporaryDirectory(dir=directory, prefix="vq-room-") as scratch:
+    """Yield descriptors of files with ``size`` allocated bytes, and one of their directory."""
+    with tempfile.TemporaryDirectory(dir=directory, prefix="vq-baseline-") as scratch:
         opened = [os.open(scratch, os.O_RDONLY)]
         try:
             for number in range(count):
@@ -262,8 +261,8 @@ def _timed(work: Callable[[], object]) -> float:
 
 # All of it ------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class Room:
-    """What the bare machine does.
+class Baseline:
+    """The figures of the bare machine.
 
     Attributes:
         one_at_a_time: Requests a second, each waiting for its answer.
@@ -284,10 +283,10 @@ class Room:
     mapped_store_s: float
 
 
-def measure(directory: str | None = None, *, seconds: float = 1.5) -> Room:
-    """Measure the room once. Takes about five times ``seconds``."""
+def measure(directory: str | None = None, *, seconds: float = 1.5) -> Baseline:
+    """Measure the baseline once. It takes about five times ``seconds``."""
     rate, round_trip = one_at_a_time(directory, seconds)
-    return Room(
+    return Baseline(
         one_at_a_time=rate,
         round_trip_s=round_trip,
         apart=one_at_a_time(directory, seconds, apart=True)[0],
@@ -299,11 +298,11 @@ def measure(directory: str | None = None, *, seconds: float = 1.5) -> Room:
 
 
 if __name__ == "__main__":
-    room = measure(sys.argv[1] if len(sys.argv) > 1 else None)
-    print(f"one at a time    {room.one_at_a_time:12,.0f} requests/s")
-    print(f"round trip       {room.round_trip_s * 1e6:12,.1f} µs (median)")
-    print(f"… on two cores   {room.apart:12,.0f} requests/s")
-    print(f"pipelined        {room.pipelined:12,.0f} frames/s of 128 bytes")
-    print(f"large frames     {room.large_bytes / 1e6:12,.0f} MB/s")
-    print(f"fdatasync        {room.fdatasync_s * 1e6:12,.1f} µs (median, 128 bytes)")
-    print(f"mapped store     {room.mapped_store_s * 1e6:12,.2f} µs (200 bytes)")
+    baseline = measure(sys.argv[1] if len(sys.argv) > 1 else None)
+    print(f"one at a time    {baseline.one_at_a_time:12,.0f} requests/s")
+    print(f"round trip       {baseline.round_trip_s * 1e6:12,.1f} µs (median)")
+    print(f"… on two cores   {baseline.apart:12,.0f} requests/s")
+    print(f"pipelined        {baseline.pipelined:12,.0f} frames/s of 128 bytes")
+    print(f"large frames     {baseline.large_bytes / 1e6:12,.0f} MB/s")
+    print(f"fdatasync        {baseline.fdatasync_s * 1e6:12,.1f} µs (median, 128 bytes)")
+    print(f"mapped store     {baseline.mapped_store_s * 1e6:12,.2f} µs (200 bytes)")
