@@ -2,8 +2,8 @@
 
     python tools/api_reference.py      write both files
 
-A test compares the committed files with ``api()`` and ``errors()``, so that they cannot go stale.
-The text of a name is its docstring; what docstrings cannot say stands in the prefaces here.
+A test compares the committed files with ``api()`` and ``errors()``, so that they stay fresh. The
+text of a name is its docstring; the prefaces here have what no docstring can say.
 """
 
 import dataclasses
@@ -115,9 +115,9 @@ def default_of(item: "dataclasses.Field[Any]") -> str:
 
 # The API ------------------------------------------------------------------------------------------
 def described(cls: type) -> tuple[str, str]:
-    """Return a class's text, and a table of its fields where it has some.
+    """Return a class's text, and a table of its fields if it has some.
 
-    What the text says of a field under ``Attributes`` goes into the table.
+    The table has the texts of the fields under ``Attributes``.
     """
     text = text_of(cls)
     fields = _fields(cls)
@@ -179,7 +179,7 @@ def section_of(module: str, name: str, subject: Any) -> str:
 
 
 def names_of(module: ModuleType) -> list[str]:
-    """Return the public names, what one begins with first."""
+    """Return the public names, those that a user needs first at the beginning."""
     first = ["MessageFactory", "MessageProducer", "MessageConsumer", "Message", "SendResult"]
     return sorted(module.__all__, key=lambda name: (name not in first, name))
 
@@ -195,7 +195,7 @@ def api() -> str:
 
 # Errors -------------------------------------------------------------------------------------------
 def outcome_of(cls: type[VqError]) -> str:
-    """Return the answer to "was it done?"."""
+    """Return the answer to the question "was it done?"."""
     if issubclass(cls, OutcomeUnknown):
         return "perhaps"
     return "no" if issubclass(cls, Refused | InvalidArgument | InvalidState) else "–"

@@ -1,16 +1,15 @@
-"""Set up everything this checkout needs to run, from nothing but Python >= 3.11 and pip.
+"""Set up all that this checkout needs to run, from Python >= 3.11 and pip alone.
 
     python tools/bootstrap.py demo|test|check|bench [...]
 
-Makes `.venv` in the checkout and installs the project into it, editable, with what the named
-profiles need. A Java runtime and the ZooKeeper server jars are installed only where the machine has
-none. What is there already is taken: a stamp file remembers what was installed from which
-`pyproject.toml` and `constraints.txt`, so a second run takes milliseconds. Several runs at once
-wait for one another. pip's own settings (index, proxy, certificates) are inherited from the
-environment and never written down here.
+It makes `.venv` in the checkout and installs the project into it, editable, with the requirements
+of the named profiles. It installs a Java runtime and the ZooKeeper server jars only if the machine
+has none. A stamp file stores what was installed from which `pyproject.toml` and `constraints.txt`,
+so a second run takes milliseconds. Concurrent runs wait for each other. pip's own settings (index,
+proxy, certificates) come from the environment and are never stored here.
 
-Standard library only, and nothing newer than f-strings outside functions: a Python that is too old
-must reach the message that says so.
+It uses only the standard library, and outside functions no syntax newer than f-strings: a Python
+that is too old must reach the message about its version.
 """
 
 import contextlib
@@ -156,7 +155,7 @@ def _last_log_line(start):
 
 # The stamp ------------------------------------------------------------------------------------
 def fingerprint():
-    """Return a hash of all that decides what gets installed, and of where."""
+    """Return a hash of all inputs that decide what is installed and where."""
     digest = hashlib.sha256(ROOT.encode() + python_version().encode())
     for name in INSTALLED_FROM:
         with open(os.path.join(ROOT, name), "rb") as file:
@@ -165,24 +164,24 @@ def fingerprint():
 
 
 def python_version():
-    """Return this interpreter's `major.minor`; another one asked for means another environment."""
+    """Return this interpreter's `major.minor`; another version needs another environment."""
     return f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 
 def surroundings():
-    """Return what the search for Java and the jars depends on; when it changes we look again."""
+    """Return the inputs of the search for Java and the jars; a change repeats the search."""
     names = ("JAVA_HOME", "VQ_ZOOKEEPER_JARS")
     return {**{name: os.environ.get(name) for name in names}, "java": shutil.which("java")}
 
 
 def is_compiled(root):
-    """Whether each of the files for a compiler lies beside what it was compiled into."""
+    """Return whether every C file has its compiled module beside it."""
     sources = [name[: -len(".c")] for name in INSTALLED_FROM if name.endswith(".c")]
     return all(glob.glob(os.path.join(root, name + ".*.so")) for name in sources)
 
 
 def read_stamp():
-    """Return what was installed before; empty when it was for other files or another Python."""
+    """Return what was installed before; empty if it was for other files or another Python."""
     try:
         with open(STAMP) as file:
             stamp = json.load(file)
@@ -193,7 +192,7 @@ def read_stamp():
 
 
 def is_ready(profiles):
-    """Whether everything these profiles need is installed and still there."""
+    """Return whether all requirements of these profiles are installed and still exist."""
     stamp = read_stamp()
     return (
         bool(stamp)

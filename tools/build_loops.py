@@ -1,8 +1,9 @@
-"""Compiles the loops that run once per message while the project is being installed, if it can.
+"""Compiles the loops that run once per message while the project is installed, if possible.
 
-A hook of the build backend: ``pip install`` runs it, for an editable installation and for a wheel.
-Needs a C compiler and Python's headers. Without them, or with ``VQ_PURE=1`` in the environment,
-nothing is compiled and vq runs the same in Python: the same results, more time per message.
+It is a hook of the build backend: ``pip install`` runs it, for an editable installation and for a
+wheel. It needs a C compiler and Python's headers. Without them, or with ``VQ_PURE=1`` in the
+environment, nothing is compiled, and vq runs the loops in Python: the same results, more time per
+message.
 """
 
 import os
@@ -24,7 +25,7 @@ SOURCES = (
 
 
 class NotCompiled(Exception):
-    """It cannot be compiled here; the message says why."""
+    """The loops cannot be compiled here; the message says why."""
 
 
 def target_of(source: Path) -> Path:
@@ -33,7 +34,7 @@ def target_of(source: Path) -> Path:
 
 
 def compile_module(source: Path, target: Path) -> None:
-    """Compile ``source`` into ``target``, which is there whole or as it was before.
+    """Compile ``source`` into ``target``; if it fails, ``target`` is unchanged.
 
     Raises:
         NotCompiled: There is no compiler, or it fails.
@@ -56,16 +57,16 @@ def compile_module(source: Path, target: Path) -> None:
 
 
 class LoopsHook(BuildHookInterface):  # type: ignore[type-arg]
-    """Called by hatchling before it puts files together."""
+    """Called by hatchling before it collects files."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile beside the sources for an editable installation, else into the wheel."""
+        """Compile beside the sources for an editable installation, otherwise into the wheel."""
         if self.target_name != "wheel":
             return
         editable = version == "editable"
         root = Path(self.root)
         if editable:
-            for source in SOURCES:  # of an installation before this one
+            for source in SOURCES:  # from an earlier installation
                 (root / target_of(source)).unlink(missing_ok=True)
         if os.environ.get("VQ_PURE"):
             return

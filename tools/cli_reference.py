@@ -1,4 +1,4 @@
-"""Write docs/reference/cli.md from what the commands say of themselves.
+"""Write docs/reference/cli.md from the commands' help texts.
 
     python tools/cli_reference.py      write the file
 

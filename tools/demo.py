@@ -1,12 +1,13 @@
-"""A real cluster carries a real file, every line accounted for.
+"""Sends a file through a real cluster and accounts for every line.
 
     python tools/demo.py [FILE]        or: make demo [INPUT=FILE]
 
-Starts a real ZooKeeper and two brokers (two broker groups) in a temporary directory, makes a topic
-of five partitions over both, sends every line of the file from two producers while a group of two
-consumers reads, stops one consumer half-way so that its partitions change hands, and accounts for
-every line at the end. Exit code 0 only if nothing is missing, nothing came twice and the group's
-committed offsets stand at the ends. Leaves nothing running and nothing behind.
+The demo starts a real ZooKeeper and two brokers (two broker groups) in a temporary directory and
+creates a topic of five partitions over both. Two producers send every line of the file while a
+group of two consumers reads. Half-way it stops one consumer, so that its partitions move to the
+other one. At the end it accounts for every line. The exit code is 0 only if no line is missing,
+none came twice, and the group's committed offsets are at the ends. It stops all processes and
+deletes all files.
 """
 
 import argparse
@@ -38,13 +39,13 @@ PARTITIONS = 5
 PRODUCERS = 2
 BROKER_GROUPS = ("b1", "b2")
 DRAIN_S = 60.0
-#: Without a file of your own: the longest text that comes with every Python.
+#: The default file: the longest text that every Python has.
 DEFAULT_INPUT = Path(pydoc_data.topics.__file__)
 
 
 @dataclass
 class Ledger:
-    """What was acknowledged and what arrived. Threads only append to lists, which needs no lock."""
+    """The acknowledged and the received lines. Threads only append to lists, without a lock."""
 
     sent: list[tuple[vq.SendResult, bytes]] = field(default_factory=list)
     failed: list[vq.VqError] = field(default_factory=list)
@@ -52,11 +53,11 @@ class Ledger:
 
     @property
     def received_count(self) -> int:
-        """How many messages the members were given, all together."""
+        """Number of messages that all members received."""
         return sum(len(messages) for messages in self.received.values())
 
     def account(self) -> "Account":
-        """Hold what arrived against what was sent, position by position."""
+        """Compare the received with the sent lines, position by position."""
         sent = {(result.partition, result.offset): line for result, line in self.sent}
         arrived: Counter[tuple[int, int]] = Counter()
         altered = 0
@@ -66,7 +67,7 @@ class Ledger:
             altered += sent.get(position, message.content) != message.content
         return Account(
             missing=len(sent.keys() - arrived.keys()),
-            # Deliveries beyond the first, and stored lines that no producer knows of.
+            # Deliveries after the first one, and stored lines that no producer knows of.
             duplicated=arrived.total() - len(arrived) + len(arrived.keys() - sent.keys()),
             altered=altered,
         )
@@ -74,7 +75,7 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Account:
-    """What went wrong; all zero when nothing did."""
+    """The numbers of wrong lines; all zero if the demo succeeded."""
 
     missing: int
     duplicated: int
@@ -83,7 +84,7 @@ class Account:
 
 @dataclass(frozen=True)
 class PartitionRow:
-    """Where one partition lies, and how far the group got; ``committed`` is None when unknown."""
+    """The group of one partition and the consumers' progress; ``committed`` None: unknown."""
 
     partition: int
     group: str
@@ -97,7 +98,7 @@ class PartitionRow:
 
 
 class Steps:
-    """Says what is going on, with the time since the start."""
+    """Prints the steps, with the time since the start."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
@@ -109,7 +110,7 @@ class Steps:
 
 @contextmanager
 def running_cluster(directory: Path, steps: Steps) -> Iterator[str]:
-    """Start ZooKeeper and the brokers, yield ZooKeeper's address, stop everything."""
+    """Start ZooKeeper and the brokers, yield ZooKeeper's address, stop all of them."""
     with EmbeddedZooKeeper(directory / "zookeeper") as zookeeper:
         steps.say(f"ZooKeeper serves at {zookeeper.hosts}")
         brokers = [
@@ -148,7 +149,7 @@ async def make_topic(hosts: str) -> None:
 
 
 def produce(factory: vq.MessageFactory, lines: Sequence[bytes], ledger: Ledger) -> None:
-    """Send ``lines`` as one producer; note where each one lies."""
+    """Send ``lines`` as one producer; store the place of each one."""
 
     def outcome(line: bytes, result: vq.SendResult | None, error: vq.VqError | None) -> None:
         if result is not None:
@@ -178,7 +179,7 @@ def consume(config: vq.MessageFactoryConfig, ledger: Ledger, name: str) -> vq.Me
 
 
 def wait_until(condition: Callable[[], bool], deadline_s: float = DRAIN_S) -> bool:
-    """Look at ``condition`` until it holds or the time is up; return whether it holds."""
+    """Wait until ``condition`` holds or the time is up; return whether it holds."""
     deadline = time.monotonic() + deadline_s
     while not condition():
         if time.monotonic() >= deadline:
@@ -223,7 +224,7 @@ def send(factory: vq.MessageFactory, lines: Sequence[bytes], ledger: Ledger) -> 
 
 
 async def partition_rows(hosts: str) -> list[PartitionRow]:
-    """Ask the cluster where the partitions lie and what the group has committed."""
+    """Ask the cluster for the placements of the partitions and the group's committed offsets."""
     config = vq.MessageFactoryConfig(zookeeper=hosts, cluster="demo")
     from vq import aio  # the coroutine API reads well here, and nowhere else in this program
 
@@ -240,9 +241,9 @@ async def partition_rows(hosts: str) -> list[PartitionRow]:
 
 
 def is_whole(ledger: Ledger, account: Account, rows: Sequence[PartitionRow], lines: int) -> bool:
-    """Whether every line was carried exactly once, and the group's progress says so, too.
+    """Return whether every line arrived exactly once and the group's progress is at the ends.
 
-    In a partition without a message there is no progress to be known of.
+    A partition without a message has no progress.
     """
     carried = len(ledger.sent) == lines and account == Account(0, 0, 0)
     return carried and all(row.end == 0 or row.lag == 0 for row in rows)
@@ -260,7 +261,7 @@ def report(
     lines: int,
     took_s: float,
 ) -> None:
-    """Print what was carried and where it lies."""
+    """Print the number of lines and the place of each partition."""
     partitions = Table(title="partitions", title_justify="left")
     for name in ("partition", "broker group", "log end", "committed", "lag"):
         partitions.add_column(name, justify="left" if name == "broker group" else "right")
@@ -334,7 +335,7 @@ def main() -> int:
 
 
 def run() -> int:
-    """Run the demo; whatever ends it early is told in a line, everything is stopped by then."""
+    """Run the demo; report an early end in one line, after all processes are stopped."""
     try:
         return main()
     except KeyboardInterrupt:

@@ -1,20 +1,20 @@
-"""Put small bugs into a copy of vq, one at a time, and say which suite of tests finds each.
+"""Put small bugs into a copy of vq, one at a time, and report which suite of tests finds each.
 
     python tools/mutants.py                  every mutant of tests/mutants/catalogue.toml
     python tools/mutants.py NAME [NAME ...]  these
     python tools/mutants.py --suites unit,property
     python tools/mutants.py --every-suite    go on after the first suite that finds a mutant
-    python tools/mutants.py --list           names and what each would break
+    python tools/mutants.py --list           names, and the promise that each breaks
 
-A mutant that no suite finds is a promise that no test holds. Each entry of the catalogue says which
-file to change, the text to find (exactly once) and its replacement, what would break, and which
-tests should notice. Those tests run first, then whole suites in rising order of cost.
+A mutant that no suite finds shows a promise that no test checks. Each entry of the catalogue has
+the file to change, the text to find (exactly once), its replacement, the promise that breaks, and
+the tests that should fail. These tests run first, then whole suites in rising order of cost.
 
-The tree that is tested is a copy in a temporary directory; the checkout is never changed. The exit
-code is 0 if every mutant was found, 1 if one survived, 2 if the catalogue does not fit the code.
+The tests run on a copy in a temporary directory; the checkout is never changed. The exit code is 0
+if every mutant was found, 1 if one survived, 2 if the catalogue does not fit the code.
 
-A test may also fail because the machine is busy. So the test that failed runs again alone: it must
-fail with the mutant and pass without it, or the suite runs anew.
+A test may also fail because the machine is busy. So the failed test runs again alone: it must fail
+with the mutant and pass without it. Otherwise the suite runs again.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 CATALOGUE = ROOT / "tests" / "mutants" / "catalogue.toml"
 
-#: Name, what it runs, and after how many seconds it counts as hanging. Rising cost.
+#: Name, the tests that it runs, and after how many seconds it counts as hanging. Rising cost.
 SUITES: dict[str, tuple[tuple[str, ...], float]] = {
     "named": ((), 240.0),
     "unit": (("tests/unit",), 400.0),
@@ -51,13 +51,13 @@ SUITES: dict[str, tuple[tuple[str, ...], float]] = {
     ),
     "real": (("tests/integration", "tests/faults"), 1500.0),
 }
-#: What the tests need of the checkout; the environment is linked, not copied.
+#: Not copied from the checkout: the tests do not need it; the environment is linked.
 LEFT_OUT = shutil.ignore_patterns(
     ".git", ".venv", ".cache", "__pycache__", ".*_cache", ".hypothesis", ".demo", ".test-artifacts"
 )
-#: One test may take so long in here; a mutant that makes it hang is found.
+#: The bound of one test; a mutant that makes a test hang is found.
 TEST_TIMEOUT_S = 60
-#: How often a suite runs whose failures are not the mutant's before it has not found it.
+#: After so many runs with failures that the mutant did not cause, the suite has not found it.
 TRIES = 3
 
 
@@ -73,9 +73,9 @@ class Mutant:
         name: Unique.
         file: Path inside the checkout.
         find: Text that occurs exactly once in the file.
-        replace: What takes its place.
-        breaks: The promise that would not hold any more, in one sentence.
-        tests: Paths (or node ids) of the tests that should notice.
+        replace: The replacement.
+        breaks: The promise that breaks, in one sentence.
+        tests: Paths (or node ids) of the tests that should fail.
     """
 
     name: str
@@ -86,10 +86,10 @@ class Mutant:
     tests: tuple[str, ...]
 
     def apply(self, root: Path) -> str:
-        """Change the file below ``root``; return what it held before.
+        """Change the file below ``root``; return its text before.
 
         Raises:
-            CatalogueError: The text is not there exactly once.
+            CatalogueError: The text to find does not occur exactly once.
         """
         path = root / self.file
         before = path.read_text() if path.exists() else ""
@@ -105,7 +105,7 @@ class Mutant:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one suite said about one mutant: the first test that failed, or None."""
+    """The result of one suite for one mutant: the first failed test, or None."""
 
     suite: str
     test: str | None

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.ack_order import OPTIONS, Order, check_order, file_system_of
 from support.cluster import ProcessCluster, process_cluster
-from support.faults import Sender, client_of, read_back, settle, times
+from support.faults import Sender, client_of, judge_run, read_back, times
 from support.judge import Fault
 from support.small_disk import loop_disk_at
 from support.strace import attached, need_strace, read_trace
@@ -41,7 +41,7 @@ def trace_order(processes: ProcessCluster, tmp_path: Path, *topic: str, partitio
         log = read_back(factory, "t")
     order = check_order(read_trace(tmp_path / "trace"), broker.spec.data, broker.spec.address)
     print(order.acknowledged, "batches acknowledged; synced by", sorted(order.syncs))
-    settle(tmp_path / "h", log, Fault("batch in the trace", order.acknowledged))
+    judge_run(tmp_path / "h", log, Fault("batch in the trace", order.acknowledged))
     return order
 
 

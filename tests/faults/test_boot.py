@@ -15,7 +15,16 @@ from pathlib import Path
 
 import pytest
 from support.cluster import ProcessCluster
-from support.faults import LONG, Sender, broker_settings, client_of, kill, read_back, settle, times
+from support.faults import (
+    LONG,
+    Sender,
+    broker_settings,
+    client_of,
+    judge_run,
+    kill,
+    read_back,
+    times,
+)
 from support.judge import Fault
 from support.waiting import PROCESSES_WAIT_S, block_until
 from support.zookeeper import admin
@@ -83,7 +92,7 @@ def test_a_killed_broker_is_back_before_its_old_session_ends(
     assert list(incarnations) == sorted(set(incarnations))
     assert list(epochs) == list(range(epochs[0], epochs[0] + len(seen)))
     fault = Fault("kill -9", killed, strikes=restarts)
-    settle(tmp_path / "h", log, fault, acknowledged_min=50)
+    judge_run(tmp_path / "h", log, fault, acknowledged_min=50)
 
 
 def test_a_second_process_on_one_directory_is_refused(
@@ -108,7 +117,7 @@ def test_a_second_process_on_one_directory_is_refused(
         log = read_back(factory, "t")
     assert broker.running
     fault = Fault("refused", codes.count(1), strikes=attempts)
-    settle(tmp_path / "h", log, fault, acknowledged_min=50)
+    judge_run(tmp_path / "h", log, fault, acknowledged_min=50)
 
 
 def test_another_cluster_group_or_node_is_refused_a_used_directory(
@@ -270,4 +279,4 @@ def test_a_second_process_under_one_name_is_refused_while_the_first_lives(
     assert node == broker.spec.address
     assert after == before, "somebody else wrote the state or the node of the first"
     fault = Fault("refused", codes.count(1), strikes=len(codes))
-    settle(tmp_path / "h", log, fault, acknowledged_min=50)
+    judge_run(tmp_path / "h", log, fault, acknowledged_min=50)

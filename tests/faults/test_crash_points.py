@@ -17,10 +17,10 @@ from support.faults import (
     Sender,
     broker_settings,
     client_of,
+    judge_run,
     make_rng,
     read_back,
     read_files,
-    settle,
     times,
 )
 from support.judge import Fault
@@ -124,7 +124,7 @@ def test_a_broker_may_die_at_any_system_call(processes: ProcessCluster, tmp_path
     assert broker.stop() == 0
     assert read_files(processes, "t", 2) == log
     faults = [Fault(f"death at {call}", count) for call, count in hits.items()]
-    settle(tmp_path / "h", log, *faults, acknowledged_min=50)
+    judge_run(tmp_path / "h", log, *faults, acknowledged_min=50)
 
 
 def test_a_first_start_may_be_interrupted_anywhere(
@@ -150,4 +150,4 @@ def test_a_first_start_may_be_interrupted_anywhere(
         died += hit
         processes.run(broker)
         assert broker.stop() == 0
-    settle(tmp_path / "h", {}, Fault("death while starting", died))
+    judge_run(tmp_path / "h", {}, Fault("death while starting", died))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.chaos_proxy import DOWN, UP, ChaosProxy
 from support.cluster import ProcessCluster
-from support.faults import Sender, client_of, make_rng, read_back, read_files, settle, times
+from support.faults import Sender, client_of, judge_run, make_rng, read_back, read_files, times
 from support.judge import Fault
 
 import vq
@@ -69,7 +69,7 @@ def test_cuts_at_any_byte_lose_double_and_reorder_nothing(
     assert broker.stop() == 0
     for number, log in enumerate(logs):
         assert read_files(processes, f"t{number}", 1) == log
-        settle(
+        judge_run(
             tmp_path / f"h{number}",
             log,
             Fault("cut", len(proxy.cuts), strikes=cuts),

@@ -22,9 +22,9 @@ from support.faults import (
     Sender,
     broker_settings,
     client_of,
+    judge_run,
     read_back,
     read_files,
-    settle,
     times,
 )
 from support.history import read_history
@@ -159,7 +159,7 @@ def check_full(
     print(dict(why), f"resumed after {took_s:.1f} s")
     assert why["DiskFull"] >= 0.99 * why.total(), f"{dict(why)}: refusals should say why"
     fault = Fault("refused because the disk is full", why["DiskFull"], strikes=1)
-    settle(histories, log, fault, acknowledged_min=50)
+    judge_run(histories, log, fault, acknowledged_min=50)
 
 
 def ends(factory: vq.MessageFactory, consumer: vq.MessageConsumer) -> dict[vq.TopicPartition, int]:
@@ -245,4 +245,4 @@ def test_a_broker_starts_on_a_full_disk(full: ProcessCluster, tmp_path: Path) ->
         producer.send_sync(vq.Message("t", b"now"), timeout=RESUME_S)
         assert time.monotonic() - begin < RESUME_S
     fault = Fault("start on a full disk", was_full, strikes=1)
-    settle(histories, log, fault, acknowledged_min=50)
+    judge_run(histories, log, fault, acknowledged_min=50)

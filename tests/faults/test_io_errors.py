@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.ack_order import OPTIONS, Order, check_order, file_system_of
 from support.cluster import ProcessCluster
-from support.faults import Sender, broker_settings, client_of, make_rng, read_back, settle, times
+from support.faults import Sender, broker_settings, client_of, judge_run, make_rng, read_back, times
 from support.judge import Fault
 from support.strace import attached, need_strace, read_trace
 from support.waiting import PROCESSES_WAIT_S, block_until
@@ -126,7 +126,7 @@ def test_an_error_of_the_whole_file_system_is_looked_for_in_every_log(
         assert set(states(factory, "t")) == {"rw"}
         log = read_back(factory, "t")
     order = check_order(read_trace(trace), broker.spec.data, broker.spec.address)
-    settle(tmp_path / "h", log, Fault("syncfs that failed", order.injected))
+    judge_run(tmp_path / "h", log, Fault("syncfs that failed", order.injected))
     assert order.injected == 1, "syncfs was called again"
     assert not order.early
 
@@ -137,7 +137,7 @@ def judge_topic(factory: vq.MessageFactory, histories: Path, topic: str, call: s
     faults = [Fault("sends refused", text.count('"refused"'))]
     if call != "fallocate":  # then nothing was written, and that is certain
         faults.append(Fault("sends of unknown outcome", text.count('"unknown"')))
-    settle(histories, read_back(factory, topic), *faults)
+    judge_run(histories, read_back(factory, topic), *faults)
 
 
 def send_blocks(

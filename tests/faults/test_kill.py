@@ -14,12 +14,12 @@ from support.cluster import ProcessCluster
 from support.faults import (
     Sender,
     client_of,
+    judge_run,
     kill,
     make_rng,
     member_of,
     read_back,
     read_files,
-    settle,
     times,
     wait_drained,
 )
@@ -58,7 +58,7 @@ def test_no_acknowledged_message_is_lost_or_doubled_by_kills(
         wait_drained(log, seen)
     assert broker.stop() == 0
     assert read_files(processes, "t", 3) == log
-    settle(
+    judge_run(
         histories,
         log,
         Fault("kill -9", died, strikes=kills),
@@ -95,4 +95,4 @@ def test_sends_that_outlive_their_deadline_are_unknown_and_never_doubled(
             sender.finish()
         log = read_back(factory, "t")
     faults = [Fault("kill -9", died, strikes=kills), Fault("unknown", sender.unknown, strikes=0)]
-    settle(tmp_path / "h", log, *faults, acknowledged_min=50)
+    judge_run(tmp_path / "h", log, *faults, acknowledged_min=50)

@@ -24,10 +24,10 @@ from support.faults import (
     LONG,
     Sender,
     client_of,
+    judge_run,
     make_rng,
     owners,
     read_back,
-    settle,
     times,
     wait_shared,
 )
@@ -157,7 +157,7 @@ def finish(
         zookeeper.directory / "server-1", members.cluster.name, GROUP, "t"
     )
     assert commits
-    settle(
+    judge_run(
         members.histories,
         log,
         *faults,

@@ -25,11 +25,11 @@ from support.faults import (
     broker_settings,
     client_of,
     ephemerals,
+    judge_run,
     make_rng,
     member_of,
     owners,
     read_back,
-    settle,
     sighted,
     times,
     wait_drained,
@@ -203,7 +203,7 @@ def test_messages_flow_while_zookeeper_is_stopped(own, tmp_path: Path) -> None:
         wait_tidy(cluster, "m0", "m1")
     wait_tidy(cluster, senders=0)
     claims, commits = group_evidence(zookeeper.directory / "server-1", cluster.name, GROUP, "t")
-    settle(
+    judge_run(
         histories,
         log,
         *faults,
@@ -284,7 +284,7 @@ def test_sessions_that_end_under_everybody_are_replaced(own, tmp_path: Path) -> 
         Fault(f"session of the {name} ended", len(seen) - 1, strikes=rounds)
         for name, seen in replaced.items()
     ]
-    settle(
+    judge_run(
         histories,
         log,
         *faults,
@@ -337,7 +337,7 @@ def test_requests_to_zookeeper_are_cut_at_any_byte(own, tmp_path: Path) -> None:
         with admin(cluster.zookeeper) as client:
             assert client.get_children(f"/vq/{cluster.name}/brokers/b1/nodes") == ["n1"]
     claims, commits = group_evidence(zookeeper.directory / "server-1", cluster.name, GROUP, "t")
-    settle(
+    judge_run(
         histories,
         log,
         Fault("cut", sum(len(link.cuts) for link in links), strikes=cuts),
@@ -387,7 +387,7 @@ def test_the_death_of_a_leader_is_not_noticed_by_messages(
         assert owned(cluster) == before, "no session ended"
         wait_tidy(cluster, "m0")
     fault = Fault("leader killed and another elected", elected, strikes=kills)
-    settle(histories, log, fault, acknowledged_min=50, drained=True)
+    judge_run(histories, log, fault, acknowledged_min=50, drained=True)
 
 
 def test_a_lost_quorum_ends_no_session(
@@ -443,7 +443,7 @@ def test_a_lost_quorum_ends_no_session(
         group_evidence(zookeeper.directory / f"server-{number}", cluster.name, GROUP, "t")
         for number in (1, 2, 3)
     ]
-    settle(
+    judge_run(
         histories,
         log,
         *faults,

@@ -1,7 +1,7 @@
 """Reads the blocks of a partition from its directory as docs/formats.md describes them.
 
-Written against the document, not with vq's code: what a fault run left on disk is looked at by
-somebody else than whoever wrote it.
+It follows the document and does not use vq's code, so that independent code checks the files of a
+fault run.
 """
 
 import hashlib

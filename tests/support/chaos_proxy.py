@@ -98,7 +98,7 @@ class ChaosProxy:
         self._do(lambda: self._drop(reset=reset))
 
     def swallow(self) -> None:
-        """Deliver nothing any more, in either direction; nobody is told."""
+        """Drop all bytes in both directions; the connections stay open."""
         self._do(lambda: setattr(self, "_swallowing", True))
 
     def refuse(self) -> None:

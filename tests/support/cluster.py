@@ -29,10 +29,10 @@ class ProcessCluster:
         self._held = contextlib.ExitStack()
 
     def hold_port(self) -> int:
-        """Return a free TCP port that nobody else is given while this cluster is there.
+        """Return a free TCP port that stays reserved while this cluster exists.
 
-        A socket that is bound and does not listen keeps it out of the kernel's choice; whoever
-        means to listen there, sets SO_REUSEADDR, as servers do, and can.
+        A bound socket that does not listen keeps the kernel from choosing the port. A server sets
+        SO_REUSEADDR, so it can listen there nevertheless.
         """
         holder = self._held.enter_context(socket.socket())
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""What a delivery tells, noted."""
+"""Records the calls of a delivery's hooks."""
 
 import math
 import time
@@ -10,7 +10,7 @@ from vq.errors import VqError
 
 
 class Told:
-    """Hooks that note what they are told, from any thread."""
+    """Hooks that record their calls, from any thread."""
 
     def __init__(self) -> None:
         self.consumed = 0

@@ -1,4 +1,4 @@
-"""What fault runs share: short and long forms, seeds, a workload, and the judgement at the end."""
+"""Shared by fault runs: short and long forms, seeds, a workload, and the judgement at the end."""
 
 import contextlib
 import json
@@ -79,8 +79,8 @@ class Sender(threading.Thread):
 
     Args:
         factory: Its producer is made from it.
-        topic: Where to.
-        history: Where everything is noted; its name makes the values unique.
+        topic: The topic to send to.
+        history: The file for all events; its name makes the values unique.
         rate: Messages per second, about.
         size: Bytes of a payload.
         config: Of the producer.
@@ -393,14 +393,14 @@ def read_files(
     return log
 
 
-def settle(
+def judge_run(
     directory: Path,
     log: Mapping[int, Sequence[tuple[int, str]]],
     *faults: Fault,
     acknowledged_min: int = 0,
     **more: Any,
 ) -> Verdict:
-    """Judge the histories in ``directory``; fail with what is wrong, print the counts."""
+    """Judge the histories in ``directory``; print the counts, fail on any anomaly."""
     histories = read_histories(directory.glob("*.jsonl"))
     verdict = judge(
         Evidence(

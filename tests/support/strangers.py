@@ -1,4 +1,4 @@
-"""Connections that say nothing, and come back at once when they are closed.
+"""Connections that send nothing, and connect again at once when they are closed.
 
     python -m support.strangers HOST PORT COUNT SOURCE
 
@@ -31,7 +31,7 @@ def _connect(address: tuple[str, int], source: str) -> socket.socket:
 
 
 def flood(address: tuple[str, int], count: int, source: str) -> None:
-    """Keep ``count`` silent connections to ``where``; never returns."""
+    """Keep ``count`` silent connections to ``address``; never returns."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     poll = select.poll()
     sockets: dict[int, socket.socket] = {}
@@ -54,7 +54,7 @@ def flood(address: tuple[str, int], count: int, source: str) -> None:
 
 @contextmanager
 def strangers(address: tuple[str, int], count: int, *, source: str = "127.0.0.1") -> Iterator[None]:
-    """Have another process keep ``count`` silent connections to ``where``."""
+    """Have another process keep ``count`` silent connections to ``address``."""
     command = [sys.executable, "-m", "support.strangers", address[0], str(address[1]), str(count)]
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     with subprocess.Popen([*command, source], stdout=subprocess.PIPE, env=environ) as process:

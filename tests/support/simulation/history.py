@@ -1,4 +1,4 @@
-"""What everybody did and was told, in order of virtual time, and a hash over all of it.
+"""The events of all clients in order of virtual time, and a hash over them.
 
 An event is a plain tuple ``(time, kind, who, …)``; the kinds and what follows:
 

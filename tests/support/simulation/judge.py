@@ -47,7 +47,7 @@ class Evidence:
     events: Sequence[Event]
     log: Mapping[str, Sequence[Stored]]
     ends: Mapping[str, int]
-    committed: Mapping[tuple[str, str], int]  # (group, where)
+    committed: Mapping[tuple[str, str], int]  # (group, partition)
     groups: Mapping[str, str]  # first letter of a member's name → group
     is_for: Callable[[str, str], bool]  # whether a member's group gets a value
 
@@ -57,9 +57,9 @@ class _Facts:
     evidence: Evidence
     sent: dict[str, str] = field(default_factory=dict)  # value → producer
     outcome: dict[str, Event] = field(default_factory=dict)
-    places: dict[str, list[tuple[str, Stored]]] = field(default_factory=dict)  # value → where
+    places: dict[str, list[tuple[str, Stored]]] = field(default_factory=dict)  # by value
     excused: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # host → from, to
-    due: dict[tuple[str, str], list[Stored]] = field(default_factory=dict)  # letter, where → log
+    due: dict[tuple[str, str], list[Stored]] = field(default_factory=dict)  # by letter, partition
 
 
 def judge(evidence: Evidence) -> list[str]:
@@ -106,7 +106,7 @@ def _outcome_told_twice(facts: _Facts) -> Iterator[str]:
 
 
 def _lost(facts: _Facts) -> Iterator[str]:
-    """Acknowledged, and not where the acknowledgement said."""
+    """Acknowledged, but not at the acknowledged place."""
     for value, event in facts.outcome.items():
         if event[1] != "ok":
             continue
@@ -118,7 +118,7 @@ def _lost(facts: _Facts) -> Iterator[str]:
 
 
 def _aborted(facts: _Facts) -> Iterator[str]:
-    """Refused, and stored or read all the same."""
+    """Refused, but stored or read."""
     for value, event in facts.outcome.items():
         if event[1] == "refused" and value in facts.places:
             yield f"{value} ({event[4]} at {event[0]:.3f} s) lies at {facts.places[value]}"
@@ -160,7 +160,7 @@ def _reordered(facts: _Facts) -> Iterator[str]:
 
 
 def _inconsistent(facts: _Facts) -> Iterator[str]:
-    """Whatever anybody saw is still there, and was the same for all."""
+    """Every message that a client read is in the log, and is equal for all clients."""
     log = {
         (partition, stored.offset): (stored.next_offset, stored.value)
         for partition, messages in facts.evidence.log.items()
@@ -190,7 +190,7 @@ def _unreadable(facts: _Facts) -> Iterator[str]:
 
 
 def _unseen(facts: _Facts) -> Iterator[str]:
-    """In the log, and the group never got it, or did not commit it in the end."""
+    """In the log, but the group never received it, or did not commit it at the end."""
     evidence = facts.evidence
     got = {(event[2][0], event[3], event[4]) for event in evidence.events if event[1] == "read"}
     for (letter, partition), messages in facts.due.items():
