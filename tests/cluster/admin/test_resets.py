@@ -215,6 +215,9 @@ async def test_a_stop_is_taken_away_where_the_offset_is_one_again(client: Cluste
     assert after is not None
     assert (after.offset, after.message_id) == (before.offset, before.message_id)
     assert after.stopped == ""
+    at_end = replace(before, offset=4 * SIZE, stopped="why")
+    await commits.reset_offset(client.coordinator, "g", WHERE, at_end)
+    assert (await plan_one(client, COMMITTED)).after.offset == 4 * SIZE
     beyond = replace(before, offset=9999, stopped="why")
     await commits.reset_offset(client.coordinator, "g", WHERE, beyond)
     with pytest.raises(OffsetOutOfRange, match="still lies beyond"):

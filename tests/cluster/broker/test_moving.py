@@ -704,6 +704,21 @@ async def test_a_seal_that_ends_after_the_move_does_not_reopen_the_old_place(clu
     cluster.ensemble.release_events(cluster.coordinators[pair.old])
 
 
+async def test_a_seal_whose_time_is_up_before_it_is_saved_ends_afterwards(pair):
+    """The SEAL waits for its turn at the disk, and the placement has not changed."""
+    await pair.put(pair.old)
+    version = (await pair.view()).partition_versions[0]
+    channel = pair.channel(pair.old)
+    async with pair.files(pair.old):
+        sealing = asyncio.ensure_future(pair.seal(version))
+        await until(lambda: channel.state is State.SEALED)
+        pair.mover(pair.old)._expire(channel, version)
+    await sealing
+    await pair.until_writable(pair.old)
+    await pair.put(pair.old)
+    assert (await pair.view()).partition_versions[0] > version, "the mover comes too late"
+
+
 async def test_a_version_raised_before_the_seal_is_saved_leaves_no_seal_behind(pair):
     """The placement changes while the SEAL waits for its turn at the disk."""
     await pair.put(pair.old)

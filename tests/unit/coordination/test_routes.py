@@ -12,6 +12,7 @@ from vq.coordination import routes as routes_module
 from vq.coordination import topics
 from vq.coordination.coordinator import SessionState
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
+from vq.coordination.paths import GroupState
 from vq.coordination.placement import close_span, move
 from vq.coordination.registry import read_state
 from vq.coordination.routes import Routes, RouteWatcher
@@ -116,6 +117,18 @@ async def test_a_restarted_master_is_shown_with_its_new_epoch(ensemble, admin, w
     await expire(ensemble, admin)
     await until(lambda: 2 in seen)
     assert seen.index(None) < seen.index(2)
+
+
+async def test_the_first_master_of_a_group_is_seen(admin, watcher) -> None:
+    """The group has no record yet when the client looks: a watch tells when there is one."""
+    await topics.create_topic(admin, "t", TopicSettings(partitions=2))
+    path = GroupState.path("b1")
+    record = (await admin.get(path)).data
+    await admin.delete(path)
+    await watcher.track("t")
+    assert watcher.snapshot.master("b1") is None
+    await admin.create(path, record)
+    await until(lambda: watcher.snapshot.master("b1") is not None)
 
 
 async def test_the_picture_stays_while_zookeeper_is_away(ensemble, admin, client, watcher) -> None:
