@@ -291,8 +291,9 @@ class PartitionFetcher:
         self._go_on_after_finished()
 
     def _go_on_after_finished(self) -> None:
-        if not self._stopped and self._finished:
-            self.count()
+        if not self._stopped:
+            if self._finished:  # ``Fetches.expect`` may have counted it, which does not ask
+                self.count()
             self._maybe_fetch()
 
     @property

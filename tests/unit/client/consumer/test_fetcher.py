@@ -296,6 +296,17 @@ async def test_what_is_finished_just_when_an_answer_fills_the_buffer_is_not_forg
     reader.fetcher.stop()
 
 
+async def test_what_is_finished_just_before_the_memory_is_divided_anew_makes_it_ask() -> None:
+    """``Fetches.expect`` counts it before the loop gets to the report, and does not ask."""
+    reader = Reader(prefetch_bytes=400)
+    reader.answer(b"x" * 400)
+    assert len(reader.asked) == 1, "as much is there as may be"
+    reader.fetcher.finished(reader.chunks[0].size)
+    reader.fetcher.count()
+    await until(lambda: len(reader.asked) == 2)
+    reader.fetcher.stop()
+
+
 async def test_what_was_finished_before_bytes_are_fetched_again_counts_no_more() -> None:
     reader = Reader(prefetch_bytes=100_000)
     reader.answer(b"x" * 400)
