@@ -44,15 +44,15 @@ _SHARE_KEPT_S: Final = 1.0
 
 # Raw bytes ------------------------------------------------------------------------------------
 class RawReader:
-    """A blocking socket that fetches ranges of a partition and looks at no record.
+    """A blocking socket that fetches ranges of a partition without decoding records.
 
-    A counterpart of the baseline's client: what is measured is the broker and the wire.
+    Like the baseline's client, it costs little itself, so that it measures the broker and the wire.
     """
 
     def __init__(self, address: Address, cluster: str, topic: str, depth: int = _DEPTH) -> None:
         """Connect. With more than one request under way, replies must come in order.
 
-        They do while what is read is in memory; a read that waits for the disk is overtaken.
+        They do while the blocks are in memory; a read that waits for the disk is overtaken.
         """
         self._topic = topic
         self._depth = depth
@@ -67,7 +67,7 @@ class RawReader:
         self._receive(memoryview(bytearray(1 << 16)))
 
     def read(self, target: memoryview, start: int) -> None:
-        """Fill ``target`` with the bytes from ``start`` on, ``depth`` requests under way."""
+        """Fill ``target`` with the bytes from ``start`` on, with ``depth`` requests in flight."""
         size = len(target)
         wanted = deque((at, min(_READ_BYTES, size - at)) for at in range(0, size, _READ_BYTES))
         asked: deque[tuple[int, int]] = deque()
@@ -92,7 +92,7 @@ class RawReader:
         self._socket.sendall(encode_frame(command, 0, self._asked, 0, header))
 
     def _receive(self, target: memoryview) -> int:
-        """Take one reply, its body into ``target``; return the body's size."""
+        """Receive one reply and put its body into ``target``; return the body's size."""
         head = memoryview(self._head)
         self._fill(head[:PREFIX_BYTES])
         length, _, _, _, status, correlation_id, header_bytes = PREFIX.unpack(head[:PREFIX_BYTES])
@@ -115,7 +115,7 @@ class RawReader:
             target = target[got:]
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._socket.close()
 
 
@@ -155,7 +155,7 @@ def raw_fetch(
 def read_raw(
     ready: Ready, *, client: dict[str, Any], address: str, topic: str, seconds: float
 ) -> dict[str, Any]:
-    """Fetch the partition from its beginning on for so long, over and over; look at no record."""
+    """Fetch the partition from its beginning, repeatedly for so long, without decoding records."""
     with vq.MessageFactory(vq.MessageFactoryConfig(**client)) as factory:
         bounds = factory.create_consumer().get_bounds(topic, 0)
     view = memoryview(bytearray(_SPAN_BYTES))
@@ -174,7 +174,7 @@ def read_raw(
 def read_files(
     ready: Ready, *, client: dict[str, Any], paths: Sequence[str], seconds: float
 ) -> dict[str, Any]:
-    """Read files for so long, over and over, without any broker."""
+    """Read files repeatedly for so long, without a broker."""
     view = memoryview(bytearray(_SPAN_BYTES))
     ready()
     read, end = 0, time.monotonic() + seconds
@@ -200,7 +200,7 @@ class ByNumber:
 def acks_over_partitions(
     ready: Ready, *, client: dict[str, Any], topic: str, partitions: int, seconds: float, size: int
 ) -> dict[str, Any]:
-    """Keep one message under way in every partition; each acknowledgement sends the next one."""
+    """Keep one message in flight in every partition; each acknowledgement sends the next one."""
     numbers = [0] * partitions
     end = 0.0
     errors: list[VqError] = []
@@ -402,7 +402,7 @@ def read_from(
 
 
 def end_offset(ready: Ready, *, client: dict[str, Any], topic: str) -> dict[str, Any]:
-    """Return where partition 0 ends now."""
+    """Return the end offset of partition 0."""
     with vq.MessageFactory(vq.MessageFactoryConfig(**client)) as factory:
         ready()
         return {"offset": factory.create_consumer().get_bounds(topic, 0).latest}
@@ -431,7 +431,7 @@ def send_one_each(
 def make_topics(
     ready: Ready, *, client: dict[str, Any], first: int, count: int, partitions: int
 ) -> dict[str, Any]:
-    """Make ``count`` topics one after the other; return how long each of them took."""
+    """Create ``count`` topics one after the other; return the duration of each."""
 
     async def make() -> list[float]:
         async with cluster_client(vq.MessageFactoryConfig(**client)) as cluster:

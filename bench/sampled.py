@@ -25,7 +25,7 @@ _DEPTH_MAX = 60
 
 
 class Sampler(threading.Thread):
-    """Looks until told to stop."""
+    """Samples all threads until ``stop``."""
 
     def __init__(self) -> None:
         super().__init__(name="sampler", daemon=True)
@@ -43,7 +43,7 @@ class Sampler(threading.Thread):
         self.seconds = time.perf_counter() - begin
 
     def stop(self) -> None:
-        """End and wait for the end."""
+        """Stop sampling and wait for the end of the thread."""
         self._ending.set()
         self.join()
 
@@ -86,12 +86,12 @@ class Sampler(threading.Thread):
             depth += 1
 
     def write(self, path: Path) -> None:
-        """Write what was seen."""
+        """Write the samples."""
         path.write_text(json.dumps({"seconds": self.seconds, "own": self.own, "whole": self.whole}))
 
 
 def _is_importing(frame: FrameType | None) -> bool:
-    """Whether a thread still loads its program, which nobody wants to see here."""
+    """Return whether a thread still loads its program; the profile leaves this out."""
     for _ in range(_DEPTH_MAX):
         if frame is None:
             return False

@@ -189,8 +189,8 @@ def restart(context: Context) -> Rounds:
             figures = []
             for cold in (False, True):
                 stream = number * 2 + cold
-                first_ack_s, ready_s, told = _killed(cluster, topic, size, stream, cold=cold)
-                streams |= told
+                first_ack_s, ready_s, sent_by = _killed(cluster, topic, size, stream, cold=cold)
+                streams |= sent_by
                 name = "first ack after kill -9" + (", page cache dropped" if cold else "")
                 figures.append(Figure(name, first_ack_s, "s", details={"ready_s": ready_s}))
             yield figures
@@ -214,9 +214,9 @@ def _killed(
         cluster.broker.wait_ready()
         ready_s = time.monotonic() - begin
         time.sleep(2.0)
-        told = sender.go().result()
-    gap = next(after for before, after in told["gaps"] if before <= begin < after)
-    return gap - begin, ready_s, told["sent"]
+        result = sender.go().result()
+    gap = next(after for before, after in result["gaps"] if before <= begin < after)
+    return gap - begin, ready_s, result["sent"]
 
 
 def _drop_cache(files: list[Path]) -> None:

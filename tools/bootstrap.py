@@ -41,7 +41,7 @@ INSTALLED_FROM = (
     os.path.join("vq", "store", "_codec.c"),
     os.path.join("vq", "client", "producer", "_accumulator.c"),
 )
-#: What each profile needs beside the project itself: dependency groups of pyproject.toml.
+#: The requirements of each profile in addition to the project: dependency groups of pyproject.toml.
 PROFILES = {"demo": (), "test": ("test",), "check": ("check",), "bench": ("bench",)}
 #: What the machine may have already: part -> (extra that brings it, what is said before).
 PARTS = {
@@ -275,8 +275,8 @@ def install_project(profiles, progress):
     """Install the project and what `profiles` need; return the profiles that are there then."""
     there = set(read_stamp().get("profiles", ()))
     groups = {group for profile in profiles - there for group in PROFILES[profile]}
-    # The project itself only once: installing it anew takes its command away for a moment, and a
-    # test run beside us would miss it.
+    # Install the project only once: another installation removes its command for a moment, and a
+    # concurrent test run would miss it.
     wanted = [] if there else ["-e", "."]
     wanted += requirements("groups", groups)
     if wanted:

@@ -183,7 +183,7 @@ def run_tests(root: Path, paths: Sequence[str], timeout_s: float, jobs: int) -> 
 def first_failure(lines: Iterable[str]) -> str:
     """Return the first failed test that pytest's summary names.
 
-    What stands before the summary is left out: captured log lines begin with "ERROR" too.
+    Text before the summary is ignored: captured log lines begin with "ERROR", too.
     """
     summary = dropwhile(lambda line: "short test summary info" not in line, lines)
     for line in summary:
@@ -194,7 +194,7 @@ def first_failure(lines: Iterable[str]) -> str:
 
 
 def _end_group(child: "subprocess.Popen[bytes]") -> None:
-    """End whatever the run left behind; its processes share one group."""
+    """End the processes that the run left; they share one group."""
     try:
         os.killpg(child.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -205,7 +205,7 @@ def _end_group(child: "subprocess.Popen[bytes]") -> None:
 def judge(
     mutant: Mutant, root: Path, suites: Sequence[str], *, jobs: int, every_suite: bool
 ) -> list[Finding]:
-    """Run the suites against one mutant; stop at the first that finds it, unless told otherwise."""
+    """Run the suites against one mutant; stop at the first that finds it, unless all must run."""
     before = mutant.apply(root)
     findings = []
     try:
@@ -246,7 +246,7 @@ def is_confirmed(mutant: Mutant, root: Path, before: str, test: str, paths: Sequ
 
 
 def report(mutant: Mutant, findings: Sequence[Finding]) -> bool:
-    """Print what became of a mutant; return whether it was found."""
+    """Print the result of a mutant; return whether it was found."""
     found = [finding for finding in findings if finding.test is not None]
     if not found:
         tried = ", ".join(finding.suite for finding in findings)

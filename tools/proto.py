@@ -1,4 +1,4 @@
-"""Generate the protobuf modules beside their `.proto` files, or prove that they are fresh.
+"""Generate the protobuf modules next to their `.proto` files, or check that they are fresh.
 
     python tools/proto.py            write them
     python tools/proto.py --check    exit 1 when one differs from what the compiler makes now

@@ -1,13 +1,13 @@
-/* Making messages, compiled: a named tuple's constructor is a Python function, and a producer's
- * caller makes one message per send. vq/model.py says which type it is for; calls of it give the
- * same results and errors as any named tuple's.
+/* The constructor of messages, compiled. A named tuple's constructor is a Python function, and a
+ * producer's caller makes one message per send. vq/model.py passes the type; calls of the type give
+ * the same results and errors as those of any named tuple.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
 enum { FIELDS_MAX = 16 };
 
-/* What calls of the type need; one type in a process, held for ever. */
+/* The type, its names and its defaults; one type in a process, held for ever. */
 static struct {
     PyTypeObject *type; /* NULL: none yet */
     Py_ssize_t fields;
@@ -15,15 +15,15 @@ static struct {
     PyObject *defaults[FIELDS_MAX]; /* NULL: the field must be given */
 } message;
 
-/* Whether a value can lead nowhere, so that no cycle goes through it. */
+/* Whether a value cannot refer to other objects, so that it cannot be a part of a cycle. */
 static int is_atomic(PyObject *value)
 {
     return value == Py_None || PyUnicode_CheckExact(value) || PyBytes_CheckExact(value) ||
            PyLong_CheckExact(value);
 }
 
-/* Sort the arguments of a call into ``values`` (borrowed). Return 0 for what is no plain call:
- * the type itself handles that, or says what is wrong. */
+/* Sort the arguments of a call into ``values`` (borrowed). Return 0 if the call is not plain: then
+ * the type itself handles it or raises the error. */
 static int sort_arguments(PyObject *const *args, Py_ssize_t count, PyObject *names,
                           PyObject **values)
 {
@@ -48,7 +48,7 @@ static int sort_arguments(PyObject *const *args, Py_ssize_t count, PyObject *nam
     return 1;
 }
 
-/* What calling any type does. */
+/* Make the object in the usual way, as for any type. */
 static PyObject *call_type(PyObject *type, PyObject *const *args, Py_ssize_t count, PyObject *names)
 {
     PyObject *made = NULL;
@@ -82,7 +82,7 @@ static PyObject *make_message(PyObject *type, PyObject *const *args, size_t flag
         atomic &= is_atomic(values[i]);
         PyTuple_SET_ITEM(made, i, Py_NewRef(values[i]));
     }
-    if (atomic) /* the collector need not look at it, as with plain tuples of such values */
+    if (atomic) /* the collector need not track it, as for plain tuples of such values */
         PyObject_GC_UnTrack(made);
     return made;
 }

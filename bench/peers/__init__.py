@@ -1,10 +1,10 @@
-"""The same work on what else is found on this machine, through the usual Python clients.
+"""The same work on other systems that this machine has, through their usual Python clients.
 
 One module per system; each starts the installed server itself in a fresh directory, on free ports
 of 127.0.0.1, and stops it. Systems are compared only with vq in the same durability class:
 
 ``fsync``       acknowledged after the bytes are on the disk
-``page cache``  acknowledged after the write; a power cut may lose what was acknowledged
+``page cache``  acknowledged after the write; a power cut may lose acknowledged messages
 
 Works have the form of ``vq.cli.workload``; a client library is imported by the work itself.
 """

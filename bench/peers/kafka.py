@@ -127,7 +127,7 @@ def one_by_one(ready: Ready, *, port: int, seconds: float, size: int) -> dict[st
 
 
 def pipelined(ready: Ready, *, port: int, count: int, size: int) -> dict[str, Any]:
-    """Publish with a callback per message, idempotent, as fast as the client takes them."""
+    """Publish with a callback per message, idempotent, as fast as the client accepts them."""
     bodies = contents(0, 0, count, size)
     producer = _producer(port)
     _send_all(producer, "warm", contents(1, 0, min(_WARM, count), size))
@@ -141,7 +141,7 @@ def pipelined(ready: Ready, *, port: int, count: int, size: int) -> dict[str, An
 
 
 def consume(ready: Ready, *, port: int, count: int, size: int) -> dict[str, Any]:
-    """Receive as a group's only member, 10 000 messages a call, each one looked at."""
+    """Receive as a group's only member, 10 000 messages per call; examine each message."""
     import confluent_kafka
 
     received: list[bytes] = []

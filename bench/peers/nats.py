@@ -102,7 +102,7 @@ def pipelined(ready: Ready, *, port: int, count: int, size: int) -> dict[str, An
 
 
 def consume(ready: Ready, *, port: int, count: int, size: int) -> dict[str, Any]:
-    """Receive with a push subscription; an acknowledgement stands for all messages before it."""
+    """Receive with a push subscription; an acknowledgement covers all messages before it."""
 
     async def work() -> dict[str, Any]:
         from nats.js.api import AckPolicy, ConsumerConfig

@@ -1,4 +1,4 @@
-"""What a peer is: how to find it, start it, and what its client processes can do."""
+"""A peer: how to find it and start it, and the works of its client processes."""
 
 import importlib.util
 import os
@@ -22,7 +22,7 @@ _STOP_S: Final = 15.0
 
 
 class Missing(Exception):
-    """The peer cannot run here; the message says what was not found."""
+    """The peer cannot run here; the message says what is missing."""
 
 
 Values = dict[str, Any]
@@ -62,13 +62,13 @@ PROGRESS_EVERY: Final = 1_000
 
 
 def check_received(received: Sequence[bytes], count: int, size: int) -> None:
-    """Return if what arrived is what ``contents`` made, in order.
+    """Check that the received messages are those of ``contents``, in order.
 
     Raises:
-        WorkFailed: It is not.
+        WorkFailed: They are not.
     """
     if received != contents(0, 0, count, size):
-        raise WorkFailed(f"what arrived is not what was sent: {len(received)} of {count}")
+        raise WorkFailed(f"received messages differ from the sent ones: {len(received)} of {count}")
 
 
 def find_program(name: str, *places: str) -> str:
@@ -87,10 +87,10 @@ def find_program(name: str, *places: str) -> str:
 
 
 def need_client(module: str, distribution: str) -> None:
-    """Return if a client library is there.
+    """Check that a client library is installed.
 
     Raises:
-        Missing: It is not.
+        Missing: It is not installed.
     """
     if importlib.util.find_spec(module) is None:
         raise Missing(f"the Python client {distribution} is not installed")
@@ -129,7 +129,7 @@ class Server:
         raise Missing(f"the server did not start; the end of its log:\n{tail}")
 
     def stop(self) -> None:
-        """Ask the group to end, kill what does not."""
+        """Ask the process group to end; kill the processes that do not."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             try:
                 os.killpg(self._process.pid, number)

@@ -114,7 +114,7 @@ async def _pipelined(ready: Ready, port: int, bodies: list[bytes]) -> dict[str, 
 
 
 def consume(ready: Ready, *, port: int, count: int, size: int) -> dict[str, Any]:
-    """Receive with aio-pika; an acknowledgement stands for all messages before it."""
+    """Receive with aio-pika; an acknowledgement covers all messages before it."""
     return asyncio.run(_consume(ready, port, count, size))
 
 

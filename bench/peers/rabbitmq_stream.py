@@ -60,7 +60,7 @@ def one_by_one(ready: Ready, *, port: int, seconds: float, size: int) -> dict[st
 
 
 def pipelined(ready: Ready, *, port: int, count: int, size: int) -> dict[str, Any]:
-    """Publish in batches of 1 000, eight on their way, a callback per confirmed message."""
+    """Publish in batches of 1 000, eight in flight, with a callback per confirmed message."""
 
     async def work() -> dict[str, Any]:
         import rstream
@@ -97,7 +97,7 @@ def pipelined(ready: Ready, *, port: int, count: int, size: int) -> dict[str, An
 
 
 def consume(ready: Ready, *, port: int, count: int, size: int) -> dict[str, Any]:
-    """Receive with a callback per message, contents not decoded; the offset is stored at times."""
+    """Receive with a callback per message, without decoding; store the offset now and then."""
 
     async def work() -> dict[str, Any]:
         import rstream

@@ -36,7 +36,7 @@ DATA = Path("/data")
 
 
 class HeldFlusher(LoopFlusher):
-    """A flusher that flushes when it is let go, so that a test can look at what waits."""
+    """A flusher that can hold flushes back, so that a test can examine the waiting requests."""
 
     def __init__(self, runner: FlushRunner) -> None:
         super().__init__(runner, delay_s=0)
@@ -53,13 +53,13 @@ class HeldFlusher(LoopFlusher):
             super().submit(tickets)
 
     def release_one(self) -> None:
-        """Flush what was submitted, and hold the next submission back again."""
+        """Flush the present submission, and hold the next one back again."""
         (tickets,) = self._submitted
         self._submitted.clear()
         super().submit(tickets)
 
     def release(self) -> None:
-        """Flush what was held back, and hold nothing back any more."""
+        """Flush the submissions held back, and hold no more back."""
         self.held = False
         submitted, self._submitted = self._submitted, []
         for tickets in submitted:
@@ -67,7 +67,7 @@ class HeldFlusher(LoopFlusher):
 
 
 class HeldRunner(InlineRunner):
-    """A runner that holds calls back while it is told to, so that a test can look meanwhile."""
+    """A runner that can hold calls back, so that a test can examine the state meanwhile."""
 
     def __init__(self) -> None:
         self._free = asyncio.Event()
@@ -269,7 +269,7 @@ class Client(asyncio.Protocol):
     def send_fetch(
         self, sequence: int, *partitions: wire.FetchPartition, **fields: Any
     ) -> "asyncio.Future[Any]":
-        """Send a FETCH without waiting; of session 1 unless told."""
+        """Send a FETCH without waiting, by default for session 1."""
         values = {"session": 1, "max_wait_ms": 20_000, **fields}
         request = wire.FetchRequest(sequence=sequence, partitions=partitions, **values)
         return self.send(Command.FETCH, request)

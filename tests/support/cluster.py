@@ -43,7 +43,7 @@ class ProcessCluster:
     def spec(
         self, group: str, *more: str, node: str = "n1", zookeeper: str | None = None
     ) -> BrokerSpec:
-        """Return what a broker of this cluster is told; ``more`` are flags of its own."""
+        """Return the flags of a broker of this cluster; ``more`` are further flags."""
         return BrokerSpec(
             data=self.directory / group,
             group=group,

@@ -105,7 +105,7 @@ def at(offset: int, member: str = "m1") -> CommittedOffset:
     return CommittedOffset(offset=offset, message_id=offset + 1, time_ms=7, member=member)
 
 
-#: Ways to strike one call of a client: the request is lost, the reply is lost, the session ends.
+#: Faults of one call of a client: the request is lost, the reply is lost, the session ends.
 FAULTS = ("request", "reply", "expiry", "outlive")
 
 
@@ -122,7 +122,7 @@ def strike(ensemble: MemoryEnsemble, client: MemoryCoordinator, fault: str, skip
 
 
 def disarm(client: MemoryCoordinator) -> bool:
-    """Take an armed fault back; whether it had struck already."""
+    """Disarm a fault; return whether it was injected already."""
     armed = (
         client.lose_request or client.lose_reply or client.expire_request or client.outlive_request
     )

@@ -42,7 +42,7 @@ _NOT_RUN = "not run:"
 _OWN_TERMINAL = "a terminal of its own, until:"
 _EXIT_CODE = "exit code:"
 
-#: Runs files told on one descriptor, in one namespace; tells 0 or 1 on the other.
+#: Reads file names from one descriptor and runs the files in one namespace; writes 0 or 1 for each.
 _PYTHON = """
 import sys, traceback
 orders, results = open(int(sys.argv[1])), open(int(sys.argv[2]), "w", buffering=1)

@@ -129,7 +129,7 @@ class Sender(threading.Thread):
                     message = vq.Message(self._topic, self.payload(number))
                     self._history.send(self._producer, message)
                     number += 1
-        except BaseException as error:  # told by ``finish``
+        except BaseException as error:  # ``finish`` raises it
             self.failure = error
 
     @property
@@ -249,7 +249,7 @@ def member_of(
     group: str = "g",
     topic: str = "t",
 ) -> Iterator[Places]:
-    """Run a member of a group with a session of its own; yields where what it received lies."""
+    """Run a member of a group with a session of its own; yield where its messages are stored."""
     seen: Places = set()
     with (
         History(histories / f"{name}.jsonl") as history,
@@ -339,7 +339,7 @@ def strays(cluster: ProcessCluster, *members: str, group: str = "g", senders: in
     named = {path for path in found if "/nodes/" in path or "/members/" in path} | slots
     expected = {broker, *(head + name for name in members)}
     wrong = [f"{path} is missing" for path in expected - named]
-    wrong += [f"{path} belongs to nobody" for path in named - expected - slots]
+    wrong += [f"{path} has no live owner" for path in named - expected - slots]
     living = {found[path] for path in named & (expected | slots)}
     if not len(slots) == len({found[path] for path in slots}) == senders:
         wrong.append(f"{senders} clients send, and have { {p: hex(found[p]) for p in slots} }")
@@ -349,7 +349,7 @@ def strays(cluster: ProcessCluster, *members: str, group: str = "g", senders: in
 
 
 def wait_tidy(cluster: ProcessCluster, *members: str, senders: int = 1) -> None:
-    """Wait until nobody dead has a node: until a lost session ends at the server it may."""
+    """Wait until no dead process has a node; its nodes stay until its session ends."""
     wrong: list[str] = []
 
     def tidy() -> bool:

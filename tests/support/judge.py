@@ -11,13 +11,13 @@ tests/kafka.clj and redpanda workload/queue.clj), under these names:
     aborted       refused for certain, and yet stored or delivered
     duplicate     stored twice
     inconsistent  two observations of one (partition, offset) differ
-    invented      stored or delivered, and nobody sent it
+    invented      stored or delivered, but never sent
     reordered     one client's messages stand in a partition in another order than it sent them
     unsettled     a client that ended in order left a send without outcome, or one with two
-    skipped       a consumer passed over messages without having taken the partition anew
-    back          a consumer went back without having taken the partition anew
-    restart       a consumer that took a partition anew did not begin where the group had committed
-    unread        stored, and nobody of a group that was given time to drain received it
+    skipped       a consumer skipped messages without a new claim of the partition
+    back          a consumer went back without a new claim of the partition
+    restart       a consumer with a new claim did not begin at the group's committed offset
+    unread        stored, but no member of a group that had time to drain received it
     repeated      delivered more than once, where nothing excuses it
     zombie        ZooKeeper took a commit of a member that no longer had the partition
     rewound       a committed offset went back
@@ -93,7 +93,7 @@ class Evidence:
         drained: The group was given time to receive everything.
         repeats_allowed: Deliveries of one message beyond the first may happen (a member died).
         faults: What was done.
-        acknowledged_min: So many sends must have been acknowledged per strike of a fault.
+        acknowledged_min: The least number of acknowledged sends per strike of a fault.
     """
 
     histories: Mapping[str, Sequence[Event]]

@@ -1,6 +1,6 @@
 """A real file system that is small: a tmpfs or a file with ext4 or XFS, mounted.
 
-Root mounts it; anybody else (and a root that may not) mounts a tmpfs in a user namespace, where the
+Root mounts it; another user (or a root that may not) mounts a tmpfs in a user namespace, where the
 kernel allows it, and reaches it through ``/proc``. Where neither is allowed, the test is skipped
 and says why.
 """

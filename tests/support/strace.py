@@ -108,7 +108,7 @@ def _all_traced(pid: int) -> bool:
 
 
 def wait_tracer_gone(trace: Path) -> None:
-    """Wait until nobody writes to ``trace`` any more."""
+    """Wait until ``trace`` does not grow any more."""
     block_until(
         lambda: not any(_has_open(process, trace) for process in Path("/proc").glob("[0-9]*")),
         f"strace no longer writes to {trace}",

@@ -128,7 +128,7 @@ def unavailable(reason: str) -> "None":
 
 
 def forbidden(reason: str) -> "None":
-    """The machine does not allow it, to nobody or not to us: skip, and say why."""
+    """The machine, or our user, may not do it: skip with the reason."""
     pytest.skip(reason)
 
 

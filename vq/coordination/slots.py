@@ -2,7 +2,7 @@
 
 A slot is an ephemeral node. The search for a free slot starts where the last search ended (a
 persistent counter that wraps around), so a slot is leased again only after all others. So a holder
-that does not yet know that its session ended shares its slot with nobody for a long time.
+that does not yet know that its session ended has the slot alone for a long time.
 
 Each slot also has a persistent *mark*: the wall time up to which its holders may have made ids. A
 holder keeps the mark ahead of its clock and makes no id that is later than the mark; the next
@@ -287,7 +287,7 @@ class SlotLease:
         """Sync, then read the mark and its version; return False if the slot is not ours.
 
         Only the present holder of a slot writes its mark. So if the slot is ours after the read of
-        the mark, nobody else can have written the mark since that read.
+        the mark, no other producer can have written the mark since that read.
         """
         session = self._coordinator.session_id
         await self._coordinator.sync(SlotMark.path(slot))

@@ -1,7 +1,7 @@
 """An event loop whose time is a number, and processes on it that can be stopped at any moment.
 
 When nothing is ready the loop does not wait: it sets its clock to the next timer. A simulated
-process is a context variable: whatever is started in its context, and whatever that starts, belongs
+process is a context variable: all that is started in its context, directly or indirectly, belongs
 to it. A process that is held runs no callback at all, as after SIGSTOP; one that is killed is held
 for ever. What was to run is kept: a paused process finds it when it goes on.
 """
@@ -95,7 +95,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._ready.extend(handles)
 
     def _write_to_self(self) -> None:
-        """Nobody sleeps in a selector here, so nobody is to be woken."""
+        """Do nothing: this loop never sleeps in a selector."""
 
     def _new_task(
         self, _loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any
@@ -127,7 +127,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self._turns = 0
         self._turns += 1
         if self._turns > TURNS_PER_MOMENT_MAX:
-            raise Stuck(f"{self._turns} turns at {self._now:.6f} s: somebody spins: {ready[0]!r}")
+            raise Stuck(f"{self._turns} turns at {self._now:.6f} s, a callback spins: {ready[0]!r}")
         while scheduled and scheduled[0].when() <= self._now:
             timer = heapq.heappop(scheduled)
             timer._scheduled = False  # type: ignore[attr-defined]

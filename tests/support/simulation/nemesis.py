@@ -88,7 +88,7 @@ class Nemesis:
             self._running.append(loop.create_task(fault(self)))
 
     async def heal(self) -> None:
-        """End whatever lasts, and bring everybody back."""
+        """End all faults, and start all processes again."""
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
@@ -128,7 +128,7 @@ class Nemesis:
 
     @property
     def anybody(self) -> list[Host]:
-        """Whoever may be struck."""
+        """The hosts that a fault may hit."""
         return [*self.world.brokers, *self.members, *self.producers]
 
 
@@ -219,7 +219,7 @@ async def failing_disk(nemesis: Nemesis) -> None:
 
 
 async def second_broker(nemesis: Nemesis) -> None:
-    """Somebody starts a broker twice; the second one must not touch the directory."""
+    """An operator starts a broker twice; the second one must not touch the directory."""
     host: BrokerHost | None = nemesis.pick([b for b in nemesis.world.brokers if b.serves])
     if host is not None:
         nemesis.note("second broker", host.name)
@@ -291,7 +291,7 @@ async def pause(nemesis: Nemesis) -> None:
 
 
 async def step_clock(nemesis: Nemesis) -> None:
-    """Somebody's wall clock is set, forward or back."""
+    """The wall clock of a host is set, forward or back."""
     host = nemesis.rng.choice(nemesis.anybody)
     nemesis.note("clock", host.name)
     host.clock.wall_offset_ms = nemesis.rng.choice((-3_600_000, -5_000, -300, 0, 300, 3_600_000))
@@ -327,7 +327,7 @@ async def client_dies(nemesis: Nemesis) -> None:
 
 # ZooKeeper ------------------------------------------------------------------------------------
 async def expire_session(nemesis: Nemesis) -> None:
-    """ZooKeeper ends somebody's session."""
+    """ZooKeeper ends the session of a host."""
     host: Host | None = nemesis.pick(nemesis.anybody)
     if host is not None and host.coordinator is not None:
         coordinator = host.coordinator
@@ -337,7 +337,7 @@ async def expire_session(nemesis: Nemesis) -> None:
 
 
 async def disconnect(nemesis: Nemesis) -> None:
-    """Somebody cannot reach ZooKeeper for a while, or for longer than a session lasts."""
+    """A host cannot reach ZooKeeper for a while, perhaps longer than a session time-out."""
     host: Host | None = nemesis.pick(nemesis.anybody)
     if host is None or host.coordinator is None or host.coordinator.cut:
         return
@@ -353,7 +353,7 @@ async def disconnect(nemesis: Nemesis) -> None:
 
 
 async def blink(nemesis: Nemesis) -> None:
-    """Somebody's connection to ZooKeeper breaks once."""
+    """The connection of a host to ZooKeeper breaks once."""
     host: Host | None = nemesis.pick(nemesis.anybody)
     if host is None or host.coordinator is None:
         return
@@ -363,7 +363,7 @@ async def blink(nemesis: Nemesis) -> None:
 
 
 async def lose_reply(nemesis: Nemesis) -> None:
-    """ZooKeeper carries a call out, and the answer is lost."""
+    """ZooKeeper applies a call, and the answer is lost."""
     host: Host | None = nemesis.pick(nemesis.anybody)
     if host is not None and host.coordinator is not None:
         nemesis.note("lost reply", host.name, 5)
@@ -396,7 +396,7 @@ async def lose_watches(nemesis: Nemesis) -> None:
 
 
 async def stale_reads(nemesis: Nemesis) -> None:
-    """Somebody's ZooKeeper server falls behind, until that client writes or for a while."""
+    """The ZooKeeper server of a host falls behind, until the host writes or for a while."""
     host: Host | None = nemesis.pick(nemesis.anybody)
     if host is None or host.coordinator is None or host.coordinator.view is not None:
         return
@@ -410,7 +410,7 @@ async def stale_reads(nemesis: Nemesis) -> None:
 
 
 async def flaky_zookeeper(nemesis: Nemesis) -> None:
-    """For a while somebody's calls keep failing: requests and replies are lost, sessions end."""
+    """For a while the calls of a host keep failing: requests, replies and sessions are lost."""
     world, rng = nemesis.world, nemesis.rng
     host: Host = rng.choice(nemesis.anybody)
     lasts_s = nemesis.seconds(0.5, 10)

@@ -151,7 +151,7 @@ class Simulation:
     async def _drain(
         self, producers: list[ClientHost], members: list[ClientHost], auditors: list[ClientHost]
     ) -> None:
-        """Let producers finish, members catch up, and everybody leave."""
+        """Let producers finish and members catch up, then close all clients."""
         world = self.world
         await self.until("brokers to serve", lambda: all(b.serves for b in world.brokers))
         await self.end(producers)

@@ -38,7 +38,7 @@ def value_of(message: Message) -> str:
 async def produce(
     host: ClientHost, name: str, factory: aio.MessageFactory, rng: random.Random
 ) -> None:
-    """Send messages one by one and in bursts until told to stop; note every outcome."""
+    """Send messages one by one and in bursts until the host stops; record every outcome."""
     history = host.world.history
     config = ProducerConfig(
         send_timeout_s=rng.choice((0.7, 3.0, 12.0)),
@@ -85,7 +85,7 @@ def _note_outcome(
 async def consume(
     host: ClientHost, name: str, factory: aio.MessageFactory, rng: random.Random
 ) -> None:
-    """Be a member of the group until told to stop; note every message."""
+    """Be a member of the group until the host stops; record every message."""
     history = host.world.history
     consumer = await factory.create_consumer(
         ConsumerConfig(
@@ -117,7 +117,7 @@ async def consume(
 
 
 async def leave(host: ClientHost, name: str, consumer: aio.MessageConsumer) -> None:
-    """Close a consumer when its host is told to stop."""
+    """Close a consumer when its host stops."""
     while not host.stopping:
         await asyncio.sleep(0.1)
     await consumer.close()

@@ -75,7 +75,7 @@ class RecordingEnsemble(MemoryEnsemble):
                 self._history.add(
                     "broken", offset.member, f"commits {partition}, which is {owner}'s"
                 )
-        elif what == "owners" and isinstance(operation, Create):  # a claim, not a trouble told
+        elif what == "owners" and isinstance(operation, Create):  # a claim, not a reported error
             claim = Owner.decode(operation.path, operation.data)
             self._history.add("own", claim.member, partition, claim.generation)
 
@@ -156,7 +156,7 @@ class Host:
 
     @property
     def alive(self) -> bool:
-        """Whether a process runs here that nobody has killed."""
+        """Whether a process runs here and was not killed."""
         return self.process is not None and not self.process.dead
 
     @property
@@ -177,7 +177,7 @@ class Host:
         return process, generator(self.world.seed, name)
 
     def kill(self) -> None:
-        """End the process as SIGKILL does: its connections are reset, nobody says goodbye."""
+        """End the process as SIGKILL does: its connections are reset without a close."""
         assert self.process is not None
         self.process.kill()
         self.world.network.kill(self.name)
@@ -216,7 +216,7 @@ class BrokerHost(Host):
 
     @property
     def serves(self) -> bool:
-        """Whether it was started and nobody has stopped or killed it."""
+        """Whether it was started and neither stopped nor killed since."""
         started = self.starting is not None and self.starting.done()
         return self.alive and not self.paused and started
 
@@ -278,7 +278,7 @@ class BrokerHost(Host):
     async def _start(self, process: Process, node: BrokerNode) -> None:
         try:
             await node.start()
-        except Exception as error:  # whatever it is: this process ends, the operator tries again
+        except Exception as error:  # any error ends this process; the operator tries again
             self.world.history.add("note", process.name, "did not start", type(error).__name__)
             self.world.trace(f"{process.name}: {error}")
             if isinstance(error, VqError | OSError):

@@ -261,7 +261,7 @@ class Sender:
         """Wait until ``reached()`` is true; evaluate it whenever messages get their outcome.
 
         Register first, then evaluate. A blocking sender applies answers in its own thread; an
-        answer between evaluation and registration would wake nobody.
+        answer between evaluation and registration would not wake this caller.
         """
         while True:
             waiter = self._loop.create_future()
