@@ -39,6 +39,7 @@ class Target:
     """The goal of a figure: a share of the baseline, a bound, or the round's own limit."""
 
     ratio_min: float | None = None
+    ratio_max: float | None = None
     value_max: float | None = None
     limit: bool = False
 
@@ -46,6 +47,8 @@ class Target:
         """Return the target as text."""
         if self.ratio_min is not None:
             return f"≥ {self.ratio_min:.2f} of the baseline"
+        if self.ratio_max is not None:
+            return f"≤ {self.ratio_max:.2f} of the baseline"
         if self.value_max is not None:
             return f"≤ {shown(self.value_max)} {row.unit}"
         return f"≤ {shown(row.limit or 0.0)} {row.unit}"
@@ -54,6 +57,8 @@ class Target:
         """Return whether the medians reach it."""
         if self.ratio_min is not None:
             return row.ratio is not None and row.ratio >= self.ratio_min
+        if self.ratio_max is not None:
+            return row.ratio is not None and row.ratio <= self.ratio_max
         bound = self.value_max if self.value_max is not None else row.limit
         return bound is not None and row.value <= bound
 

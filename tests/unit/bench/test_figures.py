@@ -37,6 +37,8 @@ def test_the_ratio_is_the_median_of_the_rounds_own_ratios() -> None:
     [
         (25, Target(ratio_min=0.25), Verdict.MET),
         (24.9, Target(ratio_min=0.25), Verdict.MISSED),
+        (300, Target(ratio_max=3.0), Verdict.MET),
+        (301, Target(ratio_max=3.0), Verdict.MISSED),
         (2.0, Target(value_max=2.0), Verdict.MET),
         (2.1, Target(value_max=2.0), Verdict.MISSED),
         (0, Target(value_max=0.0), Verdict.MET),
@@ -52,7 +54,9 @@ def test_a_verdict_follows_from_the_medians(
     assert row.verdict is verdict
 
 
-@pytest.mark.parametrize("target", [Target(ratio_min=0.1), Target(limit=True)])
+@pytest.mark.parametrize(
+    "target", [Target(ratio_min=0.1), Target(ratio_max=9.0), Target(limit=True)]
+)
 def test_a_target_without_a_room_or_limit_is_missed_not_met(target: Target) -> None:
     assert row_of(Figure("f", 1, "s"), target=target).verdict is Verdict.MISSED
 
