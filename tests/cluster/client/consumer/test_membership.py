@@ -458,6 +458,28 @@ async def test_a_fence_leaves_no_partition_without_a_member(group: Group) -> Non
 
 
 # Claims that fail -------------------------------------------------------------------------------
+async def test_a_partition_that_is_wanted_again_while_it_is_handed_over_comes_back(
+    group: Group,
+) -> None:
+    """Its delivery was stopped for another member, which has left: it is claimed anew."""
+    first = await group.join("a")
+    await until(lambda: first.held == ALL)
+    tried: set[TopicPartition] = set()
+
+    async def fail(partition: TopicPartition) -> None:
+        tried.add(partition)
+        raise CoordinationError("not now")
+
+    first.on_commit = fail
+    second = await group.join("b")
+    await until(lambda: len(tried) == 2)
+    await second.member.close(1.0)
+    await until(lambda: first.member.target_count == len(ALL))
+    first.on_commit = None
+    await until(lambda: len(first.events) == 2 and first.held == ALL)
+    assert await group.owners() == dict.fromkeys(ALL, "a")
+
+
 async def test_a_partition_that_cannot_begin_does_not_keep_the_others_waiting(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
