@@ -96,7 +96,17 @@ class Storer:
     def _on_done(
         self, tickets: Sequence[SyncTicket], outcome: Sequence[BaseException | None]
     ) -> None:
-        """Handle the outcome of a flush: first start the next one, then acknowledge."""
+        """Handle the outcome of a flush in a turn of its own."""
+        self._turn.begin()
+        try:
+            self._take_outcome(tickets, outcome)
+        finally:
+            self._turn.run()
+
+    def _take_outcome(
+        self, tickets: Sequence[SyncTicket], outcome: Sequence[BaseException | None]
+    ) -> None:
+        """First start the next flush, then acknowledge."""
         channels = self._flushing
         self._busy = False
         self.flushes += 1
@@ -121,7 +131,6 @@ class Storer:
                     "acknowledging after a flush failed, trying again at the next flush",
                     partition=channel,
                 )
-        self._turn.run()
 
 
 def _fail(channel: Flushable, error: BaseException) -> None:

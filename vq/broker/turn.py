@@ -51,6 +51,13 @@ class Turn:
             self._scheduled = True
             self._call_soon(self.run)
 
+    def begin(self) -> None:
+        """Schedule nothing from now on: the caller calls ``run`` itself, whatever is raised.
+
+        A callback that is scheduled by a callback costs one more iteration of the loop.
+        """
+        self._scheduled = True
+
     def run(self) -> None:
         """End the turn now. The action comes first: what it starts goes on beside the writes."""
         self._scheduled = False

@@ -1,6 +1,7 @@
 """Group commit over all logs of a node: one log that misbehaves does not stop the others."""
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -90,6 +91,25 @@ def test_one_flush_is_in_flight_and_what_comes_meanwhile_waits(
     flusher.finish()
     assert flusher.submitted == []
     assert (storer.flushes, storer.flushed_logs) == (2, 2)
+
+
+def test_the_outcome_of_a_flush_is_handled_in_one_turn(flusher: FakeFlusher) -> None:
+    """What acknowledgements write leaves at once, without another iteration of the loop."""
+    callbacks: list[Callable[[], Any]] = []
+    written: list[str] = []
+    turn = Turn(callbacks.append)
+    storer = Storer(flusher, turn)
+    storer.start()
+
+    class Answering(FakeChannel):
+        def acknowledge_flushed(self) -> None:
+            turn.add(SimpleNamespace(write_out=lambda: written.append("answer")))
+
+    storer.mark(Answering())
+    storer.kick()
+    callbacks.clear()
+    flusher.finish()
+    assert (written, callbacks) == (["answer"], [])
 
 
 @pytest.mark.parametrize("hook", HOOKS)

@@ -1,5 +1,6 @@
 """What a turn of the loop leaves for its end."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -52,3 +53,19 @@ def test_what_fails_at_the_end_of_a_turn_stops_nothing_else(
     assert seen == ["b", "b"]
     assert not scheduled
     assert caplog.text.count("RuntimeError: a bug") == 4
+
+
+def test_a_turn_that_its_caller_ends_schedules_nothing() -> None:
+    """A callback scheduled by a callback costs one more iteration of the loop."""
+    scheduled: list[Callable[[], None]] = []
+    seen: list[str] = []
+    turn = Turn(scheduled.append)
+    turn.on_end(lambda: seen.append("action"))
+    turn.begin()
+    turn.add(SimpleNamespace(write_out=lambda: seen.append("a")))
+    turn.schedule()
+    assert not scheduled
+    turn.run()
+    assert seen == ["action", "a"]
+    turn.schedule()
+    assert len(scheduled) == 1, "the next turn ends by itself"
