@@ -48,5 +48,5 @@ class Context:
             yield started
 
 
-#: What a scenario yields: the figures of one round after the other.
+#: The rounds of a scenario, each a list of figures.
 Rounds = Iterator[list[Figure]]

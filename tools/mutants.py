@@ -149,7 +149,7 @@ def copy_tree(target: Path) -> None:
 def run_tests(root: Path, paths: Sequence[str], timeout_s: float, jobs: int) -> str | None:
     """Run tests of the tree below ``root`` until one fails; return which, or None."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider"]
-    # That a mutant's text stands in the file is checked there, and a mutated tree must not pass it.
+    # A test there checks that every entry fits the code; a mutated tree must not fail for that.
     command += ["--ignore", "tests/unit/tools/test_mutants.py"]
     command += ["--timeout", str(TEST_TIMEOUT_S), *paths]
     if jobs > 1:

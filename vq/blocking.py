@@ -53,7 +53,7 @@ class MessageProducer:
         self._core = core
         self._append = core.append
         self._runtime = runtime
-        self._forget = runtime.on_loss(forked=core.forsake, ended=core.abandon)
+        self._forget = runtime.on_loss(forked=core.abandon_in_child, ended=core.abandon)
 
     @property
     def config(self) -> ProducerConfig:

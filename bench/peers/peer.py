@@ -26,7 +26,7 @@ class Missing(Exception):
 
 
 Values = dict[str, Any]
-"""How client works reach a started server; plain values."""
+"""The address of a started server, as plain values for client works."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Peer:
         running: Starts a server under a directory; yields the values its works need.
         works: Work functions by name, for the client process.
         one_by_one, pipelined, consume: Names of works; empty where the client has no such way.
-        messages: So many are sent at once and received in a round.
+        messages: The number of messages that a round sends pipelined and receives.
     """
 
     name: str

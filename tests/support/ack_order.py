@@ -1,4 +1,4 @@
-"""Did an acknowledgement leave before the bytes it stands for were durable? Read from a trace.
+"""Checks in a trace that no acknowledgement was sent before its bytes were durable.
 
 The trace has the broker's writes to block files, its fdatasync, fsync and syncfs calls, and the
 bytes of its connections in both directions. A PUT's reply names the offset of its batch, the
@@ -6,10 +6,10 @@ request names the partition, and the block file at the end says how far the batc
 
     pwritev of the batch ended ≤ fdatasync of that file began … ended ≤ write of the reply began
 
-and the names of a new block and of its directories were synced before its first reply, too. What
-``syncfs`` is worth depends on the file system: on ext4 all that had been written is durable when it
-ends; on XFS it is written to the device, and durable once an fdatasync or fsync on that file system
-has begun behind it and ended; on any other one it proves nothing.
+and the names of a new block and of its directories were synced before its first reply, too. The
+effect of ``syncfs`` depends on the file system. On ext4 all earlier writes are durable when it
+ends. On XFS they are on the device, and durable after an fdatasync or fsync on that file system
+that began later has ended. On any other file system it proves nothing.
 """
 
 import re
@@ -44,7 +44,7 @@ _POSITION = re.compile(r", (\d+)(?:, (?:0|RWF_\w+))?$")
 
 @dataclass
 class Order:
-    """What was found: how many acknowledgements, and those that came too early."""
+    """The result: the number of acknowledgements, and those that came too early."""
 
     acknowledged: int = 0
     early: list[str] = field(default_factory=list)
@@ -63,7 +63,7 @@ class _File:
 
 @dataclass
 class _Begun:
-    """What had been done when a sync began; only that counts when it ends."""
+    """The writes before the begin of a sync; only these are durable when it ends."""
 
     written: dict[str, int]
     on_device: dict[str, int]

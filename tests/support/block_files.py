@@ -17,13 +17,13 @@ _TAG, _PROPERTIES, _CONTROL_BIT = 1, 2, 4
 
 @dataclass
 class PartitionFiles:
-    """What the blocks of one partition hold.
+    """The content of the blocks of one partition.
 
     Attributes:
         messages: (offset, payload) in rising order.
         batches: (start, end) of every batch.
-        end: Where the last whole batch ends.
-        damage: What does not parse, in words; space taken ahead (zeros) is no damage.
+        end: The end of the last whole batch.
+        damage: Descriptions of invalid bytes; space allocated ahead (zeros) is no damage.
         cut: Names of side files that recovery left.
     """
 

@@ -71,7 +71,7 @@ class Block:
 
     @property
     def runs(self) -> bool:
-        """Whether it is to be run."""
+        """Whether the document's test runs it."""
         return self.language in {"sh", "python"} and not self.comment.startswith(_NOT_RUN)
 
     @property
@@ -287,7 +287,7 @@ class Machine:
 
 
 def _runs(group: int) -> bool:
-    """Whether a process of the group is there that is not merely uncollected."""
+    """Return whether a process of the group is alive; zombies do not count."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             state, _, found = stat.read_text().rsplit(")", 1)[1].split()[:3]

@@ -83,7 +83,7 @@ class Sender(threading.Thread):
         history: The file for all events; its name makes the values unique.
         rate: Messages per second, about.
         size: Bytes of a payload.
-        config: Of the producer.
+        config: The configuration of the producer.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What clients of a fault run saw, one file per client, one JSON object per line.
+"""The events of a fault run's clients, one file per client, one JSON object per line.
 
     {"at": 12.034, "kind": "send", "value": "w0-000017-…"}          about to be sent
     {"at": 12.036, "kind": "sent", "value": …, "partition": 0, "offset": 4711}

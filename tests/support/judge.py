@@ -65,7 +65,7 @@ class Commit(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """What a nemesis did, and how much of it was seen to have an effect.
+    """A fault of a run: how often it was injected, and how often it had an effect.
 
     ``strikes`` is how often it was done, as often as ``effects`` says if None; 0 for another view
     of strikes that are counted elsewhere.
@@ -92,7 +92,7 @@ class Evidence:
         claims, commits: What ZooKeeper took, in its order; empty without a group.
         drained: The group was given time to receive everything.
         repeats_allowed: Deliveries of one message beyond the first may happen (a member died).
-        faults: What was done.
+        faults: The injected faults.
         acknowledged_min: The least number of acknowledged sends per strike of a fault.
     """
 
@@ -109,7 +109,7 @@ class Evidence:
 
 @dataclass
 class Verdict:
-    """What was found; ``counts`` are for the report of a run."""
+    """The anomalies of a run; ``counts`` are for its report."""
 
     anomalies: list[Anomaly] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)

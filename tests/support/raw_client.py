@@ -22,7 +22,7 @@ class RawClient:
     """One connection to one broker.
 
     Args:
-        address: Where it listens.
+        address: The address of the broker.
         hello: Say HELLO at once.
         timeout_s: No call waits longer for a byte.
     """

@@ -37,7 +37,7 @@ def small_disk_at(place: Path, size: int) -> Iterator[Path]:
         _unmount(place)
 
 
-#: How a file system is made, and the Debian package that has the command.
+#: The command that makes a file system, and the Debian package that has it.
 _MAKE = {
     "ext4": (["mkfs.ext4", "-q", "-F", "-m", "0", "-b", "4096"], "e2fsprogs"),
     "xfs": (["mkfs.xfs", "-q", "-f"], "xfsprogs"),  # 300 MB at least; the file has holes

@@ -1,4 +1,4 @@
-"""What a ZooKeeper server really took, in its order: read from its transaction log on disk.
+"""The changes that a ZooKeeper server applied, in order, read from its transaction log on disk.
 
 Watches and polls miss changes; the log has them all. Format: ZooKeeper 3.4 and later,
 org.apache.zookeeper.server.persistence.FileTxnLog and zookeeper.jute (class TxnHeader and the

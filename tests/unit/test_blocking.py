@@ -28,7 +28,7 @@ class Core:
     def append(self, *_: object) -> None:
         """Append nothing: the topic is not published."""
 
-    def forsake(self, _: str) -> None:
+    def abandon_in_child(self, _: str) -> None:
         """Nothing was taken."""
 
     def abandon(self, _: str) -> None:

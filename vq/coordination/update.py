@@ -68,7 +68,7 @@ async def update(coordinator: Coordinator, path: str, change: Change, *, what: s
 
     Args:
         coordinator: A started coordinator.
-        path: Of the node.
+        path: The path of the node.
         change: Decides. Its errors are passed on; nothing was written since the last read.
         what: The subject of the error text: "the contract of group 'g'".
 

@@ -1,4 +1,4 @@
-"""Whether a history keeps the promises of vq: each check takes the facts and names what broke one.
+"""Checks a history against the promises of vq; each check yields the violations that it finds.
 
 The checks are those of Jepsen's tests of logs (aborted, lost, unseen, duplicate, inconsistent,
 reordered, skipped), and what vq adds: progress never goes back or past what was delivered, ids are

@@ -30,7 +30,7 @@ class Stuck(AssertionError):
 
 
 class Process:
-    """What runs and stops together: one broker, one client.
+    """A simulated process, such as a broker or a client; all of it runs and stops together.
 
     Attributes:
         name: Unique in a simulation, restarts included.

@@ -1,4 +1,4 @@
-"""What goes wrong in a simulation: which faults, when, to whom, for how long.
+"""The faults of a simulation: which, when, on which host, for how long.
 
 A run draws a handful of kinds of faults (a different hand for every seed finds more than all of
 them always), then lets one strike every few seconds; they overlap. ``heal`` ends all that lasts.
@@ -73,7 +73,7 @@ class Nemesis:
         self.struck: dict[str, int] = {}
         self._running: list[asyncio.Task[None]] = []
         self._ensemble_is_up = True
-        #: What the last mover of a partition to a group knew: its plan, and the answer to its SEAL.
+        #: The plan of the last mover of a partition to a group, and the answer to its SEAL.
         self.earlier_moves: dict[tuple[int, str], tuple[admin.Move, SealResponse]] = {}
 
     async def run(self, seconds: float) -> None:

@@ -35,7 +35,7 @@ FLUSH_MODES = (FlushMode.SYNC, FlushMode.SYNC, FlushMode.ASYNC)
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What came of one seed."""
+    """The result of one seed."""
 
     seed: int
     violations: list[str]
@@ -288,7 +288,7 @@ def simulate(
     Args:
         seed: Everything follows from it and from the other arguments.
         seconds: Virtual seconds in which faults strike; start and drain come on top.
-        size: How many of everything; None: drawn from the seed.
+        size: The numbers of brokers, clients and partitions; None: drawn from the seed.
         kinds: The kinds of faults; None: drawn from the seed.
         tell: Called with every event and every line worth showing.
     """

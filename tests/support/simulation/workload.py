@@ -1,4 +1,4 @@
-"""What the clients of a simulation do: produce, consume as a group, read by position."""
+"""The clients of a simulation: they produce, consume as a group, and read by position."""
 
 import asyncio
 import random
@@ -16,7 +16,7 @@ TOPIC = "orders"
 #: First letter of a member's name → its group. Members of ``f`` take only what has the tag.
 GROUPS = {"c": "shop", "f": "filtered"}
 TAG = "third"
-#: What messages are filled up with; the last one needs a block of its own, and is rare.
+#: Padding of messages; the last one needs a block of its own, and is rare.
 PADDING_BYTES = (*(0, 20, 20, 150, 150, 150, 1_500, 3_000) * 12, 30_000)
 
 

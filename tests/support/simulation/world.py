@@ -161,7 +161,7 @@ class Host:
 
     @property
     def paused(self) -> bool:
-        """Whether its process stands still for a while."""
+        """Whether its process is paused."""
         return self.process is not None and self.process.held and not self.process.dead
 
     def new_process(self) -> tuple[Process, random.Random]:
@@ -367,7 +367,7 @@ Program = Callable[[ClientHost, str, aio.MessageFactory, random.Random], Corouti
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much of everything a simulation has."""
+    """The size of a simulation."""
 
     brokers: int = 2
     partitions: int = 3

@@ -167,7 +167,7 @@ class ProducerCore:
         """Whether ``close`` was called."""
         return bool(self._accumulator.closed)
 
-    def forsake(self, why: str) -> None:
+    def abandon_in_child(self, why: str) -> None:
         """Fail every message in the child of a fork, where no answer can arrive.
 
         It takes no lock: a thread that does not exist in the child may have held it.

@@ -297,7 +297,7 @@ async def test_in_a_forked_child_nobody_waits_for_an_answer(factory: aio.Message
 
     with in_thread(hold):
         assert held.wait(20)
-        core.forsake("forked")
+        core.abandon_in_child("forked")
         forked.set()
     with pytest.raises(InvalidState, match="forked"):
         future.result(0)
