@@ -123,13 +123,15 @@ class HandOvers:
 
     def _pause_is_over(self) -> None:
         self._timer = None
-        logger.warning(
-            "partitions cannot be handed over, trying again",
-            group=self._group,
-            member=self._member,
-            partitions=",".join(str(each) for each in sorted(h.partition for h in self._failed)),
-            error=next(iter(self._failed.values())),
-        )
+        if self._failed:  # otherwise all of it was begun again meanwhile
+            partitions = sorted(hold.partition for hold in self._failed)
+            logger.warning(
+                "partitions cannot be handed over, trying again",
+                group=self._group,
+                member=self._member,
+                partitions=",".join(map(str, partitions)),
+                error=next(iter(self._failed.values())),
+            )
         self._wake()
 
     def _stop_timer(self) -> None:

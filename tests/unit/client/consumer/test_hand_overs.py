@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from typing import Any
 
 import pytest
 from support.waiting import until
@@ -86,6 +87,24 @@ async def test_what_failed_is_begun_again_together_after_a_pause(
     assert module._AGAIN.first_s / 2 <= pause_s < 1.0
     assert caplog.text.count("partitions=t-0,t-1") == 1
     assert caplog.text.count("a bug") == (3 if isinstance(error, RuntimeError) else 0)
+
+
+async def test_a_pause_ends_also_when_what_failed_was_led_to_its_end_meanwhile() -> None:
+    """As a hold that was given up, and then lost with its session; others wait for the pause."""
+    led, holds = Led(), [a_hold(number) for number in range(2)]
+    raised: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
+    led.failures = {holds[0]: [ConnectionLost("away")]}
+    led.hand_overs.begin(holds[0])
+    await until(lambda: not led.failures[holds[0]])
+    led.hand_overs.begin(holds[0])
+    await until(lambda: led.wakes == 1)
+    led.hand_overs.resume([holds[1]])
+    assert led.calls == [holds[0]] * 2, "the pause is not over"
+    await until(lambda: led.wakes == 2)
+    led.hand_overs.resume([holds[1]])
+    await until(lambda: led.wakes == 3)
+    assert not raised
 
 
 async def test_pauses_grow_and_are_bounded() -> None:
