@@ -192,8 +192,8 @@ class ProducerCore:
         for queues in list(self._accumulator.topics.values()):
             self._sender.drop_topic(queues, NotSent(why))
         self._connections.close()
+        self._sender.abandon()
         self._sender.wake_waiters()
-        self._sender.close()
 
     async def flush(self) -> None:
         """Wait until every message appended so far has its outcome (each has a deadline)."""

@@ -58,18 +58,24 @@ class Sender:
         self._retry_timer: asyncio.TimerHandle | None = None
         self._tick_timer: asyncio.TimerHandle | None = None
         self._rest_timer: asyncio.TimerHandle | None = None  # while appends do not wake the sender
+        self._abandoned = False
         self.accumulator = Accumulator(
             config, self._clock, self._wake, every_plain=every_plain, future=future
         )
 
     # Any thread -------------------------------------------------------------------------------
     def _wake(self) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self.send_waiting)
-        except RuntimeError:  # the loop has ended
-            if not self.accumulator.closed:
-                raise
-            self._close_dropped()  # the queues that the last blocking senders just left
+        if not self._abandoned:
+            try:
+                self._loop.call_soon_threadsafe(self.send_waiting)
+            except RuntimeError:  # the loop has ended
+                if not self.accumulator.closed:
+                    raise
+            else:
+                return
+        self.accumulator.awake = False  # each of the last blocking senders comes here
+        with self.accumulator.lock:  # they may leave their queues at the same time
+            self._close_dropped()
 
     def master_of(self, queue: PartitionQueue) -> Address | None:
         """Return the broker for a queue's batches and note its epoch; the queue's owner calls.
@@ -104,6 +110,8 @@ class Sender:
     # Sending ----------------------------------------------------------------------------------
     def send_waiting(self) -> None:
         """Send all that can be sent now."""
+        if self._abandoned:
+            return
         self._end_rest()
         self.accumulator.awake = False
         self.accumulator.drain()
@@ -290,3 +298,12 @@ class Sender:
         for timer in (self._retry_timer, self._tick_timer, self._rest_timer):
             if timer is not None:
                 timer.cancel()
+
+    def abandon(self) -> None:
+        """Stop, because the loop ends: whoever leaves a dropped queue closes it from now on.
+
+        The loop may never run what is scheduled now.
+        """
+        self.close()
+        self._abandoned = True
+        self._wake()

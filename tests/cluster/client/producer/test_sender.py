@@ -1,6 +1,7 @@
 """The sender of a whole producer: flush, close, silent brokers, and routes that change."""
 
 import asyncio
+import contextlib
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +29,7 @@ from vq.client.producer import batch as batch_module
 from vq.client.producer import sender
 from vq.client.producer.blocking_sender import BlockingConnections
 from vq.client.producer.core import ProducerCore
+from vq.client.producer.partitioner import key_partition
 from vq.coordination import topics
 from vq.errors import (
     InvalidState,
@@ -37,6 +39,8 @@ from vq.errors import (
     TimedOut,
 )
 from vq.model import Address, Message, SendResult, TopicPartition, TopicSettings
+from vq.remoting.frames import Frame
+from vq.remoting.wire_pb2 import PutRequest
 
 
 # Flush and close ----------------------------------------------------------------------------------
@@ -223,6 +227,43 @@ async def test_the_end_of_the_loop_leaves_nobody_waiting(factory: aio.MessageFac
     assert isinstance(future.outcome, NotSent)
     with pytest.raises(InvalidState, match="shut down"):
         send(core, Message("t", b"z"))
+    assert space(core) == core.config.buffer_bytes
+
+
+@pytest.mark.parametrize("closed", [False, True])
+async def test_threads_that_lead_when_the_loop_ends_get_their_outcome(
+    factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch, closed: bool
+) -> None:
+    """The loop runs nothing that they schedule: it has stopped, or is closed already."""
+    core = await published(factory)
+    may_end = [threading.Event(), threading.Event()]
+    keys = [next(key for key in "abcdefgh" if key_partition(key, 2) == n) for n in range(2)]
+
+    def call_soon_threadsafe(*_: object) -> None:
+        if closed:
+            raise RuntimeError("Event loop is closed")
+
+    def exchange(_: int, header: bytes, *__: object) -> Frame:
+        may_end[PutRequest.FromString(header).partition].wait(WAIT_S)
+        raise ConnectionResetError("interrupted")
+
+    monkeypatch.setattr(core._connections, "borrow", lambda _: SimpleNamespace(exchange=exchange))
+    monkeypatch.setattr(core._connections, "give_back", lambda _: None)
+    with contextlib.ExitStack() as threads:
+        sending = [
+            threads.enter_context(
+                in_thread(lambda key=key: core.send_blocking(Message("t", b"x", key=key), 0.05))
+            )
+            for key in keys
+        ]
+        await until(lambda: all(queue_of(core, n).in_flight for n in range(2)))
+        core.abandon("the factory is shut down")
+        stopped = SimpleNamespace(call_soon_threadsafe=call_soon_threadsafe)
+        monkeypatch.setattr(core._sender, "_loop", stopped)
+        for each, event in zip(sending, may_end, strict=True):
+            event.set()
+            await until(each.done)
+            assert isinstance(each.result().outcome, OutcomeUnknown)
     assert space(core) == core.config.buffer_bytes
 
 
