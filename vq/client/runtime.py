@@ -14,8 +14,10 @@ import uvloop
 
 from vq.client.future import CALLBACK_THREADS, after_fork
 from vq.errors import InvalidArgument, InvalidState, TimedOut
+from vq.log_lines import get_logger
 from vq.model import check_timeout
 
+logger = get_logger(__name__)
 T = TypeVar("T")
 _CANCEL_S = 5.0
 _STOP_S = 10.0
@@ -43,6 +45,7 @@ class LoopThread:
         self._lock = threading.Lock()
         self._ended = False  # under the lock: the loop takes no more work
         self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+        self.loop.set_exception_handler(_log_failure)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
         _OPEN.add(self)
@@ -160,6 +163,20 @@ class LoopThread:
             if not self._ended:
                 self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(timeout_s)
+
+
+def _log_failure(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log what a callback raised.
+
+    asyncio would log it itself, and end the loop if the application's log handler raises.
+    """
+    error = context.get("exception")
+    logger.error(
+        "callback on the factory's loop failed",
+        what=context.get("message"),
+        error=error,
+        exc_info=error,
+    )
 
 
 def _mark_forked() -> None:

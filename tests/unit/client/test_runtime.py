@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from support.raising_logs import raising_logs
 from support.threads import in_thread, spawn
 from support.waiting import WAIT_S
 
@@ -219,3 +220,15 @@ def test_in_a_forked_child_threads_may_wait_for_outcomes() -> None:
 
 def test_a_forked_child_is_refused_and_the_parent_goes_on() -> None:
     subprocess.run([sys.executable, "-c", FORK], check=True, timeout=60)
+
+
+def test_a_callback_that_fails_ends_no_loop_whose_log_handler_raises(runtime: LoopThread) -> None:
+    """asyncio logs what a callback raised; what the handler raises would end the loop."""
+
+    def fail() -> None:
+        raise ValueError("a bug")
+
+    with raising_logs("") as handler:
+        runtime.loop.call_soon_threadsafe(fail)
+        assert runtime.run(value(7), WAIT_S) == 7
+    assert any("a bug" in line for line in handler.lines)
