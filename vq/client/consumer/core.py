@@ -38,7 +38,7 @@ from vq.model import PartitionTrouble, TopicPartition, check_name
 logger = get_logger(__name__)
 _DRAIN_WARNING_S = 10.0
 _CLOSE_S = 30.0
-#: Pauses before a broker that did not tell about a place is asked again.
+#: Pauses before a broker that did not answer about a place is asked again.
 _CHECK_AGAIN = Backoff(first_s=0.1, most_s=5.0, jitter=0.5)
 
 
@@ -139,7 +139,7 @@ class ConsumerCore:
         finally:
             self._starting = False
         self._commit_task = asyncio.create_task(self._commit_regularly())
-        self._publish_task = asyncio.create_task(self._troubles.publish(membership.share.tell))
+        self._publish_task = asyncio.create_task(self._troubles.publish(membership.share.report))
 
     def held(self) -> list[TopicPartition]:
         """Return the partitions this member consumes now, sorted."""
@@ -402,7 +402,7 @@ class ConsumerCore:
         self._begin(hold, reading.progress())
 
     def _ended(self, error: VqError) -> None:
-        """Nobody can be told any more what is owned: deliver nothing from now on."""
+        """Ownership can never be proved again: deliver nothing from now on."""
         readings = self._holds.readings()
         positions = {each.hold.partition: each.progress().position for each in readings}
         self._troubles.end(positions, error)
@@ -464,7 +464,7 @@ class ConsumerCore:
         if not self.config.group:
             raise InvalidState("get_offset needs ConsumerConfig(group=...)")
         found = await commits.read_offsets(self._cluster.coordinator, self.config.group, [topic])
-        return {where: value.offset for where, value in found.items()}
+        return {partition: value.offset for partition, value in found.items()}
 
     async def close(self) -> None:
         """Finish the messages in hand, commit, leave the group. May be called again."""

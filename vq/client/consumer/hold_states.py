@@ -1,8 +1,8 @@
 """The states of a member's hold on one partition, and the events that lead from one to the next.
 
-Pure: what a hold is made of is in ``holds``, the tree is read and written in ``share`` and
-``membership``, deliveries are begun and drained in ``core``. All of them tell their events here and
-ask here what is allowed. ARCHITECTURE.md shows the table as a diagram; a test compares them.
+Pure. ``holds`` has the data of a hold, ``share`` and ``membership`` read and write the tree, and
+``core`` begins and drains deliveries. They give their events to this table, which says what is
+allowed. ARCHITECTURE.md shows the table as a diagram; a test compares them.
 """
 
 import enum
@@ -119,7 +119,7 @@ TABLE: Final[Mapping[State, Mapping[Event, State]]] = {
     State.OWES_RELEASE: {Event.RELEASED: State.FREE},
 }
 
-#: Claimed, and not known to be another's: what is committed and told counts.
+#: Claimed, and not known to be another's: its commits and reports count.
 OWNED: Final = frozenset(
     state for state, events in TABLE.items() if Event.GIVE_UP in events and state is not State.LOST
 )

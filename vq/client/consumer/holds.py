@@ -1,7 +1,7 @@
-"""What a member has of one partition: its state, its claim, how far it is, and what delivers it.
+"""What a member keeps for one partition: its state, claim, progress, and what delivers it.
 
-Loop-bound. ``Holds`` has every partition that is not free. Its states are in ``hold_states``; a
-hold alone writes its state, whoever acts on a partition tells it the event.
+Loop-bound. ``Holds`` has every partition that is not free. The states are in ``hold_states``. Only
+a hold writes its state; a module that acts on a partition gives it the event.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ class Reading:
 
     Attributes:
         message_id: Of the last message handled before it began, by anybody.
-        fetch_failed: The trouble that the partition has is one of the fetcher.
-        task: Asks whether the place is the same, or writes down that the group is stopped.
-        drained: Done when no listener runs any more; None until that is asked for.
+        fetch_failed: The partition's trouble is an error of the fetcher.
+        task: Checks the place, or commits that the group is stopped.
+        drained: Done when no listener runs any more; None until it is to stop.
     """
 
     hold: "Hold"
@@ -36,11 +36,11 @@ class Reading:
 
     @property
     def is_current(self) -> bool:
-        """Whether its partition is still held and read by this one."""
+        """Whether its partition is still read by this one."""
         return self.hold.reading is self
 
     def progress(self) -> Progress:
-        """Return how far the listener is."""
+        """Return the progress of the listener."""
         position, message_id = self.delivery.progress()
         return Progress(position, self.message_id if message_id is None else message_id)
 
@@ -49,11 +49,10 @@ class Hold:
     """One partition that is not free.
 
     Attributes:
-        partition: Which one.
         claim: Its generation and what was committed; generation 0 before the claim.
         session_id: The session that the claim was made in, and that its owner node ends with; 0
             before the claim.
-        stopped: Why the group goes on here only after a reset; "": it goes on.
+        stopped: Why the group does not go on here before a reset; "": it goes on.
         reading: What reads and delivers it; None before it began, and after its end.
     """
 
@@ -70,14 +69,14 @@ class Hold:
 
     @property
     def state(self) -> State:
-        """Where it stands."""
+        """The state; see ``hold_states``."""
         return self._state
 
     def on(self, event: Event) -> None:
         """Go to the state that ``event`` leads to.
 
         Raises:
-            ImpossibleEvent: It must not happen now.
+            ImpossibleEvent: The table has no entry for it.
         """
         self._state = after(self._state, event, self.partition)
         if self._state is State.FREE:
@@ -89,17 +88,17 @@ class Hold:
 
     @property
     def is_held(self) -> bool:
-        """Whether it was claimed, and is not drained and given up yet."""
+        """Whether it was claimed, and its hand-over has not reached the release."""
         return self.may(Event.LOSE)
 
     @property
     def is_owned(self) -> bool:
-        """Whether it was claimed, and is not known to be another's."""
+        """Whether it was claimed, and another member is not known to own it."""
         return self._state in OWNED
 
     @property
     def is_leaving(self) -> bool:
-        """Whether it began to be given up."""
+        """Whether it is given up, and its last commit is not done."""
         return self._state in LEAVING
 
     @property
@@ -113,7 +112,7 @@ class Hold:
         return self.claim.committed is not None and bool(self.claim.committed.stopped)
 
     def to_commit(self) -> Progress | None:
-        """Return the progress that the tree does not have yet; None: it has it."""
+        """Return the progress that is not committed yet; None: all is committed."""
         if self.reading is None or not self.is_owned:
             return None
         progress = self.reading.progress()
@@ -148,7 +147,7 @@ class Holds:
         return hold
 
     def held(self) -> list[Hold]:
-        """Return those that were claimed and are not given up yet."""
+        """Return those whose ``is_held`` is true."""
         return [hold for hold in self if hold.is_held]
 
     def readings(self) -> list[Reading]:

@@ -147,7 +147,7 @@ class Inbox:
             delivery, message = self._current
             logger.warning(
                 "message will be delivered again",
-                partition=delivery.where,
+                partition=delivery.partition,
                 offset=message.offset,
                 reason=why,
             )
@@ -278,12 +278,12 @@ class InboxDelivery:
 
     def __init__(
         self,
-        where: TopicPartition,
+        partition: TopicPartition,
         position: int,
         inbox: Inbox,
         hooks: DeliveryHooks,
     ) -> None:
-        self.where = where
+        self.partition = partition
         self.position = position
         self.delivered = 0
         self.error: VqError | None = None
@@ -296,7 +296,7 @@ class InboxDelivery:
         self._open: Chunk | None = None  # the chunk that _messages came from
         self._decoded: list[Message] = []  # all messages of that chunk
         self._id_before: int | None = None  # the last one of the chunks before
-        self._decoder = Decoder(where)
+        self._decoder = Decoder(partition)
         self._in_line = False
         self._stopped = False
         self._on_stopped: Callable[[], None] | None = None
@@ -345,8 +345,9 @@ class InboxDelivery:
             try:
                 self._decode()
             except Exception as error:
-                self._begin_anew(InternalError(f"{self.where}: delivery stumbled: {shown(error)}"))
-                logger.exception("delivery failed, starting again", partition=self.where)
+                failed = InternalError(f"{self.partition}: delivery failed: {shown(error)}")
+                self._begin_anew(failed)
+                logger.exception("delivery failed, starting again", partition=self.partition)
                 return None
         if self.messages:
             return self.messages.popleft()
@@ -388,7 +389,7 @@ class InboxDelivery:
         """Bytes failed a check: forget what was fetched, and have it fetched again."""
         self._forget_chunk()
         self._chunks.clear()
-        self._decoder = Decoder(self.where)
+        self._decoder = Decoder(self.partition)
         self._expected = self._stuck_at = self.position
         forget_locals(error)  # it is kept for as long as the partition stands still, or longer
         self.error = error

@@ -1,8 +1,8 @@
-"""How long a member may deliver messages without checking that its partitions are its own.
+"""How long a member may deliver messages without checking that it still owns its partitions.
 
-The loop extends the permit again and again; each delivery of a message first compares it with the
-clock. A process that stood still (SIGSTOP, a suspended machine, a long swap) finds it lapsed,
-whichever of its threads runs first: others may have been given its partitions meanwhile.
+The loop extends the permit again and again; a delivery compares it with the clock before each
+message. In a process that stood still (SIGSTOP, a suspended machine, a long swap) the permit has
+lapsed, whichever thread runs first: other members may own its partitions by then.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class Permit:
 
 
 class PermitKeeper:
-    """Extends a permit while this process runs, and notices if it stood still. Loop-bound."""
+    """Extends a permit while this process runs, and detects that it stood still. Loop-bound."""
 
     def __init__(
         self, permit: Permit, coordinator: Coordinator, on_lapse: Callable[[], None]
@@ -46,7 +46,7 @@ class PermitKeeper:
         self._permit = permit
         self._coordinator = coordinator
         self._on_lapse = on_lapse
-        self._session = 0  # the one it was granted in; 0: it was not
+        self._session = 0  # the session that it was granted in; 0: it was not granted
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -62,7 +62,7 @@ class PermitKeeper:
         self._timer = loop.call_later(self._lasts_s / _EXTENSIONS, self.start)
 
     def stop(self) -> None:
-        """Keep it no longer: it lapses."""
+        """Extend it no longer: it lapses."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -81,6 +81,6 @@ class PermitKeeper:
         return self._coordinator.session_timeout_s / 2
 
     def _extend(self, since: float) -> None:
-        """It lasts for half a session, and no longer than the session surely lives."""
+        """Extend it by half a session time-out, but not past the certain end of the session."""
         lives_until = self._coordinator.last_reply_monotonic + self._coordinator.session_timeout_s
         self._permit.until = min(since + self._lasts_s, lives_until)

@@ -339,8 +339,8 @@ class Share:
                 hold.on(Event.RELEASED)
         return owed
 
-    # What is told of partitions ----------------------------------------------------------------
-    async def tell(self, partition: TopicPartition, trouble: PartitionTrouble | None) -> None:
+    # Reports and commits ------------------------------------------------------------------------
+    async def report(self, partition: TopicPartition, trouble: PartitionTrouble | None) -> None:
         """Say in the tree what keeps a partition from going on; None: nothing does.
 
         Raises:
@@ -348,7 +348,7 @@ class Share:
         """
         hold = self._holds.get(partition)
         if hold is None or not hold.is_owned:
-            return  # with its owner node, all that was told of it is gone
+            return  # its owner node is gone, and the report with it
         if trouble is None:
             await claims.report_stopped(self._coordinator, hold.claim)
         else:

@@ -45,7 +45,7 @@ class Together(Generic[T, R]):
         self._work = work
         self._most = most
         self._waiting: deque[_Call[T, R]] = deque()
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def do(self, items: Sequence[T]) -> list[R]:
         """Do items, along with those of others; return their results in the same order.
@@ -57,9 +57,11 @@ class Together(Generic[T, R]):
         self._waiting.extend(calls)
         try:
             while not all(call.is_over for call in calls):
-                async with self._turn:
+                async with self._lock:
                     if not all(call.is_over for call in calls):
-                        await asyncio.sleep(0)  # what comes in this turn of the loop comes along
+                        await asyncio.sleep(
+                            0
+                        )  # what comes in this iteration of the loop goes along
                         await self._do_some()
         finally:
             for call in calls:

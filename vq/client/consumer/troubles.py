@@ -1,7 +1,7 @@
-"""What keeps a consumer from going on, partition by partition: noted, said once, published.
+"""The errors that stop partitions of a consumer: kept, logged once, published in the group.
 
-Loop-bound, except ``present`` and the attributes, which any thread may read. Nothing in here
-decides anything: whoever is in trouble goes on trying.
+Loop-bound, except ``present`` and the attributes, which any thread may read. Nothing here decides
+anything: fetchers and deliveries try again by themselves.
 """
 
 import asyncio
@@ -17,14 +17,14 @@ logger = get_logger(__name__)
 #: What is published changes no more often than this.
 _PUBLISH_S: Final = 1.0
 
-Tell = Callable[[TopicPartition, PartitionTrouble | None], Awaitable[None]]
+Report = Callable[[TopicPartition, PartitionTrouble | None], Awaitable[None]]
 
 
 class Troubles:
     """The troubles of one consumer.
 
     Attributes:
-        last_error: The last one there was, over or not.
+        last_error: The last error, also if the partition goes on since.
         bad_reads: How often bytes failed a check and were fetched again.
     """
 
@@ -41,61 +41,61 @@ class Troubles:
         self._ended = False
 
     def present(self) -> dict[TopicPartition, PartitionTrouble]:
-        """Return what stands still now."""
+        """Return the partitions that do not go on now, with their troubles."""
         return dict(self._present)
 
-    def failed(self, where: TopicPartition, offset: int, error: VqError) -> None:
-        """A partition does not go on at ``offset``; told at every try, logged once per cause.
+    def failed(self, partition: TopicPartition, offset: int, error: VqError) -> None:
+        """A partition does not go on at ``offset``; noted at every try, logged once per cause.
 
         Not logged for a listener's error: the delivery logs each of its tries.
         """
         if self._ended:
             return
         self.last_error = error
-        before = self._present.get(where)
+        before = self._present.get(partition)
         if before is not None and before.offset == offset and type(before.error) is type(error):
-            self._present[where] = before._replace(error=error, tries=before.tries + 1)
+            self._present[partition] = before._replace(error=error, tries=before.tries + 1)
             return
         now = self._clock.wall_ms()
-        self._present[where] = PartitionTrouble(error, offset, now, 1)
-        self._publish_soon(where)
+        self._present[partition] = PartitionTrouble(error, offset, now, 1)
+        self._publish_soon(partition)
         if isinstance(error, ListenerFailed):
-            return  # the delivery says each try
+            return  # the delivery logs each try
         logger.error(
             "partition does not go on, trying again without skipping",
             group=self._group,
             member=self._member,
-            partition=where,
+            partition=partition,
             offset=offset,
             error=error,
         )
 
-    def over(self, where: TopicPartition) -> None:
+    def over(self, partition: TopicPartition) -> None:
         """A partition goes on."""
         if self._ended:
             return
-        trouble = self._present.pop(where, None)
+        trouble = self._present.pop(partition, None)
         if trouble is None:
             return
-        self._publish_soon(where)
+        self._publish_soon(partition)
         if isinstance(trouble.error, ListenerFailed):
             return
         logger.warning(
             "partition goes on",
             group=self._group,
             member=self._member,
-            partition=where,
+            partition=partition,
             tries=trouble.tries,
             seconds=round((self._clock.wall_ms() - trouble.since_ms) / 1000, 1),
         )
 
-    def forget(self, where: TopicPartition) -> None:
-        """A partition is given up, or begins anew; what the group is told of it goes with that."""
-        if not self._ended and self._present.pop(where, None) is not None:
-            self._publish_soon(where)
+    def forget(self, partition: TopicPartition) -> None:
+        """A partition is given up, or begins anew; its report goes with that."""
+        if not self._ended and self._present.pop(partition, None) is not None:
+            self._publish_soon(partition)
 
     def end(self, positions: Mapping[TopicPartition, int], error: VqError) -> None:
-        """The consumer goes on nowhere any more: what is noted now stays.
+        """No partition goes on any more: keep the troubles as they are now.
 
         Args:
             positions: The partitions that were consumed, and how far.
@@ -115,42 +115,42 @@ class Troubles:
             error=error,
         )
 
-    def _publish_soon(self, where: TopicPartition) -> None:
-        self._changed.add(where)
+    def _publish_soon(self, partition: TopicPartition) -> None:
+        self._changed.add(partition)
         self._wake.set()
 
-    async def publish(self, tell: Tell) -> None:
-        """Tell the group what changed, for ever; not more often than once per second."""
+    async def publish(self, report: Report) -> None:
+        """Publish what changes, without end; at most once per second."""
         while True:
             await self._wake.wait()
             self._wake.clear()
             changed, self._changed = sorted(self._changed), set()
-            for where in changed:
-                trouble = self._present.get(where)
-                if trouble is None and where not in self._published:
-                    continue  # over before anybody was told
+            for partition in changed:
+                trouble = self._present.get(partition)
+                if trouble is None and partition not in self._published:
+                    continue  # over before it was published
                 try:
-                    await tell(where, trouble)
+                    await report(partition, trouble)
                 except VqError as error:
                     logger.info(
                         "error of a partition cannot be published, trying again later",
                         group=self._group,
-                        partition=where,
+                        partition=partition,
                         error=error,
                     )
-                    self._publish_soon(where)
+                    self._publish_soon(partition)
                 except Exception:
                     logger.exception(
                         "publishing the error of a partition failed",
                         group=self._group,
-                        partition=where,
+                        partition=partition,
                     )
                 else:
-                    self._note_published(where, present=trouble is not None)
+                    self._note_published(partition, present=trouble is not None)
             await asyncio.sleep(_PUBLISH_S)
 
-    def _note_published(self, where: TopicPartition, *, present: bool) -> None:
+    def _note_published(self, partition: TopicPartition, *, present: bool) -> None:
         if present:
-            self._published.add(where)
+            self._published.add(partition)
         else:
-            self._published.discard(where)
+            self._published.discard(partition)
