@@ -141,6 +141,8 @@ class BlockingSender:
             if queue.shared:
                 time.sleep(0)  # let the threads just answered append again, to share this batch
             items = self._accumulator.take(queue)
+            if not items:
+                return  # the sender on the loop has failed all of them: they were late
             master = self._master_of(queue)
             connection = None if master is None else self._connections.borrow(master)
             if connection is not None:

@@ -374,6 +374,21 @@ def test_one_that_is_late_just_when_it_gets_the_lead_passes_it_on(producer: Prod
     assert isinstance(futures[1].outcome, SendResult)
 
 
+def test_one_that_is_given_up_between_getting_the_lead_and_sending_has_that_outcome(
+    producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sender on the loop fails late messages also of a queue that a thread has."""
+    take = producer.accumulator.take
+
+    def overtaken(queue: PartitionQueue) -> list[BlockingSendFuture]:
+        producer.accumulator.drop_late(queue, producer.clock.monotonic() + 60)
+        return take(queue)
+
+    monkeypatch.setattr(producer.accumulator, "take", overtaken)
+    assert isinstance(producer.send().outcome, NotSent)
+    assert producer.made == [], "there is nothing to send"
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError(), RuntimeError("a bug")])
 def test_a_thread_that_fails_strands_nobody(producer: Producer, error: BaseException) -> None:
     """Ctrl-C while it waits for the answer: its batch is the loop's, so are those behind it."""
