@@ -5,7 +5,6 @@ chance would hardly ever arrange.
 """
 
 import asyncio
-import dataclasses
 import random
 
 import pytest
@@ -306,7 +305,7 @@ def flip_bits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         if chunk.body and rng.random() < 0.2:
             flipped.append(chunk.offset)
             last = bytes([chunk.body[-1] ^ 1 << rng.randrange(8)])
-            chunk = dataclasses.replace(chunk, body=chunk.body[:-1] + last)
+            chunk = chunk._replace(body=chunk.body[:-1] + last)
         return decode(self, chunk)
 
     monkeypatch.setattr(Decoder, "decode", decode_damaged)
