@@ -38,7 +38,7 @@ from vq.client.consumer.inbox import Inbox, InboxDelivery, Messages
 from vq.client.consumer.permit import Permit
 from vq.coordination.coordinator import Create, Operation, SessionState, Set, Stat
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.paths import CommittedOffset, Owner
+from vq.coordination.paths import Assignment, CommittedOffset, Owner
 from vq.errors import VqError
 from vq.model import Message, SendResult, TopicPartition
 
@@ -66,7 +66,7 @@ class Broken(AssertionError):
 class CheckedEnsemble(MemoryEnsemble):
     """A ZooKeeper that looks at each commit as it takes it."""
 
-    def __init__(self, on_commit: Callable[[TopicPartition, CommittedOffset], None]) -> None:
+    def __init__(self, on_commit: Callable[[TopicPartition, CommittedOffset, bool], None]) -> None:
         super().__init__(clock=clock_of_loop())
         self._on_commit = on_commit
 
@@ -76,17 +76,20 @@ class CheckedEnsemble(MemoryEnsemble):
         for operation in operations:
             words = operation.path.split("/")  # vq/<cluster>/consumers/<group>/offsets/<topic>/<n>
             if isinstance(operation, Create | Set) and len(words) == 7 and words[4] == "offsets":
-                self._check(operation, words, session_id)
+                self._check(operation, words)
         return results
 
-    def _check(self, operation: Create | Set, words: list[str], session_id: int) -> None:
+    def _check(self, operation: Create | Set, words: list[str]) -> None:
+        """Compare a commit with who claimed last; its owner node may have gone a moment ago."""
         offset = CommittedOffset.decode(operation.path, operation.data)
+        partition = TopicPartition(words[5], int(words[6]))
+        path = "/".join([*words[:4], "assignment", *words[5:]])
+        claimed = Assignment.decode(path, self.tree.get(path).data).member
         path = "/".join([*words[:4], "owners", *words[5:]])
-        stat = self.tree.exists(path)
-        owner = None if stat is None else Owner.decode(path, self.tree.get(path).data).member
-        if stat is None or stat.ephemeral_owner != session_id or owner != offset.member:
-            raise Broken(f"{offset.member} commits {words[5:]}, which is {owner}'s")
-        self._on_commit(TopicPartition(words[5], int(words[6])), offset)
+        owner = claimed
+        if self.tree.exists(path) is not None:
+            owner = Owner.decode(path, self.tree.get(path).data).member
+        self._on_commit(partition, offset, {claimed, owner} == {offset.member})
 
 
 class Member:
@@ -184,9 +187,13 @@ class History:
             self.errors.append(error)
 
     # What is checked all the time ---------------------------------------------------------------
-    def _committed(self, partition: TopicPartition, offset: CommittedOffset) -> None:
+    def _committed(
+        self, partition: TopicPartition, offset: CommittedOffset, by_owner: bool
+    ) -> None:
         self.trace(f"{offset.member} commits {partition} {offset.offset}")
-        self._all_handled_before(partition, offset.offset, f"{offset.member} commits")
+        if not by_owner:
+            self.errors.append(Broken(f"{offset.member} commits {partition}, which is another's"))
+        self._check_handled(partition, offset.offset, f"{offset.member} commits")
 
     def delivered(
         self, member: Member, partition: TopicPartition, message: Message, last: int
@@ -194,15 +201,16 @@ class History:
         """Look at a message that a listener is given; ``last`` is the offset before."""
         self.trace(f"{member.name} gets {partition} {message.offset}")
         if message.offset <= last:
-            raise Broken(f"{member.name} gets {partition} {message.offset} after {last}")
-        self._all_handled_before(partition, message.offset, f"{member.name} gets")
+            self.errors.append(
+                Broken(f"{member.name} gets {partition} {message.offset} after {last}")
+            )
+        self._check_handled(partition, message.offset, f"{member.name} gets")
 
-    def _all_handled_before(self, partition: TopicPartition, offset: int, what: str) -> None:
+    def _check_handled(self, partition: TopicPartition, offset: int, what: str) -> None:
+        """Each message that comes before ``offset`` was handled."""
         for each in self.acked[partition]:
             if each < offset and not self.handled[partition][each]:
-                error = Broken(f"{what} {partition} {offset}; {each} was not handled")
-                self.errors.append(error)
-                raise error
+                self.errors.append(Broken(f"{what} {partition} {offset}; {each} was not handled"))
 
     # What happens -------------------------------------------------------------------------------
     async def run(self) -> None:
