@@ -1,9 +1,9 @@
 """The consumer's core: the work of one group member. Loop-bound.
 
-``Membership`` decides which partitions are held; for each of them there is a fetcher (bytes ahead
-of time) and a delivery (decode, call the listener); ``commit`` moves what deliveries finished into
-ZooKeeper. A partition that is to be given up is first drained: no listener is running and its
-position is committed before anybody else may claim it. Its states are in ``hold_states``.
+``Membership`` decides which partitions are held. Each of them has a fetcher, which reads ahead, and
+a delivery, which decodes and calls the listener. ``commit`` writes the progress of deliveries to
+ZooKeeper. A partition that is given up is first drained: no listener runs, and its position is
+committed, before another member claims it. Its states are in ``hold_states``.
 """
 
 import asyncio
@@ -145,9 +145,9 @@ class ConsumerCore:
         """Return the partitions this member consumes now, sorted."""
         return [reading.hold.partition for reading in self._holds.readings()]
 
-    # What membership tells ----------------------------------------------------------------------
+    # Events of the membership -------------------------------------------------------------------
     async def _claimed(self, hold: Hold) -> None:
-        """A partition is ours: find where to begin, and begin."""
+        """Begin to consume a partition that was claimed."""
         partition, committed = hold.partition, hold.claim.committed
         self._expect_target()
         if committed is not None:
@@ -161,14 +161,14 @@ class ConsumerCore:
             self._cluster.coordinator, self.config.group, partition
         )
         begin = Progress(offsets.latest if latest else offsets.earliest)
-        # Kept at once: what arrives from now on must not be skipped after a crash.
+        # Committed at once: what arrives from now on must not be skipped after a crash.
         error = (await self._membership.share.commit({partition: begin}))[partition]
         if error is not None:
             raise error
         self._begin(hold, begin)
 
     def _begin(self, hold: Hold, begin: Progress) -> None:
-        """Deliver a partition from ``begin`` on, if it is still the same place."""
+        """Deliver a partition from ``begin`` on, if the log still has the same messages there."""
         partition, position = hold.partition, begin.position
         subscription = self._subscriptions[partition.topic]
         hooks = DeliveryHooks(
@@ -186,19 +186,19 @@ class ConsumerCore:
             prefetch_bytes=self.config.prefetch_bytes,
             tags=subscription.tags,
             on_chunk=delivery.add,
-            on_error=lambda error: self._fetch_told(reading, error),
-            # The broker came up anew: is what was handled still there?
+            on_error=lambda error: self._fetch_reported(reading, error),
+            # A new master: its log may not have what was handled.
             on_new_epoch=lambda: self._check(reading, reading.progress()),
         )
         reading = hold.reading = Reading(hold, delivery, fetcher, begin.message_id)
         if hold.stopped:
             self._stop(reading, hold.stopped)
         elif begin.message_id is None:
-            self._deliver(reading)  # its first read asks whether there is such an offset
+            self._deliver(reading)  # its first read checks the offset
         else:
             self._check(reading, begin)
 
-    # The place a group goes on from -----------------------------------------------------------
+    # Where a group goes on --------------------------------------------------------------------
     def _deliver(self, reading: Reading) -> None:
         reading.hold.on(Event.DELIVER)
         reading.fetcher.start()
@@ -208,7 +208,7 @@ class ConsumerCore:
         reading.task = self._loop.create_task(self._check_place(reading, begin))
 
     async def _check_place(self, reading: Reading, begin: Progress) -> None:
-        """Start to fetch once the broker has not said that it is another place."""
+        """Start to fetch unless the broker says that the log has other messages there."""
         partition = reading.hold.partition
         tags = self._subscriptions[partition.topic].tags
         for tries in itertools.count(1):
@@ -217,33 +217,33 @@ class ConsumerCore:
                 break
             except VqError as error:
                 if not passes(error):
-                    self._fetch_told(reading, error)
+                    self._fetch_reported(reading, error)
             if reading.hold.state is not State.CHECKING:
-                return  # the error proved that what was handled is gone
+                return  # the error proves that what was handled is gone
             await asyncio.sleep(_CHECK_AGAIN.pause_s(tries, self._cluster.rng))
-        self._fetch_told(reading, None)
+        self._fetch_reported(reading, None)
         if reason:
             self._stop(reading, reason)
         else:
             self._deliver(reading)
 
     def _stop(self, reading: Reading, reason: str) -> None:
-        """Go on only after a reset, this member and every later one."""
+        """Stop the group here until a reset, for this member and every later one."""
         hold = reading.hold
         hold.on(Event.STOP)
         reading.fetcher.stop()
         hold.stopped = reason
-        self._tell_stopped(reading)
+        self._report_stopped(reading)
         if not hold.stop_is_committed:
             reading.task = self._loop.create_task(self._keep_stop())
 
-    def _tell_stopped(self, reading: Reading) -> None:
+    def _report_stopped(self, reading: Reading) -> None:
         hold = reading.hold
         error = places.stopped_error(self.config.group, hold.partition, hold.stopped)
         self._troubles.failed(hold.partition, reading.fetcher.position, error)
 
     async def _keep_stop(self) -> None:
-        """Write down that the group was stopped; the next regular commit tries again."""
+        """Commit that the group is stopped; if that fails, the next regular commit does."""
         try:
             await self.commit()
         except VqError as error:
@@ -254,11 +254,11 @@ class ConsumerCore:
             )
 
     def _soon(self, callback: Callable[..., object], *arguments: Any) -> None:
-        """Call back on the loop, from any thread; too late is no error."""
+        """Call back on the loop, from any thread; do nothing if the loop was closed."""
         with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
             self._loop.call_soon_threadsafe(callback, *arguments)
 
-    # What keeps a partition from going on ---------------------------------------------------------
+    # Troubles -------------------------------------------------------------------------------------
     @property
     def last_error(self) -> VqError | None:
         """See ``MessageConsumer.last_error``."""
@@ -282,15 +282,15 @@ class ConsumerCore:
         if reading.is_current:
             self._troubles.over(reading.hold.partition)
             if reading.hold.stopped:
-                self._tell_stopped(reading)
+                self._report_stopped(reading)
 
     def _fetch_again(self, reading: Reading, offset: int) -> None:
         if reading.is_current:
             self._troubles.bad_reads += 1
             reading.fetcher.fetch_again(offset)
 
-    def _fetch_told(self, reading: Reading, error: VqError | None) -> None:
-        """The fetcher cannot go on, or can again."""
+    def _fetch_reported(self, reading: Reading, error: VqError | None) -> None:
+        """Note an error of the fetcher, or with None that it is over."""
         partition, position = reading.hold.partition, reading.fetcher.position
         if error is not None and places.proves_a_loss(error, position):
             self._stop(reading, str(error))
@@ -320,7 +320,7 @@ class ConsumerCore:
             try:
                 reading.delivery.stop(lambda: self._soon(_settle, drained))
             except BaseException:
-                reading.drained = None  # nobody settles it: the next try asks again
+                reading.drained = None  # nothing settles it; the next try stops the delivery again
                 raise
         return reading.drained
 
@@ -381,7 +381,7 @@ class ConsumerCore:
             drained.add_done_callback(lambda _: self._paused(reading))
 
     def _paused(self, reading: Reading) -> None:
-        """No listener runs any more; that it is owned may have been proved meanwhile."""
+        """No listener runs any more; go on if ownership was proved meanwhile."""
         if reading.is_current and reading.hold.state is State.PAUSING:
             reading.hold.on(Event.DRAINED)
             if self._membership is not None and not self._membership.is_paused:
@@ -409,7 +409,7 @@ class ConsumerCore:
         self._on_end(error)
 
     def _expect_target(self) -> None:
-        """Share memory out for all partitions that are to be held, claimed already or not."""
+        """Divide buffer space by the partitions that it is to hold, claimed already or not."""
         if self._membership is not None:
             self._fetches.expect(self._membership.target_count)
 
@@ -467,7 +467,7 @@ class ConsumerCore:
         return {partition: value.offset for partition, value in found.items()}
 
     async def close(self) -> None:
-        """Finish the messages in hand, commit, leave the group. May be called again."""
+        """Finish the messages in hand, commit, leave the group. Calling it again is fine."""
         self.closed = True
         if self._closing is None:
             self._closing = self._loop.create_task(self._finish())

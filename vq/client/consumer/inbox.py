@@ -1,8 +1,8 @@
 """Messages for ``async for``: the coroutine twin of threads that call listeners.
 
-Loop-bound. A message counts as consumed when the next one is asked for, or when the consumer is
-closed. That an iteration ends, by ``break``, by an error or by a cancellation, counts nothing: from
-in here they look alike. In whose hands a message is, the task that asked for it decides.
+Loop-bound. A message counts as consumed when the task asks for the next one, or when the consumer
+is closed. The end of an iteration, by ``break``, by an error or by a cancellation, consumes
+nothing: the inbox cannot tell them apart. A message belongs to the task that asked for it.
 """
 
 import asyncio
@@ -32,15 +32,15 @@ _LEFT = "its loop was left before the next one was asked for"
 
 
 class Inbox:
-    """What has arrived for one consumer, from all its partitions, partition by partition."""
+    """The messages that have arrived for one consumer, in turns from its partitions."""
 
     def __init__(self, permit: Permit) -> None:
         self._permit = permit
         self._ready: deque[InboxDelivery] = deque()
         self._arrived = asyncio.Event()
         self._current: tuple[InboxDelivery, Message] | None = None
-        self._reader: weakref.ref[Messages] | None = None  # what asked last for a message,
-        self._task: asyncio.Task[Any] | None = None  # and in which task
+        self._reader: weakref.ref[Messages] | None = None  # the iterator that asked last,
+        self._task: asyncio.Task[Any] | None = None  # and its task
         self._is_waiting = False  # that task waits for a message
         self._closed = False
         self._error: VqError | None = None  # why no message follows
@@ -56,10 +56,10 @@ class Inbox:
         self._arrived.set()
 
     def close(self, *, consumed: bool = True) -> None:
-        """End the iteration; the message in hand counts as ``consumed`` or comes again.
+        """End the iteration; the message in hand counts as ``consumed`` or is delivered again.
 
-        A message that another task took stays in its hands: it counts when that task asks for the
-        next one. That of a task that failed comes again.
+        A message of another task stays with it, and counts when that task asks for the next one.
+        The message of a task that failed is delivered again.
         """
         failure = self._failure()
         if failure:
@@ -72,14 +72,13 @@ class Inbox:
         self._arrived.set()
 
     def enter(self, reader: "Messages", task: asyncio.Task[Any] | None) -> None:
-        """``reader`` is what asks from now on, in ``task``; ``next`` follows at once.
+        """Let ``reader`` ask from now on, in ``task``; the caller calls ``next`` at once.
 
-        A message that is in the hands of a task that failed comes again. That of a loop that was
-        left is consumed by the first who asks for the next.
+        The message of a task that failed is delivered again. The message of a loop that was left is
+        consumed, since the next one is asked for.
 
         Raises:
-            InvalidState: Another task is inside its loop: its message would count as consumed when
-                this one asks for the next.
+            InvalidState: Another task is inside its loop; its message would count as consumed now.
         """
         other = self._present_reader()
         if other is not None and self._is_of_another(task):
@@ -100,15 +99,15 @@ class Inbox:
         self._task = reader.task = task
 
     def left(self, reader: "weakref.ref[Messages]") -> None:
-        """An iteration is over. Whoever waits for its message need wait no longer."""
+        """Give the message of an iteration that is over back, if its partition is to stop."""
         waited_for = self._current is not None and self._current[0].is_stopping
         if waited_for and reader == self._reader:
             self._give_back(self._failure() or _LEFT)
 
     def keeps(self, delivery: "InboxDelivery") -> bool:
-        """Whether the user is at a message of ``delivery``, which is to stop.
+        """Whether a task still handles a message of ``delivery``, which is to stop.
 
-        A message that nobody is at any more is let go, not consumed.
+        A message that no task handles any more is given back, not consumed.
         """
         if self._current is None or self._current[0] is not delivery:
             return False
@@ -124,7 +123,7 @@ class Inbox:
         return None if reader is None or reader.ended else reader
 
     def _failure(self) -> str:
-        """Return how the task that has the message failed; "" when it did not."""
+        """Return how the task of the message in hand failed; "": it did not."""
         task = self._task
         if self._current is None or task is None or not task.done():
             return ""
@@ -134,8 +133,7 @@ class Inbox:
     def _is_of_another(self, task: asyncio.Task[Any] | None) -> bool:
         """Whether a living task other than ``task`` has the message in hand, or waits for one.
 
-        Inside its loop or not: code that has left a loop, or that called ``anext`` once, may be at
-        the message all the same.
+        The task may have left its loop, or called ``anext`` once, and handle the message still.
         """
         owner = self._task
         if owner is None or owner is task or owner.done():
@@ -163,7 +161,7 @@ class Inbox:
                 delivery.put_back(message)
 
     def next_at_hand(self) -> Message | None:
-        """Return the next message if it lies behind the one in hand, which is consumed then."""
+        """Return the message that follows the one in hand, if it is here; consume that one."""
         current = self._current
         if current is None or self._closed:
             return None
@@ -200,9 +198,9 @@ class Inbox:
         while not self._closed:
             if self._error is not None:
                 raise self._error.with_traceback(None)  # at each call: it shows where that was
-            self._arrived.clear()  # before the look: what comes while it waits below wakes it
+            self._arrived.clear()  # first, so that what arrives from here on ends the wait below
             while self._ready and not self._closed and self._error is None:
-                if not self._permit.holds:  # what is here may be another's by now
+                if not self._permit.holds:  # another member may own these messages by now
                     await asyncio.sleep(RECHECK_S)
                     continue
                 delivery = self._ready[0]
@@ -211,7 +209,7 @@ class Inbox:
                     self._current = delivery, message
                     return message
                 self._ready.popleft()
-                if delivery.has_more:  # the others come first
+                if delivery.has_more:  # after the other partitions
                     self._ready.append(delivery)
             await self._arrived.wait()
         return None
@@ -221,8 +219,8 @@ class Messages:
     """One iteration over an inbox; ``begin`` is awaited before the first message.
 
     Attributes:
-        ended: Nobody asks any more.
-        task: The one in which it may take what the inbox has; None: it is not in charge.
+        ended: It gives no further message.
+        task: The task that may take messages through it; None: another iteration is in charge.
     """
 
     __slots__ = ("__weakref__", "_begin", "_inbox", "_loop", "ended", "task")
@@ -274,7 +272,7 @@ def _soon(loop: asyncio.AbstractEventLoop, callback: Callable[[T], object], argu
 
 
 class InboxDelivery:
-    """One held partition's line into the inbox; see ``delivery.Delivery``."""
+    """One partition's queue into the inbox; see ``delivery.Delivery``."""
 
     def __init__(
         self,
@@ -292,7 +290,7 @@ class InboxDelivery:
         self._hooks = hooks
         self._expected: int | None = None  # after damage: only the chunk that begins here counts
         self._chunks: deque[Chunk] = deque()
-        self.messages: deque[Message] = deque()  # of the chunk at hand, not yet given to the user
+        self.messages: deque[Message] = deque()  # of the open chunk, not yet given to the user
         self._open: Chunk | None = None  # the chunk that _messages came from
         self._decoded: list[Message] = []  # all messages of that chunk
         self._id_before: int | None = None  # the last one of the chunks before
@@ -327,17 +325,17 @@ class InboxDelivery:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether somebody waits until the user is at no message any more."""
+        """Whether a hand-over waits until no task handles a message of it."""
         return self._on_stopped is not None
 
     @property
     def has_more(self) -> bool:
-        """Whether there is a chunk to take messages from; it stays in the line then."""
+        """Whether there is a chunk to take messages from; if so, it stays in the queue."""
         self._in_line = bool(self._chunks)
         return self._in_line
 
     def take(self) -> Message | None:
-        """Return the next message of the chunk at hand (or of the next one, if there is none).
+        """Return the next message of the open chunk, or of the next chunk if none is open.
 
         None: that chunk is done.
         """
@@ -355,7 +353,7 @@ class InboxDelivery:
         return None
 
     def _decode(self) -> None:
-        """Take the next messages from the chunk at hand, or from the next one."""
+        """Take the next messages from the open chunk, or from the next one."""
         if self._open is None and self._chunks:
             self._open = self._chunks.popleft()
             self._decoded = self._decoder.decode(self._open)
@@ -402,14 +400,14 @@ class InboxDelivery:
             self._hooks.went_on()
 
     def finished(self, message: Message) -> None:
-        """The user holds no message any more and is done with ``message``."""
+        """Count ``message``, which was in hand, as consumed."""
         self.position = message.next_offset
         self.delivered += 1
         self._maybe_went_on()
         self._let_go()
 
     def put_back(self, message: Message) -> None:
-        """The user holds no message any more; ``message``, taken last, is the next one again."""
+        """Make ``message``, which was in hand, the next one again."""
         if not self._stopped:
             self.messages.appendleft(message)
         self._let_go()

@@ -1,20 +1,21 @@
-"""One member of a group: joins and leaves, and computes in rounds who should have what.
+"""One member of a group: joins, leaves, and computes in rounds which member owns what.
 
-Every member computes the same sharing from what it reads (``coordination.rebalance``) and acts on
-its own part only: it begins to give up what should be another's, and it claims what should be its
-own and is free (``share``). Only partitions that move stop; one that is still owned is waited for.
+Every member computes the same plan from what it reads (``coordination.rebalance``) and acts on its
+own part only: it begins to give up what another member should own, and it claims what it should own
+itself and is free (``share``). Only partitions that move stop. A member waits for the owner of a
+partition to release it.
 
-One task does the rounds. Watches, sessions and timers only wake it; the truth is read each time. A
+One task does the rounds. Watches, sessions and timers only wake it; each round reads the tree. A
 round waits for ZooKeeper and brokers, never for a listener: each partition that is given up or lost
 has a task of its own (``hand_overs``), and a pause of delivery is only begun.
 
-    SUSPENDED  nothing is given up; past the session time-out delivery pauses, since somebody else
+    SUSPENDED  nothing is given up; after the session time-out delivery pauses, since another member
                may own the partitions by then
     LOST       deliveries are drained; with the new session the member joins and claims anew
     CLOSED     deliveries are drained; nothing follows, and the consumer is told
 
-A process that stood still for longer than half its session delivers nothing before it has asked:
-its ``Permit`` has lapsed by then, and delivery pauses until ownership is proved.
+The ``Permit`` of a process that stood still for longer than half its session time-out has lapsed:
+delivery pauses until ownership is proved.
 """
 
 import asyncio
@@ -48,9 +49,9 @@ from vq.log_lines import get_logger
 from vq.model import TopicPartition
 
 logger = get_logger(__name__)
-#: Pauses before a round, or a clean hand-over, that failed is tried again.
+#: Pauses before a round, or a hand-over at the end, that failed is tried again.
 _AGAIN = Backoff(first_s=0.1, most_s=5.0, jitter=0.5)
-#: Members that join together are seen together: one round instead of several.
+#: Members that join at the same time cause one round instead of several.
 _DEBOUNCE_S = 0.02
 #: At the end: how long it is waited for that ZooKeeper deletes what is left.
 _LEAVE_S = 5.0
@@ -64,7 +65,7 @@ _NAME_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class _Proof:
-    """What is read after ``since`` says what this session owns."""
+    """What is read after ``since`` proves what this session owns."""
 
     pauses: int
     session: int
@@ -134,13 +135,12 @@ class Membership:
     async def start(self) -> None:
         """Join the group; partitions follow through ``hooks.claimed``.
 
-        A member of the same name that was killed a moment ago is waited for: its session has to
-        end first.
+        Waits for the end of the session of a killed member of the same name.
 
         Raises:
             InvalidArgument: The group's contract is another one.
-            NodeExists: A member of this name is there, and its session did not end in time.
-            CoordinationError: ZooKeeper does not take it.
+            NodeExists: There is a member of this name, and its session did not end in time.
+            CoordinationError: A call of ZooKeeper failed.
         """
         wanted = ConsumerGroup(start=self._config.start_position.value, topics=self._filters)
         self.contract = await groups.ensure_group(self._coordinator, self._group, wanted)
@@ -160,8 +160,8 @@ class Membership:
     async def close(self, timeout_s: float) -> None:
         """Give everything up in order and leave the group.
 
-        What is not drained and committed within ``timeout_s`` and a few tries is given up all the
-        same: whoever has it next gets once more what was not committed.
+        A partition that is not drained and committed within ``timeout_s`` and a few tries is
+        released all the same: its next owner gets again what was not committed.
         """
         for remove in self._removers:
             remove()
@@ -254,7 +254,7 @@ class Membership:
         self._pause("this process stood still, or had no answer from ZooKeeper, for too long")
 
     def _pause(self, why: str) -> None:
-        """Deliver nothing until the tree says that what is held is still ours."""
+        """Deliver nothing until the tree proves what this member owns."""
         logger.warning(
             "delivery pauses until ownership is confirmed",
             group=self._group,
@@ -268,8 +268,8 @@ class Membership:
         self._wake.set()
 
     def _suspend_when_due(self) -> None:
-        """Deliver on while the session surely lives. A timer of its own, not a step of the task:
-        that one may be waiting for ZooKeeper."""
+        """Pause when the session may have ended. A timer does it, since the task may wait for
+        ZooKeeper."""
         left = (
             self._coordinator.last_reply_monotonic
             + self._coordinator.session_timeout_s
@@ -356,7 +356,7 @@ class Membership:
                 pause_s = _AGAIN.longest_s(self._cluster.rng)
 
     async def _round(self) -> float:
-        """Bring what is held nearer to what should be; return when to look again, in seconds."""
+        """Do one step towards the plan; return the seconds until the next round."""
         state = self._coordinator.state
         self.share.drop_ended()
         if self._session != self._coordinator.session_id:
@@ -392,7 +392,7 @@ class Membership:
         return max(_DEBOUNCE_S, self._audit_at - self._cluster.clock.monotonic())
 
     async def _prove(self) -> "_Proof | None":
-        """While delivery pauses: make what is read from here on the truth."""
+        """While delivery pauses: have the reads that follow prove what is owned."""
         if not self.is_paused:
             return None
         proof = _Proof(self._pauses, self._coordinator.session_id, self._cluster.clock.monotonic())
@@ -401,7 +401,7 @@ class Membership:
         return proof
 
     def _resume(self, proof: "_Proof | None") -> bool:
-        """Go on after a pause, now that ownership is proved; False if it no longer is."""
+        """Go on after a pause if ``proof`` still proves ownership; False: it does not."""
         if not self.is_paused:
             return True
         if (
@@ -425,7 +425,7 @@ class Membership:
             self.share.doubt()
 
     def _doubt(self) -> None:
-        """What was known may have changed without a hint."""
+        """Have everything read again: it may have changed without a hint."""
         self._view.doubt()
         self.share.doubt()
 

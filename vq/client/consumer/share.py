@@ -1,6 +1,6 @@
-"""A member's share in the tree: claims, commits, gives up, and finds out what it lost.
+"""A member's share in the tree: claims, commits, gives up, and detects what it lost.
 
-Which partitions should be its own is computed in ``membership``, which calls these methods from its
+``membership`` computes which partitions the member should own, and calls these methods from its
 rounds. A partition goes its way through ``hold_states``: it is drained, then committed, then
 released. A task for each hold does that (``hand_overs``), so no method waits for a listener. An
 interrupted claim or release leaves the hold owing a release, which the next round makes up for.
@@ -48,7 +48,7 @@ class ShareHooks:
     """What a consumer does with a partition when its member's share changes.
 
     Attributes:
-        claimed: It is owned now; ``hold.claim.committed`` says where to go on.
+        claimed: The member owns it now; ``hold.claim.committed`` says where to go on.
         drain: Return once no listener runs for it any more; it is forgotten if it is lost. It is
             called in a task of the partition's own.
         commit: Write its last progress into the tree and forget it. Called again when it raises;
@@ -103,7 +103,7 @@ class Share:
         self._holds = holds
         self._hooks = hooks
         self._wake = wake
-        self._is_doubtful = True  # all that is held is compared with the tree in the next round
+        self._is_doubtful = True  # the next round compares everything held with the tree
         self._owners_doubted = False  # since the last claim began
         self.hand_overs = HandOvers(
             self._lead, group=group, member=member, rng=cluster.rng, wake=wake
@@ -112,12 +112,12 @@ class Share:
         self._releases = Together(self._release_together, most=CLAIMS_PER_MULTI)
 
     def doubt(self) -> None:
-        """What is known of owners may have changed without a hint: look at all of them again."""
+        """Have all owners looked at again: they may have changed without a hint."""
         self._is_doubtful = True
         self._doubt_owners()
 
     def _doubt_owners(self) -> None:
-        """Claim again what is waited for; each of many lost watches says so."""
+        """Claim again what the member waits for; called once for each lost watch."""
         if not self._owners_doubted:
             self._owners_doubted = True
             for hold in self._holds:
@@ -125,7 +125,7 @@ class Share:
                     hold.on(Event.OWNER_CHANGED)
 
     def _on_owner(self, event: WatchEvent) -> None:
-        """The owner of a partition that this member waits for released it, or died."""
+        """The owner of a partition that this member waits for released it, or its session ended."""
         if event.kind is EventKind.DISCONNECTED:
             self._doubt_owners()
         else:
@@ -138,7 +138,7 @@ class Share:
     async def claim_all(
         self, wanted: set[TopicPartition], assigned: Mapping[TopicPartition, Assigned]
     ) -> None:
-        """Claim what can be had; what others still own is tried again when they release it.
+        """Claim what is free; what others own is claimed when they release it.
 
         Args:
             wanted: The partitions that should be this member's.
@@ -149,7 +149,7 @@ class Share:
         """
         for hold in self._holds:
             if hold.partition not in wanted and hold.may(Event.OWNER_CHANGED):
-                hold.on(Event.OWNER_CHANGED)  # nobody waits for its owner any more
+                hold.on(Event.OWNER_CHANGED)  # it is not waited for any more
         free = [each for each in sorted(wanted) if self._holds.get(each) is None]
         versions = {partition: each.version for partition, each in assigned.items()}
         steps = [
@@ -161,11 +161,11 @@ class Share:
     async def _claim(
         self, partitions: Sequence[TopicPartition], versions: Mapping[TopicPartition, int]
     ) -> None:
-        """Make them ours, or wait for their owners; begin those that are ours."""
+        """Claim up to one ``multi`` of them, and begin to consume those."""
         holds = [self._holds.at(partition) for partition in partitions]
         session_id = self._coordinator.session_id
         for hold in holds:
-            hold.on(Event.CLAIM)  # before the watch, which may fire before the claim returns
+            hold.on(Event.CLAIM)  # first, since the watch may fire before the claim returns
         self._owners_doubted = False
         try:
             found = await claims.claim_together(
@@ -198,7 +198,7 @@ class Share:
             raise failed[0]
 
     async def _begin(self, hold: Hold) -> None:
-        """Begin to consume a partition that was claimed just now."""
+        """Begin to consume a partition that was just claimed."""
         logger.info(
             "partition claimed",
             group=self._group,
@@ -285,9 +285,9 @@ class Share:
         return await claims.release_together(self._coordinator, released)
 
     async def drop_lost(self, assigned: Mapping[TopicPartition, Assigned]) -> None:
-        """Compare what is held with what the tree says is owned.
+        """Compare what is held with the owner nodes; lose what another member owns.
 
-        All of it after a lost connection and at each audit, otherwise what was claimed since.
+        All of it after a lost connection and at each audit, otherwise what the assignments doubt.
         """
         suspects = [
             hold
@@ -341,7 +341,7 @@ class Share:
 
     # Reports and commits ------------------------------------------------------------------------
     async def report(self, partition: TopicPartition, trouble: PartitionTrouble | None) -> None:
-        """Say in the tree what keeps a partition from going on; None: nothing does.
+        """Write into the owner node why a partition does not go on; None: it does.
 
         Raises:
             CoordinationError: It may not have been written.
@@ -364,12 +364,12 @@ class Share:
     async def commit(
         self, progress: Mapping[TopicPartition, Progress]
     ) -> dict[TopicPartition, VqError | None]:
-        """Commit the progress of held partitions; None for each that was written, else why not.
+        """Commit the progress of held partitions; return None for each commit, or its error.
 
-        With it goes why the group does not go on there, now and with its next owner.
+        A commit also has why the group is stopped there, for the next owner.
 
         Raises:
-            CoordinationError: Whether they were written is not known; commit them again.
+            CoordinationError: It is unknown whether they were written; commit them again.
         """
         wanted = [
             _Commit(hold, hold.claim.generation, done)
@@ -383,7 +383,7 @@ class Share:
         return outcome
 
     async def _commit_together(self, wanted: Sequence[_Commit]) -> Sequence[VqError | None]:
-        """Commit what is still this member's; of two commits of one partition, the later one."""
+        """Commit what this member still owns; of two commits of one partition, the later one."""
         now = self._cluster.clock.wall_ms()
         current = [each.is_current for each in wanted]
         ours = zip(wanted, current, strict=True)
@@ -405,7 +405,7 @@ class Share:
             await self._write(step, outcome)
         except (ConnectionLost, SessionExpired):
             raise
-        except VqError:  # one of them is refused: which one shows when each goes alone
+        except VqError:  # one of them is refused; each alone shows which one
             for claim, offset in step:
                 try:
                     await self._write([(claim, offset)], outcome)
@@ -427,7 +427,7 @@ class Share:
         for partition, claim in result.done.items():
             hold = self._holds.get(partition)
             if hold is not None and hold.claim.generation == claim.generation:
-                hold.claim = claim  # not that of a later claim
+                hold.claim = claim  # but not in the place of a later claim
             outcome[partition] = None
         for partition in result.stale:
             outcome[partition] = _stale(partition)
@@ -446,9 +446,9 @@ def _partition_at(path: str) -> TopicPartition:
 async def _each(
     items: Iterable[T], work: Callable[[T], Awaitable[None]], *, at_once: int = _AT_ONCE
 ) -> None:
-    """Do ``work`` for each item, some at once; all are tried before the first error is raised.
+    """Do ``work`` for each item, some at once; raise the first error after all were tried.
 
-    Items come in order of their partitions, so that members do alike.
+    Items are in the order of their partitions, so that all members work in the same order.
     """
     errors: list[BaseException] = []
     gate = asyncio.Semaphore(at_once)

@@ -1,14 +1,14 @@
-"""Calls made one by one and carried out many at a time: as group commit does for flushes.
+"""Calls made one by one and carried out many at a time, as group commit does for flushes.
 
-In here: who waits, in which order, and which call carries out the others. Not in here: what is
+In here: which calls wait, their order, and which call carries out the others. Not in here: what is
 done (``work``), and how it is tried again.
 
     do([a])                begins work([a])
     do([b]), do([c, d])    wait, since one call of ``work`` runs at a time
     work([a]) ends         work([b, c, d]) begins
 
-There is no task behind it: one of those who wait does the work, for all of them. When it is
-cancelled, the next one does what is left, so a call that is cancelled sends nothing afterwards.
+There is no task behind it: one of the calls that wait does the work for all of them. When it is
+cancelled, the next one does what is left. So a call that is cancelled sends nothing afterwards.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ class _Call(Generic[T, R]):
 
     def __init__(self, item: T) -> None:
         self.item = item
-        self.is_over = False  # done, or nobody waits for it any more
+        self.is_over = False  # done, or its caller was cancelled
         self.result: R | None = None
         self.error: Exception | None = None
 
@@ -48,7 +48,7 @@ class Together(Generic[T, R]):
         self._lock = asyncio.Lock()
 
     async def do(self, items: Sequence[T]) -> list[R]:
-        """Do items, along with those of others; return their results in the same order.
+        """Do items, together with those of other calls; return the results in the same order.
 
         Raises:
             Exception: What ``work`` raised of one of them, after all were tried.
@@ -72,7 +72,7 @@ class Together(Generic[T, R]):
         return [cast("R", call.result) for call in calls]
 
     async def _do_some(self) -> None:
-        """Do the first that wait, whoever asked for them."""
+        """Do the first items that wait, of any call."""
         calls: list[_Call[T, R]] = []
         while self._waiting and len(calls) < self._most:
             call = self._waiting.popleft()
@@ -80,7 +80,7 @@ class Together(Generic[T, R]):
                 calls.append(call)
         try:
             results = await self._work([call.item for call in calls])
-        except Exception as error:  # noqa: BLE001 - each of them raises it
+        except Exception as error:  # noqa: BLE001 - each call raises it
             for call in calls:
                 call.error, call.is_over = error, True
         except BaseException:

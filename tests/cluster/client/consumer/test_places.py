@@ -374,9 +374,9 @@ async def test_bytes_that_come_again_end_no_trouble_of_the_messages(cluster: Mem
         assert await take(consumer, 1) == ["m0"]
         core = consumer._core
         (reading,) = core._holds.readings()
-        core._fetch_told(reading, ProtocolError("no answer"))
+        core._fetch_reported(reading, ProtocolError("no answer"))
         core._stuck(reading, CorruptData("m1"))
-        core._fetch_told(reading, None)
+        core._fetch_reported(reading, None)
         assert isinstance(consumer.troubles()[WHERE].error, CorruptData)
         core._went_on(reading)
         assert consumer.troubles() == {}
