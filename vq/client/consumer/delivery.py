@@ -489,6 +489,8 @@ class Workers:
             except queue.Empty:
                 continue
             if delivery is not None:
+                if self._later:
+                    self._ready.put(None)  # another thread waits for what is due, meanwhile
                 self._at_work.add(delivery)
                 try:
                     delivery.run()

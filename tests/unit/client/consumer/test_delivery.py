@@ -730,3 +730,27 @@ def test_what_is_called_at_a_stop_may_call_back_in(workers: Workers, busy: bool)
     assert partition.stopped.wait(WAIT_S)
     assert [each.position for each in progress] == [partition.delivery.position]
     assert partition.delivery.delivered == busy
+
+
+@pytest.mark.parametrize("number", range(8))  # which thread hears of the retry is up to the kernel
+def test_a_retry_does_not_wait_for_the_listener_of_another_partition(number: int) -> None:
+    """Both threads are free when the message fails; one of them is taken by the other partition."""
+    workers = Workers(2, name="test")
+    failing, reached, go_on = Listener(), threading.Event(), threading.Event()
+    failing.fail = lambda content, nth: ValueError("not now") if nth == 1 else None
+
+    def long(_: Message) -> None:
+        reached.set()
+        go_on.wait(4 * WAIT_S)
+
+    first = Partition(workers, failing, 0, listener_backoff_s=0.05)
+    second = Partition(workers, long, 1)
+    first.add(1)
+    block_until(lambda: first.delivery._place is _Place.PAUSED)
+    second.add(1)
+    try:
+        assert reached.wait(WAIT_S)
+        block_until(lambda: failing.calls == [0, 0])
+    finally:
+        go_on.set()
+        workers.close(WAIT_S)
