@@ -139,7 +139,8 @@ class Membership:
 
         Raises:
             InvalidArgument: The group's contract is another one.
-            NodeExists: There is a member of this name, and its session did not end in time.
+            NodeExists: There is a member of this name, and its session did not end in time. Or an
+                earlier one of this factory did not leave in time.
             CoordinationError: A call of ZooKeeper failed.
         """
         wanted = ConsumerGroup(start=self._config.start_position.value, topics=self._filters)
@@ -301,10 +302,16 @@ class Membership:
     async def _join_when_free(self) -> None:
         """Join once the session of an earlier member of this name has ended, if it does in time.
 
-        An earlier one of this factory, in this session, first deletes what it has.
+        An earlier one of this factory first deletes what it has. Later, that would delete owner
+        nodes of this one: a release knows a claim of unknown outcome by name and session only.
         """
         bound_s = _NAME_SESSIONS * self._coordinator.session_timeout_s + _NAME_S
-        await self._cluster.departures.wait(self._group, self._member, bound_s)
+        if not await self._cluster.departures.wait(self._group, self._member, bound_s):
+            raise NodeExists(
+                Member.path(self._group, self._member),
+                f"an earlier consumer {self._member!r} of group {self._group!r} in this factory "
+                "has not left: ZooKeeper does not take what it leaves; start again later",
+            )
         try:
             await self._join()
             return

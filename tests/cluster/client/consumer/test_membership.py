@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support.broker import MemoryCluster, memory_cluster
 from support.client import cluster_client
+from support.coordination import expire
 from support.simulation.loop import SimulatedClock, VirtualLoop
 from support.waiting import WAIT_S, until, until_true
 
@@ -23,6 +24,7 @@ from vq.client.consumer.hold_states import Event, State
 from vq.client.consumer.holds import Hold, Holds
 from vq.client.consumer.membership import Membership, MembershipHooks
 from vq.client.consumer.permit import Permit
+from vq.client.departures import Departure
 from vq.coordination import claims, commits, groups, topics
 from vq.coordination.coordinator import ConnectionLost, NodeExists, SessionExpired, SessionState
 from vq.coordination.memory import MemoryCoordinator
@@ -749,6 +751,35 @@ async def test_a_consumer_of_the_same_name_follows_one_that_was_closed_without_z
     await asyncio.sleep(1.0)
     assert second.events == []
     assert await group.owners() == dict.fromkeys(ALL, "a")
+
+
+async def test_a_consumer_of_the_same_name_does_not_start_before_the_first_one_has_left(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the first one leaves undone would later delete the owner nodes of the second one."""
+    client = await group.client()
+    first = await group.join("a", client)
+    await until(lambda: first.held == ALL)
+    may_leave, delete = asyncio.Event(), client.departures._delete
+
+    async def late(departure: Departure) -> None:
+        await may_leave.wait()
+        await delete(departure)
+
+    monkeypatch.setattr(client.departures, "_delete", late)
+    interrupted = tuple(claims.Claim("g", "a", each, generation=0) for each in sorted(ALL))
+    client.departures.begin(Departure("g", "a", "n1", client.coordinator.session_id, interrupted))
+    await first.member.close(1.0)
+    await expire(group.cluster.ensemble, first.coordinator)
+    second = await group.member("a", client)
+    with pytest.raises(NodeExists, match="has not left"):
+        await second.member.start()
+    may_leave.set()
+    await second.member.start()
+    await until(lambda: second.held == ALL)
+    await asyncio.sleep(1.0)
+    assert await group.owners() == dict.fromkeys(ALL, "a")
+    await second.member.close(1.0)
 
 
 @pytest.mark.parametrize("fault", ["lose_next_request", "lose_next_reply"])
