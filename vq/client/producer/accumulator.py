@@ -349,7 +349,8 @@ class Accumulator:
         with self.lock:
             self._drain_topic_of(queue)
             claimed = queue.claim(future)
-            if not claimed and not isinstance(queue.owner, BlockingSendFuture):
+            owned = claimed or isinstance(queue.owner, BlockingSendFuture)
+            if not owned and future.outcome is None:
                 self.wake_sender()
             return claimed
 

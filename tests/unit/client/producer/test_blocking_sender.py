@@ -374,6 +374,14 @@ def test_one_that_is_late_just_when_it_gets_the_lead_passes_it_on(producer: Prod
     assert isinstance(futures[1].outcome, SendResult)
 
 
+def test_one_whose_outcome_comes_just_before_it_asks_for_the_lead_wakes_nobody(
+    producer: Producer,
+) -> None:
+    future = producer.send()
+    assert not producer.accumulator.claim(producer.queues[0], future)
+    assert producer.woken == 0, "the loop has nothing to do"
+
+
 def test_one_that_is_given_up_between_getting_the_lead_and_sending_has_that_outcome(
     producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
