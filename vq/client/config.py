@@ -2,10 +2,13 @@
 
 import enum
 from dataclasses import dataclass
+from typing import TypeVar
 
 from vq import limits
 from vq.errors import InvalidArgument
 from vq.model import check_name
+
+E = TypeVar("E", bound=enum.StrEnum)
 
 #: Approximate memory of a waiting message in addition to its payload, tag, key and headers; counts
 #: in ``buffer_bytes``.
@@ -157,6 +160,11 @@ class ConsumerConfig:
             check_name("group", self.group)
         if self.member:
             check_name("member", self.member)
+        # Text is taken, too: what compares by identity later must not meet it.
+        start = _one_of(StartPosition, "start_position", self.start_position)
+        object.__setattr__(self, "start_position", start)
+        on_error = _one_of(OnListenerError, "on_listener_error", self.on_listener_error)
+        object.__setattr__(self, "on_listener_error", on_error)
         _positive("commit_interval_s", self.commit_interval_s)
         _positive("audit_interval_s", self.audit_interval_s)
         _positive("listener_backoff_s", self.listener_backoff_s)
@@ -164,13 +172,29 @@ class ConsumerConfig:
         _between("buffer_bytes", self.buffer_bytes, limits.MIB, 64 * limits.GIB)
         _between("listener_threads", self.listener_threads, 1, 256)
         _between("listener_retries", self.listener_retries, 0, 1_000)
+        _number("max_wait_s", self.max_wait_s)
         if not 0 < self.max_wait_s <= limits.LONG_POLL_S_MAX:
             raise InvalidArgument(
                 f"max_wait_s = {self.max_wait_s} is outside (0, {limits.LONG_POLL_S_MAX}]"
             )
 
 
+def _one_of(kind: type[E], name: str, value: str) -> E:
+    try:
+        return kind(value)
+    except ValueError:
+        known = " or ".join(repr(each.value) for each in kind)
+        raise InvalidArgument(f"{name} = {value!r}; give {known}") from None
+
+
+def _number(name: str, value: object, kinds: type | tuple[type, ...] = (int, float)) -> None:
+    if not isinstance(value, kinds) or isinstance(value, bool):
+        what = "a whole number" if kinds is int else "a number"
+        raise InvalidArgument(f"{name} = {value!r} is {type(value).__name__}; give {what}")
+
+
 def _positive(name: str, value: float) -> None:
+    _number(name, value)
     if not 0 < value <= limits.TIMEOUT_S_MAX:
         raise InvalidArgument(
             f"{name} = {value} is outside (0, {limits.TIMEOUT_S_MAX:.0f}] seconds"
@@ -178,5 +202,6 @@ def _positive(name: str, value: float) -> None:
 
 
 def _between(name: str, value: int, least: int, most: int) -> None:
+    _number(name, value, int)
     if not least <= value <= most:
         raise InvalidArgument(f"{name} = {value} is outside [{least}, {most}]")

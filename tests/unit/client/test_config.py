@@ -94,3 +94,33 @@ def test_settings_cannot_be_changed_afterwards() -> None:
 def test_words_are_those_of_the_tree_and_the_command_line() -> None:
     assert [str(each) for each in StartPosition] == ["earliest", "latest"]
     assert [str(each) for each in OnListenerError] == ["retry", "skip"]
+
+
+@pytest.mark.parametrize(("cls", "name"), [(cls, name) for cls, name, _, _ in BOUNDS])
+@pytest.mark.parametrize("value", ["70000", 70_000.5, None, True])
+def test_counts_are_whole_numbers(cls: type[Any], name: str, value: object) -> None:
+    with pytest.raises(InvalidArgument, match=f"{name} = .*give a whole number"):
+        cls(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("cls", "name"), [(cls, name) for cls, names in TIMES.items() for name in names]
+)
+def test_times_are_numbers(cls: type[Any], name: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"{name} = '5' is str; give a number"):
+        cls(**{name: "5"})
+
+
+def test_a_choice_may_be_given_as_text() -> None:
+    config: Any = ConsumerConfig
+    made = config(on_listener_error="skip", start_position="latest")
+    assert made.on_listener_error is OnListenerError.SKIP
+    assert made.start_position is StartPosition.LATEST
+
+
+@pytest.mark.parametrize("name", ["on_listener_error", "start_position"])
+@pytest.mark.parametrize("value", ["nonsense", "", 1, None])
+def test_another_choice_is_refused_with_those_there_are(name: str, value: object) -> None:
+    config: Any = ConsumerConfig
+    with pytest.raises(InvalidArgument, match=f"{name} = .*give '.*' or '.*'"):
+        config(**{name: value})

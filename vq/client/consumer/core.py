@@ -8,6 +8,7 @@ committed, before another member claims it. Its states are in ``hold_states``.
 
 import asyncio
 import contextlib
+import inspect
 import itertools
 import os
 import socket
@@ -98,6 +99,7 @@ class ConsumerCore:
         if not 1 <= length <= limits.FETCH_BYTES_MAX:
             raise InvalidArgument(f"length {length} is outside [1, {limits.FETCH_BYTES_MAX}] bytes")
         check_name("topic", topic)
+        _check_listener(listener)
         tags = () if message_filter is None else tags_of(message_filter)
         self._subscriptions[topic] = Subscription(topic, length, listener, tags)
 
@@ -490,6 +492,20 @@ class ConsumerCore:
 def _settle(future: "asyncio.Future[None]") -> None:
     if not future.done():
         future.set_result(None)
+
+
+def _check_listener(listener: object) -> None:
+    if not callable(listener):
+        raise InvalidArgument(
+            f"listener {listener!r} cannot be called; give a function that takes a message"
+        )
+    if inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(
+        type(listener).__call__
+    ):
+        raise InvalidArgument(
+            f"listener {listener!r} is a coroutine function, which nothing awaits; give a plain "
+            "function, or iterate over a consumer of vq.aio"
+        )
 
 
 def _member_name(cluster: ClusterClient) -> str:

@@ -779,6 +779,33 @@ async def test_a_hand_over_waits_for_its_last_commit(
 
 
 # A consumer's life --------------------------------------------------------------------------------
+class AsyncListener:
+    async def __call__(self, message: Message) -> None:
+        """Nothing awaits it."""
+
+
+async def async_listener(message: Message) -> None:
+    """Nothing awaits it."""
+
+
+@pytest.mark.parametrize(
+    ("listener", "said"),
+    [
+        (async_listener, "coroutine function.*vq.aio"),
+        (AsyncListener(), "coroutine function.*vq.aio"),
+        (None, "cannot be called"),
+        ("print", "cannot be called"),
+    ],
+)
+async def test_what_is_no_listener_is_refused_at_once(
+    factory: aio.MessageFactory, listener: Any, said: str
+) -> None:
+    """A coroutine that is never awaited would count as a message that was handled."""
+    consumer = await factory.create_consumer()
+    with pytest.raises(InvalidArgument, match=said):
+        consumer._core.subscribe("t", 1_000, listener, None)
+
+
 async def test_what_a_consumer_cannot_do_yet_or_any_more(factory: aio.MessageFactory) -> None:
     alone = await factory.create_consumer()
     with pytest.raises(InvalidState, match="nothing is subscribed"):
