@@ -95,7 +95,7 @@ class ClusterClient:
         self._listeners: list[Callable[[], None]] = []
         self._tracking: dict[str, asyncio.Task[None]] = {}
         self._refreshing: dict[str, asyncio.Task[None]] = {}
-        self._closed = False
+        self._closing: asyncio.Task[None] | None = None
         self._given_up = ""  # why the coordinator gave up for good
 
     async def start(self) -> None:
@@ -109,10 +109,19 @@ class ClusterClient:
         self.coordinator.add_listener(self._session_changed)
 
     async def close(self) -> None:
-        """Close every connection, release the slot, end the session. May be called again."""
-        if self._closed:
-            return
-        self._closed = True
+        """Close every connection, release the slot, end the session. May be called again.
+
+        If the caller is cancelled, it goes on: nothing else would end the session.
+        """
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    @property
+    def _closed(self) -> bool:
+        return self._closing is not None
+
+    async def _close(self) -> None:
         tasks: list[asyncio.Task[Any]] = [
             *self._connecting.values(),
             *self._tracking.values(),

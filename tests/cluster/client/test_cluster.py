@@ -12,6 +12,7 @@ from support.waiting import until
 from vq.client.cluster import ClusterClient
 from vq.client.ids import EPOCH_MS, IdsUsedUp, time_ms_of
 from vq.clock import ManualClock
+from vq.coordination.coordinator import SessionState
 from vq.coordination.memory import MemoryCoordinator
 from vq.errors import (
     ConnectionCut,
@@ -360,6 +361,24 @@ async def test_after_the_end_nothing_is_left(cluster: MemoryCluster) -> None:
     async with cluster.admin() as coordinator:
         names = await coordinator.children("slots")
     assert names == []
+
+
+@pytest.mark.parametrize("steps", range(1, 8))
+async def test_a_close_that_is_cancelled_still_ends_the_session(
+    cluster: MemoryCluster, steps: int
+) -> None:
+    """At whichever step; a session that lives keeps what consumers could not delete."""
+    client = cluster_client(cluster)
+    await client.start()
+    await client.lease_slot()
+    await client.connection(await master(client))
+    closing = asyncio.create_task(client.close())
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.wait([closing])
+    await client.close()
+    assert client.coordinator.state is SessionState.CLOSED
 
 
 async def test_closing_while_a_slot_is_leased_ends_the_lease(
