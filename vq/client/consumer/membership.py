@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig
+from vq.client.consumer.hold_states import Event
 from vq.client.consumer.holds import Holds
 from vq.client.consumer.permit import Permit, PermitKeeper
 from vq.client.consumer.share import Share, ShareHooks
@@ -175,21 +176,31 @@ class Membership:
             async with asyncio.timeout(timeout_s):
                 await self._give_up_for_good()
         except TimeoutError:
+            self._log_left(f"no answer from ZooKeeper within {timeout_s:g} s")
+        except Exception as error:  # noqa: BLE001 - others wait for what is left to release
+            self._log_left(error)
+        await self.share.hand_overs.cancel()
+        await self._leave()
+
+    def _log_left(self, why_uncommitted: object) -> None:
+        """Log what the next owner gets again: whose listener runs, whose progress is not stored."""
+        busy = [str(hold.partition) for hold in self._holds if hold.may(Event.DRAINED)]
+        owing = [str(hold.partition) for hold in self._holds if hold.may(Event.COMMITTED)]
+        if busy:
             logger.warning(
                 "listeners did not return in time, leaving without a clean hand-over",
                 group=self._group,
                 member=self._member,
-                timeout_s=timeout_s,
+                partitions=",".join(busy),
             )
-        except Exception as error:  # noqa: BLE001 - others wait for what is left to release
+        if owing:
             logger.warning(
-                "partitions could not be handed over before leaving",
+                "the last offsets are not committed, handled messages will be delivered again",
                 group=self._group,
                 member=self._member,
-                error=error,
+                partitions=",".join(owing),
+                reason=why_uncommitted,
             )
-        await self.share.hand_overs.cancel()
-        await self._leave()
 
     async def _give_up_for_good(self) -> None:
         for number in range(1, _LEAVE_TRIES + 1):

@@ -675,7 +675,9 @@ async def test_closing_between_the_claim_and_its_consumer_gives_it_up(group: Gro
     assert await group.owners() == {}
 
 
-async def test_closing_does_not_wait_for_ever_for_a_listener(group: Group) -> None:
+async def test_closing_does_not_wait_for_ever_for_a_listener(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
     """What it had is given to others; the message in hand comes once more."""
     first, second = await group.join("a"), await group.join("b")
     await share(first, second)
@@ -689,7 +691,30 @@ async def test_closing_does_not_wait_for_ever_for_a_listener(group: Group) -> No
         await first.member.close(0.05)
     await until(lambda: second.held == ALL)
     assert await group.members() == ["b"]
+    assert "listeners did not return in time" in caplog.text
+    assert "offsets are not committed" not in caplog.text
     stuck.set()
+
+
+async def test_closing_says_whose_progress_is_not_committed_and_why(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The listeners have returned: they are not to blame."""
+    consumer = await group.join("a")
+    await until(lambda: consumer.held == ALL)
+
+    async def refuse(partition: TopicPartition) -> None:
+        if partition == P1:
+            raise CoordinationError("no commit now")
+        if partition == P2:
+            await asyncio.Event().wait()
+
+    consumer.on_commit = refuse
+    await consumer.member.close(1.0)
+    (line,) = [each for each in caplog.messages if "offsets are not committed" in each]
+    assert "partitions=t-1,t-2" in line
+    assert "no commit now" in line or "no answer from ZooKeeper within 1 s" in line
+    assert "listeners did not return" not in caplog.text
 
 
 async def test_a_member_that_left_keeps_no_timer(group: Group) -> None:
