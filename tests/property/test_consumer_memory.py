@@ -50,7 +50,7 @@ class Broker:
         self.connection: Connection | None = Connection(self)
         self.listeners: list[Callable[[], None]] = []
 
-    def master_at(self, where: TopicPartition, offset: int) -> tuple[Address, int]:
+    def master_at(self, partition: TopicPartition, offset: int) -> tuple[Address, int]:
         return HERE, 3
 
     def live_connection(self, address: Address) -> "Connection | None":
@@ -153,7 +153,7 @@ class Held:
     """One partition as the consumer holds it, from a position on."""
 
     def __init__(self, fetches: Fetches, number: int, position: int, length: int) -> None:
-        self.where = TopicPartition("t", number)
+        self.partition = TopicPartition("t", number)
         self.length = length
         loop = asyncio.get_running_loop()
         inbox: Any = SimpleNamespace(put=lambda delivery: None, keeps=lambda delivery: False)
@@ -163,10 +163,10 @@ class Held:
             went_on=lambda: None,
             fetch_again=lambda offset: loop.call_soon(self.fetcher.fetch_again, offset),
         )
-        self.delivery = InboxDelivery(self.where, position, inbox, hooks)
+        self.delivery = InboxDelivery(self.partition, position, inbox, hooks)
         self.fetcher = PartitionFetcher(
             fetches,
-            self.where,
+            self.partition,
             position,
             length=length,
             prefetch_bytes=BOUND,
@@ -249,7 +249,7 @@ class History:
             held = self.held.pop(rng.choice(list(self.held)))
             held.stop()
             if rng.random() < 0.95:  # another member may have had it meanwhile
-                number = held.where.partition
+                number = held.partition.partition
                 again = Held(self.fetches, number, held.delivery.position, held.length)
                 self.held[number] = again
                 again.fetcher.start()
@@ -258,7 +258,7 @@ class History:
             for _ in range(rng.randrange(3)):
                 message = held.consume()
                 if message is not None:
-                    self.got[held.where.partition].add(message.offset)
+                    self.got[held.partition.partition].add(message.offset)
         await asyncio.sleep(0.0005 if broker.connection is None else 0)
         self.check()
 

@@ -16,18 +16,18 @@ class Asker(Protocol):
         buffered: Bytes that have come and are not consumed, the beginning of a record included.
         missing: Bytes it must ask for at least to go on, while it waits for space.
         behind: More data are known to be there.
-        anxious: It wants an answer also when there are no data: after an error, only an answer
+        at_once: It wants an answer also when there are no data: after an error, only an answer
             shows that the error is over.
     """
 
-    where: TopicPartition
+    partition: TopicPartition
     position: int
     validate: bool
     topic_id: str
     tags: Sequence[str]
     asked: int
     buffered: int
-    anxious: bool
+    at_once: bool
 
     @property
     def missing(self) -> int: ...

@@ -165,7 +165,7 @@ class ThreadDelivery:
 
     def __init__(
         self,
-        where: TopicPartition,
+        partition: TopicPartition,
         position: int,
         listener: Listener,
         config: ConsumerConfig,
@@ -174,7 +174,7 @@ class ThreadDelivery:
         workers: "Workers",
         permit: Permit,
     ) -> None:
-        self.where = where
+        self.partition = partition
         self.delivered = 0
         self.error: VqError | None = None
         self._begin = position  # where the chunk at hand begins for the user
@@ -186,7 +186,7 @@ class ThreadDelivery:
         self._until = -math.inf  # of the permit, as looked up last; once stopped it stays here
         self._workers = workers
         self._chunks: deque[Chunk] = deque()
-        self._decoder = Decoder(where)
+        self._decoder = Decoder(partition)
         # The chunk at hand, some of its messages, and how far the listener is in them. Position and
         # last message follow from that, so that nothing is noted for each message. They are changed
         # together only under the lock.
@@ -265,9 +265,11 @@ class ThreadDelivery:
             pause = self._deliver()
         except BaseException as error:  # noqa: BLE001 - the thread is for other partitions, too
             try:
-                self._begin_anew(InternalError(f"{self.where}: delivery stumbled: {shown(error)}"))
+                self._begin_anew(
+                    InternalError(f"{self.partition}: delivery failed: {shown(error)}")
+                )
             finally:  # last: the application's logging may raise
-                logger.exception("delivery failed, starting again", partition=self.where)
+                logger.exception("delivery failed, starting again", partition=self.partition)
         finally:
             self._leave_worker(pause)
 
@@ -401,7 +403,7 @@ class ThreadDelivery:
         ):
             logger.error(
                 "listener raised, message skipped",
-                partition=self.where,
+                partition=self.partition,
                 tries=self._tries,
                 error=failed,
             )
@@ -414,7 +416,7 @@ class ThreadDelivery:
         where_raised = error if self._tries == 1 else None
         logger.warning(
             "listener raised, trying again",
-            partition=self.where,
+            partition=self.partition,
             tries=self._tries,
             error=failed,
             exc_info=where_raised,
@@ -437,7 +439,7 @@ class ThreadDelivery:
         """Bytes failed a check: forget what was fetched, and have it fetched again."""
         with self._lock:
             self._chunks.clear()
-            self._decoder = Decoder(self.where)
+            self._decoder = Decoder(self.partition)
             self._forget_chunk()
             self._expected = self._begin
         self._stuck(error)

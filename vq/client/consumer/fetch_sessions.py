@@ -116,7 +116,7 @@ class Fetches:
     def ask(self, asker: Asker) -> None:
         """Ask for the bytes at a partition's position, ``asked`` at most."""
         try:
-            address, epoch = self.cluster.master_at(asker.where, asker.position)
+            address, epoch = self.cluster.master_at(asker.partition, asker.position)
         except VqError as error:
             self.withdraw(asker)
             asker.failed(error)
@@ -163,7 +163,9 @@ class Fetches:
     def _wait_for_connection(self, asker: Asker) -> None:
         """Ask again once the attempt to connect has ended; but not with the permit in hand."""
         if self.space.has_permit(asker):
-            asker.failed(ConnectionCut(f"{asker.where}: there is no connection to its broker now"))
+            asker.failed(
+                ConnectionCut(f"{asker.partition}: there is no connection to its broker now")
+            )
         else:
             self._waiting[asker] = None
 
@@ -208,7 +210,7 @@ class Fetches:
             if not asker.asked:
                 continue
             try:
-                place = self.cluster.master_at(asker.where, asker.position)
+                place = self.cluster.master_at(asker.partition, asker.position)
             except VqError:
                 continue  # nobody else is known either
             if place != (session.address, session.epoch_of(asker)):
@@ -257,7 +259,7 @@ class FetchSession:
             max_bytes=asker.asked,
             epoch=epoch,
             validate=asker.validate,
-            at_once=asker.anxious,
+            at_once=asker.at_once,
         )
         handle = self._handles.get(asker)
         if handle is None:
@@ -265,8 +267,8 @@ class FetchSession:
             self._last_handle += 1
             handle = self._handles[asker] = self._last_handle
             self._askers[handle] = asker
-            item.topic = asker.where.topic
-            item.partition = asker.where.partition
+            item.topic = asker.partition.topic
+            item.partition = asker.partition.partition
             item.topic_id = asker.topic_id
             item.tags.extend(asker.tags)
         item.handle = handle
@@ -395,15 +397,15 @@ class FetchSession:
 
     def _not_handled(self, asker: Asker, error: Exception) -> None:
         """Handling an answer failed: a bug, or logging that raises."""
-        is_first = not asker.anxious
+        is_first = not asker.at_once
         self._fetches.withdraw(asker)
         asker.failed(
-            InternalError(f"{asker.where}: handling an answer to FETCH failed: {shown(error)}")
+            InternalError(f"{asker.partition}: handling an answer to FETCH failed: {shown(error)}")
         )
         if is_first:
             with contextlib.suppress(Exception):  # of the application's logging
                 logger.error(
-                    "handling an answer to FETCH failed", partition=asker.where, exc_info=error
+                    "handling an answer to FETCH failed", partition=asker.partition, exc_info=error
                 )
 
     def _tell(self, asker: Asker, result: FetchResult, part: bytes) -> None:
@@ -416,7 +418,7 @@ class FetchSession:
             asker.took(result, part)
         else:
             self._fetches.withdraw(asker)
-            asker.failed(ProtocolError(f"{asker.where}: {self.address} answered it twice"))
+            asker.failed(ProtocolError(f"{asker.partition}: {self.address} answered it twice"))
 
     def _end(self, error: VqError | None) -> None:
         self._over = True

@@ -85,7 +85,7 @@ def chunk_of(response: GetResponse | FetchResult, body: bytes) -> Chunk:
 
 
 @dataclass(slots=True)
-class _Reigns:
+class _Masters:
     """Which masters the bytes came from.
 
     Attributes:
@@ -107,13 +107,13 @@ class _Again:
         task: Reads them; None when nothing is read again.
         at: Their offset.
         tries: How often they were read again.
-        room: The buffer space that the task waits for.
+        space: The buffer space that the task waits for.
     """
 
     task: "asyncio.Task[None] | None" = None
     at: int = -1
     tries: int = 0
-    room: "asyncio.Future[None] | None" = None
+    space: "asyncio.Future[None] | None" = None
 
 
 class PartitionFetcher:
@@ -125,14 +125,14 @@ class PartitionFetcher:
     Attributes:
         position: What is asked for next.
         high_watermark: As told with the last answer; -1 before that.
-        asked, buffered, missing, behind, anxious, validate, topic_id, tags: See
+        asked, buffered, missing, behind, at_once, validate, topic_id, tags: See
             ``asker.Asker``.
     """
 
     def __init__(
         self,
         fetches: Fetches,
-        where: TopicPartition,
+        partition: TopicPartition,
         offset: int,
         *,
         length: int,
@@ -142,7 +142,7 @@ class PartitionFetcher:
         on_error: Callable[[VqError | None], None],
         on_new_epoch: Callable[[], None],
     ) -> None:
-        self.where = where
+        self.partition = partition
         self.position = offset
         self.high_watermark = -1
         self.asked = 0
@@ -156,7 +156,7 @@ class PartitionFetcher:
         self._fetches = fetches
         self._space = fetches.space
         self._cluster = fetches.cluster
-        view = self._cluster.routes.topics.get(where.topic)
+        view = self._cluster.routes.topics.get(partition.topic)
         self.topic_id = view.id if view is not None else ""  # offsets mean nothing elsewhere
         self._loop = asyncio.get_running_loop()
         self._length = min(length, limits.FETCH_BYTES_MAX)
@@ -164,10 +164,10 @@ class PartitionFetcher:
         self._on_chunk = on_chunk
         self._on_error = on_error  # None: what was told before is over
         self._on_new_epoch = on_new_epoch
-        self._reigns = _Reigns()
+        self._masters = _Masters()
         self._joined = False
         self._waiting = True  # for ``start``
-        self.anxious = False
+        self.at_once = False
         self._stopped = False
         self._failures = 0  # since the last answer
         self._timer: asyncio.TimerHandle | None = None
@@ -176,7 +176,7 @@ class PartitionFetcher:
     @property
     def missing(self) -> int:
         """See ``asker.Asker``."""
-        return self._rest.missing if self._again.room is None else self._again_bytes
+        return self._rest.missing if self._again.space is None else self._again_bytes
 
     @property
     def behind(self) -> bool:
@@ -219,7 +219,7 @@ class PartitionFetcher:
         self._count(asked=0, buffered=0)
         if self._again.task is not None:
             self._again.task.cancel()
-            self._again.room = None
+            self._again.space = None
         self._again.task = self._loop.create_task(self._fetch_again())
 
     @property
@@ -229,17 +229,17 @@ class PartitionFetcher:
 
     async def _fetch_again(self) -> None:
         await asyncio.sleep(_AGAIN.pause_s(self._again.tries, self._cluster.rng))
-        room = self._again.room = self._loop.create_future()
+        space = self._again.space = self._loop.create_future()
         self.go_on()
-        await room
-        self._again.room = None
+        await space
+        self._again.space = None
         try:
-            address, epoch = self._cluster.master_at(self.where, self.position)
+            address, epoch = self._cluster.master_at(self.partition, self.position)
             if self._again.tries >= _REPORT_AFTER_TRIES:
                 await self._report(address, self.position)
             request = GetRequest(
-                topic=self.where.topic,
-                partition=self.where.partition,
+                topic=self.partition.topic,
+                partition=self.partition.partition,
                 offset=self.position,
                 max_bytes=self.asked,
                 tags=self.tags,
@@ -250,28 +250,30 @@ class PartitionFetcher:
             response, body = await self._cluster.request(
                 address, Command.GET, request, timeout=_AGAIN_TIMEOUT_S, anew=True
             )
+            self._again.task = None
+            self.took(response, body)
         except VqError as error:
             self._again.task = None
             self.failed(error)
-            return
-        self._again.task = None
-        try:
-            self.took(response, body)
         except Exception as error:
-            self.failed(InternalError(f"{self.where}: an answer to GET stumbled: {shown(error)}"))
-            logger.exception("handling an answer to GET failed", partition=self.where)
+            self._again.task = None
+            what = f"{self.partition}: handling an answer to GET failed: {shown(error)}"
+            self.failed(InternalError(what))
+            logger.exception("handling an answer to GET failed", partition=self.partition)
 
     async def _report(self, address: Address, offset: int) -> None:
         """Tell the broker that its bytes fail a check, so that its operators hear of it."""
         try:
-            on_disk = await report_damage(self._cluster, address, self.where, offset)
+            on_disk = await report_damage(self._cluster, address, self.partition, offset)
         except VqError as error:
             logger.info(
-                "damage cannot be reported, trying again later", partition=self.where, error=error
+                "damage cannot be reported, trying again later",
+                partition=self.partition,
+                error=error,
             )
         else:
             logger.debug(
-                "damage was reported", partition=self.where, offset=offset, on_disk=on_disk
+                "damage was reported", partition=self.partition, offset=offset, on_disk=on_disk
             )
 
     def finished(self, size: int, rest: Rest = NO_REST) -> None:
@@ -303,14 +305,14 @@ class PartitionFetcher:
 
     def go_on(self) -> None:
         """See ``asker.Asker``."""
-        room = self._again.room
-        if room is None:
+        space = self._again.space
+        if space is None:
             self._maybe_fetch()
-        elif not room.done() and self._has_room(self._again_bytes):
+        elif not space.done() and self._has_space(self._again_bytes):
             self._count(asked=self._again_bytes)
-            room.set_result(None)
+            space.set_result(None)
 
-    def _has_room(self, size: int) -> bool:
+    def _has_space(self, size: int) -> bool:
         """Whether ``size`` bytes may be asked for now; if not, ``go_on`` is called later."""
         return self._space.allowance(self) >= size or self._space.may_exceed(self)
 
@@ -324,10 +326,10 @@ class PartitionFetcher:
             or self._queued >= self._prefetch_bytes
         ):
             return
-        if self._reigns.ended:
+        if self._masters.ended:
             # What was fetched before is handled first: then it is known where to look.
             if not self._queued:
-                self._reigns.ended, self._waiting = False, True
+                self._masters.ended, self._waiting = False, True
                 self._on_new_epoch()
             return
         size = min(self._length, self._space.allowance(self))
@@ -336,7 +338,7 @@ class PartitionFetcher:
                 return  # asked again when some of it is consumed
         elif size < self._rest.missing:  # nothing will be consumed before that is there
             size = self._rest.missing
-            if not self._has_room(size):
+            if not self._has_space(size):
                 return
         self._count(asked=size)
         self._fetches.ask(self)
@@ -365,44 +367,44 @@ class PartitionFetcher:
             self._fetches.withdraw(self)
             self.failed(
                 ProtocolError(
-                    f"{self.where}: asked for offset {self.position}, the answer is for "
+                    f"{self.partition}: asked for offset {self.position}, the answer is for "
                     f"{result.offset}"
                 )
             )
             return
-        if result.epoch != self._reigns.epoch and self._is_new_reign(result.epoch):
-            self._reigns.ended = True
+        if result.epoch != self._masters.epoch and self._is_new_master(result.epoch):
+            self._masters.ended = True
             self._count(asked=0)
             self._maybe_fetch()
             return
-        if self.anxious and self._told(None):
-            self.anxious = False
+        if self.at_once and self._report_error(None):
+            self.at_once = False
         self._failures = 0
         self.validate = False
         self.high_watermark = result.high_watermark
         chunk = chunk_of(result, body)
         if chunk.next_offset > self.position:
-            self._on_chunk(chunk)  # first: what stumbles here is asked for again
+            self._on_chunk(chunk)  # first: what fails here is asked for again
             self.position = chunk.next_offset
             self._count(asked=0, buffered=self.buffered + chunk.size)
         else:
             self._count(asked=0)
         self._maybe_fetch()
 
-    def _is_new_reign(self, epoch: int) -> bool:
+    def _is_new_master(self, epoch: int) -> bool:
         """Note the epoch of an answer; whether the broker group was led by another one before.
 
         Then a broker has come up again, and what it has there may be something else by now.
         """
-        self._reigns.epoch = epoch
-        view = self._cluster.routes.topics.get(self.where.topic)
-        if view is None or self.where.partition >= len(view.partitions):
+        self._masters.epoch = epoch
+        view = self._cluster.routes.topics.get(self.partition.topic)
+        if view is None or self.partition.partition >= len(view.partitions):
             return False
-        span = view.partitions[self.where.partition].span_at(self.position)
+        span = view.partitions[self.partition.partition].span_at(self.position)
         if span is None:
             return False
-        before = self._reigns.epochs.get(span.group, epoch)
-        self._reigns.epochs[span.group] = epoch
+        before = self._masters.epochs.get(span.group, epoch)
+        self._masters.epochs[span.group] = epoch
         return before != epoch
 
     def failed(self, error: VqError) -> None:
@@ -411,25 +413,25 @@ class PartitionFetcher:
             return
         self._count(asked=0)
         if error.refresh_routes:
-            self._cluster.refresh(self.where.topic)
+            self._cluster.refresh(self.partition.topic)
         stays = not passes(error)
         if stays:
-            self.anxious = True
+            self.at_once = True
         if self._timer is None:
             self._failures += 1
             rng = self._cluster.rng
             pause = _BACKOFF.longest_s(rng) if stays else _BACKOFF.pause_s(self._failures, rng)
             self._timer = self._loop.call_later(pause, self._retry)
         if stays:
-            self._told(error)
+            self._report_error(error)
 
-    def _told(self, error: VqError | None) -> bool:
-        """Tell what keeps this from going on; False if that stumbled, as logging may."""
+    def _report_error(self, error: VqError | None) -> bool:
+        """Tell what keeps this from going on; False if that failed, as logging may."""
         try:
             self._on_error(error)
         except Exception:
             with contextlib.suppress(Exception):
-                logger.exception("reporting an error failed", partition=self.where)
+                logger.exception("reporting an error failed", partition=self.partition)
             return False
         return True
 

@@ -30,6 +30,8 @@ logger = get_logger(__name__)
 _TICK_S = 0.1
 #: While the sender rests, it runs again after this, also without an answer.
 _REST_S = 0.005
+#: So much later for each queue, since the sender then looks at all of them.
+_REST_QUEUE_S = 0.000_1
 #: Without an answer for so long, connect again and resend; the stamp prevents a second copy.
 _SILENCE_S = 10.0
 
@@ -139,7 +141,8 @@ class Sender:
 
         Otherwise each append would cost an iteration of the loop.
         """
-        self._rest_timer = self._loop.call_later(_REST_S, self.send_waiting)
+        rest_s = _REST_S + _REST_QUEUE_S * len(self.accumulator.queues())
+        self._rest_timer = self._loop.call_later(rest_s, self.send_waiting)
         self.accumulator.awake = True
 
     def _end_rest(self) -> None:

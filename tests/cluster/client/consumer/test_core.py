@@ -1044,18 +1044,18 @@ async def test_a_deleted_topic_ends_nothing_but_itself(
     assert await take(consumer, 1) == [b"1"]
 
 
-async def test_a_partition_whose_stop_stumbles_is_given_up_at_the_next_try(
+async def test_a_partition_whose_stop_fails_is_given_up_at_the_next_try(
     factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await send(factory, *texts(0, 1))
     consumer = await consumer_of(factory)
     assert await take(consumer, 1) == [b"0"]
-    stop, stumbled = InboxDelivery.stop, 0
+    stop, failed = InboxDelivery.stop, 0
 
     def stumble(self: InboxDelivery, on_stopped: Callable[[], None]) -> None:
-        nonlocal stumbled
-        stumbled += 1
-        if stumbled == 1:
+        nonlocal failed
+        failed += 1
+        if failed == 1:
             raise RuntimeError("a bug")
         stop(self, on_stopped)
 
@@ -1067,7 +1067,7 @@ async def test_a_partition_whose_stop_stumbles_is_given_up_at_the_next_try(
         await core._drain(hold)
     async with asyncio.timeout(WAIT_S):
         await consumer.close()
-    assert stumbled == 2
+    assert failed == 2
     assert consumer.assignment() == []
 
 

@@ -97,8 +97,8 @@ class Cluster:
         self.routes: object = object()
         self.lookups = 0
 
-    def master_at(self, where: TopicPartition, offset: int) -> tuple[Address, int]:
-        found = self.masters.get(where.partition, (HERE, 3))
+    def master_at(self, partition: TopicPartition, offset: int) -> tuple[Address, int]:
+        found = self.masters.get(partition.partition, (HERE, 3))
         if isinstance(found, VqError):
             raise found
         return found
@@ -121,14 +121,14 @@ class Partition:
 
     def __init__(self, world: "World", number: int, **fields: Any) -> None:
         self.world = world
-        self.where = TopicPartition("t", number)
+        self.partition = TopicPartition("t", number)
         self.position = 0
         self.validate = False
         self.topic_id = "id-1"
         self.tags: list[str] = []
         self.asked = self.buffered = self.missing = 0
         self.went_on = 0
-        self.behind = self.anxious = False
+        self.behind = self.at_once = False
         self.took_bodies: list[bytes] = []
         self.errors: list[VqError] = []
         vars(self).update(fields)
@@ -236,7 +236,7 @@ async def test_a_request_names_only_what_changed() -> None:
     world.here.answer(FetchResult(handle=handle, size=3), body=b"abc")
     assert (one.took_bodies, two.took_bodies) == ([], [b"abc"])
     assert [len(request.partitions) for request in world.here.requests] == [2, 0]
-    two.position, two.anxious = 40, True
+    two.position, two.at_once = 40, True
     two.ask(77)
     await turn()
     assert (world.here.last.sequence, len(world.here.waiting)) == (2, 2)
@@ -397,7 +397,7 @@ async def test_an_error_of_a_partition_is_its_own() -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
-async def test_an_answer_that_stumbles_is_an_error_of_its_own_partition(
+async def test_an_answer_that_fails_is_an_error_of_its_own_partition(
     number: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The others have their answers, and what all of them ask for next leaves."""

@@ -46,7 +46,7 @@ class Cluster:
         view = SimpleNamespace(id="id-1", partitions=[PartitionPlacement("t", 0, spans)])
         self.routes = SimpleNamespace(topics={"t": view})
 
-    def master_at(self, where: TopicPartition, offset: int) -> tuple[Address, int]:
+    def master_at(self, partition: TopicPartition, offset: int) -> tuple[Address, int]:
         return HERE, 3
 
     async def request(
@@ -192,7 +192,7 @@ async def test_bytes_are_asked_for_one_range_after_the_other() -> None:
 async def test_what_is_wanted_is_there_to_be_asked_for() -> None:
     reader = Reader(length=99_999_999, tags=("a", "b"))
     fetcher = reader.fetcher
-    assert (fetcher.where, fetcher.topic_id, list(fetcher.tags)) == (WHERE, "id-1", ["a", "b"])
+    assert (fetcher.partition, fetcher.topic_id, list(fetcher.tags)) == (WHERE, "id-1", ["a", "b"])
     assert fetcher.asked == limits.FETCH_BYTES_MAX
     assert fetcher.validate, "where it begins must be a boundary"
     assert not fetcher.behind, "nothing is known of it yet"
@@ -385,12 +385,12 @@ async def test_a_final_error_is_told_and_tried_again_slowly() -> None:
 async def test_an_error_that_cannot_be_told_is_tried_again_all_the_same() -> None:
     """What is told is logged, and logging of the application may raise."""
     reader = Reader()
-    stumbles = 2
+    fails = 2
 
     def tell(error: VqError | None) -> None:
-        nonlocal stumbles
-        if stumbles:
-            stumbles -= 1
+        nonlocal fails
+        if fails:
+            fails -= 1
             raise KeyError("a bug")
         reader.errors.append(error)
 
@@ -398,7 +398,7 @@ async def test_an_error_that_cannot_be_told_is_tried_again_all_the_same() -> Non
     reader.refuse(OffsetOutOfRange("too old"))
     await until(lambda: reader.asked == [100, 100])
     reader.answer(b"1")
-    assert (stumbles, reader.errors, reader.fetcher.anxious) == (0, [], True)
+    assert (fails, reader.errors, reader.fetcher.at_once) == (0, [], True)
     reader.answer(b"2")
     assert reader.errors == [None], "that it is over is told at the next answer"
     assert [chunk.body for chunk in reader.chunks] == [b"1", b"2"]
@@ -534,7 +534,7 @@ async def test_that_what_was_told_is_over_is_told(monkeypatch: pytest.MonkeyPatc
     for error in (PartitionQuarantined("damage"), InternalError("a bug")):
         count = len(reader.asked)
         reader.refuse(error)
-        assert reader.fetcher.anxious
+        assert reader.fetcher.at_once
         await until(lambda count=count: len(reader.asked) > count)
     reader.answer()
     reader.answer()

@@ -30,7 +30,7 @@ from vq.remoting.frames import Frame
 from vq.remoting.wire_pb2 import PutRequest, PutResponse
 
 HERE = Address("b1", 1)
-PARTITIONS = 2
+PARTITIONS = 1_000
 
 
 class Connection:
@@ -58,6 +58,11 @@ class Loop:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.woken = 0
+        self.delays: list[float] = []
+
+    def call_later(self, delay: float, callback: Any, *arguments: Any) -> Any:
+        self.delays.append(delay)
+        return self._loop.call_later(delay, callback, *arguments)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loop, name)
@@ -181,4 +186,15 @@ async def test_a_rest_ends_without_an_answer(monkeypatch: pytest.MonkeyPatch) ->
     producer.open("u")
     producer.send("u")
     await until(lambda: len(producer.connection.sent) == 2)
+    producer.sender.close()
+
+
+async def test_a_rest_is_longer_the_more_queues_are_looked_at_after_it() -> None:
+    producer = Producer()
+    producer.open("t", PARTITIONS)
+    for _ in range(PARTITIONS):
+        producer.send()
+    await turn()
+    assert len(producer.connection.sent) == PARTITIONS
+    assert senders._REST_S + 0.1 in producer.loop.delays
     producer.sender.close()
