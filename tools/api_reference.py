@@ -18,6 +18,8 @@ from typing import Any
 import vq
 from vq import admin, aio
 from vq import errors as vq_errors
+from vq.admin import changes
+from vq.coordination import coordinator, groups, registry, slots, topics
 from vq.errors import InvalidArgument, InvalidState, OutcomeUnknown, Refused, VqError
 
 REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
@@ -193,6 +195,14 @@ def api() -> str:
     return "\n".join(parts)
 
 
+#: Modules with errors of their own that reach an application.
+OTHER_ERRORS = (changes, coordinator, groups, registry, slots, topics)
+OTHER_ERRORS_PREFACE = """
+Most of these are a `vq.errors.CoordinationError`: ZooKeeper refused something or did not answer.
+They come from `commit`, `start` and `vq.admin`.
+"""
+
+
 # Errors -------------------------------------------------------------------------------------------
 def outcome_of(cls: type[VqError]) -> str:
     """Return the answer to the question "was it done?"."""
@@ -218,7 +228,25 @@ def errors() -> str:
         "| status | class | was it done? | retriable | refresh | what it is about, or what to do |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
-    return "\n".join([ERRORS_PREFACE, *head, *rows]) + "\n"
+    others = [
+        f"| `{module.__name__}` | {name} | {outcome_of(cls)} | {_meaning(cls)} |"
+        for module in OTHER_ERRORS
+        for name, cls in vars(module).items()
+        if _is_error_of(cls, module)
+    ]
+    other_head = [
+        "| module | class | was it done? | what it is about, or what to do |",
+        "| --- | --- | --- | --- |",
+    ]
+    lines = [ERRORS_PREFACE, *head, *rows, OTHER_ERRORS_PREFACE, *other_head, *others]
+    return "\n".join(lines) + "\n"
+
+
+def _is_error_of(cls: object, module: ModuleType) -> bool:
+    """Whether a name of a module is an error class that the module makes for others."""
+    if not inspect.isclass(cls) or not issubclass(cls, VqError):
+        return False
+    return cls.__module__ == module.__name__ and not cls.__name__.startswith("_")
 
 
 def _meaning(cls: type[VqError]) -> str:

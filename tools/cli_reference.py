@@ -28,8 +28,8 @@ This page is written by `make docs` from the commands themselves; a test keeps i
 ## What all commands share
 
 **Settings.** A flag overrides a `VQ_*` variable, a variable overrides the TOML file (`--config` or
-`VQ_CONFIG`), and the file overrides the default. vq refuses an unknown key in the file and names
-the nearest known one.
+`VQ_CONFIG`), and the file overrides the default. A command refuses an unknown key
+in the sections of the file that it reads, and names the nearest known one.
 
 | in the file | variable | flag |
 | --- | --- | --- |

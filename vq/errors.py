@@ -177,7 +177,7 @@ class NotMaster(Refused):
     status = 22
     retriable = True
     refresh_routes = True
-    hint = "another node leads this partition now; read the routes again"
+    hint = "another broker of the group leads it now, or none does; see `vq cluster status`"
 
 
 class PartitionReadOnly(Refused):

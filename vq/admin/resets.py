@@ -254,7 +254,8 @@ async def carry_out(
     if present and not fence:
         names = ", ".join(list(present)[:5])
         raise InvalidState(
-            f"group {group!r} has {len(present)} members ({names}): stop them first, or fence them"
+            f"group {group!r} has members, {len(present)} in all: {names}; stop them first, "
+            "or fence them (--fence)"
         )
     for each in planned:
         await commits.reset_offset(cluster.coordinator, group, each.partition, each.after)

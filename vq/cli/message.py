@@ -51,9 +51,10 @@ def get(
     raw: bool,
     go_on: bool,
 ) -> None:
-    """Print the message at OFFSET of a partition, or the first one behind it.
+    """Print the message at OFFSET of a partition.
 
-    Needs no group and moves none. An offset outside the partition is refused with the valid range.
+    If a control record begins there, print the first message behind it. Needs no group and moves
+    none. An offset outside the partition is refused with the valid range.
     """
     if raw and invocation.output.as_json:
         raise click.UsageError("--raw and --json exclude one another")

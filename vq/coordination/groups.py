@@ -213,7 +213,7 @@ async def delete_group(coordinator: Coordinator, group: str) -> None:
     present = await children_or_none(coordinator, Member.parent(check_name("group", group)))
     if present:
         raise InvalidState(
-            f"group {group!r} has {len(present)} members ({', '.join(present[:5])}); "
+            f"group {group!r} has members, {len(present)} in all: {', '.join(present[:5])}; "
             "stop them first"
         )
     await _delete_below(coordinator, ConsumerGroup.path(group))

@@ -86,11 +86,12 @@ def _check_types(key: object, headers: object) -> None:
             f"headers {_shown(headers)} is {type(headers).__name__}; give a mapping of text to text"
         )
     for name, value in headers.items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise InvalidArgument(
-                f"header {_shown(name)}: {_shown(value)} is {type(name).__name__}: "
-                f"{type(value).__name__}; give text: text"
-            )
+        for what, part in (("name", name), ("value", value)):
+            if not isinstance(part, str):
+                raise InvalidArgument(
+                    f"the {what} of header {_shown(name)} is {_shown(part)} "
+                    f"({type(part).__name__}); give text"
+                )
 
 
 def _shown(value: object) -> str:

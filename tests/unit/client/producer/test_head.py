@@ -57,8 +57,8 @@ def test_what_is_no_tag_is_refused(tag: str) -> None:
         (5, None, "key 5 is int; give text"),
         (None, 5, "headers 5 is int; give a mapping of text to text"),
         (None, [], "headers [] is list; give a mapping of text to text"),
-        (None, {"a": 5}, "header 'a': 5 is str: int; give text: text"),
-        (None, {1: "b"}, "header 1: 'b' is int: str; give text: text"),
+        (None, {"a": 5}, "the value of header 'a' is 5 (int); give text"),
+        (None, {1: "b"}, "the name of header 1 is 1 (int); give text"),
     ],
 )
 def test_what_has_another_type_is_shown_with_what_is_taken(
