@@ -54,10 +54,15 @@ class BlockingConnections:
     def borrow(self, address: Address) -> BlockingConnection | None:
         """Return a connection that no thread uses; None at the bound, or when closed."""
         with self._lock:
-            if self._closed or list(self._in_use.values()).count(address) >= _CONNECTIONS_MAX:
+            if self._closed:
                 return None
             idle = self._idle.get(address)
-            connection = idle.pop() if idle else self._connect(address)
+            if idle:
+                connection = idle.pop()
+            elif list(self._in_use.values()).count(address) < _CONNECTIONS_MAX:
+                connection = self._connect(address)
+            else:
+                return None
             self._in_use[connection] = address
             return connection
 
