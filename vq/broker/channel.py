@@ -304,9 +304,10 @@ class Channel:
 
     def look_at_log(self) -> bool:
         """Take over a failure that was found outside of flushes; return whether there was one."""
-        if self.log is None or not self.failed:
+        log = self.log
+        if log is None or log.state is not LogState.FAILED:
             return False
-        self.fail(StorageFailed(self.log.reason))
+        self.fail(StorageFailed(log.reason))
         return True
 
     # Earlier ranges -----------------------------------------------------------------------------
@@ -512,8 +513,9 @@ class Channel:
     def end_flush(self, ticket: SyncTicket) -> None:
         """See ``storer.Flushable``."""
         self.flushing = False
-        if self.log is not None and not self.failed:
-            self.log.finish_sync(ticket)
+        log = self.log
+        if log is not None and log.state is not LogState.FAILED:
+            log.finish_sync(ticket)
 
     def flush_failed(self, error: BaseException) -> None:
         """See ``storer.Flushable``."""

@@ -97,7 +97,10 @@ class Dispatcher:
             line.append(_WaitingPut(_Parked(session, body), request_id, header))
             return
         channel = self._channels.get(key)
-        if _is_ready(channel, header) or self._refusal() is not None:
+        refusal = self._refusal()
+        if refusal is None and _is_ready(channel, header):
+            channel.put(session, request_id, header, body)
+        elif refusal is not None:
             self._append(channel, session, request_id, header, body)
         else:
             waiting = _WaitingPut(_Parked(session, body), request_id, header)

@@ -9,6 +9,7 @@ import concurrent.futures
 import contextlib
 import os
 import resource
+import select
 import socket
 import ssl
 import sys
@@ -219,19 +220,47 @@ class TcpNetwork:
 
 
 class TcpStream:
-    """A blocking socket; ``TcpNetwork.open_stream`` makes it."""
+    """A socket for a thread that waits; ``TcpNetwork.open_stream`` makes it.
+
+    With a time-out of its own, a socket costs two more system calls for each send and receive:
+    Python sets its mode anew, and polls before it tries. So a plain socket never blocks here, and
+    only ``receive`` polls. Under TLS bytes may wait inside the library, where ``poll`` does not see
+    them: there the time-out of the socket stays.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
+        self._poll: select.poll | None = None
+        if not isinstance(sock, ssl.SSLSocket):
+            sock.setblocking(False)
+            self._poll = select.poll()
+            self._poll.register(sock, select.POLLIN)
 
     def send(self, data: bytes, deadline: float) -> None:
         """See ``BlockingStream.send``."""
-        self._socket.settimeout(seconds_left(deadline))
-        self._socket.sendall(data)
+        left = seconds_left(deadline)
+        sent = 0
+        if self._poll is not None:
+            try:
+                sent = self._socket.send(data)
+            except BlockingIOError:
+                pass  # the peer is slow to read
+            if sent == len(data):
+                return
+        self._socket.settimeout(left)
+        try:
+            self._socket.sendall(memoryview(data)[sent:])
+        finally:
+            if self._poll is not None:
+                self._socket.setblocking(False)
 
     def receive(self, deadline: float) -> bytes:
         """See ``BlockingStream.receive``."""
-        self._socket.settimeout(seconds_left(deadline))
+        left = seconds_left(deadline)
+        if self._poll is None:
+            self._socket.settimeout(left)
+        elif not self._poll.poll(left * 1000):
+            raise TimeoutError("no answer in time")
         return self._socket.recv(_RECEIVE_BYTES)
 
     def interrupt(self) -> None:
