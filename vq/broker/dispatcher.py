@@ -98,10 +98,10 @@ class Dispatcher:
             return
         channel = self._channels.get(key)
         refusal = self._refusal()
-        if refusal is None and _is_ready(channel, header):
+        if refusal is not None:
+            self._refuse(session, request_id, refusal)
+        elif _is_ready(channel, header):
             channel.put(session, request_id, header, body)
-        elif refusal is not None:
-            self._append(channel, session, request_id, header, body)
         else:
             waiting = _WaitingPut(_Parked(session, body), request_id, header)
             self._lines[session, key] = deque([waiting])
@@ -118,10 +118,14 @@ class Dispatcher:
         """Hand a PUT to its channel, unless the node takes none."""
         refusal = self._refusal()
         if refusal is not None or channel is None:
-            self._context.counters.refused += 1
-            session.refuse(request_id, refusal or Busy(f"{header.topic} is being looked up"))
+            busy = Busy(f"{header.topic} is being looked up")
+            self._refuse(session, request_id, refusal or busy)
         else:
             channel.put(session, request_id, header, body)
+
+    def _refuse(self, session: Session, request_id: RequestId, error: VqError) -> None:
+        self._context.counters.refused += 1
+        session.refuse(request_id, error)
 
     def _refusal(self) -> VqError | None:
         """The error with which this node refuses PUTs now, or None."""
