@@ -4,7 +4,7 @@ import dataclasses
 import logging
 
 import pytest
-from support.broker import DATA, Client, message
+from support.broker import DATA, Client, MemoryCluster, message
 from support.waiting import until
 
 from vq.coordination.paths import Topic
@@ -114,14 +114,19 @@ async def test_an_earlier_range_that_cannot_be_opened_is_told(cluster, fault):
     await until(lambda: not node._partitions.channels)
 
 
-async def test_a_partition_that_is_given_another_begin_goes_on_there(cluster):
-    """The loss is accepted by the placement; no offset is given out twice."""
+async def lose_the_log(cluster: MemoryCluster) -> None:
+    """Store a message, stop the broker, and remove the topic's directory."""
     node = await cluster.start()
     await cluster.create_topic()
     client = await Client.connect(cluster.network, node.address)
     await client.put("t", 0, [message(b"x")])
     await node.stop()
     cluster.disks["b1"].rmtree(DATA / "t")
+
+
+async def test_a_partition_that_is_given_another_begin_goes_on_there(cluster):
+    """The loss is accepted by the placement; no offset is given out twice."""
+    await lose_the_log(cluster)
     async with cluster.admin() as admin:
         view = await describe_topic(admin, "t")
         moved = dataclasses.replace(view.partitions[0], spans=(Span("b1", 5_000),))
@@ -133,12 +138,7 @@ async def test_a_partition_that_is_given_another_begin_goes_on_there(cluster):
 
 async def test_the_record_keeps_the_logs_of_a_topic_that_cannot_be_read(cluster):
     """The topic is not gone. While its directory is missing, the record alone tells of its logs."""
-    node = await cluster.start()
-    await cluster.create_topic()
-    client = await Client.connect(cluster.network, node.address)
-    await client.put("t", 0, [message(b"x")])
-    await node.stop()
-    cluster.disks["b1"].rmtree(DATA / "t")
+    await lose_the_log(cluster)
     async with cluster.admin() as admin:
         good = (await admin.get(Topic.path("t"))).data
         await admin.set(Topic.path("t"), b"{damaged")

@@ -1224,12 +1224,10 @@ async def test_a_commit_that_returns_late_leaves_a_later_claim_alone(
     assert await consumer.member.share.commit({P1: Progress(30)}) == {P1: None}
 
 
-async def test_progress_that_waits_is_not_committed_under_a_later_claim(
-    group: Group, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another commit is under way; meanwhile the partition is lost, and claimed anew."""
-    consumer = await group.join("a")
-    await until(lambda: consumer.held == ALL)
+async def commit_under_way(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> tuple[asyncio.Task[Any], asyncio.Event]:
+    """Begin a commit of ``P0`` at 10; it, and all later ones, go on when the event is set."""
     commit = commits.commit
     begun, go_on = asyncio.Event(), asyncio.Event()
 
@@ -1239,9 +1237,19 @@ async def test_progress_that_waits_is_not_committed_under_a_later_claim(
         return await commit(*arguments)
 
     monkeypatch.setattr(shares.commits, "commit", slow)
-    share = consumer.member.share
-    first = asyncio.create_task(share.commit({P0: Progress(10)}))
+    task = asyncio.create_task(consumer.member.share.commit({P0: Progress(10)}))
     await begun.wait()
+    return task, go_on
+
+
+async def test_progress_that_waits_is_not_committed_under_a_later_claim(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another commit is under way; meanwhile the partition is lost, and claimed anew."""
+    consumer = await group.join("a")
+    await until(lambda: consumer.held == ALL)
+    share = consumer.member.share
+    first, go_on = await commit_under_way(consumer, monkeypatch)
     waiting = asyncio.create_task(share.commit({P1: Progress(20), P2: Progress(30)}))
     await lose_and_claim_again(group, consumer)
     go_on.set()
@@ -1259,18 +1267,8 @@ async def test_of_commits_that_wait_together_the_last_one_of_a_partition_is_writ
     """The regular commit and one that the user asks for, while a third one is under way."""
     consumer = await group.join("a")
     await until(lambda: consumer.held == ALL)
-    commit = commits.commit
-    begun, go_on = asyncio.Event(), asyncio.Event()
-
-    async def slow(*arguments: Any) -> commits.CommitResult:
-        begun.set()
-        await go_on.wait()
-        return await commit(*arguments)
-
-    monkeypatch.setattr(shares.commits, "commit", slow)
     share = consumer.member.share
-    first = asyncio.create_task(share.commit({P0: Progress(10)}))
-    await begun.wait()
+    first, go_on = await commit_under_way(consumer, monkeypatch)
     waiting = [asyncio.create_task(share.commit({P1: Progress(at)})) for at in (20, 30)]
     await asyncio.sleep(0)
     go_on.set()
@@ -1282,7 +1280,7 @@ async def test_of_commits_that_wait_together_the_last_one_of_a_partition_is_writ
 
 
 def test_progress_belongs_to_the_claim_that_it_was_made_under() -> None:
-    """A hold that owes its release may be claimed again: the same object, another generation."""
+    """A claim may give the same hold another generation."""
     hold = Hold(claims.Claim("g", "a", P0, generation=1), lambda _: None)
     for event in (Event.CLAIM, Event.CLAIMED):
         hold.on(event)
