@@ -158,7 +158,7 @@ class Held:
         loop = asyncio.get_running_loop()
         inbox: Any = SimpleNamespace(put=lambda delivery: None, keeps=lambda delivery: False)
         hooks = DeliveryHooks(
-            consumed=lambda size, rest: loop.call_soon(self.fetcher.consumed, size, rest),
+            consumed=lambda size, rest: self.fetcher.finished(size, rest),
             stuck=lambda error: None,
             went_on=lambda: None,
             fetch_again=lambda offset: loop.call_soon(self.fetcher.fetch_again, offset),

@@ -7,14 +7,12 @@ committed, before another member claims it. Its states are in ``hold_states``.
 """
 
 import asyncio
-import contextlib
 import inspect
 import itertools
 import os
 import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from vq import limits
 from vq.backoff import Backoff
@@ -31,6 +29,7 @@ from vq.client.consumer.membership import Membership, MembershipHooks
 from vq.client.consumer.permit import Permit
 from vq.client.consumer.reader import Reader
 from vq.client.consumer.troubles import Troubles
+from vq.client.loop_calls import call_soon
 from vq.coordination import claims, commits
 from vq.errors import CoordinationError, GenerationStale, InvalidArgument, InvalidState, VqError
 from vq.log_lines import get_logger
@@ -175,9 +174,9 @@ class ConsumerCore:
         subscription = self._subscriptions[partition.topic]
         hooks = DeliveryHooks(
             consumed=lambda size, rest: fetcher.finished(size, rest),
-            stuck=lambda error: self._soon(self._stuck, reading, error),
-            went_on=lambda: self._soon(self._went_on, reading),
-            fetch_again=lambda offset: self._soon(self._fetch_again, reading, offset),
+            stuck=lambda error: call_soon(self._loop, self._stuck, reading, error),
+            went_on=lambda: call_soon(self._loop, self._went_on, reading),
+            fetch_again=lambda offset: call_soon(self._loop, self._fetch_again, reading, offset),
         )
         delivery = self._make_delivery(partition, position, subscription.listener, hooks)
         fetcher = PartitionFetcher(
@@ -255,11 +254,6 @@ class ConsumerCore:
                 error=error,
             )
 
-    def _soon(self, callback: Callable[..., object], *arguments: Any) -> None:
-        """Call back on the loop, from any thread; do nothing if the loop was closed."""
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-            self._loop.call_soon_threadsafe(callback, *arguments)
-
     # Troubles -------------------------------------------------------------------------------------
     @property
     def last_error(self) -> VqError | None:
@@ -320,7 +314,7 @@ class ConsumerCore:
         if reading.drained is None:
             drained = reading.drained = self._loop.create_future()
             try:
-                reading.delivery.stop(lambda: self._soon(_settle, drained))
+                reading.delivery.stop(lambda: call_soon(self._loop, _settle, drained))
             except BaseException:
                 reading.drained = None  # nothing settles it; the next try stops the delivery again
                 raise

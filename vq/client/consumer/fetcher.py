@@ -18,6 +18,7 @@ from vq import limits
 from vq.backoff import Backoff
 from vq.client.consumer.damage import report_damage
 from vq.client.consumer.fetch_sessions import Fetches, passes
+from vq.client.loop_calls import call_soon
 from vq.client.raised import shown
 from vq.errors import InternalError, ProtocolError, VqError
 from vq.log_lines import get_logger
@@ -277,20 +278,14 @@ class PartitionFetcher:
             )
 
     def finished(self, size: int, rest: Rest = NO_REST) -> None:
-        """As ``consumed``, from any thread.
+        """The consumer is done with ``size`` bytes of chunks, but for ``rest``. Any thread.
 
         While an answer is due, and the partition takes no more than its share of the buffer, it is
         counted with that answer. So the loop is not woken for each chunk.
         """
         self._finished.append((size, rest))
         if not self._may_count_later:
-            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-                self._loop.call_soon_threadsafe(self._go_on_after_finished)
-
-    def consumed(self, size: int, rest: Rest = NO_REST) -> None:
-        """The consumer is done with ``size`` bytes of chunks, but for ``rest``."""
-        self._finished.append((size, rest))
-        self._go_on_after_finished()
+            call_soon(self._loop, self._go_on_after_finished)
 
     def _go_on_after_finished(self) -> None:
         if not self._stopped:

@@ -6,23 +6,22 @@ nothing: the inbox cannot tell them apart. A message belongs to the task that as
 """
 
 import asyncio
-import contextlib
 import sys
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from vq.client.consumer.decode import Decoder
 from vq.client.consumer.delivery import DeliveryHooks, Progress, id_at
 from vq.client.consumer.fetcher import Chunk
 from vq.client.consumer.permit import RECHECK_S, Permit
+from vq.client.loop_calls import call_soon
 from vq.client.raised import forget_locals, shown
 from vq.errors import InternalError, InvalidState, VqError
 from vq.log_lines import get_logger
 from vq.model import Message, TopicPartition
 
-T = TypeVar("T")
 if sys.version_info >= (3, 12):
     _task_of = asyncio.current_task
 else:  # there it is not in C: a tenth of what a message costs
@@ -95,7 +94,8 @@ class Inbox:
             if other is not None:
                 other.task = None
             loop = asyncio.get_running_loop()
-            self._reader = weakref.ref(reader, lambda ref: _soon(loop, self.left, ref))
+            # In any thread: the garbage collector runs on whichever it likes.
+            self._reader = weakref.ref(reader, lambda ref: call_soon(loop, self.left, ref))
         self._task = reader.task = task
 
     def left(self, reader: "weakref.ref[Messages]") -> None:
@@ -263,12 +263,6 @@ class Messages:
 
 def _name(task: asyncio.Task[Any] | None) -> str:
     return "code outside a task" if task is None else f"task {task.get_name()!r}"
-
-
-def _soon(loop: asyncio.AbstractEventLoop, callback: Callable[[T], object], argument: T) -> None:
-    """Call back on the loop, from any thread: the garbage collector runs on whichever it likes."""
-    with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-        loop.call_soon_threadsafe(callback, argument)
 
 
 class InboxDelivery:

@@ -12,7 +12,7 @@ from support.waiting import until
 from vq import limits
 from vq.backoff import Backoff
 from vq.client.consumer import fetcher as fetchers
-from vq.client.consumer.fetcher import Chunk, PartitionFetcher, Rest
+from vq.client.consumer.fetcher import NO_REST, Chunk, PartitionFetcher, Rest
 from vq.errors import (
     Busy,
     ConnectionCut,
@@ -163,6 +163,11 @@ class Reader:
         values = {"offset": self.asked[-1], "high_watermark": 5_000, **fields}
         self.fetcher.took(FetchResult(**values), body)
 
+    def consumed(self, size: int, rest: Rest = NO_REST) -> None:
+        """Finish bytes, and have the loop count them at once."""
+        self.fetcher.finished(size, rest)
+        self.fetcher._go_on_after_finished()
+
     def refuse(self, error: VqError) -> None:
         self.fetches.waits = False
         self.fetcher.failed(error)
@@ -237,7 +242,7 @@ async def test_no_more_is_fetched_than_the_bound_until_something_is_consumed() -
         if len(reader.asked) == len(reader.chunks):
             break
     assert len(reader.asked) == len(reader.chunks) == 2
-    reader.fetcher.consumed(reader.chunks[0].size)
+    reader.consumed(reader.chunks[0].size)
     assert len(reader.asked) == 3
     reader.fetcher.stop()
 
@@ -288,7 +293,7 @@ async def test_what_is_finished_just_when_an_answer_fills_the_buffer_is_not_forg
     reader.answer(b"x" * 10)
     first = reader.chunks[0].size
     assert len(reader.asked) == 1, "it is full: the overhead of a chunk counts"
-    reader.fetcher.consumed(first)
+    reader.consumed(first)
     assert len(reader.asked) == 2
     reader.fetcher.finished(0, Rest(3, 5))
     reader.answer(b"y" * 10)
@@ -338,12 +343,12 @@ async def test_no_more_is_asked_for_than_all_partitions_together_leave() -> None
     reader.answer(b"x" * 100)
     assert reader.asked == [100, 200]
     reader.fetches.allowed = 400
-    reader.fetcher.consumed(reader.chunks[0].size)
+    reader.consumed(reader.chunks[0].size)
     assert reader.fetches.asked[-1] == (300, 400)
     reader.fetches.allowed = 5
     reader.answer(b"x" * 100)
     for chunk in reader.chunks[1:]:
-        reader.fetcher.consumed(chunk.size)
+        reader.consumed(chunk.size)
     assert reader.fetches.asked[-1] == (400, 5), "with nothing to consume it must go on"
     assert reader.fetches.counted == (5, 0)
     reader.fetcher.stop()
@@ -438,7 +443,7 @@ async def test_after_the_stop_nothing_is_asked_for() -> None:
     reader.fetcher.stop()
     assert reader.fetches.members == 0
     reader.fetcher.failed(Busy())
-    reader.fetcher.consumed(10)
+    reader.consumed(10)
     reader.fetcher.start()
     assert (reader.asked, reader.fetches.members) == ([100], 0)
 
@@ -550,9 +555,9 @@ async def test_a_broker_that_came_up_anew_is_told_before_its_bytes_are_used() ->
     (chunk,) = reader.chunks
     reader.answer(b"other", epoch=5)
     assert (len(reader.chunks), reader.epochs) == (1, [])
-    reader.fetcher.consumed(chunk.size)
+    reader.consumed(chunk.size)
     assert reader.epochs == [200]
-    reader.fetcher.consumed(0)
+    reader.consumed(0)
     assert reader.asked == [100, 200], "nothing is asked for until somebody says so"
     reader.fetcher.start()
     assert reader.asked == [100, 200, 200]
@@ -579,7 +584,7 @@ async def test_the_beginning_of_a_record_takes_room_and_is_completed_in_one_answ
     (chunk,) = reader.chunks
     assert reader.asked == [100], "it is behind by more than the bound"
     reader.fetches.allowed = 5_000
-    reader.fetcher.consumed(chunk.size, Rest(280, 900))
+    reader.consumed(chunk.size, Rest(280, 900))
     assert reader.fetches.asked[-1] == (400, 900)
     assert reader.fetches.counted == (900, 280)
     assert reader.fetches.in_line == 0
@@ -590,14 +595,14 @@ async def test_without_room_for_the_rest_of_a_record_it_waits_in_line() -> None:
     reader = Reader(length=300, prefetch_bytes=400)
     reader.answer(b"x" * 300)
     reader.fetches.allowed = 899
-    reader.fetcher.consumed(reader.chunks[0].size, Rest(280, 900))
+    reader.consumed(reader.chunks[0].size, Rest(280, 900))
     assert (reader.asked, reader.fetches.in_line) == ([100], 1)
     assert reader.fetcher.missing == 900
     reader.fetches.permits = True
     reader.fetcher.go_on()
     assert reader.fetches.asked[-1] == (400, 900)
     reader.answer(b"x" * 900)
-    reader.fetcher.consumed(reader.chunks[1].size)
+    reader.consumed(reader.chunks[1].size)
     assert reader.fetcher.buffered == reader.fetcher.missing == 0
     reader.fetcher.stop()
 
@@ -606,7 +611,7 @@ async def test_half_a_record_does_not_hide_that_a_broker_came_up_anew() -> None:
     reader = Reader(prefetch_bytes=9_000)
     reader.answer(b"x" * 100, epoch=4)
     reader.answer(b"other", epoch=5)
-    reader.fetcher.consumed(reader.chunks[0].size, Rest(40, 60))
+    reader.consumed(reader.chunks[0].size, Rest(40, 60))
     assert reader.epochs == [200]
     reader.fetcher.stop()
 
