@@ -153,52 +153,56 @@ def python_decode_common(
     append = out.append
     new = tuple.__new__  # what Message(...) does, without its Python-level wrapper
     message = Message
+    header_bytes = RECORD_HEADER_BYTES
+    covered_at = COVERED_AT
+    common_flag_max = _COMMON_FLAG_MAX
+    offset = base + position
     size = len(data)
-    last = size - RECORD_HEADER_BYTES
+    last = size - header_bytes
     while position <= last:
         length, checksum, message_id, flag = unpack(data, position)
-        start = position + RECORD_HEADER_BYTES
+        start = position + header_bytes
         end = start + length
         if end > size:
             break
-        if flag > _COMMON_FLAG_MAX:
+        if flag > common_flag_max:
             if flag != FLAG_CONTROL or length != CONTROL_PAYLOAD_BYTES or message_id:
                 break
             if digest(data[start:end]).digest()[:4] != checksum:
                 break
             position = end
+            offset = base + end
             continue
-        if digest(data[position + COVERED_AT : end]).digest()[:4] != checksum:
+        if digest(data[position + covered_at : end]).digest()[:4] != checksum:
             break
         body = data[start:end]
         tag = key = None
-        try:
-            if flag & FLAG_TAG:
-                at = 4 + int.from_bytes(body[:4], "big")
-                if at > len(body):
-                    break
-                encoded = body[4:at]
-                tag = tags.get(encoded)
-                if tag is None:
-                    tag = tags[encoded] = encoded.decode()
-                body = body[at:]
-            if flag & FLAG_PROPERTIES:
-                at = 4 + int.from_bytes(body[:4], "big")
-                if not 7 <= at <= min(len(body), 6 + KEY_BYTES_SHORT):
-                    break
-                if body[4] != KEY_FIELD or body[5] != at - 6:
-                    break
-                key = body[6:at].decode()
-                body = body[at:]
-        except UnicodeDecodeError:
-            break
-        offset = base + position
+        if flag:
+            try:
+                if flag & FLAG_TAG:
+                    at = 4 + int.from_bytes(body[:4], "big")
+                    if at > len(body):
+                        break
+                    encoded = body[4:at]
+                    tag = tags.get(encoded)
+                    if tag is None:
+                        tag = tags[encoded] = encoded.decode()
+                    body = body[at:]
+                if flag & FLAG_PROPERTIES:
+                    at = 4 + int.from_bytes(body[:4], "big")
+                    if not 7 <= at <= min(len(body), 6 + KEY_BYTES_SHORT):
+                        break
+                    if body[4] != KEY_FIELD or body[5] != at - 6:
+                        break
+                    key = body[6:at].decode()
+                    body = body[at:]
+            except UnicodeDecodeError:
+                break
+        next_offset = base + end
         append(
-            new(
-                message,
-                (topic, body, tag, key, None, partition, offset, base + end, message_id),
-            )
+            new(message, (topic, body, tag, key, None, partition, offset, next_offset, message_id))
         )
+        offset = next_offset
         position = end
     return position
 
