@@ -192,9 +192,9 @@ def read_files(
 class ByNumber:
     """A partitioner whose keys are partition numbers."""
 
-    def choose(self, key: str | None, partitions: int, writable: Sequence[int]) -> int:
+    def choose(self, message: vq.Message, partitions: vq.TopicPartitions) -> int:
         """See ``vq.client.producer.partitioner.Partitioner``."""
-        return int(key or 0)
+        return int(message.key or 0)
 
 
 def acks_over_partitions(
@@ -207,7 +207,7 @@ def acks_over_partitions(
     idle = threading.Semaphore(0)
     with (
         vq.MessageFactory(vq.MessageFactoryConfig(**client)) as factory,
-        factory.create_producer(partitioner=ByNumber()) as producer,
+        factory.create_producer(vq.ProducerConfig(partitioner=ByNumber())) as producer,
     ):
         producer.publish(topic)
 
@@ -415,7 +415,7 @@ def send_one_each(
     outcomes = Outcomes()
     with (
         vq.MessageFactory(vq.MessageFactoryConfig(**client)) as factory,
-        factory.create_producer(partitioner=ByNumber()) as producer,
+        factory.create_producer(vq.ProducerConfig(partitioner=ByNumber())) as producer,
     ):
         producer.publish(topic)
         ready()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         StartPosition,
     )
     from vq.client.future import SendFuture
+    from vq.client.producer.partitioner import TopicPartitions
     from vq.errors import InvalidArgument, InvalidState, OutcomeUnknown, Refused, VqError
     from vq.model import (
         Address,
@@ -47,6 +48,7 @@ _HOMES = {
         "StartPosition",
     ),
     "vq.client.future": ("SendFuture",),
+    "vq.client.producer.partitioner": ("TopicPartitions",),
     "vq.errors": ("InvalidArgument", "InvalidState", "OutcomeUnknown", "Refused", "VqError"),
     "vq.model": (
         "Address",
@@ -83,6 +85,7 @@ __all__ = [
     "StartPosition",
     "StatusResult",
     "TopicPartition",
+    "TopicPartitions",
     "TopicSettings",
     "VqError",
     "__version__",

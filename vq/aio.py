@@ -29,7 +29,6 @@ from vq.client.consumer.inbox import Inbox, InboxDelivery, Messages
 from vq.client.consumer.permit import Permit
 from vq.client.future import LoopSendFuture, SendCallback, SendFuture
 from vq.client.producer.core import ProducerCore
-from vq.client.producer.partitioner import Partitioner
 from vq.errors import BufferFull, InvalidState, NotPublished, NotSent, VqError
 from vq.model import (
     Address,
@@ -304,15 +303,11 @@ class MessageFactory:
             self._cluster = await open_cluster(self.config)
         return self
 
-    async def create_producer(
-        self, config: ProducerConfig | None = None, *, partitioner: Partitioner | None = None
-    ) -> MessageProducer:
+    async def create_producer(self, config: ProducerConfig | None = None) -> MessageProducer:
         """Return a new producer; ``shutdown`` closes it if the application does not."""
         cluster = self._opened()
         await cluster.lease_slot()
-        core = ProducerCore(
-            cluster, config or ProducerConfig(), partitioner=partitioner, future=LoopSendFuture
-        )
+        core = ProducerCore(cluster, config or ProducerConfig(), future=LoopSendFuture)
         producer = MessageProducer(core)
         self._producers = [*(each for each in self._producers if not each.closed), producer]
         return producer

@@ -21,7 +21,6 @@ from vq.client.consumer.delivery import Listener, ThreadDelivery, Workers
 from vq.client.consumer.permit import Permit
 from vq.client.future import SendCallback, SendFuture
 from vq.client.producer.core import ProducerCore
-from vq.client.producer.partitioner import Partitioner
 from vq.client.runtime import LoopThread
 from vq.errors import InvalidState, NotPublished, NotSent, TimedOut, VqError
 from vq.model import (
@@ -358,15 +357,13 @@ class MessageFactory:
             self._runtime = runtime
         return self
 
-    def create_producer(
-        self, config: ProducerConfig | None = None, *, partitioner: Partitioner | None = None
-    ) -> MessageProducer:
+    def create_producer(self, config: ProducerConfig | None = None) -> MessageProducer:
         """Return a new producer; ``shutdown`` closes it if the application does not."""
         runtime, cluster = self._opened()
 
         async def make() -> ProducerCore:
             await cluster.lease_slot()
-            return ProducerCore(cluster, config or ProducerConfig(), partitioner=partitioner)
+            return ProducerCore(cluster, config or ProducerConfig())
 
         producer = MessageProducer(runtime.run(make()), runtime)
         with self._lock:

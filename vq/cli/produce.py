@@ -4,7 +4,7 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -15,25 +15,14 @@ from vq.blocking import MessageFactory, MessageProducer
 from vq.cli.errors import CommandFailed
 from vq.cli.options import Invocation, Seconds, WholeNumber, command_options
 from vq.cli.output import Advance
-from vq.client.producer.partitioner import Partitioner
+from vq.client.producer.partitioner import STRATEGIES, PartitionerSetting, TopicPartitions
 from vq.errors import InvalidArgument, MessageTooLarge, OutcomeUnknown, Refused, VqError
 from vq.model import Message, SendResult
 
 _SHOWN_ERRORS = 5
+_BY_KEY = "key"
 #: Content, key and separator of any message fit into this.
 LINE_BYTES_MAX = 2 * limits.MESSAGE_BYTES_MAX
-
-
-class RoundRobin:
-    """Each message goes to the next partition, whatever its key."""
-
-    def __init__(self) -> None:
-        self._count = 0
-
-    def choose(self, key: str | None, partitions: int, writable: Sequence[int]) -> int:
-        """See ``Partitioner.choose``."""
-        self._count += 1
-        return writable[self._count % len(writable)] if writable else self._count % partitions
 
 
 class OnePartition:
@@ -42,11 +31,11 @@ class OnePartition:
     def __init__(self, partition: int) -> None:
         self._partition = partition
 
-    def choose(self, key: str | None, partitions: int, writable: Sequence[int]) -> int:
+    def choose(self, message: Message, partitions: TopicPartitions) -> int:
         """See ``Partitioner.choose``."""
-        if self._partition >= partitions:
+        if self._partition >= partitions.count:
             raise InvalidArgument(
-                f"partition {self._partition} is outside [0, {partitions}) of this topic"
+                f"partition {self._partition} is outside [0, {partitions.count}) of this topic"
             )
         return self._partition
 
@@ -127,11 +116,11 @@ def too_long(line: LongLine) -> MessageTooLarge:
     )
 
 
-def partitioner_of(partition_by: str, partition: int | None) -> Partitioner | None:
-    """Return the partitioner of the messages; None: the producer's own, by key."""
+def partitioner_of(partition_by: str, partition: int | None) -> PartitionerSetting:
+    """Return the partitioner of the messages; None: by key, round robin without one."""
     if partition is not None:
         return OnePartition(partition)
-    return None if partition_by == "key" else RoundRobin()
+    return None if partition_by == _BY_KEY else partition_by
 
 
 @click.command()
@@ -146,10 +135,11 @@ def partitioner_of(partition_by: str, partition: int | None) -> Partitioner | No
 )
 @click.option(
     "--partition-by",
-    type=click.Choice(["key", "round-robin"]),
-    default="key",
+    type=click.Choice([_BY_KEY, *STRATEGIES]),
+    default=_BY_KEY,
     show_default=True,
-    help="By a hash of the key, if there is one; or each message to the next partition.",
+    help="How the partition is chosen: by a hash of the key, round robin without one; or by a "
+    "partitioner of this name.",
 )
 @click.option(
     "--partition", type=WholeNumber(min=0), metavar="N", help="Send everything to partition N."
@@ -187,15 +177,15 @@ def produce(
         raise click.UsageError(
             "--key-separator is empty: give the text that ends the key of a line"
         )
-    config = invocation.producer_config(send_timeout_s=timeout)
+    config = invocation.producer_config(
+        send_timeout_s=timeout, partitioner=partitioner_of(partition_by, partition)
+    )
     started = time.monotonic()
     sent = size = 0
     interrupted: KeyboardInterrupt | None = None
     with (
         MessageFactory(invocation.client_config()) as factory,
-        factory.create_producer(
-            config, partitioner=partitioner_of(partition_by, partition)
-        ) as producer,
+        factory.create_producer(config) as producer,
         invocation.output.progress(f"sending to {topic}", total=limit) as advance,
     ):
         producer.publish(topic)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from vq import limits
+from vq.client.producer.partitioner import PartitionerSetting, strategy_of
 from vq.errors import InvalidArgument
 from vq.model import check_name
 
@@ -84,6 +85,10 @@ class ProducerConfig:
             each garbage collection visits all of them.
         retry_backoff_s: First pause before a resend; doubles up to ``retry_backoff_max_s``.
         retry_backoff_max_s: Longest pause before a resend.
+        partitioner: How the partition of a message is chosen. None: by the hash of its key, round
+            robin without one. ``hash``, ``round-robin``, ``random``, ``sticky``, ``least-stored``,
+            ``headroom``, ``least-loaded``: see ``producer.partitioner``. Or a function of the
+            message and a ``TopicPartitions``, or an object with such a method named ``choose``.
     """
 
     send_timeout_s: float = 30.0
@@ -93,8 +98,10 @@ class ProducerConfig:
     buffer_bytes: int = 16 * limits.MIB
     retry_backoff_s: float = 0.02
     retry_backoff_max_s: float = 1.0
+    partitioner: PartitionerSetting = None
 
     def __post_init__(self) -> None:
+        strategy_of(self.partitioner)
         _positive("send_timeout_s", self.send_timeout_s)
         _positive("retry_backoff_s", self.retry_backoff_s)
         _positive("retry_backoff_max_s", self.retry_backoff_max_s)

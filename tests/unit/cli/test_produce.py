@@ -8,12 +8,12 @@ from vq.cli.produce import (
     LINE_BYTES_MAX,
     LongLine,
     OnePartition,
-    RoundRobin,
     Tally,
     lines_of,
     message_of,
     partitioner_of,
 )
+from vq.client.producer.partitioner import TopicPartitions
 from vq.errors import DiskFull, InvalidArgument, TimedOut
 from vq.model import Message, SendResult
 
@@ -61,13 +61,12 @@ def test_the_key_is_the_text_before_the_first_separator(
 
 def test_partitioners() -> None:
     assert partitioner_of("key", None) is None  # the producer's own way
-    turns = RoundRobin()
-    assert {turns.choose("a", 3, [0, 1, 2]) for _ in range(3)} == {0, 1, 2}
-    assert isinstance(partitioner_of("round-robin", None), RoundRobin)
+    assert partitioner_of("round-robin", None) == "round-robin"
     assert isinstance(partitioner_of("key", 4), OnePartition)
-    assert OnePartition(4).choose("a", 5, []) == 4
+    message = Message("t", b"x", key="a")
+    assert OnePartition(4).choose(message, TopicPartitions("t", 5, ())) == 4
     with pytest.raises(InvalidArgument, match=r"partition 5 is outside \[0, 5\)"):
-        OnePartition(5).choose(None, 5, [])
+        OnePartition(5).choose(message, TopicPartitions("t", 5, ()))
 
 
 def test_outcomes_are_counted_by_kind_and_the_first_errors_are_kept() -> None:

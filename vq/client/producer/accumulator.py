@@ -9,20 +9,20 @@ it builds the compiled one, which is then used.
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Final, Protocol, TypeVar
 
 from vq.client.config import MESSAGE_OVERHEAD_BYTES, ProducerConfig
 from vq.client.future import BlockingSendFuture, SendCallback, SendFuture
-from vq.client.producer.head import Head, Heads
+from vq.client.producer.head import Head
 from vq.client.producer.partition_queue import PartitionQueue
+from vq.client.producer.stages import Stages
 from vq.client.producer.topic_queues import TopicQueues
 from vq.errors import (
     BufferFull,
     InvalidArgument,
     InvalidState,
-    MessageTooLarge,
     NotPublished,
     VqError,
 )
@@ -219,7 +219,7 @@ class Accumulator:
         clock: Callable[[], float],
         wake: Callable[[], None],
         *,
-        every_plain: bool = True,
+        stages: Stages,
         future: type[SendFuture] = SendFuture,
     ) -> None:
         """Make an empty accumulator on the sender's thread, which must never wait for space.
@@ -228,7 +228,7 @@ class Accumulator:
             config: Deadlines and the size of the buffer.
             clock: Monotonic time.
             wake: Wakes the sender; any thread.
-            every_plain: Messages without a key go round robin; False: no message is plain.
+            stages: What a message that is not plain passes before it is appended.
             future: The class of the future that is made for each message.
         """
         self.lock = threading.RLock()
@@ -241,18 +241,18 @@ class Accumulator:
         self._waiting = 0  # threads that wait for space
         self._sender_thread = threading.get_ident()
         self._closed = ""  # why nothing is appended any more
-        self._heads = Heads()
+        self._stages = stages
         self._appender = make_appender(
             self.lock,
             clock,
             config.send_timeout_s,
             self.wake_sender,
-            self._heads.of_tags,
+            stages.heads.of_tags,
             config.buffer_bytes,
             future,
         )
         self.topics = self._appender.topics
-        self.append = self._appender.append if every_plain else _not_plain
+        self.append = self._appender.append if stages.pass_plain else _not_plain
 
     # Any thread -------------------------------------------------------------------------------
     def append_any(
@@ -316,19 +316,13 @@ class Accumulator:
     ) -> tuple[F, TopicQueues]:
         if not isinstance(message, Message):
             raise InvalidArgument(f"a message is a vq.Message, not {type(message).__name__}")
-        topic, content, tag, key, headers = message[:5]
+        topic = message.topic
         queues = self._published(topic)
-        if type(content) is not bytes:
-            content = _as_bytes(content)
-        if len(content) > queues.content_bytes_max:
-            raise MessageTooLarge(
-                f"message of {len(content)} bytes; topic {topic} takes at most "
-                f"{queues.content_bytes_max}"
-            )
-        head = self._head_of(tag, key, headers)
         bound = self._config.send_timeout_s if timeout is None else check_timeout(timeout)
-        future = make(content, head, callback, self._clock() + bound)
-        future.partition = queues.partition_of(key)
+        deadline = self._clock() + bound
+        content, head, partition = self._stages.prepare(message, queues)
+        future = make(content, head, callback, deadline)
+        future.partition = partition
         with self.lock:
             if self._appender.space <= 0:
                 self._wait_for_space(future.deadline, block=block)
@@ -421,16 +415,6 @@ class Accumulator:
             raise NotPublished(f"this producer has not published topic {topic!r}")
         return queues
 
-    def _head_of(
-        self, tag: str | None, key: str | None, headers: Mapping[str, str] | None
-    ) -> Head | None:
-        if key is not None or headers is not None:
-            return self._heads.of(tag, key, headers)
-        if tag is None:
-            return None
-        known = self._heads.of_tags.get(tag) if type(tag) is str else None
-        return known or self._heads.of_tag(tag)
-
     def _wait_for_space(self, deadline: float, *, block: bool) -> None:
         """Wait until half of the buffer is free; the caller has the lock."""
         if threading.get_ident() == self._sender_thread:
@@ -508,17 +492,3 @@ def _not_plain(
     message: Message, callback: SendCallback | None, timeout: float | None, /
 ) -> SendFuture | None:
     return None
-
-
-def _as_bytes(content: object) -> bytes:
-    if not isinstance(content, bytes | bytearray | memoryview):
-        shown = repr(content)[:40]
-        raise InvalidArgument(
-            f"content {shown} is {type(content).__name__}; give bytes (text: content.encode())"
-        )
-    try:
-        return bytes(
-            memoryview(content)
-        )  # the stored bytes, even if a subclass overrides __bytes__
-    except ValueError as error:
-        raise InvalidArgument(f"content cannot be read: {error}") from error

@@ -7,14 +7,17 @@ futures, callbacks ◀────────────── apply_answer �
 """
 
 import asyncio
+from collections.abc import Callable
 
 from vq.client.cluster import ClusterClient
 from vq.client.config import ProducerConfig
 from vq.client.future import SendFuture
 from vq.client.producer.blocking_sender import BlockingConnections, BlockingSender
 from vq.client.producer.partition_queue import PartitionQueue
-from vq.client.producer.partitioner import Partitioner
+from vq.client.producer.partitioner import DEFAULT, Keys, own_choice, strategy_of
 from vq.client.producer.sender import Sender
+from vq.client.producer.spread import Spread, make_spread
+from vq.client.producer.stages import Stages
 from vq.client.producer.topic_queues import TopicQueues
 from vq.errors import BufferFull, InvalidState, NotSent, PermissionRefused, UnknownTopic, VqError
 from vq.model import Address, Message, TopicPartition, check_timeout
@@ -39,13 +42,16 @@ class ProducerCore:
         cluster: ClusterClient,
         config: ProducerConfig,
         *,
-        partitioner: Partitioner | None = None,
         future: type[SendFuture] = SendFuture,
     ) -> None:
         self.config = config
         self._cluster = cluster
-        self._partitioner = partitioner
-        self._sender = Sender(cluster, config, every_plain=partitioner is None, future=future)
+        self._strategy = strategy_of(config.partitioner) or DEFAULT
+        self._choose = own_choice(config.partitioner)
+        stages = Stages(
+            directs_all=self._choose is not None or self._strategy.keys is Keys.REQUIRED
+        )
+        self._sender = Sender(cluster, config, stages=stages, future=future)
         self._accumulator = self._sender.accumulator
         self.append = self._accumulator.append
         self.append_any = self._accumulator.append_any
@@ -91,14 +97,23 @@ class ProducerCore:
                 topic,
                 routes.topic(topic).id,
                 self._make_queue,
-                partitioner=self._partitioner,
-                first=self._cluster.rng.randrange(1024),
+                keys=self._strategy.keys,
+                spread=self._make_spread,
+                choose=self._choose,
             )
             self._follow(queues)
             self._accumulator.open(queues)
 
     def _make_queue(self, partition: TopicPartition) -> PartitionQueue:
         return PartitionQueue(partition, self._new_producer_id, self.config, self._sender.on_ended)
+
+    def _make_spread(self, is_waiting: Callable[[int], bool]) -> Spread:
+        return make_spread(
+            self._strategy.spread,
+            self._cluster.rng,
+            full=self.config.batch_records,
+            is_waiting=is_waiting,
+        )
 
     def _new_producer_id(self) -> int:
         return self._cluster.rng.getrandbits(63) | 1

@@ -53,6 +53,21 @@ class Heads:
             self.of_tags[tag] = head
         return head
 
+    def of_message(
+        self, tag: str | None, key: str | None, headers: Mapping[str, str] | None
+    ) -> Head | None:
+        """Return the head of any message; remember it if it has only a tag.
+
+        Raises:
+            InvalidArgument, MessageTooLarge: Tag, key or headers are unusable.
+        """
+        if key is not None or headers is not None:
+            return self.of(tag, key, headers)
+        if tag is None:
+            return None
+        known = self.of_tags.get(tag) if type(tag) is str else None
+        return known or self.of_tag(tag)
+
     @staticmethod
     def of(tag: str | None, key: str | None, headers: Mapping[str, str] | None) -> Head | None:
         """Return the head of any message.

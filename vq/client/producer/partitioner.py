@@ -1,15 +1,98 @@
-"""Chooses the partition of a message.
+"""Chooses the partition of a message: the strategies by name, and an application's own.
 
-The hash of a key chooses the partition of a message with a key. A dead broker does not change this
-choice: the message waits. Messages without a key go round robin over the partitions that have a
-master now.
+A key *directs* its message: the hash of the key chooses the partition, and a dead broker does not
+change this choice. Messages that nothing directs are *spread* over the partitions that have a
+master now, see ``spread``.
+
+| strategy | a message with a key | a message without a key |
+| --- | --- | --- |
+| none given | hash of the key | round robin |
+| ``hash`` | hash of the key | refused |
+| ``round-robin`` | round robin | round robin |
+| ``random`` | a random partition | a random partition |
+| ``sticky`` | one partition until a batch is full | the same |
+| ``least-stored`` | more to partitions with fewer bytes | the same |
+| ``headroom`` | more to brokers with more throughput to spare | the same |
+| ``least-loaded`` | more to brokers with less to do | the same |
 """
 
+import enum
+import operator
 import zlib
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, cast, runtime_checkable
+
+from vq.errors import InvalidArgument
+from vq.model import Message
 
 
+class Sense(enum.StrEnum):
+    """What "least used" means: which load decides how much a partition gets."""
+
+    STORED = "least-stored"
+    HEADROOM = "headroom"
+    LOAD = "least-loaded"
+
+
+class Keys(enum.Enum):
+    """What a strategy does with a message's key."""
+
+    DIRECT = enum.auto()  # its hash chooses the partition
+    REQUIRED = enum.auto()  # the same, and a message without a key is refused
+    IGNORED = enum.auto()
+
+
+class SpreadKind(enum.Enum):
+    """How a strategy spreads the messages that no key directs."""
+
+    RING = enum.auto()
+    RANDOM = enum.auto()
+    STICKY = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """A named way to choose partitions.
+
+    Attributes:
+        keys: What a key does.
+        spread: How messages are spread that no key directs.
+        sense: Which load gives the partitions their weights; None: all count the same.
+    """
+
+    keys: Keys = Keys.IGNORED
+    spread: SpreadKind = SpreadKind.RING
+    sense: Sense | None = None
+
+
+#: The strategy of a producer without one.
+DEFAULT: Final = Strategy(Keys.DIRECT)
+STRATEGIES: Final[Mapping[str, Strategy]] = {
+    "hash": Strategy(Keys.REQUIRED),
+    "round-robin": Strategy(),
+    "random": Strategy(spread=SpreadKind.RANDOM),
+    "sticky": Strategy(spread=SpreadKind.STICKY),
+    **{sense.value: Strategy(sense=sense) for sense in Sense},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPartitions:
+    """The partitions of a topic, as an application's partitioner sees them.
+
+    Attributes:
+        topic: Its name.
+        count: How many partitions it has.
+        writable: Those that have a master now, in rising order; may be empty.
+    """
+
+    topic: str
+    count: int
+    writable: Sequence[int]
+
+
+@runtime_checkable
 class Partitioner(Protocol):
     """An application's own choice of partitions.
 
@@ -17,15 +100,69 @@ class Partitioner(Protocol):
     and it may send messages. On the loop of ``vq.aio`` it must not block.
     """
 
-    def choose(self, key: str | None, partitions: int, writable: Sequence[int]) -> int:
-        """Return a number in ``[0, partitions)``.
-
-        Args:
-            key: The message's business id.
-            partitions: How many partitions the topic has.
-            writable: Partitions that have a master now, in rising order; may be empty.
-        """
+    def choose(self, message: Message, partitions: TopicPartitions) -> int:
+        """Return a number in ``[0, partitions.count)``."""
         ...
+
+
+#: What ``ProducerConfig.partitioner`` takes.
+PartitionerSetting = str | Partitioner | Callable[[Message, TopicPartitions], int] | None
+Choose = Callable[[Message, TopicPartitions], int]
+
+
+def strategy_of(setting: PartitionerSetting) -> Strategy | None:
+    """Return the strategy that a setting names; None for an application's own partitioner.
+
+    Raises:
+        InvalidArgument: It is neither a known name, nor a callable, nor has a method ``choose``.
+    """
+    if setting is None:
+        return DEFAULT
+    if isinstance(setting, str):
+        strategy = STRATEGIES.get(setting)
+        if strategy is None:
+            raise InvalidArgument(f"partitioner = {setting!r}; {_KNOWN}")
+        return strategy
+    if isinstance(setting, type):
+        raise InvalidArgument(
+            f"partitioner = {setting.__name__} is a class; give an instance of it: "
+            f"{setting.__name__}(...)"
+        )
+    if not callable(setting) and not callable(getattr(setting, "choose", None)):
+        raise InvalidArgument(f"partitioner = {setting!r} ({type(setting).__name__}); {_KNOWN}")
+    return None
+
+
+_KNOWN = (
+    f"give one of {', '.join(STRATEGIES)}, a function of the message and the topic's partitions, "
+    "or an object with such a method named choose"
+)
+
+
+def own_choice(setting: PartitionerSetting) -> Choose | None:
+    """Return the function that chooses for an application's own partitioner, None for a name."""
+    if setting is None or isinstance(setting, str):
+        return None
+    choose = getattr(setting, "choose", None)
+    return cast("Choose", choose if callable(choose) else setting)
+
+
+def checked_choice(chosen: object, topic: str, count: int) -> int:
+    """Return the partition that an application's partitioner chose.
+
+    Raises:
+        InvalidArgument: There is no such partition.
+    """
+    try:
+        number = operator.index(chosen)  # type: ignore[arg-type]
+    except TypeError:
+        number = -1
+    if not 0 <= number < count:
+        raise InvalidArgument(
+            f"the partitioner chose partition {chosen!r} of {topic}, which has partitions 0 to "
+            f"{count - 1}"
+        )
+    return number
 
 
 def key_partition(key: str, partitions: int) -> int:

@@ -18,6 +18,7 @@ from vq.client.producer.accumulator import Accumulator
 from vq.client.producer.batch import Batch
 from vq.client.producer.partition_queue import PartitionQueue
 from vq.client.producer.puts import apply_answer, put_header
+from vq.client.producer.stages import Stages
 from vq.client.producer.topic_queues import TopicQueues
 from vq.errors import ConnectionCut, NotSent, Unreachable, VqError
 from vq.log_lines import get_logger
@@ -48,7 +49,7 @@ class Sender:
         cluster: ClusterClient,
         config: ProducerConfig,
         *,
-        every_plain: bool,
+        stages: Stages,
         future: type[SendFuture],
     ) -> None:
         self._cluster = cluster
@@ -62,7 +63,7 @@ class Sender:
         self._rest_timer: asyncio.TimerHandle | None = None  # while appends do not wake the sender
         self._abandoned = False
         self.accumulator = Accumulator(
-            config, self._clock, self._wake, every_plain=every_plain, future=future
+            config, self._clock, self._wake, stages=stages, future=future
         )
 
     # Any thread -------------------------------------------------------------------------------

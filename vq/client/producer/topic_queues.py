@@ -1,22 +1,28 @@
 """A topic of one producer: a list of appended messages, and a queue per partition.
 
 Messages are appended to one list per topic. The next holder of the accumulator's lock, mostly the
-sender, *drains* the list: it moves all messages to the queues of their partitions at once. A
-message with a key has its partition already; messages without a key go round robin.
+sender, *drains* the list: it moves all messages to the queues of their partitions at once. Some
+have their partition already, mostly by their key; a ``Spread`` deals out the others.
 
 The main thread may drain, and a signal handler may raise in it. CPython runs signal handlers when a
 call returns, when a function begins and when a loop repeats. So steps that must not be separated
 have no call and no loop between them below.
 """
 
-import operator
 from collections.abc import Callable, Sequence
 
 from vq.client.future import ANY_PARTITION, SendFuture
 from vq.client.producer.partition_queue import PartitionQueue
-from vq.client.producer.partitioner import Partitioner, key_partition
+from vq.client.producer.partitioner import (
+    Choose,
+    Keys,
+    TopicPartitions,
+    checked_choice,
+    key_partition,
+)
+from vq.client.producer.spread import Shares, Spread, shares_of
 from vq.errors import InvalidArgument
-from vq.model import TopicPartition, TopicSettings
+from vq.model import Message, TopicPartition, TopicSettings
 
 
 class TopicQueues:
@@ -32,20 +38,23 @@ class TopicQueues:
         content_bytes_max: Largest payload the topic takes.
         queues: One per partition.
         directed: A message in ``appended`` may have its partition already.
+        choose: The application's own partitioner; None: ``keys`` and ``spread`` decide.
+        keys: What a key does.
+        spread: Deals out the messages that have no partition yet.
     """
 
     __slots__ = (
-        "_chosen",
-        "_first",
         "_make_queue",
-        "_next",
-        "_partitioner",
-        "_writable",
+        "_partitions",
+        "_weights",
         "appended",
+        "choose",
         "content_bytes_max",
         "directed",
+        "keys",
         "queues",
         "shares",
+        "spread",
         "topic",
         "topic_id",
     )
@@ -56,9 +65,21 @@ class TopicQueues:
         topic_id: str,
         make_queue: Callable[[TopicPartition], PartitionQueue],
         *,
-        partitioner: Partitioner | None,
-        first: int,
+        keys: Keys,
+        spread: Callable[[Callable[[int], bool]], Spread],
+        choose: Choose | None = None,
     ) -> None:
+        """Make a topic without partitions; ``update`` adds them.
+
+        Args:
+            topic: Its name.
+            topic_id: Its id.
+            make_queue: Makes the queue of a partition.
+            keys: What a key does.
+            spread: Makes the spread; it is given a function that returns whether messages wait for
+                a batch in a partition.
+            choose: The application's own partitioner.
+        """
         self.topic = topic
         self.topic_id = topic_id
         self.appended: list[SendFuture] = []
@@ -66,17 +87,18 @@ class TopicQueues:
         self.content_bytes_max = TopicSettings().max_message_bytes
         self.queues: list[PartitionQueue] = []
         self.directed = False
-        self._writable: Sequence[int] = ()
+        self.keys = keys
+        self.spread = spread(self._is_waiting)
+        self.choose = choose
+        self._partitions = TopicPartitions(topic, 0, ())
+        self._weights: Sequence[float] | None = None  # one per partition
         self._make_queue = make_queue
-        self._partitioner = partitioner
-        self._first = first
-        self._chosen: list[int] = []  # the partitions of the round robin
-        self._next = 0
 
     def update(self, settings: TopicSettings, partitions: int, writable: Sequence[int]) -> None:
-        """Follow the routes: add partitions; the round robin skips those without a master."""
+        """Follow the routes: add partitions; the spread skips those without a master."""
         self.content_bytes_max = settings.max_message_bytes
-        if len(self.queues) == partitions and self._writable == writable:
+        known = self._partitions
+        if known.count == partitions and known.writable == tuple(writable):
             return
         added: list[PartitionQueue] = []
         for number in range(len(self.queues), partitions):
@@ -84,38 +106,59 @@ class TopicQueues:
             queue.topic_id = self.topic_id
             added.append(queue)
         self.queues += added  # in one step: the number of partitions decides where keys go
-        self._writable = writable
-        self._chosen = list(writable) or list(range(partitions))
-        self._next = self._first % len(self._chosen)
+        self._partitions = TopicPartitions(self.topic, partitions, tuple(writable))
+        self._spread_again()
 
-    def partition_of(self, key: str | None) -> int:
-        """Return the partition for a message with this key, or ``ANY_PARTITION``.
+    def follow_weights(self, weights: Sequence[float] | None) -> None:
+        """Spread messages by weight from now on.
+
+        Args:
+            weights: One for each partition of the topic, >= 0; None: all the same. Partitions that
+                were added since, and a list of zeros, count as no weights.
+        """
+        if weights != self._weights:
+            self._weights = weights
+            self._spread_again()
+
+    def _spread_again(self) -> None:
+        known, weights = self._partitions, self._weights
+        chosen = known.writable or range(known.count)
+        if weights is not None and len(weights) == known.count:
+            of_chosen = [weights[number] for number in chosen]
+            self.spread.follow(chosen, of_chosen if sum(of_chosen) > 0 else None)
+        else:
+            self.spread.follow(chosen)
+
+    def _is_waiting(self, partition: int) -> bool:
+        return bool(self.queues[partition].pending)
+
+    def partition_of(self, message: Message) -> int:
+        """Return the partition for a message, or ``ANY_PARTITION``: the spread deals it out.
 
         Any thread, without the lock: an application's partitioner may block or send messages.
 
         Raises:
-            InvalidArgument: The partitioner chose a partition that does not exist.
+            InvalidArgument: There is no key and the strategy needs one, or the partitioner chose a
+                partition that does not exist.
         """
-        count = len(self.queues)
-        if self._partitioner is None:
-            return ANY_PARTITION if key is None else key_partition(key, count)
-        chosen = self._partitioner.choose(key, count, self._writable)
-        try:
-            number = operator.index(chosen)
-        except TypeError:
-            number = -1
-        if not 0 <= number < count:
+        if self.choose is not None:
+            known = self._partitions
+            return checked_choice(self.choose(message, known), self.topic, known.count)
+        key = message.key
+        if self.keys is Keys.IGNORED:
+            return ANY_PARTITION
+        if key is not None:
+            return key_partition(key, len(self.queues))
+        if self.keys is Keys.REQUIRED:
             raise InvalidArgument(
-                f"the partitioner chose partition {chosen!r} of {self.topic}, which has partitions "
-                f"0 to {count - 1}"
+                f"a message to {self.topic} has no key, and the partitioner 'hash' needs one: give "
+                "it a key, or leave out partitioner, so that messages without a key go round robin"
             )
-        return number
+        return ANY_PARTITION
 
     def next_partition(self) -> int:
-        """Return the next partition of the round robin."""
-        chosen = self._chosen  # ``update`` may replace the list at any time
-        self._next += 1
-        return chosen[(self._next - 1) % len(chosen)]
+        """Return the next partition of the spread."""
+        return self.spread.one()
 
     def drain(self) -> None:
         """Move appended messages to the queues in order; first those of an interrupted drain."""
@@ -138,28 +181,19 @@ class TopicQueues:
             del shares[-1]
 
     def _shares(self, items: list[SendFuture]) -> list[tuple[PartitionQueue, list[SendFuture]]]:
-        """Return what goes to each queue when all messages go round robin."""
-        chosen, first, count = self._chosen, self._next, len(items)
-        turns = len(chosen)
-        self._next += count
-        if turns == 1:
-            return [(self.queues[chosen[0]], items)]
-        return [
-            (self.queues[chosen[(first + number) % turns]], items[number::turns])
-            for number in range(min(count, turns))
-        ]
+        """Return what goes to each queue when the spread deals out all messages."""
+        return self._of_queues(self.spread.deal(items)) if items else []
 
     def _directed_shares(
         self, items: list[SendFuture]
     ) -> list[tuple[PartitionQueue, list[SendFuture]]]:
         if len(items) == 1 and items[0].partition >= 0:  # mostly a blocking sender's
             return [(self.queues[items[0].partition], items)]
-        shares: dict[int, list[SendFuture]] = {}
-        for item in items:
-            number = self.next_partition() if item.partition < 0 else item.partition
-            share = shares.get(number)
-            if share is None:
-                shares[number] = [item]
-            else:
-                share.append(item)
-        return [(self.queues[number], share) for number, share in shares.items()]
+        one = self.spread.one
+        chosen = [one() if item.partition < 0 else item.partition for item in items]
+        return self._of_queues(shares_of(chosen, items))
+
+    def _of_queues(
+        self, shares: Shares[SendFuture]
+    ) -> list[tuple[PartitionQueue, list[SendFuture]]]:
+        return [(self.queues[number], share) for number, share in shares]

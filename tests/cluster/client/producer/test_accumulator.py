@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import threading
 import tracemalloc
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -23,9 +22,9 @@ from support.threads import in_thread
 from support.waiting import WAIT_S, until
 
 from vq import aio
-from vq.client.config import MESSAGE_OVERHEAD_BYTES
+from vq.client.config import MESSAGE_OVERHEAD_BYTES, ProducerConfig
 from vq.client.future import SendFuture
-from vq.client.producer.partitioner import key_partition
+from vq.client.producer.partitioner import TopicPartitions, key_partition
 from vq.errors import (
     BufferFull,
     InvalidArgument,
@@ -44,7 +43,7 @@ class Chooses:
     def __init__(self, number: int | Exception) -> None:
         self.number = number
 
-    def choose(self, key: str | None, partitions: int, writable: Sequence[int]) -> int:
+    def choose(self, message: Message, partitions: TopicPartitions) -> int:
         if isinstance(self.number, Exception):
             raise self.number
         return self.number
@@ -54,14 +53,14 @@ class Chooses:
 async def test_a_partitioner_of_ones_own_is_asked(
     factory: aio.MessageFactory, key: str | None
 ) -> None:
-    producer = await factory.create_producer(partitioner=Chooses(1))
+    producer = await factory.create_producer(ProducerConfig(partitioner=Chooses(1)))
     assert (await producer.send(Message("t", b"x", key=key))).partition == 1
 
 
 async def test_nothing_is_appended_past_a_partitioner_of_ones_own(
     factory: aio.MessageFactory,
 ) -> None:
-    producer = await factory.create_producer(partitioner=Chooses(1))
+    producer = await factory.create_producer(ProducerConfig(partitioner=Chooses(1)))
     await producer.publish("t")
     assert producer._core.append(Message("t", b"x"), None, None) is None
 
@@ -75,7 +74,7 @@ async def test_a_partitioner_that_fails_takes_no_space(
     factory: aio.MessageFactory, choice: Any, error: type[Exception], key: str | None
 ) -> None:
     """``close`` waits for what was taken: it must not wait for this one."""
-    producer = await factory.create_producer(partitioner=Chooses(choice))
+    producer = await factory.create_producer(ProducerConfig(partitioner=Chooses(choice)))
     with pytest.raises(error):
         await producer.send(Message("t", b"x", key=key))
     assert space(producer._core) == producer.config.buffer_bytes
@@ -88,7 +87,7 @@ async def test_a_partitioner_that_chooses_no_number_is_told(
     factory: aio.MessageFactory, choice: Any
 ) -> None:
     """Its message would take those before it along, when they are drained."""
-    producer = await factory.create_producer(partitioner=Chooses(choice))
+    producer = await factory.create_producer(ProducerConfig(partitioner=Chooses(choice)))
     with pytest.raises(InvalidArgument, match="chose partition"):
         await producer.send(Message("t", b"x", key="k"))
     await producer.close()
@@ -98,12 +97,12 @@ async def test_a_partitioner_may_send(factory: aio.MessageFactory) -> None:
     """It is called without a lock: it tells another partition what it does, for one."""
 
     class Sends(Chooses):
-        def choose(self, key: str | None, partitions: int, writable: Sequence[int]) -> int:
-            if key is not None:
+        def choose(self, message: Message, partitions: TopicPartitions) -> int:
+            if message.key is not None:
                 producer._core.append_any(Message("t", b"note"))
-            return 1 if key is None else 0
+            return 1 if message.key is None else 0
 
-    producer = await factory.create_producer(partitioner=Sends(0))
+    producer = await factory.create_producer(ProducerConfig(partitioner=Sends(0)))
     await producer.publish("t")
     with in_thread(lambda: producer._core.append_any(Message("t", b"x", key="k"))) as sending:
         await until(sending.done)
@@ -115,13 +114,13 @@ async def test_a_partitioner_that_waits_holds_up_nobody_else(factory: aio.Messag
     waiting, go_on = threading.Event(), threading.Event()
 
     class Waits(Chooses):
-        def choose(self, key: str | None, partitions: int, writable: Sequence[int]) -> int:
-            if key == "slow":
+        def choose(self, message: Message, partitions: TopicPartitions) -> int:
+            if message.key == "slow":
                 waiting.set()
                 assert go_on.wait(20)
             return 0
 
-    producer = await factory.create_producer(partitioner=Waits(0))
+    producer = await factory.create_producer(ProducerConfig(partitioner=Waits(0)))
     await producer.publish("t")
     core = producer._core
     with in_thread(lambda: core.append_any(Message("t", b"2", key="slow"))) as slow:

@@ -24,6 +24,9 @@ from vq.client.producer.accumulator import (
 )
 from vq.client.producer.head import encode_head
 from vq.client.producer.partition_queue import PartitionQueue
+from vq.client.producer.partitioner import Keys
+from vq.client.producer.spread import Ring
+from vq.client.producer.stages import Stages
 from vq.client.producer.topic_queues import TopicQueues
 from vq.errors import NotPublished, NotSent, UnknownTopic
 from vq.limits import TIMEOUT_S_MAX
@@ -49,8 +52,8 @@ def queues_of(topic: str = "t") -> TopicQueues:
         lambda partition: PartitionQueue(
             partition, lambda: 7, ProducerConfig(), lambda _, __: None
         ),
-        partitioner=None,
-        first=0,
+        keys=Keys.DIRECT,
+        spread=lambda _: Ring(first=0),
     )
     queues.update(TopicSettings(max_message_bytes=CONTENT_BYTES_MAX), 2, [0, 1])
     return queues
@@ -355,7 +358,7 @@ def test_an_appender_is_made_of_fitting_parts_only() -> None:
 
 # The accumulator --------------------------------------------------------------------------------
 def accumulator_of(**settings: Any) -> Accumulator:
-    made = Accumulator(ProducerConfig(**settings), lambda: 1_000.0, lambda: None)
+    made = Accumulator(ProducerConfig(**settings), lambda: 1_000.0, lambda: None, stages=Stages())
     made.open(queues_of())
     return made
 
@@ -402,7 +405,7 @@ def test_others_can_count_on_a_wake_that_is_interrupted() -> None:
         if len(wakes) == 1:
             raise KeyboardInterrupt
 
-    made = Accumulator(ProducerConfig(), lambda: 1_000.0, wake)
+    made = Accumulator(ProducerConfig(), lambda: 1_000.0, wake, stages=Stages())
     with pytest.raises(KeyboardInterrupt):
         made.wake_sender()
     assert len(wakes) == 2
@@ -460,7 +463,9 @@ def test_a_message_whose_topic_is_made_again_while_it_waits_for_space_is_refused
 
 def test_a_thread_that_waits_claims_the_queue_of_its_message() -> None:
     wakes: list[None] = []
-    made = Accumulator(ProducerConfig(), lambda: 1_000.0, lambda: wakes.append(None))
+    made = Accumulator(
+        ProducerConfig(), lambda: 1_000.0, lambda: wakes.append(None), stages=Stages()
+    )
     made.open(queues_of())
     queue, future = made.append_waited(Message("t", b"x"), 5)
     assert queue is made.queues()[future.partition]
@@ -482,7 +487,9 @@ def test_a_thread_that_waits_claims_the_queue_of_its_message() -> None:
 @pytest.mark.parametrize("before", ["pending", "in flight", "sender", "closed", "gone"])
 def test_a_claim_never_overtakes(before: str) -> None:
     wakes: list[None] = []
-    made = Accumulator(ProducerConfig(), lambda: 1_000.0, lambda: wakes.append(None))
+    made = Accumulator(
+        ProducerConfig(), lambda: 1_000.0, lambda: wakes.append(None), stages=Stages()
+    )
     made.open(queues_of())
     first = made.append_any(Message("t", b"1", key="k"))
     made.awake = False
@@ -508,7 +515,9 @@ def test_a_claim_never_overtakes(before: str) -> None:
 
 def test_a_thread_that_goes_away_leaves_its_message_to_the_sender() -> None:
     wakes: list[None] = []
-    made = Accumulator(ProducerConfig(), lambda: 1_000.0, lambda: wakes.append(None))
+    made = Accumulator(
+        ProducerConfig(), lambda: 1_000.0, lambda: wakes.append(None), stages=Stages()
+    )
     made.open(queues_of())
     queue, future = made.append_waited(Message("t", b"2", key="k"), None)
     future.leads = True

@@ -18,7 +18,10 @@ from vq.client.producer.accumulator import Accumulator
 from vq.client.producer.batch import Batch
 from vq.client.producer.blocking_sender import BlockingConnections, BlockingSender
 from vq.client.producer.partition_queue import PartitionQueue
+from vq.client.producer.partitioner import Keys
 from vq.client.producer.puts import apply_answer
+from vq.client.producer.spread import Ring
+from vq.client.producer.stages import Stages
 from vq.client.producer.topic_queues import TopicQueues
 from vq.clock import ManualClock
 from vq.errors import (
@@ -114,8 +117,12 @@ class Producer:
         self.woken = 0
         self.message = Message("t", b"x")
         self.appending = threading.Lock()
-        self.accumulator = Accumulator(ProducerConfig(), self.clock.monotonic, self.wake)
-        queues = TopicQueues("t", "id", self.queue, partitioner=None, first=0)
+        self.accumulator = Accumulator(
+            ProducerConfig(), self.clock.monotonic, self.wake, stages=Stages()
+        )
+        queues = TopicQueues(
+            "t", "id", self.queue, keys=Keys.DIRECT, spread=lambda _: Ring(first=0)
+        )
         queues.update(TopicSettings(), PARTITIONS, list(range(PARTITIONS)))
         self.accumulator.open(queues)
         self.queues = queues.queues

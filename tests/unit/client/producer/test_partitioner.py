@@ -1,10 +1,22 @@
 """Where a key goes never changes: other languages and later versions must agree."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
-from vq.client.producer.partitioner import key_partition
+from vq.client.config import ProducerConfig
+from vq.client.producer.partitioner import (
+    DEFAULT,
+    STRATEGIES,
+    TopicPartitions,
+    checked_choice,
+    key_partition,
+    own_choice,
+    strategy_of,
+)
+from vq.errors import InvalidArgument
+from vq.model import Message
 
 GOLDEN = [
     ("a", 5, 2),
@@ -26,3 +38,62 @@ def test_keys_spread_evenly() -> None:
     assert set(counts) == set(range(16))
     assert min(counts.values()) > 850
     assert max(counts.values()) < 1_150
+
+
+def test_the_hash_spreads_a_million_keys_evenly() -> None:
+    """Chi-square over 50 partitions: 66.3 is exceeded by chance once in 20 times."""
+    keys, partitions = 1_000_000, 50
+    counts = Counter(key_partition(f"order-{number}", partitions) for number in range(keys))
+    expected = keys / partitions
+    assert len(counts) == partitions
+    assert sum((count - expected) ** 2 / expected for count in counts.values()) < 66.3
+
+
+# Settings -----------------------------------------------------------------------------------------
+def choose_zero(message: Message, partitions: TopicPartitions) -> int:
+    return 0
+
+
+class Chooses:
+    def choose(self, message: Message, partitions: TopicPartitions) -> int:
+        return 1
+
+
+def test_a_name_is_a_strategy() -> None:
+    assert strategy_of(None) is DEFAULT
+    assert own_choice(None) is None
+    for name, strategy in STRATEGIES.items():
+        assert strategy_of(name) is strategy
+        assert own_choice(name) is None
+
+
+def test_a_function_or_an_object_that_chooses_is_asked() -> None:
+    message, partitions = Message("t", b"x"), TopicPartitions("t", 2, (0, 1))
+    for setting, expected in ((choose_zero, 0), (Chooses(), 1)):
+        assert strategy_of(setting) is None
+        choose = own_choice(setting)
+        assert choose is not None
+        assert choose(message, partitions) == expected
+
+
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [
+        ("hsah", "partitioner = 'hsah'; give one of hash, round-robin"),
+        (7, r"partitioner = 7 \(int\); give one of"),
+        (Chooses, r"Chooses is a class; give an instance of it: Chooses\(\.\.\.\)"),
+    ],
+)
+def test_other_settings_are_refused(setting: Any, text: str) -> None:
+    with pytest.raises(InvalidArgument, match=text):
+        ProducerConfig(partitioner=setting)
+
+
+@pytest.mark.parametrize("chosen", [-1, 3, None, "1", 1.0])
+def test_a_choice_is_checked(chosen: object) -> None:
+    with pytest.raises(InvalidArgument, match=f"chose partition {chosen!r} of t, which has part"):
+        checked_choice(chosen, "t", 3)
+
+
+def test_a_choice_may_be_any_whole_number() -> None:
+    assert checked_choice(True, "t", 3) == 1

@@ -14,7 +14,10 @@ from vq.client.config import ProducerConfig
 from vq.client.future import SendFuture
 from vq.client.producer import sender as senders
 from vq.client.producer.partition_queue import PartitionQueue
+from vq.client.producer.partitioner import Keys
 from vq.client.producer.sender import Sender
+from vq.client.producer.spread import Ring
+from vq.client.producer.stages import Stages
 from vq.client.producer.topic_queues import TopicQueues
 from vq.model import (
     Address,
@@ -94,7 +97,7 @@ class Producer:
             take_ids=lambda count: [next(numbers) for _ in range(count)],
             live_connection=lambda _: self.connection,
         )
-        self.sender = Sender(cluster, ProducerConfig(), every_plain=True, future=SendFuture)
+        self.sender = Sender(cluster, ProducerConfig(), stages=Stages(), future=SendFuture)
         self.loop: Any = Loop()
         self.sender._loop = self.loop
         for topic in topics:
@@ -104,7 +107,7 @@ class Producer:
         def queue(partition: TopicPartition) -> PartitionQueue:
             return PartitionQueue(partition, lambda: 7, ProducerConfig(), self.sender.on_ended)
 
-        queues = TopicQueues(topic, "id", queue, partitioner=None, first=0)
+        queues = TopicQueues(topic, "id", queue, keys=Keys.DIRECT, spread=lambda _: Ring(first=0))
         queues.update(TopicSettings(), partitions, list(range(partitions)))
         self.sender.accumulator.open(queues)
 

@@ -11,10 +11,11 @@ from support.interrupts import Interrupted, Interrupter
 from vq.client.config import ProducerConfig
 from vq.client.future import ANY_PARTITION, SendFuture
 from vq.client.producer.partition_queue import PartitionQueue
-from vq.client.producer.partitioner import key_partition
+from vq.client.producer.partitioner import Keys, TopicPartitions, key_partition, own_choice
+from vq.client.producer.spread import Ring
 from vq.client.producer.topic_queues import TopicQueues
 from vq.errors import InvalidArgument
-from vq.model import TopicPartition, TopicSettings
+from vq.model import Message, TopicPartition, TopicSettings
 
 
 def queues_of(
@@ -22,13 +23,21 @@ def queues_of(
     writable: Sequence[int] | None = None,
     *,
     partitioner: Any = None,
+    keys: Keys = Keys.DIRECT,
     first: int = 0,
     **settings: Any,
 ) -> TopicQueues:
     def make(partition: TopicPartition) -> PartitionQueue:
         return PartitionQueue(partition, lambda: 1, ProducerConfig(), lambda *_: None)
 
-    queues = TopicQueues("t", "id", make, partitioner=partitioner, first=first)
+    queues = TopicQueues(
+        "t",
+        "id",
+        make,
+        keys=keys,
+        spread=lambda _: Ring(first=first),
+        choose=own_choice(partitioner),
+    )
     update(queues, partitions, writable, **settings)
     return queues
 
@@ -54,11 +63,53 @@ def test_turns_pass_partitions_without_a_master() -> None:
     assert turns(queues_of(writable=[]), 4) == [0, 1, 2, 3], "somewhere they must wait"
 
 
+def keyed(key: str | None) -> Message:
+    return Message("t", b"x", key=key)
+
+
 def test_keys_go_where_their_hash_says_master_or_not() -> None:
     queues = queues_of(writable=[0])
     for key in ("a", "b", "c", ""):
-        assert queues.partition_of(key) == key_partition(key, 4)
-    assert queues.partition_of(None) == ANY_PARTITION
+        assert queues.partition_of(keyed(key)) == key_partition(key, 4)
+    assert queues.partition_of(keyed(None)) == ANY_PARTITION
+
+
+def test_keys_are_ignored_where_the_strategy_says_so() -> None:
+    queues = queues_of(keys=Keys.IGNORED)
+    assert queues.partition_of(keyed("a")) == ANY_PARTITION
+
+
+def test_a_message_without_a_required_key_is_refused() -> None:
+    queues = queues_of(keys=Keys.REQUIRED)
+    assert queues.partition_of(keyed("a")) == key_partition("a", 4)
+    with pytest.raises(InvalidArgument, match="'hash' needs one: give it a key"):
+        queues.partition_of(keyed(None))
+
+
+def test_weights_decide_how_much_each_partition_gets() -> None:
+    queues = queues_of()
+    queues.follow_weights([2.0, 1.0, 1.0, 0.0])
+    found = turns(queues, 64)
+    assert [found.count(number) for number in range(4)] == [32, 16, 16, 0]
+    queues.follow_weights(None)
+    found = turns(queues, 64)
+    assert [found.count(number) for number in range(4)] == [16] * 4
+
+
+def test_weights_count_among_the_partitions_with_a_master() -> None:
+    queues = queues_of(writable=[1, 2])
+    queues.follow_weights([5.0, 3.0, 1.0, 5.0])
+    found = turns(queues, 32)
+    assert (found.count(1), found.count(2)) == (24, 8)
+    queues.follow_weights([1.0, 0.0, 0.0, 1.0])
+    assert turns(queues, 4) == [1, 2, 1, 2], "those with weight have no master"
+
+
+def test_weights_of_fewer_partitions_than_there_are_do_not_count() -> None:
+    queues = queues_of(2)
+    queues.follow_weights([1.0, 0.0])
+    update(queues, 3)
+    assert turns(queues, 3) == [0, 1, 2]
 
 
 def test_partitions_are_added_and_keep_their_queues() -> None:
@@ -80,28 +131,29 @@ def test_turns_go_on_when_nothing_changed() -> None:
 class Partitioner:
     def __init__(self, number: int) -> None:
         self.number = number
-        self.asked: list[tuple[str | None, int, list[int]]] = []
+        self.asked: list[tuple[Message, TopicPartitions]] = []
 
-    def choose(self, key: str | None, partitions: int, writable: Sequence[int]) -> int:
-        self.asked.append((key, partitions, list(writable)))
+    def choose(self, message: Message, partitions: TopicPartitions) -> int:
+        self.asked.append((message, partitions))
         return self.number
 
 
 def test_a_partitioner_of_ones_own_is_told_everything() -> None:
     own = Partitioner(2)
     queues = queues_of(4, [1, 2], partitioner=own)
-    assert queues.partition_of("k") == 2
-    assert queues.partition_of(None) == 2
-    assert own.asked == [("k", 4, [1, 2]), (None, 4, [1, 2])]
+    assert queues.partition_of(keyed("k")) == 2
+    assert queues.partition_of(keyed(None)) == 2
+    seen = TopicPartitions("t", 4, (1, 2))
+    assert own.asked == [(keyed("k"), seen), (keyed(None), seen)]
 
 
 @pytest.mark.parametrize("number", [-1, 4])
 def test_a_choice_that_is_no_partition_is_refused(number: int) -> None:
     queues = queues_of(partitioner=Partitioner(number))
     with pytest.raises(InvalidArgument, match=f"partition {number} of t"):
-        queues.partition_of("k")
+        queues.partition_of(keyed("k"))
     with pytest.raises(InvalidArgument):
-        queues.partition_of(None)
+        queues.partition_of(keyed(None))
 
 
 def future(number: int, partition: int = ANY_PARTITION) -> SendFuture:
@@ -154,6 +206,8 @@ def handed_out(queues: TopicQueues) -> list[SendFuture]:
 def test_masters_that_go_during_a_drain_cost_no_message() -> None:
     """The loop follows the routes while another thread drains."""
     queues = queues_of(4)
+    ring = queues.spread
+    assert isinstance(ring, Ring)
 
     class Looked(list[int]):
         def __len__(self) -> int:
@@ -161,7 +215,7 @@ def test_masters_that_go_during_a_drain_cost_no_message() -> None:
             return super().__len__()
 
     for drain in (queues.drain, queues.next_partition):
-        queues._chosen = Looked(range(4))
+        ring._places = Looked(range(4)), True
         messages(queues, 8)
         drain()
     queues.drain()
@@ -175,13 +229,13 @@ def test_keys_go_by_all_partitions_or_by_those_before() -> None:
     make = queues._make_queue
 
     def looking(partition: TopicPartition) -> PartitionQueue:
-        seen.append(queues.partition_of("a"))
+        seen.append(queues.partition_of(keyed("a")))
         return make(partition)
 
     queues._make_queue = looking
     update(queues, 8)
     assert seen == [0] * 7
-    assert queues.partition_of("a") == key_partition("a", 8)
+    assert queues.partition_of(keyed("a")) == key_partition("a", 8)
 
 
 @pytest.mark.parametrize("directed", [(), (3, 0, 3)])

@@ -1,0 +1,87 @@
+"""The stages of a message between the application and the accumulator.
+
+    message ─▶ intercept ─▶ serialize ─▶ size ─▶ head ─▶ compress ─▶ partition ─▶ accumulator
+
+Each stage is one function; a stage that is switched off is not called. They run in the thread that
+sends, before the message is accepted: an error refuses the message, and nothing is appended. A
+*plain* message needs none of them, see ``accumulator.Appender``.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from vq.client.producer.head import Head, Heads
+from vq.client.producer.topic_queues import TopicQueues
+from vq.errors import InvalidArgument, MessageTooLarge
+from vq.model import Message
+
+#: Returns the message to send instead, for the same topic.
+Intercept = Callable[[Message], Message]
+#: Returns the bytes of a content.
+Serialize = Callable[[Any], bytes]
+#: Returns flag bits of the record, and the bytes to store.
+Compress = Callable[[bytes], tuple[int, bytes]]
+
+
+def as_bytes(content: object) -> bytes:
+    """Return bytes as they are; the stage ``serialize`` of a producer without a serializer.
+
+    Raises:
+        InvalidArgument: It is not bytes.
+    """
+    if type(content) is bytes:
+        return content
+    if not isinstance(content, bytes | bytearray | memoryview):
+        shown = repr(content)[:40]
+        raise InvalidArgument(
+            f"content {shown} is {type(content).__name__}; give bytes (text: content.encode())"
+        )
+    try:
+        return bytes(
+            memoryview(content)
+        )  # the stored bytes, even if a subclass overrides __bytes__
+    except ValueError as error:
+        raise InvalidArgument(f"content cannot be read: {error}") from error
+
+
+class Stages:
+    """The stages of one producer. Any thread, several at once.
+
+    Args:
+        intercept: The stage of that name; None: switched off.
+        serialize: The stage of that name.
+        directs_all: The stage ``partition`` must see every message, also one without a key.
+
+    Attributes:
+        heads: Makes the heads of records.
+        pass_plain: A plain message passes all stages unchanged.
+    """
+
+    def __init__(
+        self,
+        *,
+        intercept: Intercept | None = None,
+        serialize: Serialize = as_bytes,
+        directs_all: bool = False,
+    ) -> None:
+        self.heads = Heads()
+        self.pass_plain = intercept is None and serialize is as_bytes and not directs_all
+        self._intercept = intercept
+        self._serialize = serialize
+
+    def prepare(self, message: Message, queues: TopicQueues) -> tuple[bytes, Head | None, int]:
+        """Return the bytes to store, the head before them, and the partition or ANY_PARTITION.
+
+        Raises:
+            InvalidArgument, MessageTooLarge: A stage refuses the message.
+        """
+        if self._intercept is not None:
+            message = self._intercept(message)
+        content = self._serialize(message.content)
+        if len(content) > queues.content_bytes_max:
+            raise MessageTooLarge(
+                f"message of {len(content)} bytes; topic {queues.topic} takes at most "
+                f"{queues.content_bytes_max}"
+            )
+        head = self.heads.of_message(message.tag, message.key, message.headers)
+        return content, head, queues.partition_of(message)
