@@ -7,7 +7,7 @@ wire, the disk or ZooKeeper.
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from vq import limits
 from vq.errors import InvalidArgument, VqError
@@ -16,6 +16,10 @@ try:
     from vq._message import construct
 except ImportError:  # it was not compiled
     construct = None  # type: ignore[assignment]
+
+
+Key: TypeAlias = str | bytes | int
+"""A business id of one of three kinds; an integer has 64 bits and a sign, and is no ``bool``."""
 
 
 class TopicPartition(NamedTuple):
@@ -181,12 +185,17 @@ class Message(NamedTuple):
     also have ``partition``, ``offset`` (the start of the record), ``next_offset`` (the start of the
     next read), ``id`` (time-ordered, 63 bits). It is a named tuple, because both sides make one per
     message and a named tuple is the fastest to make.
+
+    ``key`` is a business id: text, bytes, or an integer in [-2**63, 2**63). It chooses the
+    partition: an integer modulo the number of partitions, text and bytes by their CRC-32. A
+    consumer gets the same value of the same type, with one exception: an empty text is no key and
+    comes back as None.
     """
 
     topic: str
     content: bytes
     tag: str | None = None
-    key: str | None = None
+    key: Key | None = None
     headers: Mapping[str, str] | None = None
     partition: int = -1
     offset: int = -1

@@ -94,6 +94,27 @@ def test_keys_tags_and_positions(cluster: ProcessCluster) -> None:
     assert blue["partition"] == 1
 
 
+def test_keys_of_three_types(cluster: ProcessCluster) -> None:
+    """Each goes to its partition and is shown as what it is; a line without a key is refused."""
+    cluster.vq_json("topic", "create", "items", "--partitions", "5")
+    cluster.vq_json("produce", "items", "--key", "1001", "--key-type", "int", stdin=b"int\n")
+    cluster.vq_json("produce", "items", "--key", "1001", stdin=b"text\n")
+    by_line = ("--key-separator", ":", "--key-type", "hex")
+    ended = cluster.vq("produce", "items", *by_line, stdin=b"31303031:hex\nno:x\n")
+    assert ended.returncode == 1
+    assert b"line 2: InvalidArgument: key 'no' is not bytes" in ended.stderr
+    lines = drained(cluster, "items", "readers", 3, "--json")
+    found = {each["content"]: each for each in map(json.loads, lines)}
+    assert (found["int"]["key"], found["int"]["partition"]) == (1001, 1)
+    assert found["text"]["key"] == "1001"
+    assert found["hex"]["key_hex"] == "31303031"
+    assert found["text"]["partition"] == found["hex"]["partition"]
+    place = (str(found["int"]["partition"]), str(found["int"]["offset"]))
+    assert cluster.vq_json("message", "get", "items", *place)["key"] == 1001
+    refused = cluster.vq("produce", "items", "--key", "x", "--key-type", "int")
+    assert b"key 'x' is not an integer" in refused.stderr
+
+
 def test_an_offset_inside_a_record_is_refused_with_the_next_one(cluster: ProcessCluster) -> None:
     cluster.vq_json("topic", "create", "inside")
     cluster.vq_json("produce", "inside", stdin=b"first\nsecond\n")

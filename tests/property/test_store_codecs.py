@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vq.errors import CorruptData
-from vq.model import Message, ProducerStamp
+from vq.model import Key, Message, ProducerStamp
 from vq.store import codec
 from vq.store.checkpoint import Checkpoint
 from vq.store.format import (
@@ -27,8 +27,10 @@ from vq.store.record import (
     Properties,
     boundaries,
     decode_into,
+    decode_key,
     decode_properties,
     decode_records,
+    encode_key,
     encode_properties,
     encode_record,
 )
@@ -36,6 +38,7 @@ from vq.store.tag_filter import filter_by_tag
 
 u32, u64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 texts = st.text(st.characters(codec="utf-8"), max_size=20)
+KEYS = texts.filter(bool) | st.binary(max_size=200) | st.integers(-(2**63), 2**63 - 1)
 RECORDS = st.lists(
     st.tuples(
         st.integers(0, 2**63 - 1),
@@ -139,7 +142,7 @@ def test_control_records_come_back_and_single_bits_do_not_pass(
 @given(
     st.builds(
         Properties,
-        key=st.none() | texts.filter(bool),
+        key=st.none() | KEYS,
         headers=st.dictionaries(texts, texts, max_size=4),
         delivery_time_ms=u64,
         retry_count=u32,
@@ -148,7 +151,30 @@ def test_control_records_come_back_and_single_bits_do_not_pass(
 )
 def test_properties_come_back(properties: Properties) -> None:
     """All texts and numbers."""
-    assert decode_properties(encode_properties(properties) or b"") == properties
+    found = decode_properties(encode_properties(properties) or b"")
+    assert found == properties
+    assert type(found.key) is type(properties.key)
+
+
+@given(KEYS)
+def test_both_ways_to_a_key_agree(key: Key) -> None:
+    """Short ones without protobuf, and the others with it."""
+    properties = encode_properties(Properties(key=key))
+    assert properties is not None
+    assert encode_key(key) in (properties, None)
+    assert decode_key(properties) in (key, None)
+
+
+@given(st.binary(max_size=13) | st.binary(max_size=12).map(lambda rest: b"\x38" + rest))
+def test_a_short_key_is_what_protobuf_reads(properties: bytes) -> None:
+    """Any bytes that are read without protobuf mean the same to it."""
+    try:
+        found = decode_key(properties)
+    except UnicodeDecodeError:
+        found = None
+    if found is not None:
+        key = decode_properties(properties).key
+        assert (key, type(key)) == (found, type(found))
 
 
 @settings(max_examples=50)
@@ -196,13 +222,13 @@ def test_a_producer_table_agrees_with_a_full_history(steps: list[tuple[int, int,
 # Both codecs --------------------------------------------------------------------------------------
 def common_and_damaged() -> st.SearchStrategy[bytes]:
     """Logs of common records, then hurt in a few places or not."""
-    keys = texts.map(lambda key: encode_properties(Properties(key=key)))
+    keys = (texts | KEYS).map(lambda key: encode_properties(Properties(key=key)))
     record = st.builds(
         encode_record,
         st.integers(0, 2**63 - 1),
         st.binary(max_size=300),
         st.none() | st.binary(min_size=1, max_size=10),
-        st.none() | keys | st.binary(max_size=10),
+        st.none() | keys | st.binary(max_size=10) | st.binary(max_size=12).map(b"\x38".__add__),
     )
     logs = st.lists(record, max_size=40).map(b"".join)
     hurts = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=2)

@@ -102,5 +102,5 @@ def _print(invocation: Invocation, found: list[Message], *, raw: bool, first: bo
             if number or not first:
                 invocation.output.line("")
             fields = text.as_fields(each)
-            absent = {name: "-" for name in ("tag", "key") if fields[name] is None}
+            absent = {name: "-" for name in ("tag", "key") if fields.get(name, "") is None}
             invocation.output.record({**fields, **absent})

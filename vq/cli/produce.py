@@ -17,10 +17,12 @@ from vq.cli.options import Invocation, Seconds, WholeNumber, command_options
 from vq.cli.output import Advance
 from vq.client.producer.partitioner import STRATEGIES, PartitionerSetting, TopicPartitions
 from vq.errors import InvalidArgument, MessageTooLarge, OutcomeUnknown, Refused, VqError
-from vq.model import Message, SendResult
+from vq.model import Key, Message, SendResult
 
 _SHOWN_ERRORS = 5
 _BY_KEY = "key"
+#: What ``--key-type`` takes.
+KEY_TYPES = ("text", "int", "hex")
 #: Content, key and separator of any message fit into this.
 LINE_BYTES_MAX = 2 * limits.MESSAGE_BYTES_MAX
 
@@ -90,14 +92,41 @@ def lines_of(file: BinaryIO) -> Iterator[bytes | LongLine]:
         yield LongLine(size - line.endswith(b"\n"))
 
 
+def key_of(text: bytes, key_type: str) -> Key:
+    """Return the key that a text means.
+
+    Raises:
+        InvalidArgument: It is no integer, or no bytes as hexadecimal digits.
+    """
+    shown = text.decode(errors="replace")
+    if key_type == "text":
+        return shown
+    kind = int if key_type == "int" else bytes.fromhex
+    try:
+        return kind(shown)
+    except ValueError as error:
+        wanted = "an integer" if key_type == "int" else "bytes as hexadecimal digits"
+        raise InvalidArgument(f"key {shown[:60]!r} is not {wanted}") from error
+
+
 def message_of(
-    topic: str, line: bytes, *, tag: str | None, key: str | None, separator: str | None
+    topic: str,
+    line: bytes,
+    *,
+    tag: str | None,
+    key: Key | None,
+    separator: str | None,
+    key_type: str = "text",
 ) -> Message:
-    """Return a line as a message; with ``separator`` the text before its first one is the key."""
+    """Return a line as a message; with ``separator`` the text before its first one is the key.
+
+    Raises:
+        InvalidArgument: That text is no key of the type.
+    """
     if separator is not None:
         before, found, after = line.partition(os.fsencode(separator))  # the bytes that were typed
         if found:
-            return Message(topic, after, tag=tag, key=before.decode(errors="replace"))
+            return Message(topic, after, tag=tag, key=key_of(before, key_type))
     return Message(topic, line, tag=tag, key=key)
 
 
@@ -134,6 +163,13 @@ def partitioner_of(partition_by: str, partition: int | None) -> PartitionerSetti
     help="The text of a line before its first TEXT is the key, the rest the message.",
 )
 @click.option(
+    "--key-type",
+    type=click.Choice(KEY_TYPES),
+    default="text",
+    show_default=True,
+    help="What keys are: text, an integer, or bytes as hexadecimal digits.",
+)
+@click.option(
     "--partition-by",
     type=click.Choice([_BY_KEY, *STRATEGIES]),
     default=_BY_KEY,
@@ -161,6 +197,7 @@ def produce(
     tag: str | None,
     key: str | None,
     key_separator: str | None,
+    key_type: str,
     partition_by: str,
     partition: int | None,
     timeout: float | None,
@@ -177,6 +214,7 @@ def produce(
         raise click.UsageError(
             "--key-separator is empty: give the text that ends the key of a line"
         )
+    common_key = None if key is None else key_of(os.fsencode(key), key_type)
     config = invocation.producer_config(
         send_timeout_s=timeout, partitioner=partitioner_of(partition_by, partition)
     )
@@ -197,7 +235,19 @@ def produce(
                     size += line.size
                     tally.ended(number, None, too_long(line))
                     continue
-                message = message_of(topic, line, tag=tag, key=key, separator=key_separator)
+                try:
+                    message = message_of(
+                        topic,
+                        line,
+                        tag=tag,
+                        key=common_key,
+                        separator=key_separator,
+                        key_type=key_type,
+                    )
+                except InvalidArgument as error:
+                    size += len(line)
+                    tally.ended(number, None, error)
+                    continue
                 size += len(message.content)
                 send(producer, message, number, tally)
             producer.flush()

@@ -12,7 +12,7 @@ import textwrap
 from typing import Any, Final
 
 from vq.client.ids import time_ms_of
-from vq.model import Message
+from vq.model import Key, Message
 
 _NEWLINE: Final = 0x0A
 _TAB: Final = 0x09
@@ -79,7 +79,11 @@ class SafeFormatter(logging.Formatter):
 
 
 def as_fields(message: Message) -> dict[str, Any]:
-    """Return everything a message has; content that is not UTF-8 is base64 under its own name."""
+    """Return everything a message has.
+
+    Content that is not UTF-8 is base64 under its own name. A key of bytes is hexadecimal under its
+    own name, a key that is an integer is one.
+    """
     fields: dict[str, Any] = {
         "topic": message.topic,
         "partition": message.partition,
@@ -88,7 +92,7 @@ def as_fields(message: Message) -> dict[str, Any]:
         "id": message.id,
         "born_ms": time_ms_of(message.id),
         "tag": message.tag,
-        "key": message.key,
+        **_key_field(message.key),
         "headers": dict(message.headers or {}),
     }
     try:
@@ -98,14 +102,23 @@ def as_fields(message: Message) -> dict[str, Any]:
     return fields
 
 
+def _key_field(key: Key | None) -> dict[str, Any]:
+    return {"key_hex": key.hex()} if isinstance(key, bytes) else {"key": key}
+
+
 def as_json_line(message: Message) -> bytes:
     """Return a message as one line of JSON."""
     return json_text(as_fields(message)).encode() + b"\n"
 
 
 def as_verbose_line(message: Message) -> bytes:
-    """Return partition, offset, id, tag, key and content, tab-separated, all made safe."""
-    parts = (message.partition, message.offset, message.id, message.tag or "", message.key or "")
+    """Return partition, offset, id, tag, key and content, tab-separated, all made safe.
+
+    A key of bytes is ``0x`` and hexadecimal digits.
+    """
+    key = message.key
+    shown = "0x" + key.hex() if isinstance(key, bytes) else "" if key is None else key
+    parts = (message.partition, message.offset, message.id, message.tag or "", shown)
     columns = [*(safe(str(part)) for part in parts), safe_content(message.content)]
     return "\t".join(columns).encode() + b"\n"
 

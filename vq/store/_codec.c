@@ -24,7 +24,10 @@
 #endif
 
 enum { HEADER_BYTES = 20, CHECKSUM_AT = 4, ID_AT = 8, FLAG_AT = 16, TAG = 1, PROPERTIES = 2 };
-enum { MESSAGE_FIELDS = 9, KEY_FIELD = 0x0a, KEY_BYTES_SHORT = 127 };
+enum { MESSAGE_FIELDS = 9 };
+/* Keys; see vq/store/record.py. */
+enum { KEY_FIELD = 0x0a, KEY_BYTES_FIELD = 0x32, KEY_INT_FIELD = 0x38 };
+enum { KEY_BYTES_SHORT = 127, VARINT_BYTES_MAX = 10 };
 
 /* MD5 ------------------------------------------------------------------------------------------ */
 
@@ -467,13 +470,34 @@ static int cut_field(text_t *body, text_t *field)
     return 1;
 }
 
+/* Return the integer (a new reference) whose zigzag varint is the whole text, or NULL: with an
+ * exception, or without one when the text is something else. */
+static PyObject *integer_of(const uint8_t *data, size_t size)
+{
+    uint64_t value = 0;
+    if (size > VARINT_BYTES_MAX || (size == VARINT_BYTES_MAX && data[size - 1] > 1))
+        return NULL;
+    for (size_t i = 0; i < size; i++) {
+        if ((data[i] < 0x80) != (i == size - 1))
+            return NULL;
+        value |= (uint64_t)(data[i] & 0x7f) << 7 * i;
+    }
+    return PyLong_FromLongLong((int64_t)(value >> 1 ^ (~(value & 1) + 1)));
+}
+
 /* Return the key (a new reference) of properties that have nothing but a short one, or NULL: with an
  * exception, or without one when there is more to them. */
 static PyObject *key_of(const text_t *properties)
 {
     const uint8_t *data = properties->data;
-    if (properties->size < 3 || properties->size > 2 + KEY_BYTES_SHORT || data[0] != KEY_FIELD ||
+    if (properties->size >= 2 && data[0] == KEY_INT_FIELD)
+        return integer_of(data + 1, properties->size - 1);
+    if (properties->size < 3 || properties->size > 2 + KEY_BYTES_SHORT ||
         data[1] != properties->size - 2)
+        return NULL;
+    if (data[0] == KEY_BYTES_FIELD)
+        return PyBytes_FromStringAndSize((const char *)data + 2, data[1]);
+    if (data[0] != KEY_FIELD)
         return NULL;
     PyObject *key = PyUnicode_DecodeUTF8((const char *)data + 2, data[1], NULL);
     if (!key && PyErr_ExceptionMatches(PyExc_UnicodeDecodeError))

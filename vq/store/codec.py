@@ -24,7 +24,7 @@ from vq.store.format import (
     SENDABLE_FLAGS_MASK,
     md5,
 )
-from vq.store.record import KEY_BYTES_SHORT, KEY_FIELD
+from vq.store.record import decode_key
 
 try:
     from vq.store import _codec
@@ -133,8 +133,8 @@ def python_decode_common(
 ) -> int:
     """Append the messages from ``position`` on to ``out`` as long as their records are common ones.
 
-    Common is a whole record with a payload, or a tag, or a key of 1 to 127 bytes, and nothing else,
-    whose MD5 is right. Control records between them are skipped if theirs is.
+    Common is a whole record with a payload, or a tag, or a short key (see ``record.decode_key``),
+    and nothing else, whose MD5 is right. Control records between them are skipped if theirs is.
 
     Args:
         data: Log bytes.
@@ -190,11 +190,11 @@ def python_decode_common(
                     body = body[at:]
                 if flag & FLAG_PROPERTIES:
                     at = 4 + int.from_bytes(body[:4], "big")
-                    if not 7 <= at <= min(len(body), 6 + KEY_BYTES_SHORT):
+                    if at > len(body):
                         break
-                    if body[4] != KEY_FIELD or body[5] != at - 6:
+                    key = decode_key(body[4:at])
+                    if key is None:
                         break
-                    key = body[6:at].decode()
                     body = body[at:]
             except UnicodeDecodeError:
                 break

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RecordProperties(_message.Message):
-    __slots__ = ("key", "headers", "delivery_time_ms", "retry_count", "origin")
+    __slots__ = ("key", "key_bytes", "key_int", "headers", "delivery_time_ms", "retry_count", "origin")
     class HeadersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -16,13 +16,17 @@ class RecordProperties(_message.Message):
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     KEY_FIELD_NUMBER: _ClassVar[int]
+    KEY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    KEY_INT_FIELD_NUMBER: _ClassVar[int]
     HEADERS_FIELD_NUMBER: _ClassVar[int]
     DELIVERY_TIME_MS_FIELD_NUMBER: _ClassVar[int]
     RETRY_COUNT_FIELD_NUMBER: _ClassVar[int]
     ORIGIN_FIELD_NUMBER: _ClassVar[int]
     key: str
+    key_bytes: bytes
+    key_int: int
     headers: _containers.ScalarMap[str, str]
     delivery_time_ms: int
     retry_count: int
     origin: str
-    def __init__(self, key: _Optional[str] = ..., headers: _Optional[_Mapping[str, str]] = ..., delivery_time_ms: _Optional[int] = ..., retry_count: _Optional[int] = ..., origin: _Optional[str] = ...) -> None: ...
+    def __init__(self, key: _Optional[str] = ..., key_bytes: _Optional[bytes] = ..., key_int: _Optional[int] = ..., headers: _Optional[_Mapping[str, str]] = ..., delivery_time_ms: _Optional[int] = ..., retry_count: _Optional[int] = ..., origin: _Optional[str] = ...) -> None: ...

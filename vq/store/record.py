@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 
 from vq import limits
 from vq.errors import CorruptData, InvalidArgument, MessageTooLarge
+from vq.model import Key
 from vq.store import properties_pb2
 from vq.store.format import (
     CHECKSUM_CRC32C,
@@ -40,14 +41,17 @@ from vq.store.format import (
 )
 
 __all__ = [
+    "KEY_BYTES_FIELD",
     "KEY_BYTES_SHORT",
     "KEY_FIELD",
+    "KEY_INT_FIELD",
     "Properties",
     "Record",
     "boundaries",
     "bytes_needed",
     "compress",
     "decode_into",
+    "decode_key",
     "decode_properties",
     "decode_records",
     "decompress",
@@ -242,36 +246,96 @@ class Properties:
     """What a record holds beside tag and payload.
 
     Attributes:
-        key: Business id, or None.
+        key: Business id, or None. An empty text says the same as None.
         headers: Free text pairs.
         delivery_time_ms: Not to be delivered before this time (ms since 1970 UTC); 0: at once.
         retry_count: How often it was given back, >= 0.
         origin: Where it was copied from, empty for first-hand messages.
     """
 
-    key: str | None = None
+    key: Key | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     delivery_time_ms: int = 0
     retry_count: int = 0
     origin: str = ""
 
 
-#: Properties with nothing but a key of 1 to 127 bytes are this byte (field 1, text), the key's size
-#: in one byte, and the key: what protobuf writes, made and read without it, since many messages
-#: have a key and nothing else.
+#: Properties with nothing but a short key are made and read without protobuf, since many messages
+#: have a key and nothing else. They are what protobuf writes:
+#:
+#:     text of 1 to 127 bytes     KEY_FIELD (field 1), the size in one byte, the UTF-8 bytes
+#:     1 to 127 bytes             KEY_BYTES_FIELD (field 6), the size in one byte, the bytes
+#:     an integer                 KEY_INT_FIELD (field 7), the zigzag varint of 1 to 10 bytes
 KEY_FIELD = 0x0A
+KEY_BYTES_FIELD = 0x32
+KEY_INT_FIELD = 0x38
 KEY_BYTES_SHORT = 127
+_VARINT_BYTES_MAX = 10
+_U64_MAX = 2**64 - 1
 
 
-def encode_key(key: str) -> bytes | None:
+def encode_key(key: Key) -> bytes | None:
     """Return what ``encode_properties(Properties(key=key))`` would; None unless the key is short.
+
+    Example: 1001 is ``38 d2 0f``: its zigzag is 2002, which is 15 * 128 + 0x52.
+
+    Args:
+        key: Text, bytes, or an integer in [-2**63, 2**63).
 
     Raises:
         UnicodeEncodeError: It is no valid Unicode.
     """
-    encoded = key.encode()
+    if isinstance(key, str):
+        field, encoded = KEY_FIELD, key.encode()
+    elif isinstance(key, bytes):
+        field, encoded = KEY_BYTES_FIELD, key
+    else:
+        return _integer_field(key)
     size = len(encoded)
-    return bytes((KEY_FIELD, size)) + encoded if 0 < size <= KEY_BYTES_SHORT else None
+    return bytes((field, size)) + encoded if 0 < size <= KEY_BYTES_SHORT else None
+
+
+def _integer_field(key: int) -> bytes:
+    rest = 2 * key if key >= 0 else -2 * key - 1
+    parts = [KEY_INT_FIELD]
+    while rest > 0x7F:
+        parts.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    parts.append(rest)
+    return bytes(parts)
+
+
+def decode_key(properties: bytes) -> Key | None:
+    """Return the key of properties with nothing but a short key; None for all other properties.
+
+    Raises:
+        UnicodeDecodeError: Its text is no UTF-8.
+    """
+    size = len(properties) - 2
+    if size < 0:
+        return None
+    field = properties[0]
+    if field == KEY_INT_FIELD:
+        return _zigzag(properties)
+    if not 0 < size <= KEY_BYTES_SHORT or properties[1] != size:
+        return None
+    if field == KEY_FIELD:
+        return properties[2:].decode()
+    return properties[2:] if field == KEY_BYTES_FIELD else None
+
+
+def _zigzag(properties: bytes) -> int | None:
+    """Return the integer behind the first byte; None if it is not one varint up to the end."""
+    last = len(properties) - 1
+    if last > _VARINT_BYTES_MAX or properties[last] > 0x7F:
+        return None
+    rest = 0
+    for number in range(last, 0, -1):
+        byte = properties[number]
+        if byte < 0x80 and number != last:
+            return None
+        rest = rest << 7 | byte & 0x7F
+    return None if rest > _U64_MAX else (rest >> 1) ^ -(rest & 1)
 
 
 def encode_properties(properties: Properties) -> bytes | None:
@@ -280,13 +344,12 @@ def encode_properties(properties: Properties) -> bytes | None:
     Equal properties give equal bytes: headers are written in sorted order.
 
     Raises:
-        InvalidArgument: A text is no valid Unicode, or a number is negative or too large.
+        InvalidArgument: A text is no valid Unicode, or a number is outside its field's range.
         MessageTooLarge: They take more than 32 KiB.
     """
     message = properties_pb2.RecordProperties()
     try:
-        if properties.key is not None:
-            message.key = properties.key
+        _set_key(message, properties.key)
         message.headers.update(properties.headers)
         message.delivery_time_ms = properties.delivery_time_ms
         message.retry_count = properties.retry_count
@@ -311,12 +374,31 @@ def decode_properties(data: bytes) -> Properties:
     except DecodeError as error:
         raise CorruptData(f"properties of {len(data)} bytes cannot be parsed: {error}") from error
     return Properties(
-        key=message.key or None,
+        key=_key_of(message),
         headers=dict(message.headers),
         delivery_time_ms=message.delivery_time_ms,
         retry_count=message.retry_count,
         origin=message.origin,
     )
+
+
+def _set_key(message: properties_pb2.RecordProperties, key: Key | None) -> None:
+    if isinstance(key, str):
+        if key:
+            message.key = key
+    elif isinstance(key, bytes):
+        message.key_bytes = key
+    elif key is not None:
+        message.key_int = key
+
+
+def _key_of(message: properties_pb2.RecordProperties) -> Key | None:
+    kind = message.WhichOneof("business_id")
+    if kind == "key_bytes":
+        return message.key_bytes
+    if kind == "key_int":
+        return message.key_int
+    return message.key or None
 
 
 # Compression ------------------------------------------------------------------------------------

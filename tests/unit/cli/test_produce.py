@@ -15,7 +15,7 @@ from vq.cli.produce import (
 )
 from vq.client.producer.partitioner import TopicPartitions
 from vq.errors import DiskFull, InvalidArgument, TimedOut
-from vq.model import Message, SendResult
+from vq.model import Key, Message, SendResult
 
 
 @pytest.mark.parametrize(
@@ -57,6 +57,35 @@ def test_the_key_is_the_text_before_the_first_separator(
 ) -> None:
     made = message_of("t", line, tag="x", key=None, separator=separator)
     assert made == Message("t", content, tag="x", key=key)
+
+
+@pytest.mark.parametrize(
+    ("line", "key_type", "key"),
+    [
+        (b"1001:x", "text", "1001"),
+        (b"1001:x", "int", 1001),
+        (b"-7:x", "int", -7),
+        (b"00fF:x", "hex", b"\x00\xff"),
+        (b":x", "hex", b""),
+    ],
+)
+def test_the_type_of_a_key_is_chosen(line: bytes, key_type: str, key: Key) -> None:
+    made = message_of("t", line, tag=None, key=None, separator=":", key_type=key_type)
+    assert (made.key, type(made.key)) == (key, type(key))
+
+
+@pytest.mark.parametrize(
+    ("line", "key_type", "wanted"),
+    [
+        (b"x:", "int", "key 'x' is not an integer"),
+        (b":", "int", "key '' is not an integer"),
+        (b"\xff:", "int", "is not an integer"),
+        (b"f:", "hex", "key 'f' is not bytes as hexadecimal digits"),
+    ],
+)
+def test_a_key_of_another_type_is_refused(line: bytes, key_type: str, wanted: str) -> None:
+    with pytest.raises(InvalidArgument, match=wanted):
+        message_of("t", line, tag=None, key=None, separator=":", key_type=key_type)
 
 
 def test_partitioners() -> None:

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from vq.cli import text
-from vq.model import Message
+from vq.model import Key, Message
 
 
 def message(content: bytes) -> Message:
@@ -45,6 +45,24 @@ FORGED = Message(
 def test_a_key_forges_no_line_and_no_column() -> None:
     line = text.as_verbose_line(FORGED)
     assert line == b"1\t2\t0\tx\\x9b\tk\\n9\\t9\\t9\\t\\tforged\ta\\nb\tc\\x1b[2J\\xff\n"
+
+
+@pytest.mark.parametrize(
+    ("key", "field", "column"),
+    [
+        ("0", {"key": "0"}, b"0"),
+        (0, {"key": 0}, b"0"),
+        (-(2**63), {"key": -(2**63)}, b"-9223372036854775808"),
+        (b"\x00\xff", {"key_hex": "00ff"}, b"0x00ff"),
+        (b"", {"key_hex": ""}, b"0x"),
+        (None, {"key": None}, b""),
+    ],
+)
+def test_json_tells_the_type_of_a_key(key: Key | None, field: dict, column: bytes) -> None:
+    keyed = message(b"x")._replace(key=key)
+    fields = json.loads(text.as_json_line(keyed))
+    assert {name: value for name, value in fields.items() if name.startswith("key")} == field
+    assert text.as_verbose_line(keyed).split(b"\t")[4] == column
 
 
 def test_a_terminal_gets_one_harmless_line_and_a_pipe_gets_the_bytes() -> None:

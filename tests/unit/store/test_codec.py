@@ -166,7 +166,7 @@ def log(count: int = 50) -> tuple[bytes, list[Message]]:
         if number % 5 in (0, 3):
             data += control()
         tag = None if number % 2 else f"tag ü {number % 3}"
-        key = None if number % 3 else f"key ü {number}"
+        key = (f"key ü {number}", number * -999, f"ü {number}".encode(), None)[number % 7 % 4]
         content = rng.randbytes(rng.randrange(200))
         start = len(data)
         properties = None if key is None else encode_properties(Properties(key=key))
@@ -230,6 +230,18 @@ def uncommon() -> dict[str, bytes]:
         "an empty key": encode_record(1, b"payload", None, b"\x0a\x00"),
         "a key cut off": encode_record(1, b"payload", None, b"\x0a\x03ab"),
         "more than a key": encode_record(1, b"payload", None, b"\x0a\x01ab"),
+        "a long key of bytes": encode_record(1, b"payload", b"tag", properties(key=b"k" * 128)),
+        "an empty key of bytes": encode_record(1, b"payload", None, b"\x32\x00"),
+        "a key of bytes cut off": encode_record(1, b"payload", None, b"\x32\x03ab"),
+        "an integer and headers": encode_record(
+            1, b"", None, properties(key=5, headers={"a": "b"})
+        ),
+        "an integer cut off": encode_record(1, b"payload", None, b"\x38\x80"),
+        "no integer": encode_record(1, b"payload", None, b"\x38"),
+        "an integer of 11 bytes": encode_record(1, b"", None, b"\x38" + b"\x80" * 10 + b"\x01"),
+        "an integer of 65 bits": encode_record(1, b"", None, b"\x38" + b"\xff" * 9 + b"\x02"),
+        "two keys": encode_record(1, b"payload", None, b"\x38\x02\x38\x04"),
+        "a field of a later version": encode_record(1, b"payload", None, b"\x42\x01a"),
         "a key no UTF-8": encode_record(1, b"payload", None, b"\x0a\x01\xff"),
         "properties longer than the record": framed(2, b"\0\0\0\x09\x0a\x01k"),
         "no room for the length of properties": framed(3, b"\0\0\0\1t\0\0\0"),

@@ -4,9 +4,11 @@ import zlib
 
 import google_crc32c
 import pytest
+from support.key_vectors import KEY_VECTORS, KeyVector
 
 from vq import limits
 from vq.errors import CorruptData, InvalidArgument, MessageTooLarge
+from vq.model import Key
 from vq.store.format import (
     CHECKSUM_CRC32C,
     CHECKSUM_HEADER,
@@ -24,6 +26,7 @@ from vq.store.record import (
     bytes_needed,
     compress,
     decode_into,
+    decode_key,
     decode_properties,
     decode_records,
     decompress,
@@ -222,11 +225,57 @@ def test_the_bound_of_a_decompressed_payload_is_exact() -> None:
         decompress(payload, flag, bytes_max=99)
 
 
-@pytest.mark.parametrize("key", ["k", "ü", "k" * 127, "ü" * 63])
-def test_a_short_key_is_encoded_as_protobuf_does(key: str) -> None:
-    assert encode_key(key) == encode_properties(Properties(key=key))
+SHORT_KEYS: list[Key] = ["k", "ü", "k" * 127, "ü" * 63, b"k", b"\xff" * 127, 0, -1, 1001]
 
 
-@pytest.mark.parametrize("key", ["", "k" * 128, "ü" * 64])
-def test_other_keys_are_left_to_protobuf(key: str) -> None:
+@pytest.mark.parametrize("key", SHORT_KEYS)
+def test_a_short_key_is_encoded_as_protobuf_does(key: Key) -> None:
+    encoded = encode_key(key)
+    assert encoded is not None
+    assert encoded == encode_properties(Properties(key=key))
+    assert decode_key(encoded) == key
+    assert type(decode_key(encoded)) is type(key)
+
+
+@pytest.mark.parametrize("key", ["", "k" * 128, "ü" * 64, b"", b"k" * 128])
+def test_other_keys_are_left_to_protobuf(key: Key) -> None:
     assert encode_key(key) is None
+    assert decode_key(encode_properties(Properties(key=key)) or b"") is None
+
+
+@pytest.mark.parametrize("vector", KEY_VECTORS, ids=lambda vector: repr(vector.key)[:30])
+def test_golden_keys_both_ways(vector: KeyVector) -> None:
+    assert encode_properties(Properties(key=vector.key)) == vector.properties
+    key = decode_properties(vector.properties).key
+    assert (key, type(key)) == (vector.key, type(vector.key))
+
+
+def test_an_empty_text_is_no_key_and_empty_bytes_are_one() -> None:
+    assert encode_properties(Properties(key="")) is None
+    assert decode_properties(b"\x0a\x00").key is None
+    assert decode_properties(b"\x32\x00").key == b""
+
+
+def test_the_last_of_several_keys_counts() -> None:
+    """As protobuf reads a oneof; vq writes one."""
+    assert decode_properties(b"\x0a\x01a\x38\x02").key == 1
+    assert decode_properties(b"\x38\x02\x0a\x01a").key == "a"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x38",
+        b"\x38\x80",
+        b"\x38\x02\x02",
+        b"\x38" + b"\x80" * 10 + b"\x01",
+        b"\x38" + b"\xff" * 9 + b"\x02",
+        b"\x32\x02a",
+        b"\x0a\x01ab",
+        b"\x42\x01a",
+        b"\x38\x02\x12\x00",
+    ],
+)
+def test_what_is_not_one_short_key_is_left_to_protobuf(data: bytes) -> None:
+    assert decode_key(data) is None

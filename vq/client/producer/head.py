@@ -7,13 +7,17 @@ from collections.abc import Mapping
 
 from vq import limits
 from vq.errors import InvalidArgument, MessageTooLarge
+from vq.model import Key
 from vq.store.format import FLAG_PROPERTIES, FLAG_TAG
 from vq.store.record import Properties, encode_key, encode_properties
 
 #: The largest head that has only a tag.
 TAG_HEAD_BYTES_MAX = 4 + limits.TAG_BYTES_MAX
 _TAGS_REMEMBERED = 1_024
+_KEY_MIN = -(2**63)
+_KEY_MAX = 2**63 - 1
 _SHOWN = 40  # characters of a value in an error
+_SHOWN_BITS = 128
 
 Head = tuple[int, bytes]
 """Flag bits, and the bytes before the payload."""
@@ -54,7 +58,7 @@ class Heads:
         return head
 
     def of_message(
-        self, tag: str | None, key: str | None, headers: Mapping[str, str] | None
+        self, tag: str | None, key: Key | None, headers: Mapping[str, str] | None
     ) -> Head | None:
         """Return the head of any message; remember it if it has only a tag.
 
@@ -69,7 +73,7 @@ class Heads:
         return known or self.of_tag(tag)
 
     @staticmethod
-    def of(tag: str | None, key: str | None, headers: Mapping[str, str] | None) -> Head | None:
+    def of(tag: str | None, key: Key | None, headers: Mapping[str, str] | None) -> Head | None:
         """Return the head of any message.
 
         Raises:
@@ -80,7 +84,7 @@ class Heads:
         headers = {} if headers is None else headers
         try:
             properties = None
-            if type(key) is str and not headers:
+            if key is not None and not headers:
                 properties = encode_key(key)
             if properties is None:
                 properties = encode_properties(Properties(key=key, headers=headers))
@@ -92,8 +96,12 @@ class Heads:
 
 
 def _check_types(key: object, headers: object) -> None:
-    if key is not None and not isinstance(key, str):
-        raise InvalidArgument(f"key {_shown(key)} is {type(key).__name__}; give text")
+    if isinstance(key, bool) or not isinstance(key, str | bytes | int | None):
+        raise InvalidArgument(
+            f"key {_shown(key)} is {type(key).__name__}; give text, bytes or an integer"
+        )
+    if isinstance(key, int) and not _KEY_MIN <= key <= _KEY_MAX:
+        raise InvalidArgument(f"key {_shown(key)} is outside [{_KEY_MIN}, {_KEY_MAX}], 64 bits")
     if headers is None:
         return
     if not isinstance(headers, Mapping):
@@ -110,6 +118,8 @@ def _check_types(key: object, headers: object) -> None:
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, int) and value.bit_length() > _SHOWN_BITS:  # too many digits for repr
+        return f"of {value.bit_length()} bits"
     text = repr(value)
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
 

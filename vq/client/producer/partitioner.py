@@ -1,8 +1,8 @@
 """Chooses the partition of a message: the strategies by name, and an application's own.
 
-A key *directs* its message: the hash of the key chooses the partition, and a dead broker does not
-change this choice. Messages that nothing directs are *spread* over the partitions that have a
-master now, see ``spread``.
+A key *directs* its message: it chooses the partition (``key_partition``; the table says "hash" for
+integers, too), and a dead broker does not change this choice. Messages that nothing directs are
+*spread* over the partitions that have a master now, see ``spread``.
 
 | strategy | a message with a key | a message without a key |
 | --- | --- | --- |
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, cast, runtime_checkable
 
 from vq.errors import InvalidArgument
-from vq.model import Message
+from vq.model import Key, Message
 
 
 class Sense(enum.StrEnum):
@@ -165,10 +165,18 @@ def checked_choice(chosen: object, topic: str, count: int) -> int:
     return number
 
 
-def key_partition(key: str, partitions: int) -> int:
-    """Return the partition of a key: CRC-32 of its UTF-8 bytes, modulo the number of partitions.
+def key_partition(key: Key, partitions: int) -> int:
+    """Return the partition of a key.
 
-    Every language has CRC-32 (zlib, IEEE 802.3), and it does not change. Example: the CRC-32 of
-    ``a`` is 0xE8B7BE43, so with 5 partitions ``a`` goes to 3904355907 % 5 = 2.
+    An integer goes to the integer modulo the number of partitions, in [0, partitions) for negative
+    ones, too: with 5 partitions 1001 goes to 1, and -1 goes to 4. So a person can tell the
+    partition of an id.
+
+    Text and bytes go to the CRC-32 of their bytes modulo the number of partitions. The bytes of a
+    text are UTF-8, so ``"a"`` and ``b"a"`` go to the same partition. Every language has CRC-32
+    (zlib, IEEE 802.3), and it does not change. Example: the CRC-32 of ``a`` is 0xE8B7BE43, so with
+    5 partitions ``a`` goes to 3904355907 % 5 = 2.
     """
-    return zlib.crc32(key.encode()) % partitions
+    if isinstance(key, int):
+        return key % partitions
+    return zlib.crc32(key.encode() if isinstance(key, str) else key) % partitions

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.broker import MemoryCluster
+from support.key_vectors import KEY_VECTORS
 from support.producers import (
     SMALLEST_BUFFER,
     delete_topic,
@@ -23,7 +24,7 @@ from support.timers import NotedTimers
 from support.waiting import WAIT_S, until, until_true
 
 from vq import aio
-from vq.client.config import MESSAGE_OVERHEAD_BYTES
+from vq.client.config import MESSAGE_OVERHEAD_BYTES, ConsumerConfig
 from vq.client.ids import IdsUsedUp
 from vq.client.producer import accumulator
 from vq.client.producer.partitioner import key_partition
@@ -58,6 +59,23 @@ async def test_messages_are_stored_and_told_where(factory: aio.MessageFactory) -
     assert len({result.partition for result in results}) == 1
     assert sorted(result.offset for result in results) == [result.offset for result in results]
     assert await stored(factory) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+async def test_keys_of_every_kind_come_back_from_their_partition(
+    factory: aio.MessageFactory,
+) -> None:
+    producer = await producer_of(factory)
+    keys = [vector.key for vector in KEY_VECTORS]
+    for key in keys:
+        for tag in (None, "tag"):
+            for headers in (None, {"a": "b"}):
+                message = Message("t", b"x", tag=tag, key=key, headers=headers)
+                place = await producer.send(message)
+                consumer = await factory.create_consumer(ConsumerConfig())
+                [found] = await consumer.get("t", place.partition, place.offset, 1)
+                assert (found.key, type(found.key)) == (key, type(key))
+                assert (found.tag, found.headers) == (tag, headers)
+                assert place.partition == key_partition(key, 2)
 
 
 async def test_callbacks_get_the_result_or_the_error_once(factory: aio.MessageFactory) -> None:
@@ -128,13 +146,17 @@ async def test_whatever_a_callback_raises_its_neighbours_get_their_outcome(
         (Message("t", b"x", tag="\ud800"), InvalidArgument),
         (Message("t", b"x", tag=b"bytes"), InvalidArgument),  # type: ignore[arg-type]
         (Message("t", b"x", key="\ud800"), InvalidArgument),
-        (Message("t", b"x", key=5), InvalidArgument),  # type: ignore[arg-type]
+        (Message("t", b"x", key=1.5), InvalidArgument),  # type: ignore[arg-type]
+        (Message("t", b"x", key=True), InvalidArgument),
+        (Message("t", b"x", key=2**63), InvalidArgument),
+        (Message("t", b"x", key=b"k" * 40_000), MessageTooLarge),
         (Message("t", b"x", headers={"a": 5}), InvalidArgument),  # type: ignore[dict-item]
         (Message("t", b"x", headers={"a": "b" * 40_000}), MessageTooLarge),
         *(
             (Message("t", b"x", **{name: value}), InvalidArgument)
             for name in ("tag", "key", "headers")
             for value in (5, 0, [], ["k"], b"", {1: "a"}, {"a": None})
+            if name != "key" or not isinstance(value, int | bytes)
         ),
         (Message("t", None), InvalidArgument),  # type: ignore[arg-type]
         (Message("t", 5), InvalidArgument),  # type: ignore[arg-type]

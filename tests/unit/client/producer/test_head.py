@@ -54,7 +54,26 @@ def test_what_is_no_tag_is_refused(tag: str) -> None:
 @pytest.mark.parametrize(
     ("key", "headers", "text"),
     [
-        (5, None, "key 5 is int; give text"),
+        (1.5, None, "key 1.5 is float; give text, bytes or an integer"),
+        (True, None, "key True is bool; give text, bytes or an integer"),
+        (bytearray(b"k"), None, "key bytearray(b'k') is bytearray; give text, bytes or an integer"),
+        (
+            2**63,
+            None,
+            "key 9223372036854775808 is outside [-9223372036854775808, 9223372036854775807], "
+            "64 bits",
+        ),
+        (
+            10**5_000,
+            None,
+            "key of 16610 bits is outside [-9223372036854775808, 9223372036854775807], 64 bits",
+        ),
+        (
+            -(2**63) - 1,
+            {"a": "b"},
+            "key -9223372036854775809 is outside [-9223372036854775808, 9223372036854775807], "
+            "64 bits",
+        ),
         (None, 5, "headers 5 is int; give a mapping of text to text"),
         (None, [], "headers [] is list; give a mapping of text to text"),
         (None, {"a": 5}, "the value of header 'a' is 5 (int); give text"),
@@ -67,6 +86,20 @@ def test_what_has_another_type_is_shown_with_what_is_taken(
     with pytest.raises(InvalidArgument, match=f"^{re.escape(text)}$"):
         Heads.of(None, key, headers)
     assert Heads.of(None, None, {}) is None
+
+
+@pytest.mark.parametrize("key", [b"", b"k", b"k" * 128, 0, -1, 2**63 - 1, -(2**63)])
+def test_bytes_and_integers_are_keys(key: bytes | int) -> None:
+    """Zero and the empty bytes, too."""
+    for headers in (None, {}, {"a": "b"}):
+        properties = encode_properties(Properties(key=key, headers=headers or {}))
+        assert properties
+        assert Heads.of(None, key, headers) == encode_head(None, properties)
+
+
+def test_a_key_of_bytes_has_a_bound() -> None:
+    with pytest.raises(MessageTooLarge, match=r"key b'k+… and 0 headers: properties of 40004"):
+        Heads.of(None, b"k" * 40_000, None)
 
 
 def test_what_is_no_key_is_shown() -> None:

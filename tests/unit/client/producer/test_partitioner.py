@@ -4,6 +4,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from support.key_vectors import KEY_VECTORS, KeyVector
 
 from vq.client.config import ProducerConfig
 from vq.client.producer.partitioner import (
@@ -31,6 +32,21 @@ GOLDEN = [
 @pytest.mark.parametrize(("key", "partitions", "expected"), GOLDEN)
 def test_golden_choices(key: str, partitions: int, expected: int) -> None:
     assert key_partition(key, partitions) == expected
+
+
+@pytest.mark.parametrize("vector", KEY_VECTORS, ids=lambda vector: repr(vector.key)[:30])
+def test_every_golden_key_goes_where_other_languages_send_it(vector: KeyVector) -> None:
+    found = {count: key_partition(vector.key, count) for count in vector.partitions}
+    assert found == vector.partitions
+
+
+def test_a_text_goes_where_its_bytes_go() -> None:
+    for text in ("a", "order-17", "ключ", ""):
+        assert key_partition(text, 1_000) == key_partition(text.encode(), 1_000)
+
+
+def test_an_integer_is_its_own_hash() -> None:
+    assert [key_partition(number, 5) for number in range(-5, 6)] == [*range(5), *range(5), 0]
 
 
 def test_keys_spread_evenly() -> None:
