@@ -83,6 +83,19 @@ WRITE_TIMEOUT_S: Final = 30.0
 #: one, since not every lock, socket and timer takes more.
 TIMEOUT_S_MAX: Final = 1e6
 
+# Load -----------------------------------------------------------------------------------------
+#: How often a broker measures its load and, if it has changed, writes it to ZooKeeper.
+LOAD_INTERVAL_S_DEFAULT: Final = 5.0
+LOAD_INTERVAL_S_MAX: Final = 10.0
+#: A broker whose load does not change writes it again at its first measurement after this time.
+LOAD_IDLE_INTERVAL_S: Final = 12.0
+#: How often a producer that follows the load reads it.
+LOAD_READ_INTERVAL_S: Final = 5.0
+#: Both intervals are spread by this part, so that brokers and producers do not act in step.
+LOAD_JITTER: Final = 0.2
+#: A load that was not written again for so long counts as unknown.
+LOAD_STALE_S: Final = 30.0
+
 # Message ids ----------------------------------------------------------------------------------
 ID_TIME_BITS: Final = 40
 ID_SLOT_BITS: Final = 13
@@ -96,6 +109,10 @@ assert BATCH_BYTES_MAX < FETCH_BYTES_MAX, "one GET must be able to carry the lar
 assert (
     PARTITIONS_PER_TOPIC_MAX * 4 * FETCH_STATE_ENTRY_BYTES < FETCH_STATE_BYTES_PER_CONNECTION_MAX
 ), "one client can wait for every partition of several topics"
+assert (
+    LOAD_IDLE_INTERVAL_S + (1 + LOAD_JITTER) * (LOAD_INTERVAL_S_MAX + LOAD_READ_INTERVAL_S)
+    <= LOAD_STALE_S
+), "a reader sees each write of an idle broker before the one before it is stale"
 assert ID_TIME_BITS + ID_SLOT_BITS + ID_SEQUENCE_BITS == 63
 
 

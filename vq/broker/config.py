@@ -92,7 +92,8 @@ class BrokerConfig:
         disk_resume: Share below which PUTs are taken again; below ``disk_refuse``, so that it does
             not flap.
         disk_interval_s: How often the disk is looked at.
-        load_interval_s: How often load is published to ZooKeeper.
+        load_interval_s: How often load is measured, and published to ZooKeeper if it has changed;
+            at most ``limits.LOAD_INTERVAL_S_MAX``.
         refresh_interval_s: How often topics are read again even if no watch fired.
         seal_timeout_s: A partition sealed for a move that was not completed takes appends again
             after this time.
@@ -121,7 +122,7 @@ class BrokerConfig:
     disk_refuse: float = 0.90
     disk_resume: float = 0.88
     disk_interval_s: float = 1.0
-    load_interval_s: float = 5.0
+    load_interval_s: float = limits.LOAD_INTERVAL_S_DEFAULT
     refresh_interval_s: float = 30.0
     seal_timeout_s: float = 30.0
     start_timeout_s: float = 30.0
@@ -161,3 +162,8 @@ class BrokerConfig:
         ):
             if getattr(self, name) <= 0:
                 raise InvalidArgument(f"{name} = {getattr(self, name)} must be above 0")
+        if self.load_interval_s > limits.LOAD_INTERVAL_S_MAX:
+            raise InvalidArgument(
+                f"load_interval_s = {self.load_interval_s} is above {limits.LOAD_INTERVAL_S_MAX}; "
+                "producers would not know the load"
+            )

@@ -1,34 +1,268 @@
-"""How busy is this node? Rates from counters, as published to ZooKeeper."""
+"""The load of a node: what it measures, and when it publishes a measurement.
 
+``FlushMeter`` measures flushes, ``LoadMeter`` makes a ``BrokerLoad`` of them and of counters, and
+``LoadPublisher`` writes it. All work is done per flush or per measurement, none per message.
+
+    rates, busy, queue_depth, flush_ms   moving averages with a time constant of ``AVERAGE_S``
+    busy                    the larger of two shares of the time since the last measurement: the
+                            processor time of the loop's thread, and the time with a flush in flight
+    capacity_bytes_per_s    bytes_per_s / busy. It follows a higher value at once and a lower one
+                            with a time constant of ``CAPACITY_S``. At ``busy`` below ``BUSY_MIN``
+                            the quotient means little, so the last estimate stays.
+
+Example: 6 MB/s come in while the loop is busy for 20 % and the flusher for 60 % of the time. So
+``busy`` is 0.6 and the capacity 6 / 0.6 = 10 MB/s.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from vq import limits
 from vq.broker.context import Counters
+from vq.broker.flusher import Flusher, OnDone, Outcome
 from vq.clock import Clock
 from vq.coordination.paths import BrokerLoad
+from vq.coordination.registry import BrokerRegistration
+from vq.store.ticket import SyncTicket
+
+#: Time constants of the moving averages.
+AVERAGE_S: Final = 10.0
+CAPACITY_S: Final = 60.0
+#: Least ``busy`` from which a capacity is estimated.
+BUSY_MIN: Final = 0.05
+
+#: A field has changed if it differs by more than the first number and by more than this share of
+#: its last published value. ``time_ms`` is not here: it always differs.
+_MARGINS: Final[dict[str, tuple[float, float]]] = {
+    "disk_bytes_free": (16 * limits.MIB, 0.01),
+    "disk_bytes_total": (0, 0),
+    "stored_bytes": (limits.MIB, 0.01),
+    "messages_per_s": (1, 0.1),
+    "bytes_per_s": (limits.KIB, 0.1),
+    "busy": (0.02, 0),
+    "capacity_bytes_per_s": (limits.KIB, 0.1),
+    "queue_depth": (1, 0.1),
+    "flush_ms": (0.2, 0.1),
+    "partitions": (0, 0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FlushTimes:
+    """What a ``FlushMeter`` measured since it was last asked.
+
+    Attributes:
+        busy_s: Time with a flush in flight.
+        flush_s: Mean time of one flush; None: there was none.
+        depth: Mean number of waiting requests, at each flush and now.
+    """
+
+    busy_s: float
+    flush_s: float | None
+    depth: float
+
+
+class FlushMeter:
+    """A flusher that measures the one that does the work. Loop-bound.
+
+    A flush lasts from ``submit`` until the loop hears of its end, as for the PUTs that wait for it.
+
+    Args:
+        flusher: Does the work.
+        clock: Read at the beginning and at the end of each flush.
+        count_waiting: Returns the number of requests without an answer.
+    """
+
+    def __init__(self, flusher: Flusher, clock: Clock, count_waiting: Callable[[], int]) -> None:
+        self._flusher = flusher
+        self._now = clock.monotonic
+        self._count_waiting = count_waiting
+        self._on_done: OnDone | None = None
+        self._begun: float | None = None  # of the flush in flight
+        self._asked = self._now()
+        self._busy_s = 0.0  # of flushes that ended since ``_asked``, without what was told before
+        self._flushes_s = 0.0
+        self._flushes = 0
+        self._submits = 0
+        self._depths = 0
+
+    def start(self, on_done: OnDone) -> None:
+        """See ``Flusher.start``."""
+        self._on_done = on_done
+        self._flusher.start(self._done)
+
+    def submit(self, tickets: Sequence[SyncTicket]) -> None:
+        """See ``Flusher.submit``."""
+        self._begun = self._now()
+        self._submits += 1
+        self._depths += self._count_waiting()
+        self._flusher.submit(tickets)
+
+    def close(self) -> None:
+        """See ``Flusher.close``."""
+        self._flusher.close()
+
+    def _done(self, tickets: Sequence[SyncTicket], outcome: Outcome) -> None:
+        now, begun = self._now(), self._begun
+        assert begun is not None, "a flush ended that was not begun"
+        assert self._on_done is not None
+        self._begun = None
+        self._busy_s += now - max(begun, self._asked)
+        self._flushes_s += now - begun
+        self._flushes += 1
+        self._on_done(tickets, outcome)
+
+    def take(self) -> FlushTimes:
+        """Return what was measured since the last call, and begin anew."""
+        now, begun = self._now(), self._begun
+        busy_s, flush_s = self._busy_s, None
+        if self._flushes:
+            flush_s = self._flushes_s / self._flushes
+        if begun is not None:
+            busy_s += now - max(begun, self._asked)
+            flush_s = max(flush_s or 0.0, now - begun)  # one that hangs shows before it ends
+        depth = (self._depths + self._count_waiting()) / (self._submits + 1)
+        self._asked, self._busy_s = now, 0.0
+        self._flushes_s, self._flushes, self._submits, self._depths = 0.0, 0, 0, 0
+        return FlushTimes(busy_s, flush_s, depth)
 
 
 class LoadMeter:
-    """Turns counters that only rise into rates between two calls of ``measure``."""
+    """Turns counters that only rise, and measured times, into a load.
 
-    def __init__(self, counters: Counters, clock: Clock) -> None:
+    Args:
+        counters: What the node counts.
+        flushes: Measures its flushes.
+        clock: Time.
+        cpu_s: Returns the processor time of the calling thread, the loop's, in seconds; None: it is
+            not measured, and only flushes count as ``busy``.
+    """
+
+    def __init__(
+        self,
+        counters: Counters,
+        flushes: FlushMeter,
+        clock: Clock,
+        cpu_s: Callable[[], float] | None = None,
+    ) -> None:
         self._counters = counters
+        self._flushes = flushes
         self._clock = clock
+        self._cpu_s = cpu_s or (lambda: 0.0)
+        self._load = BrokerLoad()
+        self._depth = 0.0
+        self._first = True
         self._time = clock.monotonic()
+        self._cpu = self._cpu_s()
         self._messages = counters.messages_in
         self._bytes = counters.bytes_in
 
     def measure(
-        self, *, disk_free: int, disk_total: int, queue_depth: int, partitions: int
+        self, *, disk_free: int, disk_total: int, stored_bytes: int, partitions: int
     ) -> BrokerLoad:
-        """Return the load since the last call."""
-        now, counters = self._clock.monotonic(), self._counters
+        """Return the load; the averages include the time since the last call."""
+        now, cpu, counters, before = (
+            self._clock.monotonic(),
+            self._cpu_s(),
+            self._counters,
+            self._load,
+        )
+        times = self._flushes.take()
         elapsed_s = now - self._time
         messages = counters.messages_in - self._messages
         size = counters.bytes_in - self._bytes
-        self._time, self._messages, self._bytes = now, counters.messages_in, counters.bytes_in
+        busy_s = max(cpu - self._cpu, times.busy_s)
+        if elapsed_s > 0:
+            weight = 1.0 if self._first else 1 - math.exp(-elapsed_s / AVERAGE_S)
+            rate = _average(before.bytes_per_s, size / elapsed_s, weight)
+            busy = _average(before.busy, min(1.0, busy_s / elapsed_s), weight)
+            flush_ms = before.flush_ms
+            if times.flush_s is not None:
+                flush_ms = _average(flush_ms, times.flush_s * 1000, weight if flush_ms else 1.0)
+            self._depth = _average(self._depth, times.depth, weight)
+            self._load = BrokerLoad(
+                messages_per_s=_average(before.messages_per_s, messages / elapsed_s, weight),
+                bytes_per_s=rate,
+                busy=busy,
+                capacity_bytes_per_s=_capacity(before.capacity_bytes_per_s, rate, busy, elapsed_s),
+                flush_ms=flush_ms,
+            )
+            self._first = False
+            self._time, self._cpu = now, cpu
+            self._messages, self._bytes = counters.messages_in, counters.bytes_in
+        load = self._load
         return BrokerLoad(
+            time_ms=self._clock.wall_ms(),
             disk_bytes_free=disk_free,
             disk_bytes_total=disk_total,
-            messages_per_s=round(messages / elapsed_s, 1) if elapsed_s > 0 else 0.0,
-            bytes_per_s=round(size / elapsed_s, 1) if elapsed_s > 0 else 0.0,
-            queue_depth=queue_depth,
+            stored_bytes=stored_bytes,
+            messages_per_s=round(load.messages_per_s, 1),
+            bytes_per_s=round(load.bytes_per_s, 1),
+            busy=round(load.busy, 3),
+            capacity_bytes_per_s=round(load.capacity_bytes_per_s, 1),
+            queue_depth=round(self._depth),
+            flush_ms=round(load.flush_ms, 3),
             partitions=partitions,
+        )
+
+
+def _average(before: float, now: float, weight: float) -> float:
+    return before + weight * (now - before)
+
+
+def _capacity(before: float, rate: float, busy: float, elapsed_s: float) -> float:
+    """Return the new estimate of the capacity; see the module's text."""
+    if busy < BUSY_MIN:
+        return before
+    found = rate / busy
+    weight = 1.0 if found > before else 1 - math.exp(-elapsed_s / CAPACITY_S)
+    return _average(before, found, weight)
+
+
+def has_changed(load: BrokerLoad, published: BrokerLoad) -> bool:
+    """Return whether a load differs from the published one by more than the margins."""
+    for name, (least, share) in _MARGINS.items():
+        before = getattr(published, name)
+        change = abs(getattr(load, name) - before)
+        if change > least and change > share * before:
+            return True
+    return False
+
+
+class LoadPublisher:
+    """Writes the load of a registered node, seldom while it does not change.
+
+    Args:
+        registration: Writes the node in ZooKeeper, and knows whether this process may.
+        clock: Time.
+    """
+
+    def __init__(self, registration: BrokerRegistration, clock: Clock) -> None:
+        self._registration = registration
+        self._clock = clock
+        self._published: tuple[BrokerLoad, float, int] | None = None  # when, incarnation
+
+    async def publish(self, load: BrokerLoad) -> None:
+        """Write ``load`` if it is the first of this registration, has changed, or it is time to.
+
+        Raises:
+            CoordinationError, InvalidState: It may not be written; the next call writes.
+        """
+        incarnation = self._registration.incarnation
+        if incarnation is None or not self._is_due(load, incarnation):
+            return
+        self._published = None
+        await self._registration.publish_load(load)
+        self._published = load, self._clock.monotonic(), incarnation
+
+    def _is_due(self, load: BrokerLoad, incarnation: int) -> bool:
+        if self._published is None:
+            return True
+        published, at, before = self._published
+        return (
+            incarnation != before
+            or self._clock.monotonic() - at >= limits.LOAD_IDLE_INTERVAL_S
+            or has_changed(load, published)
         )

@@ -8,6 +8,7 @@ import os
 import random
 import resource
 import signal
+import time
 from typing import Final
 
 from vq import limits
@@ -45,6 +46,7 @@ def build_node(config: BrokerConfig) -> BrokerNode:
         disk=RealDisk(),
         clock=clock,
         rng=random.SystemRandom(),
+        cpu_s=time.thread_time,
     )
 
 

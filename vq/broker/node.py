@@ -17,6 +17,7 @@ import logging
 import random
 from collections.abc import Callable
 
+from vq import limits
 from vq.broker.cold_reads import ColdReads
 from vq.broker.config import BrokerConfig
 from vq.broker.context import Context, Role
@@ -26,7 +27,7 @@ from vq.broker.epoch_file import EpochFile
 from vq.broker.fetching import Fetches
 from vq.broker.flusher import Flusher, FlushRunner, ThreadFlusher
 from vq.broker.lease import Lease
-from vq.broker.load import LoadMeter
+from vq.broker.load import FlushMeter, LoadMeter, LoadPublisher
 from vq.broker.logs import Logs
 from vq.broker.mastership import Mastership
 from vq.broker.moving import Mover
@@ -42,6 +43,7 @@ from vq.broker.verifying import Verifier
 from vq.clock import Clock
 from vq.coordination.coordinator import Coordinator, SessionState
 from vq.coordination.leadership import Leadership
+from vq.coordination.paths import BrokerLoad
 from vq.coordination.registry import BrokerRegistration
 from vq.errors import CoordinationError, DiskFull, InvalidState, ShuttingDown, VqError
 from vq.log_lines import get_logger
@@ -73,6 +75,7 @@ class BrokerNode:
         flusher: None: a thread of its own.
         runner: For blocking work; None: a thread of its own.
         log_config: Sizes of its logs; None: the usual ones, with the block size of ``config``.
+        cpu_s: Returns the processor time of the calling thread, for its load; None: not measured.
 
     Attributes:
         hangs: A stop, or a start that failed, left threads behind in calls to the disk.
@@ -90,6 +93,7 @@ class BrokerNode:
         flusher: Flusher | None = None,
         runner: Runner | None = None,
         log_config: LogConfig | None = None,
+        cpu_s: Callable[[], float] | None = None,
     ) -> None:
         self.config = config
         self._coordinator = coordinator
@@ -97,9 +101,14 @@ class BrokerNode:
         self._disk = disk
         self._clock = clock
         self._rng = rng
-        self._flusher = flusher
+        self._flushes = FlushMeter(
+            flusher or ThreadFlusher(FlushRunner(clock)),
+            clock,
+            lambda: self._server.requests_waiting,
+        )
         self._runner: Runner = runner or ThreadRunner()
         self._log_config = log_config or LogConfig(block_bytes=config.block_bytes)
+        self._cpu_s = cpu_s
         self._tasks = Tasks()
         self._lease = Lease(coordinator, clock)
         self._reserve = Reserve(config.data, disk)
@@ -191,9 +200,8 @@ class BrokerNode:
         """Make the parts and tie them together."""
         config, clock = self.config, self._clock
         loop = asyncio.get_running_loop()
-        flusher = self._flusher or ThreadFlusher(FlushRunner(clock))
         turn = Turn(loop.call_soon)
-        self._storer = Storer(flusher, turn)
+        self._storer = Storer(self._flushes, turn)
         role = Role(group=config.group, holds=self._lease.holds)
         self._context = Context(
             group=config.group,
@@ -381,22 +389,32 @@ class BrokerNode:
             self._server.sweep()
 
     async def _publish_load(self) -> None:
-        meter = LoadMeter(self._context.counters, self._clock)
-        registration = self._registration
-        assert registration is not None
+        """Publish the load and look at the group, for ever; log each cause of a failure once."""
+        assert self._registration is not None
+        meter = LoadMeter(self._context.counters, self._flushes, self._clock, self._cpu_s)
+        publisher = LoadPublisher(self._registration, self._clock)
+        cause = ""
         while True:
-            load = meter.measure(
-                disk_free=self._disk_watch.free,
-                disk_total=self._disk_watch.total,
-                queue_depth=self._server.requests_waiting,
-                partitions=len(self._partitions.channels),
-            )
             try:
-                await registration.publish_load(load)
+                await publisher.publish(self._measure(meter))
                 await self._mastership.look_at_group()
+                cause = ""
             except (CoordinationError, InvalidState) as error:
-                logger.info("load cannot be published, trying again later", error=error)
-            await asyncio.sleep(self.config.load_interval_s)
+                if cause != str(error):
+                    logger.info("load cannot be published, trying again later", error=error)
+                cause = str(error)
+            spread = 1 - limits.LOAD_JITTER + 2 * limits.LOAD_JITTER * self._rng.random()
+            await asyncio.sleep(self.config.load_interval_s * spread)
+
+    def _measure(self, meter: LoadMeter) -> BrokerLoad:
+        channels = self._partitions.channels
+        logs = [each.log for each in channels.values() if each.log is not None]
+        return meter.measure(
+            disk_free=self._disk_watch.free,
+            disk_total=self._disk_watch.total,
+            stored_bytes=sum(log.size_bytes for log in logs),
+            partitions=len(channels),
+        )
 
     async def _tidy(self) -> None:
         """Save which logs were begun here, those found at the start, too.

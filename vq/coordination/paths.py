@@ -210,15 +210,44 @@ class BrokerNode(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerLoad(Value):
-    """``brokers/<group>/load/<node>``: written every few seconds, for placement and consoles."""
+    """``brokers/<group>/load/<node>``: how busy the process is; written again every few seconds.
+
+    Rates, ``busy``, ``queue_depth`` and ``flush_ms`` are averages over some ten seconds. Readers
+    tell by the version of the node whether the value is recent: ``time_ms`` is of another clock.
+
+    Attributes:
+        time_ms: When it was measured, by the broker's clock.
+        disk_bytes_free: Free bytes of the file system of the data directory.
+        disk_bytes_total: All its bytes; 0: not known.
+        stored_bytes: Bytes of all logs of this process.
+        messages_per_s: Messages that it appends.
+        bytes_per_s: Bytes of those.
+        busy: The share of time, in [0, 1], in which the busier of event loop and flusher was busy.
+        capacity_bytes_per_s: An estimate of the highest ``bytes_per_s``; 0: not known.
+        queue_depth: Requests that wait for their answer, mostly PUTs for a flush.
+        flush_ms: How long one flush takes; 0: there was none.
+        partitions: How many partitions it serves.
+    """
 
     _what = "broker load"
+    time_ms: int = 0
     disk_bytes_free: int = 0
     disk_bytes_total: int = 0
+    stored_bytes: int = 0
     messages_per_s: float = 0.0
     bytes_per_s: float = 0.0
+    busy: float = 0.0
+    capacity_bytes_per_s: float = 0.0
     queue_depth: int = 0
+    flush_ms: float = 0.0
     partitions: int = 0
+
+    @property
+    def disk_used_ratio(self) -> float | None:
+        """The share of the file system in use, in [0, 1]; None: not known."""
+        if self.disk_bytes_total <= 0:
+            return None
+        return min(1.0, max(0.0, 1 - self.disk_bytes_free / self.disk_bytes_total))
 
     @staticmethod
     def path(group: str, node: str) -> str:

@@ -180,13 +180,21 @@ class BrokerRegistration:
         await self._withdraw()
 
     async def publish_load(self, load: BrokerLoad) -> None:
-        """Write this process's load into an ephemeral node of its own."""
+        """Write this process's load into an ephemeral node of its own.
+
+        Only a registered process may call it: a node that belongs to another session is replaced.
+
+        Raises:
+            CoordinationError: It may or may not be written.
+        """
         path, data = BrokerLoad.path(self.group, self.node), load.encode()
-        try:
-            await self._coordinator.set(path, data)
-        except NoNode:
-            with contextlib.suppress(NodeExists):
-                await self._coordinator.create(path, data, ephemeral=True, parents=True)
+        with contextlib.suppress(NoNode):
+            stat = await self._coordinator.set(path, data)
+            if stat.ephemeral_owner == self._coordinator.session_id:
+                return
+            # A process that was here before left it; it ends with that process's session.
+            await self._coordinator.delete(path, version=stat.version)
+        await self._coordinator.create(path, data, ephemeral=True, parents=True)
 
     # Registering --------------------------------------------------------------------------------
     async def register(self, *, timeout_s: float = REGISTER_TIMEOUT_S) -> NodeInfo:

@@ -1,6 +1,7 @@
 """A node's life: start and its refusals, mastership, ZooKeeper away, disk, topics, stop."""
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import logging
@@ -14,7 +15,7 @@ from support.waiting import WAIT_S, until
 from vq.broker.epoch_file import read_epoch
 from vq.broker.partition_state import State
 from vq.broker.runner import Lane, ThreadRunner
-from vq.coordination.coordinator import SessionState
+from vq.coordination.coordinator import ConnectionLost, NoNode, SessionState
 from vq.coordination.paths import BrokerLoad, BrokerNode, GroupState, Partition, Topic
 from vq.coordination.registry import groups, read_state
 from vq.coordination.topics import (
@@ -267,6 +268,68 @@ async def test_a_node_that_lost_its_group_to_another_stops_acting(cluster):
     await until(lambda: node._lease.revoked)
     with pytest.raises(NotMaster, match="n2"):
         await client.put("t", 0, [message(b"x")])
+
+
+async def test_the_load_has_what_the_node_measures(cluster):
+    """Rates, flushes, bytes and disk, after one message."""
+    node = await cluster.start(load_interval_s=0.02)
+    await cluster.create_topic()
+    client = await Client.connect(cluster.network, node.address)
+    await client.put("t", 0, [message(b"x")])
+    async with cluster.admin() as admin:
+        load = await load_when(admin, lambda load: load.stored_bytes > 0)
+    assert load.messages_per_s > 0
+    assert load.bytes_per_s > 0
+    assert load.flush_ms > 0
+    assert load.partitions == 1
+    assert load.disk_bytes_total > 0
+
+
+async def test_the_load_is_written_anew_after_a_session_ended(cluster):
+    """It ended with the session; the same process writes it in the next one."""
+    node = await cluster.start(load_interval_s=0.02)
+    async with cluster.admin() as admin:
+        path = BrokerLoad.path("b1", "n1")
+        await load_when(admin, lambda load: True)
+        created = (await admin.get(path)).stat.czxid
+        cluster.ensemble.expire(cluster.coordinators["b1"])
+        await until(lambda: node._registration.incarnation is None)
+        assert await admin.exists(path) is None
+        await load_when(admin, lambda load: True)
+        assert (await admin.get(path)).stat.czxid > created
+
+
+async def test_a_load_that_cannot_be_written_is_logged_once_and_harms_nothing(cluster, caplog):
+    """The broker serves, and looks whether it still leads its group."""
+    caplog.set_level("INFO")
+    node = await cluster.start(load_interval_s=0.01)
+    await cluster.create_topic()
+    client = await Client.connect(cluster.network, node.address)
+    tries = 0
+
+    async def fail(load):
+        nonlocal tries
+        tries += 1
+        node._registration._incarnation += 1  # as a new one: it must be written
+        raise ConnectionLost("the connection ended before the answer")
+
+    node._registration.publish_load = fail
+    node._registration._incarnation += 1
+    await until(lambda: tries > 3)
+    await client.put("t", 0, [message(b"x")])
+    assert caplog.text.count("load cannot be published") == 1
+
+
+async def load_when(admin, is_it):
+    """Wait for a published load."""
+    path = BrokerLoad.path("b1", "n1")
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            with contextlib.suppress(NoNode):
+                load = BrokerLoad.decode(path, (await admin.get(path)).data)
+                if is_it(load):
+                    return load
+            await asyncio.sleep(0.001)
 
 
 async def test_topics_made_while_zookeeper_was_cut_off_are_found_later(cluster):

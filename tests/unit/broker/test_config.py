@@ -21,6 +21,7 @@ DATA = Path("/data")
         ({"disk_resume": 0.95}, "0.95"),
         ({"block_bytes": 1_000}, "1000"),
         ({"stop_timeout_s": 0}, "stop_timeout_s"),
+        ({"load_interval_s": 11.0}, "11.0 is above 10.0"),
     ],
 )
 def test_a_wrong_setting_is_named_with_its_value(settings, text):

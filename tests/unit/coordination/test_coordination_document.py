@@ -21,6 +21,7 @@ from vq.coordination.coordinator import Check, Create, Delete, Operation, Set
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.paths import (
     Assignment,
+    BrokerLoad,
     CommittedOffset,
     ConsumerGroup,
     Member,
@@ -44,6 +45,7 @@ VALUES: dict[str, type[Value]] = {
     "slots": SlotCounter,
     "slots/N": Slot,
     "slot_marks/N": SlotMark,
+    "brokers/b1/load/n1": BrokerLoad,
 }
 EXAMPLE = re.compile(r"^(?:set +|create +)?([a-z_]+(?:/\S+)?) +(\{.*\})", re.MULTILINE)
 NOW_MS = 1_763_800_000_000
@@ -323,3 +325,27 @@ async def test_of_another_session_an_owner_is_waited_for(ensemble: MemoryEnsembl
         await claimed(first)
         with pytest.raises(claims.StillOwned):
             await claims.claim(second, "billing", "m1", WHERE)
+
+
+def test_the_load_of_a_broker_has_every_field() -> None:
+    """The table has the fields of the example; its capacity follows from two of them."""
+    [line] = block("load")
+    path, _, data = line.partition(" ")
+    load = BrokerLoad.decode(path, data.encode())
+    assert path == BrokerLoad.path("b1", "n1")
+    assert load.busy == load.bytes_per_s / load.capacity_bytes_per_s
+    table = DOCUMENT.partition("<!-- end of load -->")[2].partition("\n\n- ")[0]
+    named = re.findall(r"`([a-z_]+)`", "".join(re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)))
+    assert named == [name for name in json.loads(data) if name != "v"]
+
+
+def test_the_times_of_a_load_are_those_of_the_code() -> None:
+    """Every number of the rules below the table has its home in ``limits``."""
+    rules = DOCUMENT.partition("<!-- end of load -->")[2].partition("\n## ")[0]
+    for text in (
+        f"({limits.LOAD_INTERVAL_S_DEFAULT:g} s, with {limits.LOAD_JITTER:.0%} jitter)",
+        f"any load after {limits.LOAD_IDLE_INTERVAL_S:g} s",
+        f"every {limits.LOAD_READ_INTERVAL_S:g} s with",
+        f"for\n  {limits.LOAD_STALE_S:g} s of your own clock",
+    ):
+        assert text.replace("%", " %") in rules

@@ -62,9 +62,10 @@ GOLDEN: list[tuple[Value, str]] = [
         '"nonce": "x", "directory": "d"}',
     ),
     (
-        BrokerLoad(disk_bytes_free=1, disk_bytes_total=2, messages_per_s=0.5, queue_depth=3),
-        '{"v": 1, "disk_bytes_free": 1, "disk_bytes_total": 2, "messages_per_s": 0.5, '
-        '"bytes_per_s": 0.0, "queue_depth": 3, "partitions": 0}',
+        BrokerLoad(time_ms=9, disk_bytes_free=1, disk_bytes_total=2, busy=0.5, queue_depth=3),
+        '{"v": 1, "time_ms": 9, "disk_bytes_free": 1, "disk_bytes_total": 2, "stored_bytes": 0, '
+        '"messages_per_s": 0.0, "bytes_per_s": 0.0, "busy": 0.5, "capacity_bytes_per_s": 0.0, '
+        '"queue_depth": 3, "flush_ms": 0.0, "partitions": 0}',
     ),
     (
         Topic(id="ab", settings=TopicSettings(partitions=2, flush=FlushMode.ASYNC, pool="p")),
@@ -162,6 +163,13 @@ def test_impossible_placements_are_refused(data: bytes) -> None:
     """A partition is not served from nonsense."""
     with pytest.raises(CoordinationError, match="partition"):
         Partition.decode("topics/t/partitions/0", data)
+
+
+def test_the_share_of_a_disk_is_unknown_without_its_size() -> None:
+    """Unknown is None, not 0."""
+    assert BrokerLoad(disk_bytes_free=3).disk_used_ratio is None
+    assert BrokerLoad(disk_bytes_free=1, disk_bytes_total=4).disk_used_ratio == 0.75
+    assert BrokerLoad(disk_bytes_free=5, disk_bytes_total=4).disk_used_ratio == 0
 
 
 def test_the_paths_are_those_of_the_tree() -> None:

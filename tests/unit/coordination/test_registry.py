@@ -205,6 +205,16 @@ async def test_load_is_published_and_ends_with_the_session(client, other) -> Non
     assert await other.exists(path) is None
 
 
+async def test_the_load_that_an_earlier_process_left_is_replaced(client, other) -> None:
+    """It would end with the session of that process, and the load would be missing."""
+    one, path = broker(client), BrokerLoad.path("b1", "n1")
+    await one.start()
+    await other.create(path, BrokerLoad().encode(), ephemeral=True, parents=True)
+    await one.registration.publish_load(BrokerLoad(queue_depth=2))
+    await other.close()
+    assert BrokerLoad.decode(path, (await client.get(path)).data).queue_depth == 2
+
+
 async def test_the_pool_can_be_set_and_draining_is_kept(client) -> None:
     """What an operator said of the group is not overwritten by a start."""
     path = BrokerGroup.path("b1")
