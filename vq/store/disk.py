@@ -28,6 +28,7 @@ Buffer = bytes | bytearray | memoryview
 #: Only the broker's user and its group (backup, metrics) may read messages.
 FILE_MODE: Final = 0o640
 DIRECTORY_MODE: Final = 0o750
+_datasync: Final = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 
 
 class File(Protocol):
@@ -327,7 +328,7 @@ class RealFile:
 
     def datasync(self) -> None:
         """See ``File.datasync``."""
-        getattr(os, "fdatasync", os.fsync)(self._fd)
+        _datasync(self._fd)
 
     def forget_cache(self) -> None:
         """See ``File.forget_cache``."""
