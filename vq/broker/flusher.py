@@ -10,6 +10,7 @@ number of messages behind one fdatasync grows by itself as the disk gets slower 
 
 import asyncio
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -96,15 +97,32 @@ class FlushRunner:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._policies: dict[FileSystem, FlushPolicy] = {}
+        self._policies: defaultdict[FileSystem, FlushPolicy] = defaultdict(FlushPolicy)
 
     def run(self, tickets: Sequence[SyncTicket]) -> Outcome:
         """Return, for each ticket, None when it is durable, otherwise what went wrong."""
+        if len(tickets) == 1:
+            return [self._run_one(tickets[0])]
         first = tickets[0].file_system
         for ticket in tickets:
             if ticket.file_system is not first:
                 return _save_beginnings(tickets, self._run_apart(tickets))
         return _save_beginnings(tickets, self._run_group(first, tickets))
+
+    def _run_one(self, ticket: SyncTicket) -> BaseException | None:
+        """Run the only ticket of a flush; return what went wrong. It is synced by itself."""
+        file_system = ticket.file_system
+        begin = self._clock.monotonic()
+        try:
+            ticket.run()
+        except Exception as error:  # noqa: BLE001  as in ``_run``
+            if file_system is not None:
+                _journal_error(file_system)
+            return error
+        if file_system is not None:
+            seconds = self._clock.monotonic() - begin
+            self._policies[file_system].record(whole=False, count=1, seconds=seconds)
+        return None if ticket.beginning is None else _save(ticket.beginning.logs)
 
     def _run_apart(self, tickets: Sequence[SyncTicket]) -> Outcome:
         """Run tickets of several file systems."""
@@ -122,9 +140,7 @@ class FlushRunner:
         """Run tickets whose files are all on one file system."""
         if file_system is None:
             return [_run(ticket, None) for ticket in tickets]
-        policy = self._policies.get(file_system)
-        if policy is None:
-            policy = self._policies[file_system] = FlushPolicy()
+        policy = self._policies[file_system]
         count = len(tickets)
         begin = self._clock.monotonic()
         whole = policy.choose_whole(count) and _sync(file_system, tickets, policy)

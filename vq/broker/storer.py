@@ -122,7 +122,8 @@ class Storer:
                 _fail(channel, found)
             else:
                 done.append(channel)
-        self.kick()
+        if self._dirty:
+            self.kick()
         for channel in done:
             try:
                 channel.acknowledge_flushed()

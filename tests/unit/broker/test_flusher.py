@@ -63,6 +63,18 @@ class FakeFileSystem:
             raise self.journal_error
 
 
+class SavedLogs(BegunLogs):
+    """A record of begun logs that counts how often it is saved."""
+
+    error: Exception | None = None
+    saves = 0
+
+    def save(self) -> None:
+        self.saves += 1
+        if self.error is not None:
+            raise self.error
+
+
 def tickets_on(file_system: FileSystem | None, count: int) -> list[FakeTicket]:
     return [FakeTicket(file_system=file_system) for _ in range(count)]
 
@@ -98,6 +110,50 @@ def test_an_error_of_one_log_does_not_touch_the_others():
     error = OSError(5, "disk")
     tickets = [FakeTicket(), FakeTicket(error), FakeTicket()]
     assert FlushRunner(ManualClock()).run(tickets) == [None, error, None]
+
+
+def test_the_only_log_of_a_flush_is_synced_by_itself_and_what_that_takes_is_learned():
+    """A slow disk makes syncing the whole worth it, and a fast one does not."""
+    clock = ManualClock()
+
+    class SlowTicket(FakeTicket):
+        def run(self, *, synced: FileSystem | None = None) -> None:
+            super().run(synced=synced)
+            clock.advance(self.seconds)
+
+    for seconds, syncs in ((0.01, 1), (0.000_001, 0)):
+        file_system = FakeFileSystem()
+        runner = FlushRunner(clock)
+        for _ in range(60):
+            ticket = SlowTicket(file_system=file_system)
+            ticket.seconds = seconds
+            assert runner.run([ticket]) == [None]
+            assert ticket.runs == [None]
+        assert file_system.syncs == 0
+        runner.run(tickets_on(file_system, 2))
+        assert file_system.syncs == syncs
+
+
+@pytest.mark.parametrize("file_system", [None, FakeFileSystem()])
+def test_the_only_log_of_a_flush_fails_alone(file_system: FakeFileSystem | None):
+    """The journal is checked then: it may be damaged for the logs to come."""
+    error = OSError(5, "disk")
+    (ticket,) = tickets_on(file_system, 1)
+    ticket.error = error
+    assert FlushRunner(ManualClock()).run([ticket]) == [error]
+    assert file_system is None or file_system.checks == 1
+
+
+def test_the_only_log_of_a_flush_is_new():
+    """The record of begun logs is saved before the flush counts, and its error is the log's."""
+    begun = SavedLogs(DIRECTORY, memory_disk())
+    outcomes = []
+    for begun.error in (None, OSError(5, "disk")):
+        (ticket,) = tickets_on(None, 1)
+        ticket.beginning = Beginning(begun, BegunLog("id", "0", 0))
+        outcomes += FlushRunner(ManualClock()).run([ticket])
+    assert outcomes == [None, begun.error]
+    assert begun.saves == 2
 
 
 def test_without_a_file_system_that_can_be_synced_every_log_is_flushed_by_itself():
