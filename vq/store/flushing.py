@@ -7,6 +7,7 @@ appended, rolled and dropped is decided in ``log``.
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from vq.errors import InvalidState
 from vq.store.begun import Beginning
@@ -14,12 +15,14 @@ from vq.store.block import Block, BlockCache
 from vq.store.blocks import Blocks
 from vq.store.checkpoint import Checkpoint
 from vq.store.disk import Disk
-from vq.store.log_config import LogConfig
+from vq.store.log_config import LogConfig, LogState
 from vq.store.log_status import LogStatus
 from vq.store.recovery import Recovered
 from vq.store.ticket import SyncTicket
 
 __all__ = ["Flushing"]
+
+_OK: Final = LogState.OK  # looked up for each flush
 
 
 class Flushing:
@@ -125,7 +128,7 @@ class Flushing:
         status = self._status
         if self._ticket is not None or not (self._dirty or self.checkpoint_wanted):
             return None
-        if not status.can_flush:
+        if status.state is not _OK and not status.can_flush:
             return None
         ticket = SyncTicket(
             directory=status.directory,
@@ -166,7 +169,8 @@ class Flushing:
         if ticket is not self._ticket:
             raise InvalidState("this ticket is not the one in flight")
         self._ticket = None
-        if not self._status.can_flush:
+        status = self._status
+        if status.state is not _OK and not status.can_flush:
             return
         self.synced_offset = ticket.offset
         self.messages_synced = ticket.messages
@@ -174,8 +178,8 @@ class Flushing:
             block.synced_length = length
             block.synced_allocated = allocated
             if block.length == length:
+                self._dirty.remove(block)
                 block.cache.unpin(block)
-        self._dirty = [block for block in self._dirty if block.dirty]
         if ticket.checkpoint_written:
             for block, _ in ticket.indexes:
                 block.index_saved = block is not self._blocks.active

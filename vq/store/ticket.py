@@ -4,6 +4,7 @@ The log fills a ticket on the event loop (``Log.begin_sync``), any thread runs i
 it back on the event loop (``Log.finish_sync``). A ticket never looks at the log.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -54,11 +55,11 @@ class SyncTicket:
     files: list[File] = field(default_factory=list)
     file_system: FileSystem | None = None
     blocks: list[tuple[Block, int, int]] = field(default_factory=list)
-    directories: list[Path] = field(default_factory=list)
-    indexes: list[tuple[Block, bytes]] = field(default_factory=list)
+    directories: Sequence[Path] = ()
+    indexes: Sequence[tuple[Block, bytes]] = ()
     first_checkpoint: Path | None = None
     checkpoint: Checkpoint | None = None
-    doomed: list[Path] = field(default_factory=list)
+    doomed: Sequence[Path] = ()
     log_is_empty: bool = False
     beginning: Beginning | None = None
     checkpoint_written: bool = False
