@@ -15,7 +15,7 @@ The high watermark (HW) is where readers stop: with flush ``sync`` the end of wh
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from vq.broker.batch_check import check_batch
 from vq.broker.context import Context, Role
@@ -49,6 +49,10 @@ from vq.store.log import Log, LogState
 from vq.store.ticket import SyncTicket
 
 logger = get_logger(__name__)
+
+# Looked up for each batch.
+_SYNC: Final = FlushMode.SYNC
+_FAILED: Final = LogState.FAILED
 
 
 class Acknowledgement(NamedTuple):
@@ -97,6 +101,7 @@ class Channel:
         placement, placement_version: As last read from ZooKeeper.
         span: The part of the placement that this group holds; the last one when there are several.
         state: See ``partition_state``. Nobody else writes it.
+        rules: What the state allows. Invariant: ``RULES[state]``.
         cause: The error that ended the partition; None while its state is not one of these ends.
         log: None until something is to be read from or written to disk.
         older: Earlier ranges, in rising order, with a gap before the next one.
@@ -122,6 +127,7 @@ class Channel:
         "placement",
         "placement_version",
         "role",
+        "rules",
         "settings",
         "span",
         "start_offset",
@@ -150,6 +156,7 @@ class Channel:
         self.span = local_span(placement, context.group)
         self.start_offset = self.high_watermark = self.span.start if self.span else 0
         self.state = State.OPENING
+        self.rules: Rules = RULES[State.OPENING]
         self.cause: BaseException | None = None
         self.acks: deque[Acknowledgement] = deque()
         self.parked: dict[Woken, None] = {}
@@ -164,19 +171,14 @@ class Channel:
 
     # State --------------------------------------------------------------------------------------
     @property
-    def rules(self) -> Rules:
-        """What the state allows."""
-        return RULES[self.state]
-
-    @property
     def sync(self) -> bool:
         """Whether a PUT is acknowledged when it is durable, and not before."""
-        return self.settings.flush is FlushMode.SYNC
+        return self.settings.flush is _SYNC
 
     @property
     def takes_puts(self) -> bool:
         """Whether a PUT may succeed now."""
-        return RULES[self.state].refusal is None
+        return self.rules.refusal is None
 
     @property
     def told(self) -> tuple[str, str]:
@@ -207,6 +209,7 @@ class Channel:
 
     def _step(self, event: Event) -> None:
         self.state = next_state(self.state, event)
+        self.rules = RULES[self.state]
 
     def begin_move(self) -> None:
         """Take no appends: a move is to count on the end of the log."""
@@ -305,7 +308,7 @@ class Channel:
     def look_at_log(self) -> bool:
         """Take over a failure that was found outside of flushes; return whether there was one."""
         log = self.log
-        if log is None or log.state is not LogState.FAILED:
+        if log is None or log.status.state is not _FAILED:
             return False
         self.fail(StorageFailed(log.reason))
         return True
@@ -380,25 +383,27 @@ class Channel:
         self, session: Session, request_id: RequestId, header: wire.PutRequest, body: bytes
     ) -> None:
         """Append a batch and have it acknowledged once it may be; open the log before."""
-        context = self.context
+        context, settings = self.context, self.settings
         log = self.log
         try:
-            if not self.takes_puts or header.epoch > self.role.epoch or log is None:
+            if self.rules.refusal is not None or header.epoch > self.role.epoch or log is None:
                 raise self.why_refused(header.epoch)
-            count = header.record_count
+            count, crc = header.record_count, header.crc
             check_batch(
                 body,
                 record_count=count,
-                crc=header.crc,
-                max_message_bytes=self.settings.max_message_bytes,
+                crc=crc,
+                max_message_bytes=settings.max_message_bytes,
             )
             stamp = None
-            if header.producer_id:
-                if header.producer_epoch > PRODUCER_EPOCH_MAX:
+            producer_id = header.producer_id
+            if producer_id:
+                producer_epoch = header.producer_epoch
+                if producer_epoch > PRODUCER_EPOCH_MAX:
                     raise InvalidRequest(
-                        f"producer epoch {header.producer_epoch} is above {PRODUCER_EPOCH_MAX}"
+                        f"producer epoch {producer_epoch} is above {PRODUCER_EPOCH_MAX}"
                     )
-                stamp = ProducerStamp(header.producer_id, header.producer_epoch, header.sequence)
+                stamp = ProducerStamp(producer_id, producer_epoch, header.sequence)
                 first = log.producers.check(stamp, resend=header.resend)
                 if first is not None:
                     self._acknowledge_again(session, request_id, first)
@@ -406,7 +411,7 @@ class Channel:
             start = log.append(
                 body,
                 record_count=count,
-                records_crc=header.crc,
+                records_crc=crc,
                 epoch=self.role.epoch,
                 stamp=stamp,
                 transaction_id=header.transaction_id,
@@ -416,23 +421,21 @@ class Channel:
             if log is not None and log.state is LogState.FAILED:
                 self.fail(error)
             return
+        size, end = len(body), log.status.end_offset
         counters = context.counters
         counters.batches_in += 1
         counters.messages_in += count
-        counters.bytes_in += len(body)
-        if self.sync:
-            size = len(body)
+        counters.bytes_in += size
+        if settings.flush is _SYNC:
             session.count_put_bytes(size)
             self.acks.append(
-                Acknowledgement(
-                    log.end_offset, session, request_id, start + CONTROL_BYTES, size, False
-                )
+                Acknowledgement(end, session, request_id, start + CONTROL_BYTES, size, False)
             )
             context.storer.mark(self)
         else:
-            self._flush_due.appended(count, self.settings)
+            self._flush_due.appended(count, settings)
             self._acknowledge(session, request_id, start + CONTROL_BYTES, duplicate=False)
-            self._move_high_watermark(log.end_offset)
+            self._move_high_watermark(end)
 
     def why_refused(self, epoch: int = 0) -> VqError:
         """Return the error for a PUT, of a client that knows ``epoch``, that is not taken."""
@@ -514,7 +517,7 @@ class Channel:
         """See ``storer.Flushable``."""
         self.flushing = False
         log = self.log
-        if log is not None and log.state is not LogState.FAILED:
+        if log is not None and log.status.state is not _FAILED:
             log.finish_sync(ticket)
 
     def flush_failed(self, error: BaseException) -> None:
@@ -528,7 +531,7 @@ class Channel:
         log = self.log
         if log is None:
             return
-        synced = log.synced_offset
+        synced = log.flushing.synced_offset
         acks = self.acks
         while acks and acks[0].target <= synced:
             _, session, request_id, offset, size, duplicate = acks.popleft()
@@ -538,7 +541,8 @@ class Channel:
             except Exception:
                 logger.exception("acknowledging failed", partition=self)
         self._move_high_watermark(synced)
-        self._tell_settled()
+        if self._when_settled:
+            self._tell_settled()
 
     @property
     def settled(self) -> bool:

@@ -72,6 +72,7 @@ class Dispatcher:
         self._verifies = verifies
         self._channels = directory.channels
         self._context = context
+        self._role = context.role
         self._status = status
         self._lines: dict[tuple[Session, TopicPartition], deque[_WaitingPut]] = {}
         self.put_refusal: VqError | None = None
@@ -97,9 +98,8 @@ class Dispatcher:
             line.append(_WaitingPut(_Parked(session, body), request_id, header))
             return
         channel = self._channels.get(key)
-        refusal = self._refusal()
-        if refusal is not None:
-            self._refuse(session, request_id, refusal)
+        if self.put_refusal is not None or not self._role.holds():
+            self._refuse(session, request_id, self._refusal())
         elif _is_ready(channel, header):
             channel.put(session, request_id, header, body)
         else:
@@ -116,10 +116,10 @@ class Dispatcher:
         body: bytes,
     ) -> None:
         """Hand a PUT to its channel, unless the node takes none."""
-        refusal = self._refusal()
-        if refusal is not None or channel is None:
-            busy = Busy(f"{header.topic} is being looked up")
-            self._refuse(session, request_id, refusal or busy)
+        if self.put_refusal is not None or not self._role.holds():
+            self._refuse(session, request_id, self._refusal())
+        elif channel is None:
+            self._refuse(session, request_id, Busy(f"{header.topic} is being looked up"))
         else:
             channel.put(session, request_id, header, body)
 
@@ -127,10 +127,8 @@ class Dispatcher:
         self._context.counters.refused += 1
         session.refuse(request_id, error)
 
-    def _refusal(self) -> VqError | None:
-        """The error with which this node refuses PUTs now, or None."""
-        if self.put_refusal is None and self._context.role.holds():
-            return None
+    def _refusal(self) -> VqError:
+        """Return the error with which this node refuses PUTs when it takes none."""
         return self.put_refusal or _lease_ended(self._context)
 
     # PUTs of one connection to one partition are carried out in the order they were sent, so a PUT
