@@ -101,7 +101,6 @@ class Channel:
         placement, placement_version: As last read from ZooKeeper.
         span: The part of the placement that this group holds; the last one when there are several.
         state: See ``partition_state``. Nobody else writes it.
-        rules: What the state allows. Invariant: ``RULES[state]``.
         cause: The error that ended the partition; None while its state is not one of these ends.
         log: None until something is to be read from or written to disk.
         older: Earlier ranges, in rising order, with a gap before the next one.
@@ -127,7 +126,6 @@ class Channel:
         "placement",
         "placement_version",
         "role",
-        "rules",
         "settings",
         "span",
         "start_offset",
@@ -156,7 +154,6 @@ class Channel:
         self.span = local_span(placement, context.group)
         self.start_offset = self.high_watermark = self.span.start if self.span else 0
         self.state = State.OPENING
-        self.rules: Rules = RULES[State.OPENING]
         self.cause: BaseException | None = None
         self.acks: deque[Acknowledgement] = deque()
         self.parked: dict[Woken, None] = {}
@@ -171,6 +168,11 @@ class Channel:
 
     # State --------------------------------------------------------------------------------------
     @property
+    def rules(self) -> Rules:
+        """What the state allows."""
+        return RULES[self.state]
+
+    @property
     def sync(self) -> bool:
         """Whether a PUT is acknowledged when it is durable, and not before."""
         return self.settings.flush is _SYNC
@@ -178,7 +180,7 @@ class Channel:
     @property
     def takes_puts(self) -> bool:
         """Whether a PUT may succeed now."""
-        return self.rules.refusal is None
+        return RULES[self.state].refusal is None
 
     @property
     def told(self) -> tuple[str, str]:
@@ -209,7 +211,6 @@ class Channel:
 
     def _step(self, event: Event) -> None:
         self.state = next_state(self.state, event)
-        self.rules = RULES[self.state]
 
     def begin_move(self) -> None:
         """Take no appends: a move is to count on the end of the log."""
@@ -386,7 +387,11 @@ class Channel:
         context, settings = self.context, self.settings
         log = self.log
         try:
-            if self.rules.refusal is not None or header.epoch > self.role.epoch or log is None:
+            if (
+                RULES[self.state].refusal is not None
+                or header.epoch > self.role.epoch
+                or log is None
+            ):
                 raise self.why_refused(header.epoch)
             count, crc = header.record_count, header.crc
             check_batch(

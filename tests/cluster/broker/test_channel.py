@@ -11,7 +11,6 @@ from support.broker import message
 from support.waiting import WAIT_S, until
 
 from vq.broker.channel import Channel
-from vq.broker.partition_state import RULES, TRANSITIONS
 from vq.coordination.topics import change_settings, describe_topic
 from vq.errors import (
     BadChecksum,
@@ -399,17 +398,6 @@ async def test_a_connection_that_cannot_be_answered_stops_no_other(served, metho
     assert not doomed.done()
     monkeypatch.undo()
     await served.client.put("t", 0, [message(b"y")])
-
-
-async def test_the_rules_are_those_of_the_state_after_every_step(served):
-    """They are looked up once a step, not once a PUT."""
-    await served.client.put("t", 0, [message(b"x")])
-    channel = channel_of(served, 0)
-    for state, row in TRANSITIONS.items():
-        for event, following in row.items():
-            channel.state = state
-            channel._step(event)
-            assert (channel.state, channel.rules) == (following, RULES[following])
 
 
 async def test_a_failed_partition_leaves_the_others_alone(served):
