@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from vq.backoff import Backoff
+from vq.client.broker_loads import BrokerLoads
 from vq.client.config import MessageFactoryConfig
 from vq.client.departures import Departures
 from vq.client.future import report
@@ -71,6 +72,7 @@ class ClusterClient:
         self.fetch_numbers = itertools.count(1)  # of the fetch sessions of its consumers
         self.network = network
         self.departures = Departures(coordinator, rng)
+        self.loads = BrokerLoads(coordinator, clock)
         self._watcher = RouteWatcher(coordinator)
         self._slot = SlotLease(
             coordinator,

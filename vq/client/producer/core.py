@@ -13,6 +13,7 @@ from vq.client.cluster import ClusterClient
 from vq.client.config import ProducerConfig
 from vq.client.future import SendFuture
 from vq.client.producer.blocking_sender import BlockingConnections, BlockingSender
+from vq.client.producer.load_follower import LoadFollower
 from vq.client.producer.partition_queue import PartitionQueue
 from vq.client.producer.partitioner import DEFAULT, Keys, own_choice, strategy_of
 from vq.client.producer.sender import Sender
@@ -64,6 +65,10 @@ class ProducerCore:
             take_ids=cluster.take_ids,
             apply_answer=self._sender.apply_answer,
         )
+        sense = self._strategy.sense if self._choose is None else None
+        self._follower = (
+            LoadFollower(cluster, sense, self._accumulator.topics.values) if sense else None
+        )
         self._closing: asyncio.Task[None] | None = None
         self._remove_listener = cluster.on_change(self._routes_changed)
 
@@ -103,6 +108,8 @@ class ProducerCore:
             )
             self._follow(queues)
             self._accumulator.open(queues)
+            if self._follower is not None:
+                self._follower.look_soon()
 
     def _make_queue(self, partition: TopicPartition) -> PartitionQueue:
         return PartitionQueue(partition, self._new_producer_id, self.config, self._sender.on_ended)
@@ -208,6 +215,8 @@ class ProducerCore:
             self._sender.drop_topic(queues, NotSent(why))
         self._connections.close()
         self._sender.abandon()
+        if self._follower is not None:
+            self._follower.stop()
         self._sender.wake_waiters()
 
     async def flush(self) -> None:
@@ -231,6 +240,9 @@ class ProducerCore:
 
     async def _finish(self) -> None:
         await self.flush()
+        if self._follower is not None:
+            self._follower.stop()
+            await self._follower.wait_stopped()
         self._remove_listener()
         self._connections.close()
         self._sender.close()

@@ -1,0 +1,45 @@
+"""What the load of a partition is made of, and when nothing is known."""
+
+import math
+
+import pytest
+
+from vq.client.producer.load_follower import INTERVAL_S, load_of
+from vq.client.producer.load_weights import PartitionLoad
+from vq.client.producer.partitioner import Sense
+from vq.coordination.paths import BrokerLoad
+
+
+def test_every_sense_has_an_interval():
+    assert set(INTERVAL_S) == set(Sense)
+
+
+def test_the_load_of_a_partition_is_that_of_its_broker():
+    load = BrokerLoad(
+        disk_bytes_free=1,
+        disk_bytes_total=4,
+        bytes_per_s=5.0,
+        capacity_bytes_per_s=9.0,
+        busy=0.5,
+        queue_depth=3,
+        flush_ms=0.2,
+    )
+    assert load_of("b1", load, 7) == PartitionLoad(
+        broker="b1",
+        known=True,
+        stored_bytes=7,
+        disk_used_ratio=0.75,
+        bytes_per_s=5.0,
+        capacity_bytes_per_s=9.0,
+        busy=0.5,
+        queue_depth=3,
+        flush_ms=0.2,
+    )
+
+
+@pytest.mark.parametrize(
+    "load", [None, BrokerLoad(busy=-1.0), BrokerLoad(bytes_per_s=math.inf)], ids=str
+)
+def test_a_load_that_cannot_be_is_unknown(load):
+    """Whoever writes nonsense into ZooKeeper does not stop producers."""
+    assert load_of("b1", load, 7) == PartitionLoad(broker="b1", stored_bytes=7)
