@@ -17,7 +17,8 @@ from support.wire_samples import CORRELATION_ID, SAMPLES
 
 from vq import limits
 from vq.errors import ProtocolError, Refused, VqError
-from vq.remoting import hessian, messages
+from vq.hessian import plain as hessian
+from vq.remoting import messages
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import (
     ClientConnection,

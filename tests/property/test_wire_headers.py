@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vq.errors import ProtocolError
-from vq.remoting import hessian, hessian_messages, messages
+from vq.hessian import plain as hessian
+from vq.hessian.plain import Long, Value
+from vq.remoting import hessian_messages, messages
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import FLAG_HESSIAN, Command
-from vq.remoting.hessian import Long, Value
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 scalars = st.one_of(

@@ -13,8 +13,8 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from vq.errors import ProtocolError
-from vq.remoting import hessian
-from vq.remoting.hessian import Long, Value
+from vq.hessian import plain as hessian
+from vq.hessian.plain import Long, Value
 
 _M = TypeVar("_M", bound=Message)
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from google.protobuf.message import Message
 from support.wire_samples import CORRELATION_ID, ERROR, RESEND, SAMPLES
 
-from vq.remoting import hessian, hessian_messages, messages
+from vq.hessian import plain as hessian
+from vq.remoting import hessian_messages, messages
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import FLAG_HESSIAN, MAGIC_VERSION, PREFIX_BYTES, Command
 

@@ -3,9 +3,10 @@
 import pytest
 
 from vq.errors import ProtocolError
-from vq.remoting import hessian, hessian_messages
+from vq.hessian import plain as hessian
+from vq.hessian.plain import Value
+from vq.remoting import hessian_messages
 from vq.remoting import wire_pb2 as wire
-from vq.remoting.hessian import Value
 
 
 def put(**fields: Value) -> wire.PutRequest:

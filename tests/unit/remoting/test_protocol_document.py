@@ -12,8 +12,8 @@ from vq import limits
 from vq.broker.reading import FILTER_SCAN_BYTES
 from vq.coordination import paths
 from vq.errors import STATUSES, OutcomeUnknown, VqError
+from vq.hessian import plain as hessian
 from vq.model import Message, PartitionState, TopicSettings
-from vq.remoting import hessian
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import Closing, ServerConnection, ServerIdentity
 from vq.remoting.format import PREFIX, Command

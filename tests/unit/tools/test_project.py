@@ -58,7 +58,7 @@ NAMED_FOR_NO_MODULE = {
     "client/test_cluster_address.py",  # one question of many to vq/client/cluster.py
     "coordination/test_coordination_document.py",  # docs/coordination.md
     "remoting/test_golden.py",  # the frames of testdata/wire
-    "remoting/test_hessian_peer.py",  # another package reads what we write
+    "hessian/test_peer.py",  # another package reads what we write
     "remoting/test_protocol_document.py",  # docs/protocol.md
     "test_factory.py",  # the front door of vq/blocking.py
     "test_public_names.py",  # vq/__init__.py

@@ -10,8 +10,8 @@ import pytest
 
 from vq import limits
 from vq.errors import InvalidArgument, ProtocolError
-from vq.remoting import hessian
-from vq.remoting.hessian import DEPTH_MAX, Long, Value
+from vq.hessian import plain as hessian
+from vq.hessian.plain import DEPTH_MAX, Long, Value
 
 TESTDATA = Path(__file__).parents[2] / "testdata" / "hessian"
 CASES: dict[str, dict[str, Any]] = json.loads((TESTDATA / "cases.json").read_text("utf-8"))

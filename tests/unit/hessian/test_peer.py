@@ -2,13 +2,13 @@
 
 python-hessian only writes Hessian 1, so the comparison goes one way: it must read from our encoding
 what we put in. Where it is known to be wrong (strings over 1 024 characters, surrogate pairs) our
-codec is held against the encoders of npm and Caucho instead, in ``test_hessian.py``.
+codec is held against the encoders of npm and Caucho instead, in ``test_plain.py``.
 """
 
 import pytest
 from pyhessian.parser import Parser
 
-from vq.remoting.hessian import encode
+from vq.hessian.plain import encode
 
 VALUES = [
     None,
