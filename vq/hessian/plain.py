@@ -27,7 +27,7 @@ Specification: http://hessian.caucho.com/doc/hessian-serialization.html
 import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 from vq import limits
 from vq.errors import InvalidArgument, ProtocolError
@@ -46,6 +46,8 @@ _INT_MIN: Final = -(2**31)
 _INT_MAX: Final = 2**31 - 1
 _LONG_MIN: Final = -(2**63)
 _LONG_MAX: Final = 2**63 - 1
+#: An integer with more bits is shown in hexadecimal: Python refuses many decimal digits.
+_SHOWN_BITS: Final = 128
 #: UTF-16 units in a chunk of a long string, as in Caucho's library.
 _STRING_CHUNK: Final = 0x8000
 _BINARY_CHUNK: Final = 0xFFFF
@@ -85,22 +87,11 @@ def encode(value: Value) -> bytes:
 
 
 def _encode(value: Value, out: bytearray, depth: int) -> None:
-    if value is None:
-        out.append(0x4E)
-    elif isinstance(value, bool):
-        out.append(0x54 if value else 0x46)
-    elif isinstance(value, int):
-        _encode_integer(value, out)
-    elif isinstance(value, float):
-        out.append(0x44)
-        out += _F64.pack(value)
-    elif isinstance(value, str):
-        _encode_string(value, out)
-    elif isinstance(value, bytes):
-        _encode_binary(value, out)
-    elif depth >= DEPTH_MAX:
+    if encode_scalar(value, out):
+        return
+    if depth >= DEPTH_MAX:
         raise InvalidArgument(f"value is nested deeper than {DEPTH_MAX}")
-    elif isinstance(value, Mapping):
+    if isinstance(value, Mapping):
         _encode_map(value, out, depth)
     elif isinstance(value, list | tuple):
         _encode_list(value, out, depth)
@@ -108,7 +99,36 @@ def _encode(value: Value, out: bytearray, depth: int) -> None:
         raise InvalidArgument(f"Hessian headers hold no {type(value).__name__}")
 
 
-def _encode_integer(value: int, out: bytearray) -> None:
+def encode_scalar(value: object, out: bytearray) -> bool:
+    """Append ``value`` to ``out`` if it is None, a boolean, number, string or bytes.
+
+    Returns:
+        Whether it is; otherwise ``out`` is as it was.
+
+    Raises:
+        InvalidArgument: An integer has more than 64 bits.
+        UnicodeError: A string holds a lone surrogate.
+    """
+    if value is None:
+        out.append(0x4E)
+    elif isinstance(value, bool):
+        out.append(0x54 if value else 0x46)
+    elif isinstance(value, int):
+        encode_integer(value, out)
+    elif isinstance(value, float):
+        out.append(0x44)
+        out += _F64.pack(value)
+    elif isinstance(value, str):
+        encode_string(value, out)
+    elif isinstance(value, bytes):
+        _encode_binary(value, out)
+    else:
+        return False
+    return True
+
+
+def encode_integer(value: int, out: bytearray) -> None:
+    """Append an int, or a long if ``value`` needs one or is a ``Long``."""
     if isinstance(value, Long) or not _INT_MIN <= value <= _INT_MAX:
         _encode_long(int(value), out)
     elif -16 <= value <= 47:
@@ -138,10 +158,12 @@ def _encode_long(value: int, out: bytearray) -> None:
         out.append(0x4C)
         out += _I64.pack(value)
     else:
-        raise InvalidArgument(f"{value} does not fit into a Hessian long of 64 bits")
+        shown = f"{value:#x}" if value.bit_length() > _SHOWN_BITS else str(value)
+        raise InvalidArgument(f"{shown[:40]} does not fit into a Hessian long of 64 bits")
 
 
-def _encode_string(value: str, out: bytearray) -> None:
+def encode_string(value: str, out: bytearray) -> None:
+    """Append a string, long ones in chunks."""
     if value.isascii():
         units = len(value)
         raw = value.encode("ascii")
@@ -204,7 +226,7 @@ def _encode_map(value: Mapping[str, Value], out: bytearray, depth: int) -> None:
     for key, item in value.items():
         if not isinstance(key, str):
             raise InvalidArgument(f"key {key!r} of a map is no string")
-        _encode_string(key, out)
+        encode_string(key, out)
         _encode(item, out, depth + 1)
     out.append(0x5A)
 
@@ -214,7 +236,7 @@ def _encode_list(value: Sequence[Value], out: bytearray, depth: int) -> None:
         out.append(0x78 + len(value))
     else:
         out.append(0x58)
-        _encode_integer(len(value), out)
+        encode_integer(len(value), out)
     for item in value:
         _encode(item, out, depth + 1)
 
@@ -234,40 +256,57 @@ def decode(
     """
     if len(data) > bytes_max:
         raise ProtocolError(f"Hessian document of {len(data)} bytes; at most {bytes_max} are read")
-    decoder = _Decoder(data, depth_max, elements_max)
-    try:
-        value = decoder.value(0)
-    except (IndexError, struct.error) as error:
-        raise ProtocolError(f"Hessian value ends early, after {len(data)} bytes") from error
-    except UnicodeError as error:
-        raise ProtocolError(f"Hessian string before byte {decoder.position}: {error}") from error
-    if decoder.position != len(data):
-        raise ProtocolError(
-            f"{len(data) - decoder.position} bytes follow the Hessian value of "
-            f"{decoder.position} bytes"
-        )
+    value: Value = Decoder(data, depth_max, elements_max).document()
     return value
 
 
-class _Decoder:
-    """One pass over one document. ``position`` is the position of the next byte to read."""
+class Decoder:
+    """One pass over one document.
 
-    __slots__ = ("_data", "_depth_max", "_elements_left", "_elements_max", "_types", "position")
+    Attributes:
+        position: Of the next byte to read.
+        depth_max: Containers inside one another.
+        elements_left: Values that may still be read.
+    """
+
+    __slots__ = ("_data", "_elements_max", "_types", "depth_max", "elements_left", "position")
+
+    #: The method that reads a value, by its first byte.
+    readers: "ClassVar[tuple[Reader, ...]]"
 
     def __init__(self, data: bytes, depth_max: int, elements_max: int) -> None:
         self._data = data
-        self._depth_max = depth_max
+        self.depth_max = depth_max
         self._elements_max = elements_max
-        self._elements_left = elements_max
+        self.elements_left = elements_max
         self._types = 0  # names of types seen so far; a later one may be a number below this
         self.position = 0
 
-    def value(self, depth: int) -> Value:
+    def document(self) -> Any:
+        """Read the value that is the whole document.
+
+        Raises:
+            ProtocolError: See ``decode``.
+        """
+        size = len(self._data)
+        try:
+            value = self.value(0)
+        except (IndexError, struct.error) as error:
+            raise ProtocolError(f"Hessian value ends early, after {size} bytes") from error
+        except UnicodeError as error:
+            raise ProtocolError(f"Hessian string before byte {self.position}: {error}") from error
+        if self.position != size:
+            raise ProtocolError(
+                f"{size - self.position} bytes follow the Hessian value of {self.position} bytes"
+            )
+        return value
+
+    def value(self, depth: int) -> Any:
         """Read one value inside ``depth`` containers."""
-        self._count()
+        self.count()
         code = self._data[self.position]
         self.position += 1
-        return _READERS[code](self, code, depth)
+        return self.readers[code](self, code, depth)
 
     # Scalars
     def null(self, code: int, depth: int) -> None:
@@ -283,42 +322,42 @@ class _Decoder:
         return code - 0x90
 
     def int_2(self, code: int, depth: int) -> int:
-        return ((code - 0xC8) << 8) + self._byte()
+        return ((code - 0xC8) << 8) + self.byte()
 
     def int_3(self, code: int, depth: int) -> int:
         return ((code - 0xD4) << 16) + self._u16()
 
     def int_4(self, code: int, depth: int) -> int:
-        (value,) = _I32.unpack(self._raw(4))
+        (value,) = _I32.unpack(self.raw(4))
         return int(value)
 
     def long_1(self, code: int, depth: int) -> int:
         return code - 0xE0
 
     def long_2(self, code: int, depth: int) -> int:
-        return ((code - 0xF8) << 8) + self._byte()
+        return ((code - 0xF8) << 8) + self.byte()
 
     def long_3(self, code: int, depth: int) -> int:
         return ((code - 0x3C) << 16) + self._u16()
 
     def long_8(self, code: int, depth: int) -> int:
-        (value,) = _I64.unpack(self._raw(8))
+        (value,) = _I64.unpack(self.raw(8))
         return int(value)
 
     def double_0(self, code: int, depth: int) -> float:
         return float(code - 0x5B)
 
     def double_1(self, code: int, depth: int) -> float:
-        return float(int.from_bytes(self._raw(1), "big", signed=True))
+        return float(int.from_bytes(self.raw(1), "big", signed=True))
 
     def double_2(self, code: int, depth: int) -> float:
-        return float(int.from_bytes(self._raw(2), "big", signed=True))
+        return float(int.from_bytes(self.raw(2), "big", signed=True))
 
     def double_thousandths(self, code: int, depth: int) -> float:
         return self.int_4(code, depth) * 0.001
 
     def double_8(self, code: int, depth: int) -> float:
-        (value,) = _F64.unpack(self._raw(8))
+        (value,) = _F64.unpack(self.raw(8))
         return float(value)
 
     # Strings: 0x00-0x1f, 0x30-0x33, R (more follows), S
@@ -327,32 +366,32 @@ class _Decoder:
             return self._text(self._units(code))
         chunks = []
         while code == 0x52:
-            self._count()
+            self.count()
             chunks.append(self._units(self._u16()))
-            code = self._byte()
+            code = self.byte()
         if code == 0x53:
             chunks.append(self._units(self._u16()))
         elif code < 0x20:
             chunks.append(self._units(code))
         elif 0x30 <= code <= 0x33:
-            chunks.append(self._units(((code - 0x30) << 8) + self._byte()))
+            chunks.append(self._units(((code - 0x30) << 8) + self.byte()))
         else:
-            raise self._unexpected(code, "a chunk of a string")
+            raise self.unexpected(code, "a chunk of a string")
         return self._text(b"".join(chunks))
 
     def _units(self, count: int) -> bytes:
         """Read the bytes of ``count`` UTF-16 units."""
         start = self.position
-        raw = self._raw(count)
+        raw = self.raw(count)
         if raw.isascii():
             return raw
         # Each missing unit has at least one byte, so this never reads too far. In valid text a
         # unit has at most three bytes, so the number of missing units shrinks quickly.
         found = _unit_count(raw)
         while found < count and self.position - start < 3 * count:
-            found += _unit_count(self._raw(count - found))
+            found += _unit_count(self.raw(count - found))
         if found == count:
-            self._raw(_missing_bytes(self._data[start : self.position]))
+            self.raw(_missing_bytes(self._data[start : self.position]))
         else:
             raise ProtocolError(f"Hessian string of {count} UTF-16 units cuts a character in two")
         return self._data[start : self.position]
@@ -366,23 +405,23 @@ class _Decoder:
     def binary(self, code: int, depth: int) -> bytes:
         chunks = []
         while code == 0x41:
-            self._count()
-            chunks.append(self._raw(self._u16()))
-            code = self._byte()
+            self.count()
+            chunks.append(self.raw(self._u16()))
+            code = self.byte()
         if code == 0x42:
-            chunks.append(self._raw(self._u16()))
+            chunks.append(self.raw(self._u16()))
         elif 0x20 <= code <= 0x2F:
-            chunks.append(self._raw(code - 0x20))
+            chunks.append(self.raw(code - 0x20))
         elif 0x34 <= code <= 0x37:
-            chunks.append(self._raw(((code - 0x34) << 8) + self._byte()))
+            chunks.append(self.raw(((code - 0x34) << 8) + self.byte()))
         else:
-            raise self._unexpected(code, "a chunk of binary data")
+            raise self.unexpected(code, "a chunk of binary data")
         return b"".join(chunks)
 
     # Containers
-    def list_until_end(self, code: int, depth: int) -> list[Value]:
+    def list_until_end(self, code: int, depth: int) -> list[Any]:
         """0x57, and U with a type before the values."""
-        self._enter(depth)
+        self.enter(depth)
         if code == 0x55:
             self._type()
         values = []
@@ -391,78 +430,86 @@ class _Decoder:
         self.position += 1
         return values
 
-    def list_of_length(self, code: int, depth: int) -> list[Value]:
+    def list_of_length(self, code: int, depth: int) -> list[Any]:
         """0x58, V with a type; 0x78-0x7f, 0x70-0x77 with a type."""
-        self._enter(depth)
+        self.enter(depth)
         if code == 0x56 or 0x70 <= code <= 0x77:
             self._type()
-        length = code & 0x07 if code >= 0x70 else self._integer("the length of a list")
+        length = code & 0x07 if code >= 0x70 else self.integer("the length of a list")
         if not 0 <= length <= len(self._data) - self.position:
             raise ProtocolError(
                 f"Hessian list of {length} values in {len(self._data) - self.position} bytes"
             )
         return [self.value(depth + 1) for _ in range(length)]
 
-    def map(self, code: int, depth: int) -> dict[str, Value]:
+    def map(self, code: int, depth: int) -> dict[Any, Any]:
         """H, and M with a type before the entries."""
-        self._enter(depth)
+        self.enter(depth)
         if code == 0x4D:
             self._type()
-        entries: dict[str, Value] = {}
+        entries: dict[Any, Any] = {}
         while self._data[self.position] != 0x5A:
             key = self.value(depth + 1)
-            if not isinstance(key, str):
-                raise ProtocolError(f"key of a Hessian map is {type(key).__name__}, not a string")
+            self.check_key(key)
             if key in entries:
-                raise ProtocolError(f"key {key[:60]!r} occurs twice in a Hessian map")
+                raise ProtocolError(f"key {key!r:.60} occurs twice in a Hessian map")
             entries[key] = self.value(depth + 1)
         self.position += 1
         return entries
 
-    def refused(self, code: int, depth: int) -> Value:
-        raise self._unexpected(code, "null, a boolean, number, string, binary, list or map")
+    def check_key(self, key: object) -> None:
+        """Refuse what is no key of a map."""
+        if not isinstance(key, str):
+            raise ProtocolError(f"key of a Hessian map is {type(key).__name__}, not a string")
+
+    def refused(self, code: int, depth: int) -> Any:
+        raise self.unexpected(code, "null, a boolean, number, string, binary, list or map")
 
     # Helpers
-    def _count(self) -> None:
-        """Count a value or a chunk against the bound: a few bytes of input can cause much work."""
-        self._elements_left -= 1
-        if self._elements_left < 0:
+    def count(self, number: int = 1) -> None:
+        """Count values or chunks against the bound: a few bytes of input can cause much work."""
+        self.elements_left -= number
+        if self.elements_left < 0:
             raise ProtocolError(f"Hessian document of more than {self._elements_max} values")
 
-    def _enter(self, depth: int) -> None:
-        if depth >= self._depth_max:
-            raise ProtocolError(f"Hessian value is nested deeper than {self._depth_max}")
+    def enter(self, depth: int) -> None:
+        """Begin a container inside ``depth`` others."""
+        if depth >= self.depth_max:
+            raise ProtocolError(f"Hessian value is nested deeper than {self.depth_max}")
 
     def _type(self) -> None:
         """Skip the name of a type, or the number of a type that was named before."""
-        code = self._byte()
-        if _READERS[code] is _Decoder.string:
+        code = self.byte()
+        if is_string(code):
             self.string(code, 0)
             self._types += 1
             return
         self.position -= 1
-        number = self._integer("a type")
+        number = self.integer("a type")
         if not 0 <= number < self._types:
             raise ProtocolError(f"type {number} of a Hessian value; only {self._types} were named")
 
-    def _integer(self, what: str) -> int:
-        code = self._byte()
+    def integer(self, what: str) -> int:
+        """Read an int; an error says ``what`` was expected."""
+        code = self.byte()
         if not (0x80 <= code <= 0xD7 or code == 0x49):
-            raise self._unexpected(code, what)
-        number = _READERS[code](self, code, 0)
+            raise self.unexpected(code, what)
+        number = self.readers[code](self, code, 0)
         assert isinstance(number, int)
         return number
 
-    def _byte(self) -> int:
+    def byte(self) -> int:
+        """Read one byte."""
         byte = self._data[self.position]
         self.position += 1
         return byte
 
     def _u16(self) -> int:
-        (value,) = _U16.unpack(self._raw(2))
+        (value,) = _U16.unpack(self.raw(2))
         return int(value)
 
-    def _raw(self, size: int) -> bytes:
+    def raw(self, size: int) -> bytes:
+        """Read so many bytes."""
         start = self.position
         raw = self._data[start : start + size]
         if len(raw) != size:
@@ -472,7 +519,8 @@ class _Decoder:
         self.position = start + size
         return raw
 
-    def _unexpected(self, code: int, wanted: str) -> ProtocolError:
+    def unexpected(self, code: int, wanted: str) -> ProtocolError:
+        """Return the error for a first byte that was just read."""
         return ProtocolError(
             f"Hessian code 0x{code:02x} at byte {self.position - 1}, expected {wanted}"
         )
@@ -503,48 +551,59 @@ def _unit_count(raw: bytes) -> int:
     return len(leads) + len(leads.translate(None, _BELOW_FOUR_BYTE_LEADS))
 
 
-_Reader: TypeAlias = Callable[[_Decoder, int, int], Value]
+def is_string(code: int) -> bool:
+    """Whether a string begins with this byte."""
+    return code < 0x20 or 0x30 <= code <= 0x33 or code in {0x52, 0x53}
 
 
-def _reader_table() -> tuple[_Reader, ...]:
-    """Return the reader of every first byte; bytes without one are refused."""
-    table: list[_Reader] = [_Decoder.refused] * 256
-    ranges: list[tuple[int, int, _Reader]] = [
-        (0x00, 0x1F, _Decoder.string),
-        (0x20, 0x2F, _Decoder.binary),
-        (0x30, 0x33, _Decoder.string),
-        (0x34, 0x37, _Decoder.binary),
-        (0x38, 0x3F, _Decoder.long_3),
-        (0x41, 0x42, _Decoder.binary),
-        (0x44, 0x44, _Decoder.double_8),
-        (0x46, 0x46, _Decoder.false),
-        (0x48, 0x48, _Decoder.map),
-        (0x49, 0x49, _Decoder.int_4),
-        (0x4C, 0x4C, _Decoder.long_8),
-        (0x4D, 0x4D, _Decoder.map),
-        (0x4E, 0x4E, _Decoder.null),
-        (0x52, 0x53, _Decoder.string),
-        (0x54, 0x54, _Decoder.true),
-        (0x55, 0x55, _Decoder.list_until_end),
-        (0x56, 0x56, _Decoder.list_of_length),
-        (0x57, 0x57, _Decoder.list_until_end),
-        (0x58, 0x58, _Decoder.list_of_length),
-        (0x59, 0x59, _Decoder.int_4),
-        (0x5B, 0x5C, _Decoder.double_0),
-        (0x5D, 0x5D, _Decoder.double_1),
-        (0x5E, 0x5E, _Decoder.double_2),
-        (0x5F, 0x5F, _Decoder.double_thousandths),
-        (0x70, 0x7F, _Decoder.list_of_length),
-        (0x80, 0xBF, _Decoder.int_1),
-        (0xC0, 0xCF, _Decoder.int_2),
-        (0xD0, 0xD7, _Decoder.int_3),
-        (0xD8, 0xEF, _Decoder.long_1),
-        (0xF0, 0xFF, _Decoder.long_2),
-    ]
-    for first, last, reader in ranges:
+#: Reads a value: the decoder, the value's first byte, and how many containers it is in.
+Reader: TypeAlias = Callable[[Any, int, int], Any]
+
+
+def reader_table(cls: type[Decoder], ranges: Sequence[tuple[int, int, str]]) -> tuple[Reader, ...]:
+    """Return the reader of every first byte; bytes in no range are refused.
+
+    Args:
+        cls: Has the readers.
+        ranges: First byte, last byte, name of the method. A later range replaces an earlier one.
+    """
+    table: list[Reader] = [cls.refused] * 256
+    for first, last, name in ranges:
         for code in range(first, last + 1):
-            table[code] = reader
+            table[code] = getattr(cls, name)
     return tuple(table)
 
 
-_READERS: Final = _reader_table()
+PLAIN_READERS: Final = (
+    (0x00, 0x1F, "string"),
+    (0x20, 0x2F, "binary"),
+    (0x30, 0x33, "string"),
+    (0x34, 0x37, "binary"),
+    (0x38, 0x3F, "long_3"),
+    (0x41, 0x42, "binary"),
+    (0x44, 0x44, "double_8"),
+    (0x46, 0x46, "false"),
+    (0x48, 0x48, "map"),
+    (0x49, 0x49, "int_4"),
+    (0x4C, 0x4C, "long_8"),
+    (0x4D, 0x4D, "map"),
+    (0x4E, 0x4E, "null"),
+    (0x52, 0x53, "string"),
+    (0x54, 0x54, "true"),
+    (0x55, 0x55, "list_until_end"),
+    (0x56, 0x56, "list_of_length"),
+    (0x57, 0x57, "list_until_end"),
+    (0x58, 0x58, "list_of_length"),
+    (0x59, 0x59, "int_4"),
+    (0x5B, 0x5C, "double_0"),
+    (0x5D, 0x5D, "double_1"),
+    (0x5E, 0x5E, "double_2"),
+    (0x5F, 0x5F, "double_thousandths"),
+    (0x70, 0x7F, "list_of_length"),
+    (0x80, 0xBF, "int_1"),
+    (0xC0, 0xCF, "int_2"),
+    (0xD0, 0xD7, "int_3"),
+    (0xD8, 0xEF, "long_1"),
+    (0xF0, 0xFF, "long_2"),
+)
+Decoder.readers = reader_table(Decoder, PLAIN_READERS)
