@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import vq
-from vq import admin, aio
+from vq import admin, aio, serializers
 from vq import errors as vq_errors
 from vq.admin import changes
 from vq.coordination import coordinator, groups, registry, slots, topics
@@ -33,7 +33,8 @@ package may change at any time.
 
 `vq` is for blocking code, from any number of threads. `vq.aio` has the same as coroutines, for one
 event loop. Settings, messages, results and errors are the same objects in both. `vq.admin` has what
-`factory.admin` of both takes and returns. Errors are on [a page of their own](errors.md).
+`factory.admin` of both takes and returns, `vq.serializers` makes contents of objects. Errors are on
+[a page of their own](errors.md).
 
 A factory that is open must not be carried across a fork: its methods raise `InvalidState` in the
 child. Open a factory in each process.
@@ -66,7 +67,7 @@ read again before the next try.
 The classes that have no name in `vq` itself are in `vq.errors`.
 """
 
-PUBLIC = (("vq", vq), ("vq.aio", aio), ("vq.admin", admin))
+PUBLIC = (("vq", vq), ("vq.aio", aio), ("vq.admin", admin), ("vq.serializers", serializers))
 
 _MODULES = re.compile(r"\b(?:vq(?:\.[a-z_]+)+|collections\.abc|typing|types)\.(?=[A-Z])")
 _ENUM = re.compile(r"<(\w+\.\w+): [^>]*>")
@@ -101,7 +102,7 @@ def signature_of(name: str, subject: Any) -> str:
     """Return ``name(arguments) -> result`` without module names."""
     signature = inspect.signature(subject)
     shown = [each for each in signature.parameters.values() if each.name != "self"]
-    text = f"{name}{signature.replace(parameters=shown)}".replace("'", "")
+    text = f"{name}{signature.replace(parameters=shown)}".replace("'", "").replace("~", "")
     return _ENUM.sub(r"\1", _MODULES.sub("", text))
 
 

@@ -1,8 +1,8 @@
 """vq: a durable, partitioned message queue coordinated through ZooKeeper.
 
-The names below are the public API for blocking code; ``vq.aio`` has the same as coroutines, and
-``vq.admin`` the values of operators. They are loaded on first use, so that ``import vq`` costs
-nothing to programs that need one of them.
+The names below are the public API for blocking code; ``vq.aio`` has the same as coroutines,
+``vq.admin`` the values of operators, and ``vq.serializers`` makes contents of objects. They are
+loaded on first use, so that ``import vq`` costs nothing to programs that need one of them.
 """
 
 from importlib import import_module
@@ -13,6 +13,7 @@ from vq.version import __version__
 if TYPE_CHECKING:
     from vq import admin as admin
     from vq import aio as aio
+    from vq import serializers as serializers
     from vq.admin.blocking import Admin
     from vq.blocking import MessageConsumer, MessageFactory, MessageProducer
     from vq.client.config import (
@@ -61,6 +62,8 @@ _HOMES = {
         "TopicSettings",
     ),
 }
+#: Attributes of the package, without imports of their own.
+_MODULES = frozenset({"admin", "aio", "serializers"})
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
@@ -93,7 +96,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in {"admin", "aio"}:  # as attributes of the package, without imports of their own
+    if name in {
+        "admin",
+        "aio",
+        "serializers",
+    }:  # as attributes of the package, without imports of their own
         return import_module(f"vq.{name}")
     home = _HOME_OF.get(name)
     if home is None:

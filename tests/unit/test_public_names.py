@@ -31,6 +31,12 @@ def test_the_values_of_operators_need_no_import_of_their_own() -> None:
     assert "vq.client" not in imported_by("import vq; vq.admin")
 
 
+def test_serializers_need_no_import_of_their_own() -> None:
+    modules = imported_by("import vq; vq.serializers.Json")
+    assert "vq.serializers" in modules
+    assert not {"asyncio", "vq.client"} & modules
+
+
 @pytest.mark.parametrize("module", [vq, vq.admin], ids=lambda module: module.__name__)
 def test_every_public_name_is_there_and_others_are_not(module: ModuleType) -> None:
     for name in module.__all__:
