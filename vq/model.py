@@ -186,6 +186,9 @@ class Message(NamedTuple):
     next read), ``id`` (time-ordered, 63 bits). It is a named tuple, because both sides make one per
     message and a named tuple is the fastest to make.
 
+    ``content`` is bytes. A producer with a serializer takes any object that the serializer takes
+    (so type checkers let any object pass); a consumer always gets the bytes.
+
     ``key`` is a business id: text, bytes, or an integer in [-2**63, 2**63). It chooses the
     partition: an integer modulo the number of partitions, text and bytes by their CRC-32. A
     consumer gets the same value of the same type, with one exception: an empty text is no key and
@@ -193,7 +196,7 @@ class Message(NamedTuple):
     """
 
     topic: str
-    content: bytes
+    content: bytes | Any
     tag: str | None = None
     key: Key | None = None
     headers: Mapping[str, str] | None = None

@@ -171,6 +171,8 @@ def _plain(kind: Any) -> Any:
 
 def _from_text(text: str, kind: Any, source: str) -> Any:
     plain = _plain(kind)
+    if getattr(plain, "_is_protocol", False):
+        raise InvalidArgument(f"{source} = {text!r}: this setting is an object; set it in Python")
     try:
         if typing.get_origin(plain) in {Mapping, dict}:
             return _pairs(text)

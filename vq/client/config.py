@@ -8,6 +8,7 @@ from vq import limits
 from vq.client.producer.partitioner import PartitionerSetting, strategy_of
 from vq.errors import InvalidArgument
 from vq.model import check_name
+from vq.serializers import Serializer
 
 E = TypeVar("E", bound=enum.StrEnum)
 
@@ -89,6 +90,8 @@ class ProducerConfig:
             robin without one. ``hash``, ``round-robin``, ``random``, ``sticky``, ``least-stored``,
             ``headroom``, ``least-loaded``: see ``producer.partitioner``. Or a function of the
             message and a ``TopicPartitions``, or an object with such a method named ``choose``.
+        serializer: Makes the bytes to store of every content, see ``vq.serializers``. None:
+            contents are bytes.
     """
 
     send_timeout_s: float = 30.0
@@ -99,9 +102,11 @@ class ProducerConfig:
     retry_backoff_s: float = 0.02
     retry_backoff_max_s: float = 1.0
     partitioner: PartitionerSetting = None
+    serializer: Serializer | None = None
 
     def __post_init__(self) -> None:
         strategy_of(self.partitioner)
+        _check_serializer(self.serializer)
         _positive("send_timeout_s", self.send_timeout_s)
         _positive("retry_backoff_s", self.retry_backoff_s)
         _positive("retry_backoff_max_s", self.retry_backoff_max_s)
@@ -198,6 +203,22 @@ def _number(name: str, value: object, kinds: type | tuple[type, ...] = (int, flo
     if not isinstance(value, kinds) or isinstance(value, bool):
         what = "a whole number" if kinds is int else "a number"
         raise InvalidArgument(f"{name} = {value!r} is {type(value).__name__}; give {what}")
+
+
+def _check_serializer(serializer: object) -> None:
+    if serializer is None:
+        return
+    if isinstance(serializer, type):
+        raise InvalidArgument(
+            f"serializer = {serializer.__name__} is a class; give an instance of it: "
+            f"{serializer.__name__}(...)"
+        )
+    missing = [name for name in ("name", "dumps", "loads") if not hasattr(serializer, name)]
+    if missing:
+        raise InvalidArgument(
+            f"serializer = {serializer!r} ({type(serializer).__name__}) has no "
+            f"{' and no '.join(missing)}: see vq.serializers.Serializer"
+        )
 
 
 def _positive(name: str, value: float) -> None:

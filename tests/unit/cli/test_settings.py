@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from vq.cli.settings import Sources, build, read_sources
+from vq.client.config import ProducerConfig
 from vq.errors import InvalidArgument
 from vq.model import Address, FlushMode
 
@@ -130,6 +131,12 @@ def test_a_value_that_does_not_fit_is_named_with_its_place(
     with pytest.raises(InvalidArgument) as raised:
         made(Sources(environ=environ, file={"broker": table}))
     assert said in str(raised.value)
+
+
+def test_an_object_cannot_be_set_as_text() -> None:
+    sources = Sources(file={"producer": {"serializer": "json"}})
+    with pytest.raises(InvalidArgument, match=r"serializer in \[producer\] .* set it in Python"):
+        build(ProducerConfig, "producer", sources)
 
 
 def test_a_missing_required_setting_names_all_places_that_could_give_it() -> None:

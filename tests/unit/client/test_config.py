@@ -1,5 +1,6 @@
 """Settings are checked when they are made; the message shows value and bound."""
 
+import json
 import math
 from typing import Any
 
@@ -14,6 +15,7 @@ from vq.client.config import (
     StartPosition,
 )
 from vq.errors import InvalidArgument
+from vq.serializers import Hessian2, Json, Serializer
 
 TIMES = {
     MessageFactoryConfig: (
@@ -40,6 +42,24 @@ BOUNDS = [
     (ConsumerConfig, "listener_threads", 1, 256),
     (ConsumerConfig, "listener_retries", 0, 1_000),
 ]
+
+
+@pytest.mark.parametrize("serializer", [None, Json(), Hessian2()])
+def test_a_serializer_is_an_object(serializer: Serializer | None) -> None:
+    assert ProducerConfig(serializer=serializer).serializer is serializer
+
+
+@pytest.mark.parametrize(
+    ("serializer", "text"),
+    [
+        (Json, r"serializer = Json is a class; give an instance of it: Json\(...\)"),
+        ("json", r"serializer = 'json' \(str\) has no name and no dumps and no loads"),
+        (json, r"serializer = <module 'json' .* has no name: see vq.serializers"),
+    ],
+)
+def test_what_is_no_serializer_is_refused(serializer: Any, text: str) -> None:
+    with pytest.raises(InvalidArgument, match=text):
+        ProducerConfig(serializer=serializer)
 
 
 @pytest.mark.parametrize("cls", TIMES)

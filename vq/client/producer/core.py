@@ -18,7 +18,7 @@ from vq.client.producer.partition_queue import PartitionQueue
 from vq.client.producer.partitioner import DEFAULT, Keys, own_choice, strategy_of
 from vq.client.producer.sender import Sender
 from vq.client.producer.spread import Spread, make_spread
-from vq.client.producer.stages import Stages
+from vq.client.producer.stages import Stages, serialize_with
 from vq.client.producer.topic_queues import TopicQueues
 from vq.errors import BufferFull, InvalidState, NotSent, PermissionRefused, UnknownTopic, VqError
 from vq.model import Address, Message, TopicPartition, check_timeout
@@ -50,7 +50,8 @@ class ProducerCore:
         self._strategy = strategy_of(config.partitioner) or DEFAULT
         self._choose = own_choice(config.partitioner)
         stages = Stages(
-            directs_all=self._choose is not None or self._strategy.keys is Keys.REQUIRED
+            serialize=serialize_with(config.serializer),
+            directs_all=self._choose is not None or self._strategy.keys is Keys.REQUIRED,
         )
         self._sender = Sender(cluster, config, stages=stages, future=future)
         self._accumulator = self._sender.accumulator

@@ -14,6 +14,7 @@ from vq.client.producer.head import Head, Heads
 from vq.client.producer.topic_queues import TopicQueues
 from vq.errors import InvalidArgument, MessageTooLarge
 from vq.model import Message
+from vq.serializers import Serializer
 
 #: Returns the message to send instead, for the same topic.
 Intercept = Callable[[Message], Message]
@@ -42,6 +43,35 @@ def as_bytes(content: object) -> bytes:
         )  # the stored bytes, even if a subclass overrides __bytes__
     except ValueError as error:
         raise InvalidArgument(f"content cannot be read: {error}") from error
+
+
+def serialize_with(serializer: Serializer | None) -> Serialize:
+    """Return the stage ``serialize`` of a producer with this serializer.
+
+    The stage raises InvalidArgument for whatever the serializer raises, which is its cause.
+    """
+    if serializer is None:
+        return as_bytes
+    name, dumps = serializer.name, serializer.dumps
+
+    def serialize(content: object) -> bytes:
+        try:
+            data = dumps(content)
+        except InvalidArgument:
+            raise
+        except Exception as error:
+            raise InvalidArgument(
+                f"the serializer {name} does not take content of type {type(content).__name__}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        if type(data) is not bytes:
+            raise InvalidArgument(
+                f"the serializer {name} made {type(data).__name__} of content of type "
+                f"{type(content).__name__}; it must make bytes"
+            )
+        return data
+
+    return serialize
 
 
 class Stages:

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -50,6 +50,8 @@ from vq.remoting.format import Command
 from vq.remoting.frames import Frame
 from vq.remoting.messages import encode_error
 from vq.remoting.wire_pb2 import PutRequest, PutResponse
+from vq.serializers import Hessian2, Json, Protobuf, Serializer
+from vq.store.properties_pb2 import RecordProperties
 
 
 # Outcomes ---------------------------------------------------------------------------------------
@@ -76,6 +78,52 @@ async def test_keys_of_every_kind_come_back_from_their_partition(
                 assert (found.key, type(found.key)) == (key, type(key))
                 assert (found.tag, found.headers) == (tag, headers)
                 assert place.partition == key_partition(key, 2)
+
+
+@dataclass
+class Order:
+    id: str
+    count: int
+
+
+@pytest.mark.parametrize(
+    ("serializer", "content"),
+    [
+        (Json(), {"id": "o-1", "count": 3}),
+        (Json(), None),
+        (Protobuf(RecordProperties), RecordProperties(origin="x")),
+        (Hessian2({"com.example.Order": Order}), Order("o-1", 3)),
+        (Hessian2(), b"bytes"),
+    ],
+)
+async def test_objects_are_stored_as_the_serializer_writes_them(
+    factory: aio.MessageFactory, serializer: Serializer, content: Any
+) -> None:
+    """Each way to send: bytes are objects to a serializer, too."""
+    producer = await producer_of(factory, serializer=serializer)
+    await producer.send(Message("t", content))
+    await producer.send_async(Message("t", content, tag="tag"))
+    await producer.send_async(Message("t", content, key=1001))
+    await producer.flush()
+    found = await stored(factory)
+    assert found == [serializer.dumps(content)] * 3
+    assert serializer.loads(found[0]) == content
+
+
+@pytest.mark.parametrize("content", [math.nan, b"bytes", {1: 2}, Order("o-1", 3)])
+async def test_what_a_serializer_refuses_is_not_appended(
+    factory: aio.MessageFactory, content: object
+) -> None:
+    producer = await producer_of(factory, serializer=Json())
+    for send_it in (producer.send, producer.send_async):
+        with pytest.raises(InvalidArgument, match="cannot be written as JSON") as caught:
+            await send_it(Message("t", content))
+        assert isinstance(caught.value.__cause__, TypeError | ValueError)
+    assert space(producer._core) == producer.config.buffer_bytes
+    with pytest.raises(MessageTooLarge, match="message of 1048577 bytes"):
+        await producer.send(Message("t", "x" * (MESSAGE_BYTES_MAX - 1)))
+    await producer.close()
+    assert await stored(factory) == []
 
 
 async def test_callbacks_get_the_result_or_the_error_once(factory: aio.MessageFactory) -> None:

@@ -1,5 +1,6 @@
 """The stages before the accumulator: which messages pass unchanged, what each stage is given."""
 
+import math
 from typing import Any
 
 import pytest
@@ -8,10 +9,11 @@ from vq.client.config import ProducerConfig
 from vq.client.producer.partition_queue import PartitionQueue
 from vq.client.producer.partitioner import Keys
 from vq.client.producer.spread import Ring
-from vq.client.producer.stages import Stages, as_bytes
+from vq.client.producer.stages import Stages, as_bytes, serialize_with
 from vq.client.producer.topic_queues import TopicQueues
 from vq.errors import InvalidArgument, MessageTooLarge
 from vq.model import Message, TopicSettings
+from vq.serializers import Json
 
 
 def topic() -> TopicQueues:
@@ -42,7 +44,7 @@ def test_a_message_is_prepared_as_it_is_without_stages() -> None:
 
 def test_each_stage_gets_what_the_one_before_it_made() -> None:
     def intercept(message: Message) -> Message:
-        return message._replace(content={"n": 1}, key="b")  # type: ignore[arg-type]
+        return message._replace(content={"n": 1}, key="b")
 
     def serialize(content: Any) -> bytes:
         assert content == {"n": 1}
@@ -53,6 +55,45 @@ def test_each_stage_gets_what_the_one_before_it_made() -> None:
     assert content == b"n=1"
     assert head == stages.heads.of(None, "b", None)
     assert partition == topic().partition_of(Message("t", b"", key="b"))
+
+
+class Doubles:
+    """A serializer of numbers, with the faults that one of ones own may have."""
+
+    name = "doubles"
+
+    def dumps(self, value: Any) -> Any:
+        if value == 3:
+            return bytearray(b"6")
+        return b"%d" % (2 * value)
+
+    def loads(self, content: bytes) -> int:
+        return int(content) // 2
+
+
+def test_every_content_goes_through_the_serializer() -> None:
+    """Bytes, too."""
+    serialize = serialize_with(Doubles())
+    assert not Stages(serialize=serialize).pass_plain
+    assert serialize(21) == b"42"
+    with pytest.raises(InvalidArgument, match="does not take content of type bytes: TypeError"):
+        serialize(b"x")
+    assert Stages(serialize=serialize_with(None)).pass_plain
+
+
+def test_what_a_serializer_raises_is_the_cause_of_a_refusal() -> None:
+    serialize = serialize_with(Doubles())
+    with pytest.raises(InvalidArgument, match="the serializer doubles does not take") as caught:
+        serialize(None)
+    assert isinstance(caught.value.__cause__, TypeError)
+    with pytest.raises(InvalidArgument, match=r"^nan cannot be written as JSON") as caught:
+        serialize_with(Json())(math.nan)
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_a_serializer_must_make_bytes() -> None:
+    with pytest.raises(InvalidArgument, match="doubles made bytearray of content of type int"):
+        serialize_with(Doubles())(3)
 
 
 def test_the_size_is_that_of_the_bytes() -> None:
