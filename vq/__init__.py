@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         OnListenerError,
         ProducerConfig,
         StartPosition,
+        WhenFull,
     )
     from vq.client.future import SendFuture
     from vq.client.producer.partitioner import TopicPartitions
@@ -47,6 +48,7 @@ _HOMES = {
         "OnListenerError",
         "ProducerConfig",
         "StartPosition",
+        "WhenFull",
     ),
     "vq.client.future": ("SendFuture",),
     "vq.client.producer.partitioner": ("TopicPartitions",),
@@ -91,6 +93,7 @@ __all__ = [
     "TopicPartitions",
     "TopicSettings",
     "VqError",
+    "WhenFull",
     "__version__",
 ]
 

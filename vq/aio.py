@@ -22,7 +22,7 @@ from vq.admin.aio import Admin
 from vq.admin.brokers import all_statuses, broker_status
 from vq.admin.placements import partitions_of
 from vq.client.cluster import ClusterClient, open_cluster
-from vq.client.config import ConsumerConfig, MessageFactoryConfig, ProducerConfig
+from vq.client.config import ConsumerConfig, MessageFactoryConfig, ProducerConfig, WhenFull
 from vq.client.consumer.core import ConsumerCore
 from vq.client.consumer.delivery import ignore
 from vq.client.consumer.inbox import Inbox, InboxDelivery, Messages
@@ -77,7 +77,7 @@ class MessageProducer:
         """
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
-        future = await self.send_async(message, timeout=timeout)
+        future = await self._accept(message, None, timeout, may_wait=True)
         future.add_done_callback(lambda _: None if waiter.done() else waiter.set_result(None))
         await waiter
         return future.result(0)
@@ -88,24 +88,53 @@ class MessageProducer:
         callback: SendCallback | None = None,
         timeout: float | None = None,
     ) -> SendFuture:
-        """Accept one message; wait while the buffer is full. See ``vq.MessageProducer``.
+        """Accept one message. See ``vq.MessageProducer``.
+
+        While the buffer is full it waits, or raises, as ``config.when_full`` says.
 
         The callback runs on this loop. An exception that it raises is logged. Once every message of
         the batch has its outcome, the loop also raises ``SystemExit`` and ``KeyboardInterrupt``, as
         from any of its callbacks.
+
+        Raises:
+            BufferFull: The buffer stayed full until the deadline, or is full with
+                ``when_full="raise"``.
+            InvalidArgument, MessageTooLarge, InvalidState, UnknownTopic: The message was not
+                accepted.
         """
+        may_wait = self.config.when_full is WhenFull.BLOCK
+        return await self._accept(message, callback, timeout, may_wait=may_wait)
+
+    async def _accept(
+        self,
+        message: Message,
+        callback: SendCallback | None,
+        timeout: float | None,
+        *,
+        may_wait: bool,
+    ) -> SendFuture:
+        """Accept one message; wait for space only with ``may_wait``."""
         future = self._core.append(message, callback, timeout)
         if future is not None:
             return future
         try:
             return self._core.append_any(message, callback, timeout, block=False)
-        except (NotPublished, BufferFull):
-            return await self._send_after_waiting(message, callback, timeout)
+        except BufferFull:
+            if not may_wait:
+                raise
+        except NotPublished:
+            pass
+        return await self._accept_later(message, callback, timeout, may_wait=may_wait)
 
-    async def _send_after_waiting(
-        self, message: Message, callback: SendCallback | None, timeout: float | None
+    async def _accept_later(
+        self,
+        message: Message,
+        callback: SendCallback | None,
+        timeout: float | None,
+        *,
+        may_wait: bool,
     ) -> SendFuture:
-        """Accept one message once its topic is published and the buffer has space."""
+        """Accept one message once its topic is published and, with ``may_wait``, there is space."""
         core = self._core
         loop = asyncio.get_running_loop()
         bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
@@ -115,7 +144,8 @@ class MessageProducer:
                 await core.publish(message.topic)
         except TimeoutError:
             raise NotSent(f"the routes of {message.topic} could not be read in time") from None
-        await core.wait_for_space(deadline - loop.time())
+        if may_wait:
+            await core.wait_for_space(deadline - loop.time())
         return core.append_any(message, callback, deadline - loop.time(), block=False)
 
     async def flush(self) -> None:

@@ -95,7 +95,9 @@ class MessageProducer:
         callback: SendCallback | None = None,
         timeout: float | None = None,
     ) -> SendFuture:
-        """Accept one message and return at once; wait only while the buffer is full.
+        """Accept one message and return at once.
+
+        While the buffer is full it waits, or raises, as ``config.when_full`` says.
 
         ``callback(result, error)`` runs on the factory's thread: it must be short, and may call
         ``send_async`` but nothing that waits. Every exception that it raises is logged, also
@@ -103,7 +105,8 @@ class MessageProducer:
         ``timeout`` bounds all attempts together, by default ``config.send_timeout_s``.
 
         Raises:
-            BufferFull: The buffer stayed full until the deadline.
+            BufferFull: The buffer stayed full until the deadline, or is full with
+                ``when_full="raise"``.
             InvalidArgument, MessageTooLarge, InvalidState, UnknownTopic: The message was not
                 accepted.
         """

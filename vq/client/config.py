@@ -15,6 +15,9 @@ E = TypeVar("E", bound=enum.StrEnum)
 #: Approximate memory of a waiting message in addition to its payload, tag, key and headers; counts
 #: in ``buffer_bytes``.
 MESSAGE_OVERHEAD_BYTES = 512
+PRODUCER_BUFFER_BYTES_MAX = 16 * limits.GIB
+#: The most empty messages that fit into any buffer.
+BUFFER_MESSAGES_MAX = PRODUCER_BUFFER_BYTES_MAX // MESSAGE_OVERHEAD_BYTES
 
 
 class StartPosition(enum.StrEnum):
@@ -29,6 +32,13 @@ class OnListenerError(enum.StrEnum):
 
     RETRY = "retry"  # the consumer tries this message again for ever: nothing is skipped
     SKIP = "skip"  # after ``listener_retries`` more tries the message is logged and skipped
+
+
+class WhenFull(enum.StrEnum):
+    """What a send that does not wait for its outcome does while the producer's buffer is full."""
+
+    BLOCK = "block"  # it waits until half of the buffer is free, at most until its deadline
+    RAISE = "raise"  # it raises BufferFull at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +94,12 @@ class ProducerConfig:
             its objects. A producer uses at most about twice as much, because a batch in flight has
             a copy of its records. More than 16 MiB of small messages costs more than it gains:
             each garbage collection visits all of them.
+        buffer_messages: Messages without an outcome, 1 to 33,554,432: a second bound beside
+            ``buffer_bytes``; the one that is reached first counts. None: as many empty messages as
+            fit into ``buffer_bytes`` (32,768 by default), so that only the bytes count.
+        when_full: ``block`` or ``raise``: what ``send_async`` and ``send_oneway`` do at one of
+            these bounds, see ``WhenFull``. A send that waits for its outcome may always wait for
+            space too, within its deadline.
         retry_backoff_s: First pause before a resend; doubles up to ``retry_backoff_max_s``.
         retry_backoff_max_s: Longest pause before a resend.
         partitioner: How the partition of a message is chosen. None: by the hash of its key, round
@@ -99,6 +115,8 @@ class ProducerConfig:
     batch_records: int = 2_000
     window: int = limits.PRODUCER_BATCHES_REMEMBERED
     buffer_bytes: int = 16 * limits.MIB
+    buffer_messages: int | None = None
+    when_full: WhenFull = WhenFull.BLOCK
     retry_backoff_s: float = 0.02
     retry_backoff_max_s: float = 1.0
     partitioner: PartitionerSetting = None
@@ -114,12 +132,23 @@ class ProducerConfig:
         _between("batch_records", self.batch_records, 1, limits.BATCH_RECORDS_MAX)
         _between("window", self.window, 1, limits.PRODUCER_BATCHES_REMEMBERED)
         least = limits.MESSAGE_BYTES_MAX + MESSAGE_OVERHEAD_BYTES
-        _between("buffer_bytes", self.buffer_bytes, least, 16 * limits.GIB)
+        _between("buffer_bytes", self.buffer_bytes, least, PRODUCER_BUFFER_BYTES_MAX)
+        if self.buffer_messages is not None:
+            _between("buffer_messages", self.buffer_messages, 1, BUFFER_MESSAGES_MAX)
+        when_full = _one_of(WhenFull, "when_full", self.when_full)
+        object.__setattr__(self, "when_full", when_full)
         if self.retry_backoff_max_s < self.retry_backoff_s:
             raise InvalidArgument(
                 f"retry_backoff_max_s = {self.retry_backoff_max_s} is below "
                 f"retry_backoff_s = {self.retry_backoff_s}"
             )
+
+
+def buffer_messages_of(config: ProducerConfig) -> int:
+    """Return how many messages without an outcome a producer holds at most."""
+    if config.buffer_messages is not None:
+        return config.buffer_messages
+    return -(-config.buffer_bytes // MESSAGE_OVERHEAD_BYTES)  # rounded up: the bytes count first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,8 @@ from vq.client.config import (
     OnListenerError,
     ProducerConfig,
     StartPosition,
+    WhenFull,
+    buffer_messages_of,
 )
 from vq.errors import InvalidArgument
 from vq.serializers import Hessian2, Json, Serializer
@@ -37,6 +39,7 @@ BOUNDS = [
     (ProducerConfig, "batch_records", 1, limits.BATCH_RECORDS_MAX),
     (ProducerConfig, "window", 1, limits.PRODUCER_BATCHES_REMEMBERED),
     (ProducerConfig, "buffer_bytes", limits.MESSAGE_BYTES_MAX + 512, 16 * limits.GIB),
+    (ProducerConfig, "buffer_messages", 1, 1 << 25),
     (ConsumerConfig, "prefetch_bytes", 64 * limits.KIB, limits.GIB),
     (ConsumerConfig, "buffer_bytes", limits.MIB, 64 * limits.GIB),
     (ConsumerConfig, "listener_threads", 1, 256),
@@ -144,3 +147,15 @@ def test_another_choice_is_refused_with_those_there_are(name: str, value: object
     config: Any = ConsumerConfig
     with pytest.raises(InvalidArgument, match=f"{name} = .*give '.*' or '.*'"):
         config(**{name: value})
+
+
+def test_the_bound_in_messages_comes_from_the_one_in_bytes() -> None:
+    assert buffer_messages_of(ProducerConfig()) == 32_768
+    assert buffer_messages_of(ProducerConfig(buffer_bytes=2 * limits.MIB + 1)) == 4_097
+    assert buffer_messages_of(ProducerConfig(buffer_messages=7)) == 7
+
+
+def test_what_a_full_buffer_does_may_be_text() -> None:
+    assert ProducerConfig(when_full="raise").when_full is WhenFull.RAISE  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="when_full = 'drop'; give 'block' or 'raise'"):
+        ProducerConfig(when_full="drop")  # type: ignore[arg-type]

@@ -36,6 +36,7 @@ typedef struct {
     Py_ssize_t queues_at[Q_COUNT];
     double timeout;
     Py_ssize_t space;
+    Py_ssize_t places;   /* how many more messages are taken */
     Py_ssize_t overhead; /* bytes counted for a message in addition to its own */
     char awake;
     char closed;
@@ -75,14 +76,14 @@ static PyObject *appender_new(PyTypeObject *type, PyObject *args, PyObject *kwar
 {
     PyObject *message, *future, *queues, *clock, *wake, *tag_heads;
     double timeout;
-    Py_ssize_t space, overhead, future_at[F_COUNT], queues_at[Q_COUNT];
+    Py_ssize_t space, places, overhead, future_at[F_COUNT], queues_at[Q_COUNT];
     if (kwargs && PyDict_GET_SIZE(kwargs)) {
         PyErr_SetString(PyExc_TypeError, "Appender takes no keyword arguments");
         return NULL;
     }
-    if (!PyArg_ParseTuple(args, "O!O!O!OdOO!nn:Appender", &PyType_Type, &message, &PyType_Type,
+    if (!PyArg_ParseTuple(args, "O!O!O!OdOO!nnn:Appender", &PyType_Type, &message, &PyType_Type,
                           &future, &PyType_Type, &queues, &clock, &timeout, &wake, &PyDict_Type,
-                          &tag_heads, &space, &overhead))
+                          &tag_heads, &space, &places, &overhead))
         return NULL;
     if (!PyType_IsSubtype((PyTypeObject *)message, &PyTuple_Type)) {
         PyErr_SetString(PyExc_TypeError, "a message must be a tuple");
@@ -110,6 +111,7 @@ static PyObject *appender_new(PyTypeObject *type, PyObject *args, PyObject *kwar
     memcpy(self->queues_at, queues_at, sizeof queues_at);
     self->timeout = timeout;
     self->space = space;
+    self->places = places;
     self->overhead = overhead;
     return (PyObject *)self;
 }
@@ -204,7 +206,8 @@ static PyObject *slot_of(appender_t *self, PyObject *queues, int slot)
 static PyObject *open_list(appender_t *self, PyObject *topic, Py_ssize_t size)
 {
     PyObject *queues = PyDict_GetItemWithError(self->topics, topic);
-    if (!queues || self->closed || self->space <= 0 || !Py_IS_TYPE(queues, self->queues))
+    if (!queues || self->closed || self->space <= 0 || self->places <= 0 ||
+        !Py_IS_TYPE(queues, self->queues))
         return NULL;
     PyObject *items = slot_of(self, queues, Q_APPENDED);
     PyObject *most = slot_of(self, queues, Q_CONTENT_BYTES_MAX);
@@ -291,6 +294,7 @@ static PyObject *appender_append(appender_t *self, PyObject *const *args, Py_ssi
         Py_RETURN_NONE;
     }
     self->space -= bytes + self->overhead;
+    self->places--;
     if (!self->awake && wake_sender(self) < 0) {
         Py_DECREF(future);
         return NULL;
@@ -298,15 +302,16 @@ static PyObject *appender_append(appender_t *self, PyObject *const *args, Py_ssi
     return future;
 }
 
-PyDoc_STRVAR(use_doc, "use(count, /)\n--\n\n"
+PyDoc_STRVAR(use_doc, "use(size, count, /)\n--\n\n"
                       "See vq.client.producer.accumulator.Appender.use.");
 
-static PyObject *appender_use(appender_t *self, PyObject *count)
+static PyObject *appender_use(appender_t *self, PyObject *args)
 {
-    Py_ssize_t bytes = PyLong_AsSsize_t(count);
-    if (bytes == -1 && PyErr_Occurred())
+    Py_ssize_t bytes, messages;
+    if (!PyArg_ParseTuple(args, "nn:use", &bytes, &messages))
         return NULL;
-    self->space -= bytes;
+    self->space -= bytes + messages * self->overhead;
+    self->places -= messages;
     Py_RETURN_NONE;
 }
 
@@ -314,13 +319,14 @@ static PyObject *appender_use(appender_t *self, PyObject *count)
 
 static PyMethodDef appender_methods[] = {
     {"append", (PyCFunction)(void (*)(void))appender_append, METH_FASTCALL, append_doc},
-    {"use", (PyCFunction)appender_use, METH_O, use_doc},
+    {"use", (PyCFunction)appender_use, METH_VARARGS, use_doc},
     {NULL, NULL, 0, NULL},
 };
 
 static PyMemberDef appender_members[] = {
     {"topics", T_OBJECT, offsetof(appender_t, topics), READONLY, NULL},
     {"space", T_PYSSIZET, offsetof(appender_t, space), READONLY, NULL},
+    {"places", T_PYSSIZET, offsetof(appender_t, places), READONLY, NULL},
     {"awake", T_BOOL, offsetof(appender_t, awake), 0, NULL},
     {"closed", T_BOOL, offsetof(appender_t, closed), 0, NULL},
     {NULL, 0, 0, 0, NULL},

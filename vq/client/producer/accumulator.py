@@ -1,4 +1,4 @@
-"""The accumulator: keeps the messages of any thread for the sender, within one bound of memory.
+"""The accumulator: keeps the messages of all threads, within bounds of bytes and number.
 
     append ── plain, and space left? ── its topic's list ── wake the sender, if it sleeps
       └─ no: append_any checks the message, waits for space, finds the partition of a key
@@ -13,7 +13,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Final, Protocol, TypeVar
 
-from vq.client.config import MESSAGE_OVERHEAD_BYTES, ProducerConfig
+from vq.client.config import (
+    MESSAGE_OVERHEAD_BYTES,
+    ProducerConfig,
+    WhenFull,
+    buffer_messages_of,
+)
 from vq.client.future import BlockingSendFuture, SendCallback, SendFuture
 from vq.client.producer.head import Head
 from vq.client.producer.partition_queue import PartitionQueue
@@ -51,6 +56,7 @@ class Appender(Protocol):
     Attributes:
         topics: The published topics, by name.
         space: Free bytes of the buffer. It may go below 0 by one message.
+        places: How many more messages the buffer takes.
         awake: The sender will drain soon; it clears this before it drains.
         closed: No message may be appended any more.
     """
@@ -60,6 +66,9 @@ class Appender(Protocol):
 
     @property
     def space(self) -> int: ...
+
+    @property
+    def places(self) -> int: ...
 
     awake: bool
     closed: bool
@@ -78,8 +87,11 @@ class Appender(Protocol):
             timeout: Seconds until there must be an outcome; None: as configured.
         """
 
-    def use(self, count: int, /) -> None:
-        """Use so many bytes of the space; a negative count frees them. The caller has the lock."""
+    def use(self, size: int, count: int, /) -> None:
+        """Count ``count`` messages of ``size`` bytes together; negative numbers free them.
+
+        The caller has the lock.
+        """
 
 
 class PythonAppender:
@@ -93,11 +105,13 @@ class PythonAppender:
         wake: Callable[[], object],
         heads_of_tags: dict[str, Head],
         space: int,
+        places: int,
         future: type[SendFuture] = SendFuture,
     ) -> None:
         """See ``make_appender``."""
         self.topics: dict[str, TopicQueues] = {}
         self.space = space
+        self.places = places
         self.awake = False
         self.closed = False
         self._lock = lock
@@ -145,11 +159,13 @@ class PythonAppender:
                 queues is None
                 or self.closed
                 or self.space <= 0
+                or self.places <= 0
                 or len(content) > queues.content_bytes_max
             ):
                 return None
             queues.appended.append(future)
             self.space -= future.size + MESSAGE_OVERHEAD_BYTES
+            self.places -= 1
         if not self.awake:
             try:
                 self._wake()
@@ -158,9 +174,10 @@ class PythonAppender:
                 raise
         return future
 
-    def use(self, count: int, /) -> None:
+    def use(self, size: int, count: int, /) -> None:
         """See ``Appender.use``."""
-        self.space -= count
+        self.space -= size + count * MESSAGE_OVERHEAD_BYTES
+        self.places -= count
 
 
 def make_appender(
@@ -170,6 +187,7 @@ def make_appender(
     wake: Callable[[], object],
     heads_of_tags: dict[str, Head],
     space: int,
+    places: int,
     future: type[SendFuture] = SendFuture,
 ) -> Appender:
     """Return an appender without topics, the compiled one if it was built.
@@ -183,10 +201,11 @@ def make_appender(
         wake: Wakes the sender and sets ``awake``.
         heads_of_tags: Heads of known tags; a message with another tag is not plain.
         space: Bytes of the buffer.
+        places: Messages of the buffer.
         future: The class of the future that is made for each message.
     """
     if not COMPILED:
-        return PythonAppender(lock, clock, timeout_s, wake, heads_of_tags, space, future)
+        return PythonAppender(lock, clock, timeout_s, wake, heads_of_tags, space, places, future)
     return _accumulator.Appender(
         Message,
         future,
@@ -196,6 +215,7 @@ def make_appender(
         wake,
         heads_of_tags,
         space,
+        places,
         MESSAGE_OVERHEAD_BYTES,
     )
 
@@ -249,6 +269,7 @@ class Accumulator:
             self.wake_sender,
             stages.heads.of_tags,
             config.buffer_bytes,
+            buffer_messages_of(config),
             future,
         )
         self.topics = self._appender.topics
@@ -263,14 +284,15 @@ class Accumulator:
         *,
         block: bool = True,
     ) -> SendFuture:
-        """Append any message.
+        """Append any message of a send that does not wait for its outcome.
 
         Args:
             message: The message to send.
             callback: Called on the sender's loop with the outcome.
             timeout: Seconds until there must be an outcome; None: as configured.
-            block: Wait while the buffer is full, at most until the send's deadline. The sender's
-                own thread never waits, because only this thread frees space.
+            block: Wait while the buffer is full, at most until the send's deadline, if
+                ``when_full`` of the configuration says so too. The sender's own thread never waits,
+                because only this thread frees space.
 
         Raises:
             InvalidArgument, MessageTooLarge: The message is invalid; nothing was appended.
@@ -279,7 +301,10 @@ class Accumulator:
             BufferFull: There was no space until the deadline. Raised at once without ``block``, and
                 in a finalizer or signal handler that interrupted a call of the same producer.
         """
-        block = block and not self._held_here()  # waiting would release the interrupted call's lock
+        may_wait = block and self._config.when_full is WhenFull.BLOCK
+        block = (
+            may_wait and not self._held_here()
+        )  # waiting would release the interrupted call's lock
         future, _ = self._append(self._future, message, callback, timeout, block=block)
         self.wake_sender()
         return future
@@ -324,7 +349,7 @@ class Accumulator:
         future = make(content, head, callback, deadline)
         future.partition = partition
         with self.lock:
-            if self._appender.space <= 0:
+            if not self.has_space():
                 self._wait_for_space(future.deadline, block=block)
             if self._published(topic) is not queues:
                 raise NotPublished(f"topic {topic} was deleted and created again meanwhile")
@@ -332,7 +357,7 @@ class Accumulator:
                 future.partition = queues.next_partition()
             queues.directed |= future.partition >= 0
             queues.appended.append(future)
-            self._appender.use(future.size + MESSAGE_OVERHEAD_BYTES)
+            self._appender.use(future.size, 1)
         return future, queues
 
     def claim(self, queue: PartitionQueue, future: BlockingSendFuture) -> bool:
@@ -397,13 +422,13 @@ class Accumulator:
     def give_back(self, count: int, size: int) -> None:
         """Free the space of ``count`` messages that have their outcome, ``size`` bytes together."""
         with self.lock:
-            self._appender.use(-size - count * MESSAGE_OVERHEAD_BYTES)
+            self._appender.use(-size, -count)
             if self._waiting:
                 self._space_came.notify_all()
 
     def has_space(self) -> bool:
         """Return whether ``append_any`` would find space now."""
-        return self._appender.space > 0
+        return self._appender.space > 0 and self._appender.places > 0
 
     def _published(self, topic: object) -> TopicQueues:
         queues = self.topics.get(topic) if isinstance(topic, str) else None
@@ -419,20 +444,28 @@ class Accumulator:
         """Wait until half of the buffer is free; the caller has the lock."""
         if threading.get_ident() == self._sender_thread:
             block = False  # waiting here would keep the sender from freeing space
-        buffer_bytes = self._config.buffer_bytes
+        appender = self._appender
+        space = self._config.buffer_bytes // 2
+        places = (buffer_messages_of(self._config) + 1) // 2
         self._waiting += 1
         try:
-            while self._appender.space < buffer_bytes // 2:
+            while appender.space < space or appender.places < places:
                 left = deadline - self._clock()
                 if not block or left <= 0 or not self._space_came.wait(left):
-                    raise BufferFull(
-                        f"the buffer is full: messages use {buffer_bytes - self._appender.space} "
-                        f"bytes, buffer_bytes is {buffer_bytes}"
-                    )
+                    raise self._full()
                 if self._closed:
                     raise InvalidState(self._closed)
         finally:
             self._waiting -= 1
+
+    def _full(self) -> BufferFull:
+        config = self._config
+        messages_max = buffer_messages_of(config)
+        return BufferFull(
+            f"the buffer is full: {messages_max - self._appender.places} messages use "
+            f"{config.buffer_bytes - self._appender.space} bytes; buffer_messages is "
+            f"{messages_max}, buffer_bytes is {config.buffer_bytes}"
+        )
 
     # The sender -------------------------------------------------------------------------------
     def drain(self) -> None:

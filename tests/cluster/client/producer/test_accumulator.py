@@ -22,7 +22,7 @@ from support.threads import in_thread
 from support.waiting import WAIT_S, until
 
 from vq import aio
-from vq.client.config import MESSAGE_OVERHEAD_BYTES, ProducerConfig
+from vq.client.config import MESSAGE_OVERHEAD_BYTES, ProducerConfig, WhenFull
 from vq.client.future import SendFuture
 from vq.client.producer.partitioner import TopicPartitions, key_partition
 from vq.errors import (
@@ -175,6 +175,25 @@ async def test_a_full_buffer_makes_senders_wait_and_then_goes_on(
     await asyncio.gather(*waiting)
     await producer.close()
     assert space(core) == core.config.buffer_bytes
+
+
+async def test_a_full_buffer_refuses_at_once_if_the_application_says_so(
+    factory: aio.MessageFactory,
+) -> None:
+    """Only a send that does not wait for its outcome is refused: ``send`` waits for space too."""
+    producer = await producer_of(factory, buffer_messages=2, when_full=WhenFull.RAISE)
+    core = producer._core
+    core._cluster.ids_ready = False  # nothing can be sent now
+    accepted = [await producer.send_async(Message("t", b"%d" % n)) for n in range(2)]
+    with pytest.raises(BufferFull, match="buffer_messages is 2"):
+        await producer.send_async(Message("t", b"2"))
+    waiting = asyncio.create_task(producer.send(Message("t", b"3")))
+    await until(lambda: bool(core._sender._waiters))
+    core._cluster.ids_ready = True
+    core._sender.send_waiting()
+    assert (await waiting).id > 0
+    assert all([(await ended(each)).id for each in accepted])
+    assert (await ended(await producer.send_async(Message("t", b"4")))).id > 0
 
 
 @pytest.mark.parametrize("topics", [1, 8])

@@ -28,12 +28,13 @@ from vq.client.producer.partitioner import Keys
 from vq.client.producer.spread import Ring
 from vq.client.producer.stages import Stages
 from vq.client.producer.topic_queues import TopicQueues
-from vq.errors import NotPublished, NotSent, UnknownTopic
-from vq.limits import TIMEOUT_S_MAX
+from vq.errors import BufferFull, NotPublished, NotSent, UnknownTopic
+from vq.limits import MESSAGE_BYTES_MAX, TIMEOUT_S_MAX
 from vq.model import Message, TopicSettings
 
 CONTENT_BYTES_MAX = 100
 SPACE = 10_000
+PLACES = 1_000_000
 TAG_HEAD = (1, b"\0\0\0\1a")
 needs_compiled = pytest.mark.skipif(
     not accumulator.COMPILED, reason="it was not compiled here (no C compiler)"
@@ -67,7 +68,9 @@ class Bench:
         self.wakes = 0
         self.on_wake: Callable[[], object] = lambda: None
         self.lock = threading.Lock()
-        self.appender = make(self.lock, lambda: self.now, 60.0, self._wake, {"a": TAG_HEAD}, SPACE)
+        self.appender = make(
+            self.lock, lambda: self.now, 60.0, self._wake, {"a": TAG_HEAD}, SPACE, PLACES
+        )
         self.queues = self.appender.topics["t"] = queues_of()
 
     @property
@@ -145,7 +148,7 @@ def test_a_loop_that_falls_asleep_during_an_append_is_woken(bench: Bench) -> Non
 
     make = type(bench.appender)
     make_one = PythonAppender if make is PythonAppender else make_appender
-    appender = make_one(bench.lock, clock, 1.0, lambda: awake.append(True), {}, SPACE)
+    appender = make_one(bench.lock, clock, 1.0, lambda: awake.append(True), {}, SPACE, PLACES)
     appender.topics["t"] = queues_of()
     appender.awake = True
     assert appender.append(Message("t", b"x"), None, None) is not None
@@ -154,12 +157,12 @@ def test_a_loop_that_falls_asleep_during_an_append_is_woken(bench: Bench) -> Non
 
 def test_nothing_is_appended_once_the_space_is_used_up(bench: Bench) -> None:
     """Each message counts with its payload, its head and what is around it; one may go beyond."""
-    bench.appender.use(SPACE - 2 * (MESSAGE_OVERHEAD_BYTES + 10) - 1)
+    bench.appender.use(SPACE - 2 * (MESSAGE_OVERHEAD_BYTES + 10) - 1, 0)
     assert all(bench.append(Message("t", b"0123456789")) for _ in range(3))
     assert bench.appender.space == 1 - MESSAGE_OVERHEAD_BYTES - 10
     assert bench.append(Message("t", b"x")) is None
     assert len(bench.items) == 3
-    bench.appender.use(-2 * (MESSAGE_OVERHEAD_BYTES + 10))
+    bench.appender.use(-20, -2)
     before = bench.appender.space
     tagged = bench.append(Message("t", b"x", "a"))
     assert tagged is not None
@@ -167,9 +170,21 @@ def test_nothing_is_appended_once_the_space_is_used_up(bench: Bench) -> None:
 
 
 def test_no_space_is_none(bench: Bench) -> None:
-    bench.appender.use(SPACE)
+    bench.appender.use(SPACE, 0)
     assert bench.appender.space == 0
     assert bench.append(Message("t", b"x")) is None
+
+
+def test_nothing_is_appended_once_every_place_is_taken(bench: Bench) -> None:
+    """However small the messages are; a message with an outcome makes a place free."""
+    bench.appender.use(0, PLACES - 2)
+    bench.appender.use(-(PLACES - 2) * MESSAGE_OVERHEAD_BYTES, 0)
+    assert bench.append(Message("t", b""))
+    assert bench.append(Message("t", b""))
+    assert bench.appender.places == 0
+    assert bench.append(Message("t", b"")) is None
+    bench.appender.use(0, -1)
+    assert bench.append(Message("t", b""))
 
 
 def test_the_topic_says_what_it_takes(bench: Bench) -> None:
@@ -249,7 +264,16 @@ def test_an_odd_time_out_is_left_to_the_producer(bench: Bench, timeout: Any) -> 
 
 def test_a_future_may_be_of_a_derived_type(bench: Bench) -> None:
     make = type(bench.appender)
-    arguments: list[Any] = [bench.lock, lambda: 0.0, 1.0, lambda: None, {}, SPACE, LoopSendFuture]
+    arguments: list[Any] = [
+        bench.lock,
+        lambda: 0.0,
+        1.0,
+        lambda: None,
+        {},
+        SPACE,
+        PLACES,
+        LoopSendFuture,
+    ]
     appender = (PythonAppender if make is PythonAppender else make_appender)(*arguments)
     appender.topics["t"] = queues_of()
     future = appender.append(Message("t", b"x"), print, 2)
@@ -292,7 +316,7 @@ def test_a_wake_that_is_interrupted_is_made_again(bench: Bench) -> None:
 @pytest.mark.parametrize("round_", range(5))
 def test_nothing_is_lost_when_a_topic_goes(bench: Bench, round_: int) -> None:
     """What ``append`` said it took is found by whoever takes the topic away and drains it."""
-    bench.appender.use(-(1 << 40))
+    bench.appender.use(-(1 << 40), 0)
     message = Message("t", b"x")
 
     def send() -> int:
@@ -320,7 +344,9 @@ def test_an_appender_that_is_part_of_a_cycle_is_collected() -> None:
 
     class Owner:
         def __init__(self) -> None:
-            self.appender = make_appender(threading.Lock(), lambda: 0.0, 1.0, self.wake, {}, SPACE)
+            self.appender = make_appender(
+                threading.Lock(), lambda: 0.0, 1.0, self.wake, {}, SPACE, PLACES
+            )
             self.appender.topics["t"] = queues_of()
 
         def wake(self) -> None: ...
@@ -334,11 +360,11 @@ def test_an_appender_that_is_part_of_a_cycle_is_collected() -> None:
 def test_an_appender_is_made_of_fitting_parts_only() -> None:
     from vq.client.producer import _accumulator
 
-    good: list[Any] = [Message, SendFuture, TopicQueues, lambda: 0.0, 1.0, print, {}, 10, 1]
+    good: list[Any] = [Message, SendFuture, TopicQueues, lambda: 0.0, 1.0, print, {}, 10, 10, 1]
     assert _accumulator.Appender(*good).topics == {}
     for place, wrong in [
         (0, int), (0, 1), (1, Message), (1, 1), (2, SendFuture), (4, "1"), (6, []), (7, "1"),
-        (8, None),
+        (8, "1"), (9, None),
     ]:  # fmt: skip
         with pytest.raises((TypeError, AttributeError)):
             _accumulator.Appender(*good[:place], wrong, *good[place + 1 :])
@@ -351,7 +377,7 @@ def test_an_appender_is_made_of_fitting_parts_only() -> None:
     with pytest.raises(TypeError):
         made.append(Message("t", b"x"))  # type: ignore[call-arg]
     with pytest.raises(TypeError):
-        made.use("1")  # type: ignore[arg-type]
+        made.use("1", 1)  # type: ignore[arg-type]
     with pytest.raises(AttributeError):
         made.topics = {}  # type: ignore[misc]
 
@@ -377,6 +403,43 @@ def test_every_way_in_counts_the_same_and_all_comes_back() -> None:
     assert made._appender.space == made._config.buffer_bytes - used
     made.give_back(5, plain.size + sum(each.size for each in others))
     assert made._appender.space == made._config.buffer_bytes
+
+
+def test_every_way_in_counts_against_the_bound_in_messages() -> None:
+    made = accumulator_of(buffer_messages=3, when_full="raise")
+    assert made.append(Message("t", b"x"), None, None)
+    made.append_any(Message("t", b"x", key="k"))
+    made.append_waited(Message("t", b"x"), None)
+    assert not made.has_space()
+    assert made.append(Message("t", b"x"), None, None) is None
+    with pytest.raises(BufferFull, match=r"3 messages use \d+ bytes; buffer_messages is 3, "):
+        made.append_any(Message("t", b"x"))
+    made.give_back(1, 1)
+    assert made.append(Message("t", b"x"), None, None)
+
+
+def test_without_a_bound_in_messages_the_bytes_count_first() -> None:
+    made = accumulator_of(
+        buffer_bytes=MESSAGE_BYTES_MAX + MESSAGE_OVERHEAD_BYTES, when_full="raise"
+    )
+    while made.append(Message("t", b""), None, None):
+        pass
+    assert made._appender.space <= 0
+    assert made._appender.places >= 0
+
+
+@pytest.mark.parametrize("bound", [{"buffer_messages": 2}, {}])
+def test_a_send_that_waits_for_its_outcome_waits_for_space_too(bound: dict[str, int]) -> None:
+    """Also with ``when_full="raise"``: its thread has nothing else to do."""
+    made = accumulator_of(when_full="raise", **bound)
+    size = made._config.buffer_bytes - 2 * MESSAGE_OVERHEAD_BYTES
+    made._appender.use(size, 2)
+    with in_thread(lambda: made.append_waited(Message("t", b"x"), 30.0)) as waiting:
+        block_until(lambda: made._waiting)
+        with pytest.raises(BufferFull):
+            made.append_any(Message("t", b"x"))
+        made.give_back(2, size)
+        assert waiting.result(WAIT_S)
 
 
 def test_messages_keep_their_order_whichever_way_they_come() -> None:
@@ -451,7 +514,7 @@ def test_a_message_whose_topic_is_made_again_while_it_waits_for_space_is_refused
     """The queues that it was for are closed: nobody would tell its outcome."""
     made = accumulator_of()
     every_byte = made._config.buffer_bytes
-    made._appender.use(every_byte)
+    made._appender.use(every_byte, 0)
     with in_thread(lambda: made.append_any(Message("t", b"x"), None, 30.0)) as waiting:
         block_until(lambda: made._waiting)
         made.remove(made.topics["t"], UnknownTopic("gone"))
