@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from kazoo.exceptions import NoNodeError
 from support.block_files import read_partition
@@ -74,6 +74,13 @@ def kill(broker: BrokerChild) -> bool:
     return ran and broker.process is not None and broker.process.returncode == -signal.SIGKILL
 
 
+class Way(NamedTuple):
+    """How one message is sent: with which key, and whether its thread waits for the outcome."""
+
+    key: str | None = None
+    waits: bool = False
+
+
 class Sender(threading.Thread):
     """One client that sends numbered messages at a steady rate until stopped.
 
@@ -84,6 +91,9 @@ class Sender(threading.Thread):
         rate: Messages per second, about.
         size: Bytes of a payload.
         config: The configuration of the producer.
+        producer: Send with this one, which others use as well; ``finish`` does not close it.
+        way: Returns how to send the message of a number.
+        timeout: The time-out of each send, in seconds; None: as configured.
     """
 
     def __init__(
@@ -95,6 +105,9 @@ class Sender(threading.Thread):
         rate: float = 400.0,
         size: int = 100,
         config: vq.ProducerConfig | None = None,
+        producer: vq.MessageProducer | None = None,
+        way: Callable[[int], Way] = lambda _: Way(),
+        timeout: float | None = None,
     ) -> None:
         super().__init__(name=f"sender-{path.stem}")
         self.begun = 0
@@ -107,7 +120,10 @@ class Sender(threading.Thread):
         self._topic = topic
         self._client = path.stem
         self._history = _Counting(path, self)
-        self._producer = factory.create_producer(config)
+        self._shared = producer is not None
+        self._producer = producer or factory.create_producer(config)
+        self._way = way
+        self._timeout = timeout
         self._rate = rate
         self._size = size
         self._stop_asked = threading.Event()
@@ -126,8 +142,13 @@ class Sender(threading.Thread):
             while not self._stop_asked.wait(_TICK_S):
                 due = int((time.monotonic() - begin) * self._rate)
                 while number < due and not self._stop_asked.is_set():
-                    message = vq.Message(self._topic, self.payload(number))
-                    self._history.send(self._producer, message)
+                    key, waits = self._way(number)
+                    message = vq.Message(self._topic, self.payload(number), key=key)
+                    if waits:
+                        bound = self._timeout or self._producer.config.send_timeout_s
+                        self._history.send_sync(self._producer, message, bound)
+                    else:
+                        self._history.send(self._producer, message, self._timeout)
                     number += 1
         except BaseException as error:  # ``finish`` raises it
             self.failure = error
@@ -148,7 +169,10 @@ class Sender(threading.Thread):
         self.join()
         if self.failure is not None:
             raise self.failure
-        self._producer.close()
+        if self._shared:
+            self._producer.flush()
+        else:
+            self._producer.close()
         self._history.close()
 
     def __str__(self) -> str:
@@ -177,10 +201,15 @@ class _Counting(History):
     def __init__(self, path: Path, sender: Sender) -> None:
         super().__init__(path)
         self._sender = sender
+        self._lock = threading.Lock()  # the sender's thread and the factory's note outcomes
 
     def note(self, kind: str, **fields: Any) -> None:
-        """Count, then write."""
+        """Write, then count."""
         super().note(kind, **fields)
+        with self._lock:
+            self._count(kind, fields)
+
+    def _count(self, kind: str, fields: dict[str, Any]) -> None:
         sender = self._sender
         if kind == "send":
             sender.begun += 1

@@ -48,14 +48,29 @@ class History:
 
     def send(
         self, producer: vq.MessageProducer, message: vq.Message, timeout: float | None = None
-    ) -> None:
-        """Send a message and note its outcome when it comes."""
+    ) -> vq.SendFuture | None:
+        """Send a message and note its outcome when it comes; return None if it was not accepted."""
         value = name_of(message.content)
         self.note("send", value=value)
         try:
-            producer.send_async(message, self._on_outcome(value), timeout)
+            return producer.send_async(message, self._on_outcome(value), timeout)
         except vq.VqError as error:
             self._failed(value, error)
+            return None
+
+    def send_sync(
+        self, producer: vq.MessageProducer, message: vq.Message, timeout: float
+    ) -> vq.SendResult | None:
+        """Send a message, wait for its outcome and note it; None: it was not acknowledged."""
+        value = name_of(message.content)
+        self.note("send", value=value)
+        try:
+            result = producer.send_sync(message, timeout)
+        except vq.VqError as error:
+            self._failed(value, error)
+            return None
+        self.note("sent", value=value, partition=result.partition, offset=result.offset)
+        return result
 
     def _on_outcome(self, value: str) -> Callable[[vq.SendResult | None, vq.VqError | None], None]:
         def note(result: vq.SendResult | None, error: vq.VqError | None) -> None:
