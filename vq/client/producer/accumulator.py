@@ -491,14 +491,13 @@ class Accumulator:
         with self.lock:
             self.topics[queues.topic] = queues
 
-    def remove(self, queues: TopicQueues, error: VqError) -> list[PartitionQueue]:
-        """Accept no more messages for a topic; return its queues, which the caller closes."""
+    def remove(self, queues: TopicQueues, error: VqError) -> None:
+        """Accept no more messages for a topic; the caller closes its queues."""
         with self.lock:
             self.topics.pop(queues.topic, None)
             queues.drain()
             for queue in queues.queues:
                 queue.closed = error
-        return queues.queues
 
     def close(self, why: str) -> None:
         """Refuse new messages and end all waits for space; accepted messages stay."""

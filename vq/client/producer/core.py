@@ -196,7 +196,7 @@ class ProducerCore:
         It takes no lock: a thread that does not exist in the child may have held it.
         """
         self._accumulator.mark_closed(why)
-        for queues in self._accumulator.topics.values():
+        for queues in self._sender.topics():
             waiting = queues.appended[:]
             for _, share in queues.shares:
                 waiting += share

@@ -58,6 +58,7 @@ class PartitionQueue:
         claimed: The messages that the leading thread sends.
         shared: The last batch of a leading thread had messages of several threads.
         pending: Messages not yet in a batch, oldest first.
+        failing: Messages taken out of ``pending`` or of a batch, to be given an error next.
         in_flight: Batches without a final answer, oldest first; at most ``config.window``.
         retry_at: Nothing is sent before this monotonic time.
         closed: Why nothing is sent any more.
@@ -74,6 +75,7 @@ class PartitionQueue:
     ) -> None:
         self.partition = partition
         self.pending: list[SendFuture] = []
+        self.failing: list[SendFuture] = []
         self.in_flight: deque[Batch] = deque()
         self.retry_at = 0.0
         self.owner: BlockingSendFuture | Literal["sender"] | None = None
@@ -165,9 +167,13 @@ class PartitionQueue:
         return True
 
     def without_outcome(self) -> list[SendFuture]:
-        """Return every message that may have no outcome yet, whichever thread owns the queue."""
+        """Return every message that may have no outcome yet, whichever thread owns the queue.
+
+        It also holds in the child of a fork, whose parent's threads may have been at any step: a
+        message that leaves one of these lists is in another one before. One may be in two.
+        """
         in_flight = [item for batch in tuple(self.in_flight) for item in batch.items]
-        return [*in_flight, *self.claimed, *self.pending]
+        return [*in_flight, *self.failing, *self.claimed, *self.pending]
 
     # What to send -----------------------------------------------------------------------------
     def next_to_send(self, now: float, take_ids: Callable[[int], list[int]]) -> Batch | None:
@@ -333,6 +339,7 @@ class PartitionQueue:
         waiting = self.pending[:]
         late = [item for item in waiting if item.deadline <= now]
         if late:
+            self.failing = late
             # One step: callers append behind the slice at any time.
             self.pending[: len(waiting)] = [item for item in waiting if item.deadline > now]
         return late
@@ -344,7 +351,7 @@ class PartitionQueue:
 
     def fail_pending(self, error: errors.VqError) -> None:
         """Fail the messages that are in no batch yet."""
-        items = self.pending[:]
+        items = self.failing = self.pending[:]
         del self.pending[: len(items)]
         self._fail_items(items, error)
 
@@ -361,6 +368,7 @@ class PartitionQueue:
         error = self._given_up(batch)
         certain = isinstance(error, errors.Refused)
         if any(item.deadline > now and item.outcome is None for item in batch.items):
+            self.failing = batch.items
             self._fail_items(batch.expire(now, drop=certain), error)
             return
         self._fail(batch, error)
@@ -384,6 +392,7 @@ class PartitionQueue:
         try:
             fail_all(items, error)
         finally:
+            self.failing = []
             self._on_ended(len(items), bytes_of(items))
 
     def _not_sent(self) -> errors.VqError:
@@ -461,7 +470,7 @@ class PartitionQueue:
     def _number(self, batches: list[Batch], first: int) -> None:
         """Put only ``batches`` in flight, to be sent again under new numbers."""
         self._next_sequence = first
-        self.in_flight.clear()
+        kept: deque[Batch] = deque()
         for batch in batches:
             if batch.done:
                 continue
@@ -469,7 +478,8 @@ class PartitionQueue:
             self._next_sequence += 1
             batch.sent = batch.unknown = False
             batch.error = None
-            self.in_flight.append(batch)
+            kept.append(batch)
+        self.in_flight = kept
 
     def _pause(self, now: float) -> None:
         self._failures += 1

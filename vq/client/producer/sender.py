@@ -55,7 +55,7 @@ class Sender:
         self._cluster = cluster
         self._loop = asyncio.get_running_loop()
         self._clock = cluster.clock.monotonic
-        self._dropped: list[PartitionQueue] = []  # of dropped topics, not yet closed
+        self._dropped: list[TopicQueues] = []  # some of their queues are not yet closed
         # Woken when messages get their outcome, in this order.
         self._waiters: dict[asyncio.Future[None], None] = {}
         self._retry_timer: asyncio.TimerHandle | None = None
@@ -241,20 +241,31 @@ class Sender:
         If the topic is published again, its new queues have other producer ids. Their sequences
         start at 0 again, which under the old ids the broker would take for resends.
         """
-        self._dropped += self.accumulator.remove(queues, error)
+        self._dropped.append(queues)  # first: a topic is here or in the accumulator at any time
+        self.accumulator.remove(queues, error)
         self._close_dropped()
+
+    def topics(self) -> list[TopicQueues]:
+        """Return all topics with messages that may have no outcome yet; one may be there twice."""
+        return [*self._dropped, *self.accumulator.topics.values()]
 
     def _close_dropped(self) -> None:
         """Close the queues of dropped topics, except those that a blocking sender owns now."""
-        for queue in list(self._dropped):
-            if not self.accumulator.enter(queue):
-                continue  # its owner wakes the sender
-            try:
-                assert queue.closed is not None
-                queue.close(queue.closed)
-            finally:
-                queue.owner = None
-            self._dropped.remove(queue)
+        for queues in list(self._dropped):
+            left = [queue for queue in queues.queues if not self._close_queue(queue)]
+            if not left:
+                self._dropped.remove(queues)
+
+    def _close_queue(self, queue: PartitionQueue) -> bool:
+        """Close a queue of a dropped topic; return False while a blocking sender owns it."""
+        if not self.accumulator.enter(queue):
+            return False  # its owner wakes the sender
+        try:
+            assert queue.closed is not None
+            queue.close(queue.closed)
+        finally:
+            queue.owner = None
+        return True
 
     # Waiting ----------------------------------------------------------------------------------
     def without_outcome(self) -> list[SendFuture]:
@@ -266,8 +277,12 @@ class Sender:
         self.accumulator.drain()
         self.accumulator.wake_sender()
         with self.accumulator.lock:
-            every = [*self._dropped, *self.accumulator.queues()]
-            return [future for queue in every for future in queue.without_outcome()]
+            return [
+                future
+                for queues in self.topics()
+                for queue in queues.queues
+                for future in queue.without_outcome()
+            ]
 
     async def wait_until(self, reached: Callable[[], bool]) -> None:
         """Wait until ``reached()`` is true; evaluate it whenever messages get their outcome.

@@ -668,7 +668,7 @@ async def test_a_topic_that_goes_while_a_blocking_sender_has_it_waits_for_that_o
     assert core._accumulator.claim(queue, future)
     await delete_topic(cluster)
     await until(lambda: "t" not in core._accumulator.topics)
-    assert queue in core._sender._dropped
+    assert [queue in each.queues for each in core._sender._dropped] == [True]
     assert not future.done()
     core._accumulator.leave(queue, future)
     assert isinstance(await ended(future), UnknownTopic)

@@ -10,6 +10,7 @@ import pytest
 from support.broker import MemoryCluster
 from support.client import HOST
 from support.producers import (
+    delete_topic,
     ended,
     producer_of,
     published,
@@ -39,6 +40,7 @@ from vq.errors import (
     TimedOut,
 )
 from vq.model import Address, Message, SendResult, TopicPartition, TopicSettings
+from vq.remoting.broker_connection import BrokerConnection
 from vq.remoting.frames import Frame
 from vq.remoting.wire_pb2 import PutRequest
 
@@ -342,6 +344,34 @@ async def test_in_a_forked_child_nobody_waits_for_an_answer(factory: aio.Message
         forked.set()
     with pytest.raises(InvalidState, match="forked"):
         future.result(0)
+    core._accumulator.topics.clear()
+
+
+@pytest.mark.parametrize("case", ["pending", "in flight", "in flight with others", "deleted"])
+async def test_a_fork_strands_no_message_that_is_just_given_its_outcome(
+    cluster: MemoryCluster, factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    """Another thread forks while the callback of a message runs that is failed with others."""
+    core = await published(factory)
+    if case.startswith("in flight"):
+        monkeypatch.setattr(BrokerConnection, "send", lambda *_: 1)  # it is never answered
+    else:
+        core._cluster.ids_ready = False
+    futures: list[SendFuture] = []
+
+    def fork(*_: object) -> None:
+        core.abandon_in_child("forked")
+
+    bound = 60.0 if case == "deleted" else 0.2
+    message = Message("t", b"x", key="same")
+    futures = [send(core, message, fork, bound), *(send(core, message, None, bound) for _ in "ab")]
+    if case == "in flight with others":
+        futures.append(send(core, message, None, 60.0))
+    if case == "deleted":
+        await delete_topic(cluster)
+    await until(futures[0].done)
+    for future in futures[1:]:
+        assert isinstance(future.outcome, InvalidState), "it waits for ever in the child"
     core._accumulator.topics.clear()
 
 
