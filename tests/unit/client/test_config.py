@@ -122,6 +122,8 @@ def test_words_are_those_of_the_tree_and_the_command_line() -> None:
 @pytest.mark.parametrize(("cls", "name"), [(cls, name) for cls, name, _, _ in BOUNDS])
 @pytest.mark.parametrize("value", ["70000", 70_000.5, None, True])
 def test_counts_are_whole_numbers(cls: type[Any], name: str, value: object) -> None:
+    if value is None and getattr(cls(), name) is None:
+        return  # the default: derived from another setting
     with pytest.raises(InvalidArgument, match=f"{name} = .*give a whole number"):
         cls(**{name: value})
 

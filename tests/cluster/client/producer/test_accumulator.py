@@ -145,10 +145,10 @@ async def test_whatever_runs_in_the_middle_of_a_send_may_append(
             core.append_any(Message("t", b"x", key="k"))
             with pytest.raises(InvalidState, match="send_async"):
                 core.send_blocking(Message("t", b"y", key="k"))
-            core._accumulator._appender.use(SMALLEST_BUFFER)
+            core._accumulator._appender.use(SMALLEST_BUFFER, 0)
             with pytest.raises(BufferFull):
                 core.append_any(Message("t", b"z", key="k"))
-            core._accumulator._appender.use(-SMALLEST_BUFFER)
+            core._accumulator._appender.use(-SMALLEST_BUFFER, 0)
 
     with in_thread(inside) as running:
         await until(running.done)
