@@ -91,6 +91,8 @@ LOAD_INTERVAL_S_MAX: Final = 10.0
 LOAD_IDLE_INTERVAL_S: Final = 12.0
 #: How often a producer that follows the load reads it.
 LOAD_READ_INTERVAL_S: Final = 5.0
+#: A capacity that was estimated while the broker was less busy is only a lower bound.
+LOAD_BUSY_MIN: Final = 0.05
 #: Both intervals are spread by this part, so that brokers and producers do not act in step.
 LOAD_JITTER: Final = 0.2
 #: A load that was not written again for so long counts as unknown.

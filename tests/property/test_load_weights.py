@@ -17,6 +17,7 @@ from vq.client.producer.load_weights import (
     weights,
 )
 from vq.client.producer.partitioner import Sense
+from vq.limits import LOAD_BUSY_MIN
 
 SENSES = st.sampled_from(Sense)
 NUMBERS = st.floats(0, NUMBER_MAX)
@@ -143,7 +144,7 @@ class Broker:
             stored_bytes=self.stored * 1e6,
             disk_used_ratio=0.5,
             bytes_per_s=self.rate * 1e6,
-            capacity_bytes_per_s=self.capacity * 1e6 if self.busy > 0.05 else 0.0,
+            capacity_bytes_per_s=self.rate / max(self.busy, LOAD_BUSY_MIN) * 1e6,
             busy=self.busy,
             queue_depth=self.depth,
             flush_ms=100 / self.capacity,
@@ -201,7 +202,7 @@ def swing(history: list[list[float]]) -> float:
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("utilisation", [0.2, 0.5, 0.8, 0.95, 1.2])
+@pytest.mark.parametrize("utilisation", [0.01, 0.2, 0.5, 0.8, 0.95, 1.2])
 @pytest.mark.parametrize("sense", Sense)
 def test_producers_do_not_stampede_to_equal_brokers(
     sense: Sense, utilisation: float, seed: int

@@ -7,8 +7,9 @@
     busy                    the larger of two shares of the time since the last measurement: the
                             processor time of the loop's thread, and the time with a flush in flight
     capacity_bytes_per_s    bytes_per_s / busy. It follows a higher value at once and a lower one
-                            with a time constant of ``CAPACITY_S``. At ``busy`` below ``BUSY_MIN``
-                            the quotient means little, so the last estimate stays.
+                            with a time constant of ``CAPACITY_S``. A node that is busy for less
+                            than ``limits.LOAD_BUSY_MIN`` counts as busy for so much, and can only
+                            raise its estimate: its quotient means little.
 
 Example: 6 MB/s come in while the loop is busy for 20 % and the flusher for 60 % of the time. So
 ``busy`` is 0.6 and the capacity 6 / 0.6 = 10 MB/s.
@@ -30,8 +31,6 @@ from vq.store.ticket import SyncTicket
 #: Time constants of the moving averages.
 AVERAGE_S: Final = 10.0
 CAPACITY_S: Final = 60.0
-#: Least ``busy`` from which a capacity is estimated.
-BUSY_MIN: Final = 0.05
 
 #: A field has changed if it differs by more than the first number and by more than this share of
 #: its last published value. ``time_ms`` is not here: it always differs.
@@ -214,11 +213,12 @@ def _average(before: float, now: float, weight: float) -> float:
 
 def _capacity(before: float, rate: float, busy: float, elapsed_s: float) -> float:
     """Return the new estimate of the capacity; see the module's text."""
-    if busy < BUSY_MIN:
+    found = rate / max(busy, limits.LOAD_BUSY_MIN)
+    if found > before:
+        return found
+    if busy < limits.LOAD_BUSY_MIN:
         return before
-    found = rate / busy
-    weight = 1.0 if found > before else 1 - math.exp(-elapsed_s / CAPACITY_S)
-    return _average(before, found, weight)
+    return _average(before, found, 1 - math.exp(-elapsed_s / CAPACITY_S))
 
 
 def has_changed(load: BrokerLoad, published: BrokerLoad) -> bool:

@@ -120,11 +120,15 @@ def test_the_capacity_is_the_rate_divided_by_busy():
     assert last == pytest.approx(tick(0, 0.0))
 
 
-def test_a_node_that_was_never_busy_has_no_capacity():
+def test_the_capacity_of_a_node_that_is_hardly_busy_is_a_lower_bound():
+    """As if it were busy for 5 %; none is known before the first message."""
+    disk = Disk()
+    disk.clock.advance(TICK_S)
+    assert disk.measure().capacity_bytes_per_s == 0
     disk = Disk()
     disk.counters.bytes_in = 1000
     disk.clock.advance(TICK_S)
-    assert disk.measure().capacity_bytes_per_s == 0
+    assert disk.measure().capacity_bytes_per_s == 1000 / TICK_S / 0.05
 
 
 # When it is written ---------------------------------------------------------------------------

@@ -10,7 +10,8 @@ as the mean of the known ones.
 
     least-stored   most - stored + floor      most: the bytes of the fullest partition
                    floor = 1 MiB + most / 20 + 30 s of the traffic of an average partition
-    headroom       (capacity - rate) / n      but at least capacity / 20 / n
+    headroom       (capacity - rate) / n      but at least capacity / 20 / n. A broker that is busy
+                   for less than 5 % has at least the mean wish: its capacity is a lower bound
     least-loaded   (1.05 - busy) / (1 + wait / 10 ms) / n
                    wait = flush_ms * (1 + queue_depth)
 
@@ -42,7 +43,7 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 from vq.client.producer.partitioner import Sense
-from vq.limits import MIB
+from vq.limits import LOAD_BUSY_MIN, MIB
 
 #: Shares of the disk in use from which a partition gets almost nothing, and nothing. Brokers refuse
 #: messages at the second one by default.
@@ -139,7 +140,14 @@ def _least_stored(loads: Sequence[PartitionLoad]) -> Wishes:
 
 def _headroom(loads: Sequence[PartitionLoad]) -> Wishes:
     counts = Counter(load.broker for load in loads)
-    return [_free(load) / counts[load.broker] if _has_capacity(load) else None for load in loads]
+    wishes: Wishes = [
+        _free(load) / counts[load.broker] if _has_capacity(load) else None for load in loads
+    ]
+    mean = _mean(wishes)
+    return [
+        wish if wish is None or load.busy >= LOAD_BUSY_MIN else max(wish, mean)
+        for wish, load in zip(wishes, loads, strict=True)
+    ]
 
 
 def _has_capacity(load: PartitionLoad) -> bool:
@@ -171,8 +179,7 @@ _WISHES: Final[dict[Sense, Callable[[Sequence[PartitionLoad]], Wishes]]] = {
 # Shares ---------------------------------------------------------------------------------------
 def _shares(wishes: Wishes, loads: Sequence[PartitionLoad]) -> list[float]:
     """Return the bounded shares, scaled to a sum of 1."""
-    known = [wish for wish in wishes if wish is not None]
-    mean = sum(known) / len(known) if known else 0.0
+    mean = _mean(wishes)
     if mean > 0:
         shares = [1.0 if wish is None else max(wish / mean, SHARE_MIN) for wish in wishes]
     else:
@@ -181,6 +188,12 @@ def _shares(wishes: Wishes, loads: Sequence[PartitionLoad]) -> list[float]:
     if min(disks) < DISK_FULL:
         shares = [_of_disk(share, disk) for share, disk in zip(shares, disks, strict=True)]
     return _scaled(shares)
+
+
+def _mean(wishes: Wishes) -> float:
+    """Return the mean of the known wishes, 0 if none is known."""
+    known = [wish for wish in wishes if wish is not None]
+    return sum(known) / len(known) if known else 0.0
 
 
 def _of_disk(share: float, disk: float) -> float:

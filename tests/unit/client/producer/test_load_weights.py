@@ -51,10 +51,21 @@ def test_traffic_raises_the_floor_of_least_stored():
     assert weights(Sense.STORED, busy, None)[0] < 0.501
 
 
+def test_a_capacity_estimated_while_a_broker_is_idle_is_a_lower_bound():
+    """A broker with little traffic has at least the mean; a slow one does not hide behind that."""
+    slow = loaded("b1", busy=1.0, bytes_per_s=1e6, capacity_bytes_per_s=1e6)
+    little = loaded("b2", busy=0.01, bytes_per_s=1e5, capacity_bytes_per_s=2e6)
+    more = loaded("b3", busy=0.01, bytes_per_s=9e5, capacity_bytes_per_s=18e6)
+    found = weights(Sense.HEADROOM, [slow, little, more], None)
+    mean = (0.05 + 1.9 + 17.1) / 3
+    assert found[1] / found[2] == pytest.approx(mean / 17.1)
+    assert found[0] < 0.03
+
+
 def test_headroom_is_shared_by_the_partitions_of_a_broker():
     """10 - 4 and 20 - 8 MB/s are free; the second broker has two of the partitions."""
-    one = {"bytes_per_s": 4e6, "capacity_bytes_per_s": 10e6}
-    two = {"bytes_per_s": 8e6, "capacity_bytes_per_s": 20e6}
+    one = {"busy": 0.4, "bytes_per_s": 4e6, "capacity_bytes_per_s": 10e6}
+    two = {"busy": 0.4, "bytes_per_s": 8e6, "capacity_bytes_per_s": 20e6}
     loads = [loaded("b1", **one), loaded("b2", **two), loaded("b2", **two)]
     assert weights(Sense.HEADROOM, loads, None) == pytest.approx([THIRD] * 3)
     assert weights(Sense.HEADROOM, loads[:2], None) == pytest.approx([6 / 18, 12 / 18])
@@ -62,8 +73,8 @@ def test_headroom_is_shared_by_the_partitions_of_a_broker():
 
 def test_a_broker_at_its_capacity_keeps_a_little_headroom():
     loads = [
-        loaded("b1", bytes_per_s=12e6, capacity_bytes_per_s=10e6),
-        loaded("b2", bytes_per_s=6e6, capacity_bytes_per_s=10e6),
+        loaded("b1", busy=1.0, bytes_per_s=12e6, capacity_bytes_per_s=10e6),
+        loaded("b2", busy=0.6, bytes_per_s=6e6, capacity_bytes_per_s=10e6),
     ]
     assert weights(Sense.HEADROOM, loads, None) == pytest.approx([0.5 / 4.5, 4 / 4.5])
 
