@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         WhenFull,
     )
     from vq.client.future import SendFuture
+    from vq.client.producer.interceptors import ProducerInterceptor
     from vq.client.producer.partitioner import TopicPartitions
     from vq.errors import InvalidArgument, InvalidState, OutcomeUnknown, Refused, VqError
     from vq.model import (
@@ -51,6 +52,7 @@ _HOMES = {
         "WhenFull",
     ),
     "vq.client.future": ("SendFuture",),
+    "vq.client.producer.interceptors": ("ProducerInterceptor",),
     "vq.client.producer.partitioner": ("TopicPartitions",),
     "vq.errors": ("InvalidArgument", "InvalidState", "OutcomeUnknown", "Refused", "VqError"),
     "vq.model": (
@@ -84,6 +86,7 @@ __all__ = [
     "PartitionPlacement",
     "PartitionTrouble",
     "ProducerConfig",
+    "ProducerInterceptor",
     "Refused",
     "SendFuture",
     "SendResult",

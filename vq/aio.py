@@ -117,6 +117,19 @@ class MessageProducer:
         future = self._core.append(message, callback, timeout)
         if future is not None:
             return future
+        if self._core.interceptors is None:
+            return await self._accept_any(message, callback, timeout, may_wait=may_wait)
+        with self._core.interceptors.begin(message, callback) as sending:
+            return await self._accept_any(sending.message, sending, timeout, may_wait=may_wait)
+
+    async def _accept_any(
+        self,
+        message: Message,
+        callback: SendCallback | None,
+        timeout: float | None,
+        *,
+        may_wait: bool,
+    ) -> SendFuture:
         try:
             return self._core.append_any(message, callback, timeout, block=False)
         except BufferFull:

@@ -51,6 +51,7 @@ class MessageProducer:
     def __init__(self, core: ProducerCore, runtime: LoopThread) -> None:
         self._core = core
         self._append = core.append
+        self._interceptors = core.interceptors
         self._runtime = runtime
         self._forget = runtime.on_loss(forked=core.abandon_in_child, ended=core.abandon)
 
@@ -82,6 +83,14 @@ class MessageProducer:
             InvalidArgument: The message is invalid.
         """
         self._runtime.check()
+        if self._interceptors is None:
+            return self._send_and_wait(message, timeout)
+        with self._interceptors.begin(message) as sending:
+            result = self._send_and_wait(sending.message, timeout)
+            sending.ended(result, None)
+        return result
+
+    def _send_and_wait(self, message: Message, timeout: float) -> SendResult:
         try:
             future = self._core.send_blocking(message, timeout)
         except NotPublished:
@@ -113,6 +122,14 @@ class MessageProducer:
         future = self._append(message, callback, timeout)
         if future is not None:
             return future
+        if self._interceptors is None:
+            return self._accept(message, callback, timeout)
+        with self._interceptors.begin(message, callback) as sending:
+            return self._accept(sending.message, sending, timeout)
+
+    def _accept(
+        self, message: Message, callback: SendCallback | None, timeout: float | None
+    ) -> SendFuture:
         try:
             return self._core.append_any(message, callback, timeout)
         except NotPublished:

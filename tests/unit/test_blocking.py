@@ -13,8 +13,9 @@ from vq.client.consumer.core import ConsumerCore
 from vq.client.consumer.delivery import ThreadDelivery, Workers
 from vq.client.future import SendFuture
 from vq.client.producer.core import ProducerCore
+from vq.client.producer.interceptors import Interceptors, ProducerInterceptor
 from vq.client.runtime import LoopThread
-from vq.errors import InvalidState, NotPublished
+from vq.errors import InvalidState, NotPublished, OutcomeUnknown, VqError
 from vq.model import Message, SendResult
 
 
@@ -23,6 +24,7 @@ class Core:
 
     def __init__(self) -> None:
         self.config = ProducerConfig(send_timeout_s=30.0)
+        self.interceptors: Interceptors | None = None
         self.given: list[float | None] = []
 
     def append(self, *_: object) -> None:
@@ -136,3 +138,53 @@ def test_a_close_that_a_callback_is_refused_ends_nothing() -> None:
     finally:
         runtime.stop()
         workers.close(0.0)
+
+
+class Noting(ProducerInterceptor):
+    """Notes its calls with their thread."""
+
+    def __init__(self) -> None:
+        self.notes: list[Any] = []
+
+    def before_send(self, message: Message) -> Message:
+        self.notes.append((message, threading.get_ident()))
+        return message
+
+    def after_send(
+        self, message: Message, result: SendResult | None, error: VqError | None
+    ) -> None:
+        self.notes.append((result or error, threading.get_ident()))
+
+
+def test_a_blocking_send_is_intercepted_once_in_its_own_thread() -> None:
+    """Also when its topic must be published first."""
+    core = Core()
+    noting = Noting()
+    core.interceptors = Interceptors([noting])
+    runtime = LoopThread("test")
+    message = Message("t", b"x")
+    try:
+        place = MessageProducer(cast("ProducerCore", core), runtime).send_sync(message)
+    finally:
+        runtime.stop()
+    assert len(core.given) == 2
+    here = threading.get_ident()
+    assert noting.notes == [(message, here), (place, here)]
+
+
+def test_an_interrupted_blocking_send_is_unknown_to_interceptors() -> None:
+    core = Core()
+    noting = Noting()
+    core.interceptors = Interceptors([noting])
+
+    def interrupted(*_: object) -> SendFuture:
+        raise KeyboardInterrupt
+
+    core.send_blocking = interrupted  # type: ignore[method-assign]
+    runtime = LoopThread("test")
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            MessageProducer(cast("ProducerCore", core), runtime).send_sync(Message("t", b"x"))
+    finally:
+        runtime.stop()
+    assert isinstance(noting.notes[1][0], OutcomeUnknown)

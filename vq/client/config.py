@@ -1,10 +1,12 @@
 """The settings of a factory, a producer and a consumer; each class checks them when it is made."""
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from vq import limits
+from vq.client.producer.interceptors import ProducerInterceptor
 from vq.client.producer.partitioner import PartitionerSetting, strategy_of
 from vq.errors import InvalidArgument
 from vq.model import check_name
@@ -108,6 +110,8 @@ class ProducerConfig:
             message and a ``TopicPartitions``, or an object with such a method named ``choose``.
         serializer: Makes the bytes to store of every content, see ``vq.serializers``. None:
             contents are bytes.
+        interceptors: Code of the application around each send: their ``before_send`` runs in this
+            order, their ``after_send`` in the reverse order.
     """
 
     send_timeout_s: float = 30.0
@@ -121,10 +125,12 @@ class ProducerConfig:
     retry_backoff_max_s: float = 1.0
     partitioner: PartitionerSetting = None
     serializer: Serializer | None = None
+    interceptors: Sequence[ProducerInterceptor] = ()
 
     def __post_init__(self) -> None:
         strategy_of(self.partitioner)
         _check_serializer(self.serializer)
+        object.__setattr__(self, "interceptors", _interceptors(self.interceptors))
         _positive("send_timeout_s", self.send_timeout_s)
         _positive("retry_backoff_s", self.retry_backoff_s)
         _positive("retry_backoff_max_s", self.retry_backoff_max_s)
@@ -226,6 +232,25 @@ def _one_of(kind: type[E], name: str, value: str) -> E:
     except ValueError:
         known = " or ".join(repr(each.value) for each in kind)
         raise InvalidArgument(f"{name} = {value!r}; give {known}") from None
+
+
+def _interceptors(given: object) -> tuple[ProducerInterceptor, ...]:
+    if not isinstance(given, list | tuple):
+        raise InvalidArgument(
+            f"interceptors = {given!r} is {type(given).__name__}; give a tuple of interceptors"
+        )
+    for each in given:
+        if isinstance(each, type):
+            raise InvalidArgument(
+                f"interceptor {each.__name__} is a class; give an instance of it: "
+                f"{each.__name__}(...)"
+            )
+        if not isinstance(each, ProducerInterceptor):
+            raise InvalidArgument(
+                f"interceptor {each!r} is {type(each).__name__}; derive its class from "
+                "vq.ProducerInterceptor"
+            )
+    return tuple(given)
 
 
 def _number(name: str, value: object, kinds: type | tuple[type, ...] = (int, float)) -> None:

@@ -16,6 +16,7 @@ from vq.client.config import (
     WhenFull,
     buffer_messages_of,
 )
+from vq.client.producer.interceptors import ProducerInterceptor
 from vq.errors import InvalidArgument
 from vq.serializers import Hessian2, Json, Serializer
 
@@ -161,3 +162,15 @@ def test_what_a_full_buffer_does_may_be_text() -> None:
     assert ProducerConfig(when_full="raise").when_full is WhenFull.RAISE  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="when_full = 'drop'; give 'block' or 'raise'"):
         ProducerConfig(when_full="drop")  # type: ignore[arg-type]
+
+
+def test_interceptors_are_objects_of_their_class() -> None:
+    one = ProducerInterceptor()
+    assert ProducerConfig(interceptors=[one]).interceptors == (one,)
+    for wrong, text in (
+        (one, "give a tuple"),
+        ((ProducerInterceptor,), r"is a class; give an instance of it: ProducerInterceptor\(...\)"),
+        ((print,), "derive its class from vq.ProducerInterceptor"),
+    ):
+        with pytest.raises(InvalidArgument, match=text):
+            ProducerConfig(interceptors=wrong)  # type: ignore[arg-type]

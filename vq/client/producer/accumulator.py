@@ -273,7 +273,7 @@ class Accumulator:
             future,
         )
         self.topics = self._appender.topics
-        self.append = self._appender.append if stages.pass_plain else _not_plain
+        self.append = self._appender.append if stages.pass_plain else not_plain
 
     # Any thread -------------------------------------------------------------------------------
     def append_any(
@@ -520,7 +520,8 @@ class Accumulator:
         return [queue for queues in self.topics.values() for queue in queues.queues]
 
 
-def _not_plain(
+def not_plain(
     message: Message, callback: SendCallback | None, timeout: float | None, /
 ) -> SendFuture | None:
+    """Stand in for ``Appender.append`` where no message is plain; return None."""
     return None

@@ -12,7 +12,9 @@ from collections.abc import Callable
 from vq.client.cluster import ClusterClient
 from vq.client.config import ProducerConfig
 from vq.client.future import SendFuture
+from vq.client.producer.accumulator import not_plain
 from vq.client.producer.blocking_sender import BlockingConnections, BlockingSender
+from vq.client.producer.interceptors import Interceptors
 from vq.client.producer.load_follower import LoadFollower
 from vq.client.producer.partition_queue import PartitionQueue
 from vq.client.producer.partitioner import DEFAULT, Keys, own_choice, strategy_of
@@ -34,7 +36,9 @@ class ProducerCore:
     the loop.
 
     Attributes:
-        append: Appends a plain message, see ``accumulator.Appender.append``.
+        interceptors: Every way to send begins with them; None: there are none.
+        append: Appends a plain message, see ``accumulator.Appender.append``. With interceptors no
+            message is plain.
         append_any: Appends any message, see ``accumulator.Accumulator.append_any``.
     """
 
@@ -55,7 +59,8 @@ class ProducerCore:
         )
         self._sender = Sender(cluster, config, stages=stages, future=future)
         self._accumulator = self._sender.accumulator
-        self.append = self._accumulator.append
+        self.interceptors = Interceptors(config.interceptors) if config.interceptors else None
+        self.append = self._accumulator.append if self.interceptors is None else not_plain
         self.append_any = self._accumulator.append_any
         self._connections = BlockingConnections(self._blocking_connection)
         self._blocking_sender = BlockingSender(

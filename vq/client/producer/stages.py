@@ -1,10 +1,11 @@
 """The stages of a message between the application and the accumulator.
 
-    message ─▶ intercept ─▶ serialize ─▶ size ─▶ head ─▶ compress ─▶ partition ─▶ accumulator
+    message ─▶ serialize ─▶ size ─▶ head ─▶ compress ─▶ partition ─▶ accumulator
 
 Each stage is one function; a stage that is switched off is not called. They run in the thread that
 sends, before the message is accepted: an error refuses the message, and nothing is appended. A
-*plain* message needs none of them, see ``accumulator.Appender``.
+*plain* message needs none of them, see ``accumulator.Appender``. The hooks of ``interceptors`` run
+before all stages.
 """
 
 from collections.abc import Callable
@@ -16,8 +17,6 @@ from vq.errors import InvalidArgument, MessageTooLarge
 from vq.model import Message
 from vq.serializers import Serializer
 
-#: Returns the message to send instead, for the same topic.
-Intercept = Callable[[Message], Message]
 #: Returns the bytes of a content.
 Serialize = Callable[[Any], bytes]
 #: Returns flag bits of the record, and the bytes to store.
@@ -78,8 +77,7 @@ class Stages:
     """The stages of one producer. Any thread, several at once.
 
     Args:
-        intercept: The stage of that name; None: switched off.
-        serialize: The stage of that name.
+        serialize: The stage of that name; ``as_bytes``: switched off.
         directs_all: The stage ``partition`` must see every message, also one without a key.
 
     Attributes:
@@ -90,13 +88,11 @@ class Stages:
     def __init__(
         self,
         *,
-        intercept: Intercept | None = None,
         serialize: Serialize = as_bytes,
         directs_all: bool = False,
     ) -> None:
         self.heads = Heads()
-        self.pass_plain = intercept is None and serialize is as_bytes and not directs_all
-        self._intercept = intercept
+        self.pass_plain = serialize is as_bytes and not directs_all
         self._serialize = serialize
 
     def prepare(self, message: Message, queues: TopicQueues) -> tuple[bytes, Head | None, int]:
@@ -105,8 +101,6 @@ class Stages:
         Raises:
             InvalidArgument, MessageTooLarge: A stage refuses the message.
         """
-        if self._intercept is not None:
-            message = self._intercept(message)
         content = self._serialize(message.content)
         if len(content) > queues.content_bytes_max:
             raise MessageTooLarge(

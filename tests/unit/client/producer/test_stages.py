@@ -31,7 +31,6 @@ def topic() -> TopicQueues:
 def test_plain_messages_pass_when_no_stage_wants_them() -> None:
     assert Stages().pass_plain
     assert not Stages(directs_all=True).pass_plain
-    assert not Stages(intercept=lambda message: message).pass_plain
     assert not Stages(serialize=lambda content: b"").pass_plain
 
 
@@ -43,15 +42,13 @@ def test_a_message_is_prepared_as_it_is_without_stages() -> None:
 
 
 def test_each_stage_gets_what_the_one_before_it_made() -> None:
-    def intercept(message: Message) -> Message:
-        return message._replace(content={"n": 1}, key="b")
-
     def serialize(content: Any) -> bytes:
         assert content == {"n": 1}
         return b"n=1"
 
-    stages = Stages(intercept=intercept, serialize=serialize)
-    content, head, partition = stages.prepare(Message("t", b"x", key="a"), topic())
+    stages = Stages(serialize=serialize)
+    message = Message("t", {"n": 1}, key="b")  # type: ignore[arg-type]
+    content, head, partition = stages.prepare(message, topic())
     assert content == b"n=1"
     assert head == stages.heads.of(None, "b", None)
     assert partition == topic().partition_of(Message("t", b"", key="b"))
