@@ -14,7 +14,7 @@ import pytest
 from vq import errors
 from vq.client.config import ProducerConfig
 from vq.client.future import BlockingSendFuture, SendFuture
-from vq.client.producer import partition_queue
+from vq.client.producer import stamps
 from vq.client.producer.batch import Batch
 from vq.client.producer.partition_queue import PartitionQueue
 from vq.client.producer.puts import apply_answer
@@ -271,7 +271,7 @@ def test_the_same_when_epochs_run_out(
     monkeypatch: pytest.MonkeyPatch, kind: str, block: int
 ) -> None:
     """A new producer id is due after every epoch."""
-    monkeypatch.setattr(partition_queue, "_RENEW_EPOCH", 1)
+    monkeypatch.setattr(stamps, "RENEW_EPOCH", 1)
     renewed = 0
     for seed in range(block * 50, block * 50 + 50):
         run = Run(seed, refusals=list(KINDS[kind]))

@@ -12,8 +12,7 @@ So:
   a copy under way, the later batches take the free numbers. Otherwise they are renumbered under the
   next producer epoch, and the broker refuses copies of the old epoch. While such a copy could still
   be stored, its batch is not renumbered: its outcome becomes unknown.
-* Epochs are 16 bits. Long before the last epoch the queue takes a new producer id, as soon as no
-  batch is in flight and the broker refuses all copies of earlier ones.
+* Long before the last epoch the queue takes a new producer id, see ``stamps``.
 
 In flight, oldest first:      [stored, an earlier one is not] [sent] [sent] [not sent] | pending
 """
@@ -29,8 +28,8 @@ from vq.backoff import Backoff
 from vq.client.config import ProducerConfig
 from vq.client.future import BlockingSendFuture, SendFuture
 from vq.client.producer.batch import Batch, bytes_of, fail_all
-from vq.limits import PRODUCER_EPOCH_MAX
-from vq.model import ProducerStamp, TopicPartition
+from vq.client.producer.stamps import Stamps
+from vq.model import TopicPartition
 from vq.store.format import RECORD_HEADER_BYTES
 
 F = TypeVar("F", bound=SendFuture)
@@ -39,8 +38,6 @@ _SCAN_ALWAYS = 2_000
 _SCAN_S = 1.0
 #: If less than this part of a batch is in flight and pending, further messages wait for the answer.
 _FEW_PART = 8
-#: From this epoch on the queue takes a new producer id as soon as it is safe.
-_RENEW_EPOCH = PRODUCER_EPOCH_MAX // 2
 
 
 class PartitionQueue:
@@ -85,12 +82,8 @@ class PartitionQueue:
         self.topic_id = ""
         self.epoch = 0
         self._config = config
-        self._new_producer_id = new_producer_id
-        self._producer_id = new_producer_id()
+        self._stamps = Stamps(new_producer_id)
         self._on_ended = on_ended  # called with the count and the bytes of resolved messages
-        self._producer_epoch = 0
-        self._may_be_copied = False  # the broker may still store a copy of an earlier epoch
-        self._next_sequence = 0
         self._backoff = Backoff(first_s=config.retry_backoff_s, most_s=config.retry_backoff_max_s)
         self._failures = 0  # since the broker stored a batch
         self._refusal: errors.VqError | None = None  # the last retriable refusal, until one stores
@@ -208,7 +201,7 @@ class PartitionQueue:
             return False
         if any(batch.done and not batch.stored for batch in self.in_flight):
             return False  # its messages have an outcome, but its bytes still use memory uncounted
-        if under_way and self._producer_epoch >= _RENEW_EPOCH:
+        if under_way and self._stamps.is_renewal_due:
             return False  # drain first: a new producer id needs an empty ``in_flight``
         # A small batch behind another one would wait for the flush of that one at the broker, and a
         # batch costs producer, broker and consumer the same work, however small it is.
@@ -256,18 +249,15 @@ class PartitionQueue:
 
         With ``pending``, remove its messages from the head of ``pending``.
         """
-        renew = self._producer_epoch >= _RENEW_EPOCH
-        if renew and not self.in_flight and not self._may_be_copied:
-            self._renew()
-        batch = Batch(items, ids, self._stamp(self._next_sequence))
+        stamps = self._stamps
+        if stamps.is_renewal_due and not self.in_flight and not stamps.may_be_copied:
+            stamps.renew()
+        batch = Batch(items, ids, stamps.stamp(stamps.sequence))
         taken = len(items) if pending else 0
-        self._next_sequence += 1
+        stamps.sequence += 1
         self.in_flight += (batch,)  # no call between these: see ``topic_queues``
         del self.pending[:taken]
         return batch
-
-    def _stamp(self, sequence: int) -> ProducerStamp:
-        return ProducerStamp(self._producer_id, self._producer_epoch, sequence)
 
     # Answers ----------------------------------------------------------------------------------
     def on_stored(self, batch: Batch, offset: int) -> None:
@@ -275,7 +265,7 @@ class PartitionQueue:
         self._failures = 0
         self._refusal = None
         batch.sent = False
-        self._may_be_copied = False  # the broker knows this epoch and refuses earlier ones
+        self._stamps.may_be_copied = False  # the broker knows this epoch and refuses earlier ones
         if not batch.done:
             try:
                 batch.resolve(self.partition.partition, offset)
@@ -454,28 +444,19 @@ class PartitionQueue:
             if not batch.done:
                 self._fail(batch, errors.TimedOut(f"{self.partition}: no certain answer"))
             batch.sent = False  # ignore a late answer
-        self._may_be_copied = self._may_be_copied or in_doubt
-        if self._producer_epoch < PRODUCER_EPOCH_MAX:
-            self._producer_epoch += 1
-        else:  # nothing was stored since the renewal was due: the gap keeps out old copies
-            self._renew()
+        self._stamps.next_epoch(in_doubt=in_doubt)
         self._number(rest, 0)
-
-    def _renew(self) -> None:
-        """Take a new producer id; the broker must not be able to store a copy of any batch."""
-        self._producer_id = self._new_producer_id()
-        self._producer_epoch = self._next_sequence = 0
-        self._may_be_copied = False
 
     def _number(self, batches: list[Batch], first: int) -> None:
         """Put only ``batches`` in flight, to be sent again under new numbers."""
-        self._next_sequence = first
+        stamps = self._stamps
+        stamps.sequence = first
         kept: deque[Batch] = deque()
         for batch in batches:
             if batch.done:
                 continue
-            batch.stamp = self._stamp(self._next_sequence)
-            self._next_sequence += 1
+            batch.stamp = stamps.stamp(stamps.sequence)
+            stamps.sequence += 1
             batch.sent = batch.unknown = False
             batch.error = None
             kept.append(batch)

@@ -9,7 +9,7 @@ import pytest
 from vq import errors
 from vq.client.config import ProducerConfig
 from vq.client.future import BlockingSendFuture, SendFuture
-from vq.client.producer import partition_queue
+from vq.client.producer import stamps
 from vq.client.producer.batch import Batch
 from vq.client.producer.head import encode_head
 from vq.client.producer.partition_queue import PartitionQueue
@@ -267,8 +267,8 @@ def test_a_refused_batch_that_may_be_stored_all_the_same_costs_an_epoch() -> Non
 @pytest.fixture
 def few_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Epochs 0 to 6; from 3 on a new producer id is due."""
-    monkeypatch.setattr(partition_queue, "PRODUCER_EPOCH_MAX", 6)
-    monkeypatch.setattr(partition_queue, "_RENEW_EPOCH", 3)
+    monkeypatch.setattr(stamps, "PRODUCER_EPOCH_MAX", 6)
+    monkeypatch.setattr(stamps, "RENEW_EPOCH", 3)
 
 
 def doubt(line: Line) -> None:
