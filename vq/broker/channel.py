@@ -53,6 +53,7 @@ logger = get_logger(__name__)
 # Looked up for each batch.
 _SYNC: Final = FlushMode.SYNC
 _FAILED: Final = LogState.FAILED
+_new: Final = tuple.__new__  # of a named tuple: the same without its Python-level wrapper
 
 
 class Acknowledgement(NamedTuple):
@@ -408,7 +409,7 @@ class Channel:
                     raise InvalidRequest(
                         f"producer epoch {producer_epoch} is above {PRODUCER_EPOCH_MAX}"
                     )
-                stamp = ProducerStamp(producer_id, producer_epoch, header.sequence)
+                stamp = _new(ProducerStamp, (producer_id, producer_epoch, header.sequence))
                 first = log.producers.check(stamp, resend=header.resend)
                 if first is not None:
                     self._acknowledge_again(session, request_id, first)
@@ -433,9 +434,8 @@ class Channel:
         counters.bytes_in += size
         if settings.flush is _SYNC:
             session.count_put_bytes(size)
-            self.acks.append(
-                Acknowledgement(end, session, request_id, start + CONTROL_BYTES, size, False)
-            )
+            ack = (end, session, request_id, start + CONTROL_BYTES, size, False)
+            self.acks.append(_new(Acknowledgement, ack))
             context.storer.mark(self)
         else:
             self._flush_due.appended(count, settings)

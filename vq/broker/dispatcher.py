@@ -10,7 +10,7 @@ server stops reading the connection (``server``).
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeGuard
+from typing import Any, Final, NamedTuple, Protocol, TypeGuard
 
 from vq.broker import reading
 from vq.broker.channel import Channel
@@ -26,6 +26,8 @@ from vq.remoting.connection import RequestId
 from vq.remoting.format import Command
 
 logger = get_logger(__name__)
+
+_new: Final = tuple.__new__  # of a named tuple: the same without its Python-level wrapper
 
 
 class Moves(Protocol):
@@ -92,7 +94,7 @@ class Dispatcher:
         self, session: Session, request_id: RequestId, header: wire.PutRequest, body: bytes
     ) -> None:
         """PUT: append a batch."""
-        key = TopicPartition(header.topic, header.partition)
+        key = _new(TopicPartition, (header.topic, header.partition))
         line = self._lines.get((session, key)) if self._lines else None
         if line is not None:
             line.append(_WaitingPut(_Parked(session, body), request_id, header))

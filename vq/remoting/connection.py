@@ -289,7 +289,8 @@ class ServerConnection(_Connection):
 
     def _receive_frame(self, frame: Frame) -> Opened | Request | Closing | None:
         command, status, correlation_id, flags, header, body = frame
-        request_id = RequestId(command, correlation_id, flags)
+        new = tuple.__new__  # the same as RequestId(...), without its Python-level wrapper
+        request_id = new(RequestId, (command, correlation_id, flags))
         waiting = self._waiting
         try:
             if self._state is State.AWAITING_HELLO:
@@ -314,7 +315,7 @@ class ServerConnection(_Connection):
             return None
         waiting.add(correlation_id)
         self._reads += is_read
-        return Request(request_id, message, body)
+        return new(Request, (request_id, message, body))
 
     def _receive_hello(self, request_id: RequestId, frame: Frame) -> Opened:
         if frame.command != Command.HELLO or frame.status != STATUS_OK:

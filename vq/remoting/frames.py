@@ -88,18 +88,20 @@ class FrameParser:
     Attributes:
         max_bytes: Largest accepted frame, prefix included; may be changed between two calls.
         frames: Number of whole frames so far.
+        failure: The error of invalid bytes; nothing behind them is parsed. Only the parser sets it.
+        suspect: Command and correlation id of the refused frame; (0, 0) if they are not known.
     """
 
     __slots__ = (
-        "_failure",
         "_gathered",
         "_gathered_bytes",
         "_head",
         "_small",
-        "_suspect",
         "_total",
+        "failure",
         "frames",
         "max_bytes",
+        "suspect",
     )
 
     def __init__(self, max_bytes: int = limits.FRAME_BYTES_MAX) -> None:
@@ -110,18 +112,8 @@ class FrameParser:
         self._gathered: list[Buffer] = []
         self._gathered_bytes = 0  # in _gathered and _small
         self._small = bytearray()  # small chunks behind _gathered
-        self._failure: VqError | None = None
-        self._suspect = (0, 0)
-
-    @property
-    def failure(self) -> VqError | None:
-        """The error of invalid bytes; nothing behind them is parsed."""
-        return self._failure
-
-    @property
-    def suspect(self) -> tuple[int, int]:
-        """Command and correlation id of the refused frame; (0, 0) if they are not known."""
-        return self._suspect
+        self.failure: VqError | None = None
+        self.suspect = (0, 0)
 
     @property
     def pending_frame(self) -> int | None:
@@ -155,8 +147,8 @@ class FrameParser:
             UnsupportedVersion: The frame has another protocol version.
             FrameTooLarge: The frame announces more than ``max_bytes``.
         """
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
         out: list[Frame] = []
         position = 0
         if self._total:
@@ -167,7 +159,7 @@ class FrameParser:
         try:
             position = self._cut(data, position, out)
         except VqError as error:
-            self._failure = error
+            self.failure = error
             if not out:
                 raise
         else:
@@ -220,7 +212,7 @@ class FrameParser:
         """Raise the error of an invalid prefix."""
         if magic[:2] != MAGIC:
             raise ProtocolError(f"a frame starts with {magic[:2]!r}, not with {MAGIC!r}")
-        self._suspect = (command, correlation_id)
+        self.suspect = (command, correlation_id)
         if magic != MAGIC_VERSION:
             raise UnsupportedVersion(
                 f"frame of protocol version {magic[2]}; this peer supports {VERSION_MAX}",
