@@ -234,7 +234,8 @@ class BlockingSendFuture(SendFuture):
     def wake(self) -> None:
         """Wake the thread and call the other waiters; may be called again after an interrupt."""
         self.rouse()
-        super().wake()
+        if self.waiters:
+            super().wake()
 
     def rouse(self) -> None:
         """Wake the thread; if it is awake, its next sleep returns at once."""

@@ -48,12 +48,13 @@ class LoopThread:
         self.loop.set_exception_handler(_log_failure)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
+        self._ident = self._thread.ident
         _OPEN.add(self)
 
     def _run(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        CALLBACK_THREADS.add(threading.get_ident())
         try:
+            asyncio.set_event_loop(self.loop)
+            CALLBACK_THREADS.add(threading.get_ident())
             self.loop.run_forever()
         finally:
             CALLBACK_THREADS.discard(threading.get_ident())
@@ -113,12 +114,12 @@ class LoopThread:
         """
         if self.forked:
             raise InvalidState(_FORKED)
-        if threading.current_thread() is self._thread:
+        if self._ended:  # before the next question: another thread may have got its identifier
+            raise InvalidState(_SHUT_DOWN)
+        if threading.get_ident() == self._ident:
             raise InvalidState(
                 "a blocking call inside a callback would wait for itself; use send_async there"
             )
-        if self._ended or not self._thread.is_alive():
-            raise InvalidState(_SHUT_DOWN)
 
     def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Run a coroutine on the loop and return its result.

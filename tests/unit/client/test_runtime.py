@@ -143,6 +143,9 @@ def test_a_stopped_thread_no_longer_counts_as_one_that_tells(runtime: LoopThread
     assert ident in CALLBACK_THREADS
     runtime.stop()
     assert ident not in CALLBACK_THREADS
+    runtime._ident = threading.get_ident()  # as if this were that later thread
+    with pytest.raises(InvalidState, match="shut down"):
+        runtime.check()
 
 
 FORK = """

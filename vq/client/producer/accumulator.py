@@ -351,7 +351,8 @@ class Accumulator:
         with self.lock:
             if not self.has_space():
                 self._wait_for_space(future.deadline, block=block)
-            if self._published(topic) is not queues:
+            if self._closed or self.topics.get(topic) is not queues:
+                self._published(topic)  # raises if it is closed, or the topic was deleted
                 raise NotPublished(f"topic {topic} was deleted and created again meanwhile")
             if make is BlockingSendFuture and future.partition < 0:
                 future.partition = queues.next_partition()

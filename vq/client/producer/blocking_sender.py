@@ -16,6 +16,7 @@ it again with the same stamp.
 """
 
 import math
+import operator
 import threading
 import time
 from collections.abc import Callable
@@ -35,6 +36,7 @@ from vq.remoting.frames import Frame
 _PATIENCE_S = 10.0
 #: Connections to one broker. If all are in use, a thread leaves its message to the loop.
 _CONNECTIONS_MAX = 4
+_deadline = operator.attrgetter("deadline")
 
 
 class BlockingConnections:
@@ -164,7 +166,7 @@ class BlockingSender:
         items: list[BlockingSendFuture],
         connection: BlockingConnection,
     ) -> None:
-        left = min(min(each.deadline for each in items) - self._now(), _PATIENCE_S)
+        left = min(min(map(_deadline, items)) - self._now(), _PATIENCE_S)
         if left <= 0:
             return
         try:
