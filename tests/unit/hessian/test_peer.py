@@ -5,10 +5,14 @@ what we put in. Where it is known to be wrong (strings over 1 024 characters, su
 codec is held against the encoders of npm and Caucho instead, in ``test_plain.py``.
 """
 
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
 import pytest
 from pyhessian.parser import Parser
 
 from vq.hessian.plain import encode
+from vq.serializers import Hessian2
 
 VALUES = [
     None,
@@ -48,6 +52,10 @@ def plain(value: object) -> object:
         return {plain(key): plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [plain(each) for each in value]
+    if isinstance(value, datetime):
+        return value.replace(tzinfo=UTC)  # it gives UTC without saying so
+    if type(value).__name__ in {"Car", "Order"}:  # it makes classes of these names
+        return type(value).__name__, plain(vars(value))
     return getattr(value, "value", value)
 
 
@@ -56,3 +64,40 @@ def test_another_package_reads_what_we_write(value):
     """As the value of a reply, which is how it reads anything."""
     reply = Parser().parse_string(b"H\x02\x00R" + encode(value))
     assert plain(reply.value) == value
+
+
+@dataclass
+class Car:
+    color: str
+    year: int
+
+
+@dataclass
+class Order:
+    id: str
+    placed: datetime
+    cars: list[Car]
+
+
+PLACED = datetime(2026, 11, 23, 13, 0, 1, 5_000, tzinfo=UTC)
+HESSIAN = Hessian2({"Car": Car, "Order": Order})
+RED = ("Car", {"color": "red", "year": 1998})
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (PLACED, PLACED),
+        (PLACED.replace(second=0, microsecond=0), PLACED.replace(second=0, microsecond=0)),
+        ({1: "a", 2.5: b"b", PLACED: None}, {1: "a", 2.5: b"b", PLACED: None}),
+        (Car("red", 1998), RED),
+        ([Car("red", 1998), Car("green", 7)], [RED, ("Car", {"color": "green", "year": 7})]),
+        (
+            Order("o", PLACED, [Car("red", 1998)]),
+            ("Order", {"id": "o", "placed": PLACED, "cars": [RED]}),
+        ),
+    ],
+)
+def test_another_package_reads_our_dates_and_objects(value, expected):
+    reply = Parser().parse_string(b"H\x02\x00R" + HESSIAN.dumps(value))
+    assert plain(reply.value) == expected
