@@ -4,6 +4,9 @@ import zlib
 
 import google_crc32c
 import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
 from support.key_vectors import KEY_VECTORS, KeyVector
 
 from vq import limits
@@ -254,6 +257,22 @@ def test_an_empty_text_is_no_key_and_empty_bytes_are_one() -> None:
     assert encode_properties(Properties(key="")) is None
     assert decode_properties(b"\x0a\x00").key is None
     assert decode_properties(b"\x32\x00").key == b""
+
+
+def test_a_reader_that_knows_only_text_keys_skips_the_others() -> None:
+    """A version of before the other kinds, which had the fields 1 to 5."""
+    file = FileDescriptorProto(name="earlier.proto", package="earlier", syntax="proto3")
+    earlier = file.message_type.add(name="RecordProperties")
+    earlier.field.add(name="key", number=1, type="TYPE_STRING", label="LABEL_OPTIONAL")
+    earlier.field.add(name="origin", number=5, type="TYPE_STRING", label="LABEL_OPTIONAL")
+    pool = DescriptorPool()
+    pool.Add(file)
+    reader = GetMessageClass(pool.FindMessageTypeByName("earlier.RecordProperties"))
+    for key in (0, 1001, -(2**63), b"", b"\xff", "text"):
+        data = encode_properties(Properties(key=key, origin="orders-1@88"))
+        found = reader.FromString(data)
+        assert found.origin == "orders-1@88"
+        assert found.key == (key if isinstance(key, str) else "")
 
 
 def test_the_last_of_several_keys_counts() -> None:
