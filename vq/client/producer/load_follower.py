@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Final, Protocol
 
 from vq import limits
@@ -115,13 +116,21 @@ class LoadFollower:
     def _loads(
         self, view: TopicView, routes: Routes, stored: dict[int, int]
     ) -> list[PartitionLoad]:
+        brokers: dict[str, PartitionLoad] = {}  # a topic may have thousands of partitions on one
         loads = []
         for placement in view.partitions:
             group = placement.writer_group or ""
-            master = routes.masters.get(group)
-            load = None if master is None else self._cluster.loads.get(group, master.node)
-            loads.append(load_of(group, load, stored.get(placement.partition)))
+            load = brokers.get(group)
+            if load is None:
+                load = brokers[group] = self._load_of(group, routes)
+            size = stored.get(placement.partition)
+            loads.append(load if size is None else replace(load, stored_bytes=size))
         return loads
+
+    def _load_of(self, group: str, routes: Routes) -> PartitionLoad:
+        master = routes.masters.get(group)
+        load = None if master is None else self._cluster.loads.get(group, master.node)
+        return load_of(group, load)
 
 
 def _masters(routes: Routes, topics: Iterable[FollowsWeights]) -> dict[str, str]:
@@ -138,14 +147,13 @@ def _masters(routes: Routes, topics: Iterable[FollowsWeights]) -> dict[str, str]
     return {group: masters[group].node for group in sorted(groups) if group in masters}
 
 
-def load_of(group: str, load: BrokerLoad | None, stored: int | None) -> PartitionLoad:
-    """Return the load of a partition; a load with numbers that cannot be counts as unknown."""
+def load_of(group: str, load: BrokerLoad | None) -> PartitionLoad:
+    """Return the load of any partition of a broker; numbers that cannot be count as unknown."""
     if load is not None:
         try:
             return PartitionLoad(
                 broker=group,
                 known=True,
-                stored_bytes=stored,
                 disk_used_ratio=load.disk_used_ratio,
                 bytes_per_s=load.bytes_per_s,
                 capacity_bytes_per_s=load.capacity_bytes_per_s,
@@ -155,7 +163,7 @@ def load_of(group: str, load: BrokerLoad | None, stored: int | None) -> Partitio
             )
         except ValueError as error:
             logger.debug("load of a broker cannot be", group=group, error=error)
-    return PartitionLoad(broker=group, stored_bytes=stored)
+    return PartitionLoad(broker=group)
 
 
 def _all_the_same(found: Sequence[float]) -> bool:

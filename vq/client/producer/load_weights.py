@@ -97,10 +97,15 @@ class PartitionLoad:
     flush_ms: float = 0.0
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, int | float) and not 0 <= value <= NUMBER_MAX:
-                raise ValueError(f"{field.name} = {value} is outside [0, {NUMBER_MAX:g}]")
+        for name in _NUMBERS:
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= NUMBER_MAX:
+                raise ValueError(f"{name} = {value} is outside [0, {NUMBER_MAX:g}]")
+
+
+_NUMBERS: Final = tuple(
+    field.name for field in fields(PartitionLoad) if field.name not in {"broker", "known"}
+)
 
 
 def weights(

@@ -24,10 +24,9 @@ def test_the_load_of_a_partition_is_that_of_its_broker():
         queue_depth=3,
         flush_ms=0.2,
     )
-    assert load_of("b1", load, 7) == PartitionLoad(
+    assert load_of("b1", load) == PartitionLoad(
         broker="b1",
         known=True,
-        stored_bytes=7,
         disk_used_ratio=0.75,
         bytes_per_s=5.0,
         capacity_bytes_per_s=9.0,
@@ -42,4 +41,4 @@ def test_the_load_of_a_partition_is_that_of_its_broker():
 )
 def test_a_load_that_cannot_be_is_unknown(load):
     """Whoever writes nonsense into ZooKeeper does not stop producers."""
-    assert load_of("b1", load, 7) == PartitionLoad(broker="b1", stored_bytes=7)
+    assert load_of("b1", load) == PartitionLoad(broker="b1")
