@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     )
     from vq.client.future import SendFuture
     from vq.client.producer.interceptors import ProducerInterceptor
+    from vq.client.producer.metrics import Latency, ProducerMetrics, TopicMetrics
     from vq.client.producer.partitioner import TopicPartitions
     from vq.errors import InvalidArgument, InvalidState, OutcomeUnknown, Refused, VqError
     from vq.model import (
@@ -53,6 +54,7 @@ _HOMES = {
     ),
     "vq.client.future": ("SendFuture",),
     "vq.client.producer.interceptors": ("ProducerInterceptor",),
+    "vq.client.producer.metrics": ("Latency", "ProducerMetrics", "TopicMetrics"),
     "vq.client.producer.partitioner": ("TopicPartitions",),
     "vq.errors": ("InvalidArgument", "InvalidState", "OutcomeUnknown", "Refused", "VqError"),
     "vq.model": (
@@ -76,6 +78,7 @@ __all__ = [
     "ConsumerConfig",
     "InvalidArgument",
     "InvalidState",
+    "Latency",
     "Message",
     "MessageConsumer",
     "MessageFactory",
@@ -87,11 +90,13 @@ __all__ = [
     "PartitionTrouble",
     "ProducerConfig",
     "ProducerInterceptor",
+    "ProducerMetrics",
     "Refused",
     "SendFuture",
     "SendResult",
     "StartPosition",
     "StatusResult",
+    "TopicMetrics",
     "TopicPartition",
     "TopicPartitions",
     "TopicSettings",

@@ -29,6 +29,7 @@ from vq.client.consumer.inbox import Inbox, InboxDelivery, Messages
 from vq.client.consumer.permit import Permit
 from vq.client.future import LoopSendFuture, SendCallback, SendFuture
 from vq.client.producer.core import ProducerCore
+from vq.client.producer.metrics import ProducerMetrics
 from vq.errors import BufferFull, InvalidState, NotPublished, NotSent, VqError
 from vq.model import (
     Address,
@@ -160,6 +161,14 @@ class MessageProducer:
         if may_wait:
             await core.wait_for_space(deadline - loop.time())
         return core.append_any(message, callback, deadline - loop.time(), block=False)
+
+    def metrics(self) -> ProducerMetrics:
+        """Return what this producer has stored, failed and sent so far, and what waits now.
+
+        The counts are made batch by batch, in any thread; two of one batch may differ by that batch
+        for a moment.
+        """
+        return self._core.metrics()
 
     async def flush(self) -> None:
         """Wait until every message accepted so far has its outcome."""

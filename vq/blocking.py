@@ -21,6 +21,7 @@ from vq.client.consumer.delivery import Listener, ThreadDelivery, Workers
 from vq.client.consumer.permit import Permit
 from vq.client.future import SendCallback, SendFuture
 from vq.client.producer.core import ProducerCore
+from vq.client.producer.metrics import ProducerMetrics
 from vq.client.runtime import LoopThread
 from vq.errors import InvalidState, NotPublished, NotSent, TimedOut, VqError
 from vq.model import (
@@ -147,6 +148,14 @@ class MessageProducer:
                 f"the routes of {topic} could not be read within {timeout:g} s; nothing was sent"
             ) from None
         return timeout - (time.monotonic() - begin)
+
+    def metrics(self) -> ProducerMetrics:
+        """Return what this producer has stored, failed and sent so far, and what waits now.
+
+        The counts are made batch by batch, in any thread; two of one batch may differ by that batch
+        for a moment.
+        """
+        return self._core.metrics()
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every message accepted so far has its outcome.

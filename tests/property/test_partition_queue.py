@@ -16,6 +16,7 @@ from vq.client.config import ProducerConfig
 from vq.client.future import BlockingSendFuture, SendFuture
 from vq.client.producer import stamps
 from vq.client.producer.batch import Batch
+from vq.client.producer.metrics import Meter
 from vq.client.producer.partition_queue import PartitionQueue
 from vq.client.producer.puts import apply_answer
 from vq.model import ProducerStamp, TopicPartition
@@ -93,7 +94,13 @@ class Run:
         self.now = 0.0
         self.config = ProducerConfig(batch_records=3, retry_backoff_s=0.01)
         self.ended = [0, 0]
-        self.queue = PartitionQueue(WHERE, itertools.count(7).__next__, self.config, self.on_ended)
+        self.queue = PartitionQueue(
+            WHERE,
+            itertools.count(7).__next__,
+            self.config,
+            self.on_ended,
+            Meter(lambda: 0.0).topic("t"),
+        )
         self.ids = iter(range(1, 10**9))
         self.futures: list[SendFuture] = []
         # What is under way on the present connection: (batch, attempt, and as sent: stamp, bytes,

@@ -70,6 +70,7 @@ class SendFuture:
         content: The payload.
         head: The record's flag bits and the bytes before its payload, None for a plain record.
         callback: See ``SendCallback``.
+        appended_at: Monotonic time at which the message was accepted.
         deadline: Monotonic time by which there must be an outcome.
         outcome: The result or the error, None while pending; set once.
         waiters: Functions to call when the outcome is set.
@@ -78,6 +79,7 @@ class SendFuture:
     """
 
     __slots__ = (
+        "appended_at",
         "callback",
         "content",
         "deadline",
@@ -95,10 +97,12 @@ class SendFuture:
         callback: SendCallback | None,
         deadline: float,
         partition: int = ANY_PARTITION,
+        appended_at: float = 0.0,
     ) -> None:
         self.content = content
         self.head = head
         self.callback = callback
+        self.appended_at = appended_at
         self.deadline = deadline
         self.outcome: SendResult | VqError | None = None
         self.waiters: list[Callable[[], Any]] | None = None
@@ -224,8 +228,10 @@ class BlockingSendFuture(SendFuture):
         head: tuple[int, bytes] | None,
         callback: SendCallback | None,
         deadline: float,
+        partition: int = ANY_PARTITION,
+        appended_at: float = 0.0,
     ) -> None:
-        super().__init__(content, head, callback, deadline)
+        super().__init__(content, head, callback, deadline, partition, appended_at)
         self.leads = False
         self._wake_lock = threading.Lock()
         self._wake_lock.acquire()

@@ -14,9 +14,21 @@ enum { TOPIC, CONTENT, TAG, KEY, HEADERS, FIELDS_READ };
 #define TIMEOUT_S_MAX 1e6
 
 /* Slots of vq.client.future.SendFuture that this file fills. */
-enum { F_CONTENT, F_HEAD, F_CALLBACK, F_DEADLINE, F_OUTCOME, F_WAITERS, F_SIZE, F_PARTITION, F_COUNT };
-static const char *const future_slots[F_COUNT] = {"content", "head",    "callback", "deadline",
-                                                  "outcome", "waiters", "size",     "partition"};
+enum {
+    F_CONTENT,
+    F_HEAD,
+    F_CALLBACK,
+    F_APPENDED_AT,
+    F_DEADLINE,
+    F_OUTCOME,
+    F_WAITERS,
+    F_SIZE,
+    F_PARTITION,
+    F_COUNT
+};
+static const char *const future_slots[F_COUNT] = {"content", "head",    "callback",
+                                                  "appended_at", "deadline", "outcome",
+                                                  "waiters", "size",    "partition"};
 
 /* Slots of vq.client.producer.topic_queues.TopicQueues that this file reads. */
 enum { Q_APPENDED, Q_CONTENT_BYTES_MAX, Q_COUNT };
@@ -184,14 +196,10 @@ static int read_timeout(appender_t *self, PyObject *timeout, double *seconds)
     return *seconds >= 0.0 && *seconds <= TIMEOUT_S_MAX; /* NaN is neither */
 }
 
-/* Return a new float: when there must be an outcome. */
-static PyObject *deadline_of(appender_t *self, double seconds)
+/* Return a new float: so many seconds after ``now``. */
+static PyObject *deadline_of(PyObject *now, double seconds)
 {
-    PyObject *now = PyObject_CallNoArgs(self->clock);
-    if (!now)
-        return NULL;
     double at = PyFloat_AsDouble(now);
-    Py_DECREF(now);
     if (at == -1.0 && PyErr_Occurred())
         return NULL;
     return PyFloat_FromDouble(at + seconds);
@@ -262,19 +270,22 @@ static PyObject *appender_append(appender_t *self, PyObject *const *args, Py_ssi
             Py_RETURN_NONE;
         }
     }
-    PyObject *future = NULL, *deadline = NULL, *size = NULL;
+    PyObject *future = NULL, *now = NULL, *deadline = NULL, *size = NULL;
     Py_INCREF(head); /* the calls below may run Python code */
     Py_ssize_t bytes = size_of(content, head);
     if (bytes >= 0)
         size = PyLong_FromSsize_t(bytes);
     if (size)
-        deadline = deadline_of(self, seconds);
+        now = PyObject_CallNoArgs(self->clock);
+    if (now)
+        deadline = deadline_of(now, seconds);
     if (deadline)
         future = PyType_GenericAlloc(self->future, 0);
     if (future) {
         fill(self, future, F_CONTENT, content);
         fill(self, future, F_HEAD, head);
         fill(self, future, F_CALLBACK, callback);
+        fill(self, future, F_APPENDED_AT, now);
         fill(self, future, F_DEADLINE, deadline);
         fill(self, future, F_OUTCOME, Py_None);
         fill(self, future, F_WAITERS, Py_None);
@@ -283,6 +294,7 @@ static PyObject *appender_append(appender_t *self, PyObject *const *args, Py_ssi
     }
     Py_DECREF(head);
     Py_XDECREF(size);
+    Py_XDECREF(now);
     Py_XDECREF(deadline);
     if (!future)
         return NULL;

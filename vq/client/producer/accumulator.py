@@ -148,7 +148,8 @@ class PythonAppender:
         future.content = content
         future.head = head
         future.callback = callback
-        future.deadline = self._clock() + timeout
+        future.appended_at = now = self._clock()
+        future.deadline = now + timeout
         future.outcome = None
         future.waiters = None
         future.size = len(content) if head is None else len(content) + len(head[1])
@@ -344,10 +345,9 @@ class Accumulator:
         topic = message.topic
         queues = self._published(topic)
         bound = self._config.send_timeout_s if timeout is None else check_timeout(timeout)
-        deadline = self._clock() + bound
+        now = self._clock()
         content, head, partition = self._stages.prepare(message, queues)
-        future = make(content, head, callback, deadline)
-        future.partition = partition
+        future = make(content, head, callback, now + bound, partition, now)
         with self.lock:
             if not self.has_space():
                 self._wait_for_space(future.deadline, block=block)
@@ -426,6 +426,13 @@ class Accumulator:
             self._appender.use(-size, -count)
             if self._waiting:
                 self._space_came.notify_all()
+
+    def waiting(self) -> tuple[int, int]:
+        """Return how many messages have no outcome yet, and their bytes without the overhead."""
+        with self.lock:
+            count = buffer_messages_of(self._config) - self._appender.places
+            used = self._config.buffer_bytes - self._appender.space
+            return count, used - count * MESSAGE_OVERHEAD_BYTES
 
     def has_space(self) -> bool:
         """Return whether ``append_any`` would find space now."""

@@ -32,6 +32,7 @@ class Batch:
     Attributes:
         count: How many of its messages have no outcome yet.
         size: Their bytes in the buffer, as ``bytes_of`` counts.
+        since: When its first message was appended.
         deadline: The earliest deadline of its messages.
         stamp: Identifies a resend. It changes only while no copy with the old stamp may be stored.
         attempts: How often it was sent.
@@ -56,6 +57,7 @@ class Batch:
         "last_refusal",
         "resolving",
         "sent",
+        "since",
         "size",
         "sizes",
         "stamp",
@@ -69,6 +71,7 @@ class Batch:
         self.stamp = stamp
         self.body, self.sizes = _encode(items, ids)
         self.crc: int = google_crc32c.value(self.body)
+        self.since = items[0].appended_at
         self.deadline: float = min(map(_deadline, items))
         self.count = len(items)
         self.size = len(self.body) - len(items) * RECORD_HEADER_BYTES

@@ -16,6 +16,7 @@ from vq.client.producer.accumulator import not_plain
 from vq.client.producer.blocking_sender import BlockingConnections, BlockingSender
 from vq.client.producer.interceptors import Interceptors
 from vq.client.producer.load_follower import LoadFollower
+from vq.client.producer.metrics import Meter, ProducerMetrics
 from vq.client.producer.partition_queue import PartitionQueue
 from vq.client.producer.partitioner import DEFAULT, Keys, own_choice, strategy_of
 from vq.client.producer.sender import Sender
@@ -62,6 +63,7 @@ class ProducerCore:
         self.interceptors = Interceptors(config.interceptors) if config.interceptors else None
         self.append = self._accumulator.append if self.interceptors is None else not_plain
         self.append_any = self._accumulator.append_any
+        self._meter = Meter(cluster.clock.monotonic)
         self._connections = BlockingConnections(self._blocking_connection)
         self._blocking_sender = BlockingSender(
             self._accumulator,
@@ -118,7 +120,13 @@ class ProducerCore:
                 self._follower.look_soon()
 
     def _make_queue(self, partition: TopicPartition) -> PartitionQueue:
-        return PartitionQueue(partition, self._new_producer_id, self.config, self._sender.on_ended)
+        return PartitionQueue(
+            partition,
+            self._new_producer_id,
+            self.config,
+            self._sender.on_ended,
+            self._meter.topic(partition.topic),
+        )
 
     def _make_spread(self, is_waiting: Callable[[int], bool]) -> Spread:
         return make_spread(
@@ -149,6 +157,7 @@ class ProducerCore:
         for queues in list(self._accumulator.topics.values()):
             if not self._follow(queues):
                 self._sender.drop_topic(queues, UnknownTopic(f"topic {queues.topic} was deleted"))
+                self._meter.forget(queues.topic)
         masters = self._cluster.routes.masters.values()
         self._connections.keep_only({master.address for master in masters})
         self._sender.send_waiting()
@@ -188,6 +197,10 @@ class ProducerCore:
                 await self._sender.wait_until(self._accumulator.has_space)
         except TimeoutError:
             raise BufferFull(f"no space for a message within {bound:g} s") from None
+
+    def metrics(self) -> ProducerMetrics:
+        """Return the counts so far. Any thread."""
+        return self._meter.read(*self._accumulator.waiting())
 
     # Close ------------------------------------------------------------------------------------
     @property

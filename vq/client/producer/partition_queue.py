@@ -28,6 +28,7 @@ from vq.backoff import Backoff
 from vq.client.config import ProducerConfig
 from vq.client.future import BlockingSendFuture, SendFuture
 from vq.client.producer.batch import Batch, bytes_of, fail_all
+from vq.client.producer.metrics import TopicMeter
 from vq.client.producer.stamps import Stamps
 from vq.model import TopicPartition
 from vq.store.format import RECORD_HEADER_BYTES
@@ -69,6 +70,7 @@ class PartitionQueue:
         new_producer_id: Callable[[], int],
         config: ProducerConfig,
         on_ended: Callable[[int, int], None],
+        meter: TopicMeter,
     ) -> None:
         self.partition = partition
         self.pending: list[SendFuture] = []
@@ -83,6 +85,7 @@ class PartitionQueue:
         self.epoch = 0
         self._config = config
         self._stamps = Stamps(new_producer_id)
+        self._meter = meter
         self._on_ended = on_ended  # called with the count and the bytes of resolved messages
         self._backoff = Backoff(first_s=config.retry_backoff_s, most_s=config.retry_backoff_max_s)
         self._failures = 0  # since the broker stored a batch
@@ -192,6 +195,8 @@ class PartitionQueue:
         if batch is not None:
             batch.sent = True
             batch.attempts += 1
+            if batch.attempts > 1:
+                self._meter.batch_resent()
         return batch
 
     def _may_make_one(self) -> bool:
@@ -257,6 +262,7 @@ class PartitionQueue:
         stamps.sequence += 1
         self.in_flight += (batch,)  # no call between these: see ``topic_queues``
         del self.pending[:taken]
+        self._meter.batch_made(batch.count, batch.size)
         return batch
 
     # Answers ----------------------------------------------------------------------------------
@@ -273,7 +279,7 @@ class PartitionQueue:
                 batch.unknown = True
                 raise
             finally:
-                self._count_ended(batch)
+                self._count_ended(batch, None)
         batch.stored = True
         self._remove_finished()
 
@@ -371,19 +377,26 @@ class PartitionQueue:
         try:
             batch.fail(error)
         finally:
-            self._count_ended(batch)
+            self._count_ended(batch, error)
 
-    def _count_ended(self, batch: Batch) -> None:
+    def _count_ended(self, batch: Batch, error: errors.VqError | None) -> None:
         """Report a batch as ended once it is done; an interrupted one is reported later."""
-        if batch.done:
-            self._on_ended(batch.count, batch.size)
+        if not batch.done:
+            return
+        self._on_ended(batch.count, batch.size)
+        if error is None:
+            self._meter.stored(batch.count, batch.size, batch.since)
+        else:
+            self._meter.failed(batch.count, batch.size, error)
 
     def _fail_items(self, items: list[SendFuture], error: errors.VqError) -> None:
         try:
             fail_all(items, error)
         finally:
             self.failing = []
-            self._on_ended(len(items), bytes_of(items))
+            count, size = len(items), bytes_of(items)
+            self._on_ended(count, size)
+            self._meter.failed(count, size, error)
 
     def _not_sent(self) -> errors.VqError:
         refusal = self._refusal

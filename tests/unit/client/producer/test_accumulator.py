@@ -23,6 +23,7 @@ from vq.client.producer.accumulator import (
     make_appender,
 )
 from vq.client.producer.head import encode_head
+from vq.client.producer.metrics import Meter
 from vq.client.producer.partition_queue import PartitionQueue
 from vq.client.producer.partitioner import Keys
 from vq.client.producer.spread import Ring
@@ -51,7 +52,11 @@ def queues_of(topic: str = "t") -> TopicQueues:
         topic,
         "id",
         lambda partition: PartitionQueue(
-            partition, lambda: 7, ProducerConfig(), lambda _, __: None
+            partition,
+            lambda: 7,
+            ProducerConfig(),
+            lambda _, __: None,
+            Meter(lambda: 0.0).topic("t"),
         ),
         keys=Keys.DIRECT,
         spread=lambda _: Ring(first=0),
@@ -101,7 +106,7 @@ def test_a_plain_message_is_appended_to_its_topic(bench: Bench, tag: str | None,
     """Its future is the one that ``SendFuture(...)`` makes, with the configured time-out."""
     future = bench.append(Message("t", b"x", tag), print)
     assert future is not None
-    assert fields(future) == fields(SendFuture(b"x", head, print, 1_060.0))
+    assert fields(future) == fields(SendFuture(b"x", head, print, 1_060.0, appended_at=1_000.0))
     assert bench.items == [future]
     assert not future.done()
 

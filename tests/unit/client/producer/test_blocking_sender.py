@@ -17,6 +17,7 @@ from vq.client.producer import accumulator
 from vq.client.producer.accumulator import Accumulator
 from vq.client.producer.batch import Batch
 from vq.client.producer.blocking_sender import BlockingConnections, BlockingSender
+from vq.client.producer.metrics import Meter
 from vq.client.producer.partition_queue import PartitionQueue
 from vq.client.producer.partitioner import Keys
 from vq.client.producer.puts import apply_answer
@@ -141,7 +142,13 @@ class Producer:
         self.woken += 1
 
     def queue(self, partition: Any) -> PartitionQueue:
-        return PartitionQueue(partition, lambda: 7, ProducerConfig(), self.accumulator.give_back)
+        return PartitionQueue(
+            partition,
+            lambda: 7,
+            ProducerConfig(),
+            self.accumulator.give_back,
+            Meter(lambda: 0.0).topic("t"),
+        )
 
     def connect(self, _: Address) -> Any:
         self.made.append(ScriptedConnection(lambda request: self.act(request)))

@@ -12,6 +12,7 @@ from vq.client.future import BlockingSendFuture, SendFuture
 from vq.client.producer import stamps
 from vq.client.producer.batch import Batch
 from vq.client.producer.head import encode_head
+from vq.client.producer.metrics import Meter
 from vq.client.producer.partition_queue import PartitionQueue
 from vq.client.producer.puts import apply_answer
 from vq.model import SendResult, TopicPartition
@@ -28,16 +29,21 @@ class Line:
         config = ProducerConfig(**{"batch_records": 2, **bounds, **settings})
         self.now = 100.0
         self.ended: list[tuple[int, int]] = []
+        self.meter = Meter(lambda: self.now).topic("t")
         self.queue = PartitionQueue(
             TopicPartition("t", 3),
             itertools.count(7).__next__,
             config,
             lambda count, size: self.ended.append((count, size)),
+            self.meter,
         )
         self._ids = itertools.count(1)
 
     def submit(self, *contents: bytes, within: float = 30.0) -> list[SendFuture]:
-        futures = [SendFuture(content, None, None, self.now + within) for content in contents]
+        futures = [
+            SendFuture(content, None, None, self.now + within, appended_at=self.now)
+            for content in contents
+        ]
         self.queue.pending += futures
         return futures
 
@@ -759,3 +765,20 @@ def test_nothing_new_goes_behind_a_batch_that_was_given_up() -> None:
     line.queue.on_stored(behind, 500)
     assert outcomes(later) == ["SendResult"]
     assert line.ended == [(1, 1_000), (1, 1)]
+
+
+def test_the_meter_counts_batches_resends_and_outcomes() -> None:
+    line = Line()
+    line.submit(b"1", b"22", b"333")
+    first, second = line.send()
+    line.now += 0.004
+    line.queue.on_unanswered([first, second], line.now)
+    line.now = line.queue.retry_at
+    line.send()
+    line.queue.on_stored(first, 0)
+    line.queue.on_refused(second, errors.MessageTooLarge("no"), line.now)
+    found = line.meter.read()
+    assert (found.batches, found.batch_messages, found.batch_bytes, found.resends) == (2, 3, 6, 2)
+    assert (found.messages_stored, found.bytes_stored) == (2, 3)
+    assert (found.messages_unknown, found.bytes_unknown) == (1, 3)
+    assert found.latency.sum_s == line.now - 100.0

@@ -3,6 +3,7 @@
 from vq.client.config import ProducerConfig
 from vq.client.future import SendFuture
 from vq.client.producer.batch import Batch
+from vq.client.producer.metrics import Meter
 from vq.client.producer.partition_queue import PartitionQueue
 from vq.client.producer.puts import apply_answer, put_header
 from vq.errors import Busy
@@ -11,7 +12,13 @@ from vq.remoting.wire_pb2 import PutRequest
 
 
 def test_the_header_says_where_what_and_under_which_master() -> None:
-    queue = PartitionQueue(TopicPartition("t", 3), lambda: 7, ProducerConfig(), lambda *_: None)
+    queue = PartitionQueue(
+        TopicPartition("t", 3),
+        lambda: 7,
+        ProducerConfig(),
+        lambda *_: None,
+        Meter(lambda: 0.0).topic("t"),
+    )
     queue.topic_id = "id"
     queue.epoch = 5
     batch = Batch([SendFuture(b"x", None, None, 1.0)] * 2, [1, 2], ProducerStamp(7, 1, 4))
@@ -24,7 +31,13 @@ def test_the_header_says_where_what_and_under_which_master() -> None:
 
 def test_a_batch_that_may_be_stored_says_so_when_it_is_sent_again() -> None:
     """Not one that was refused: no copy of it is stored."""
-    queue = PartitionQueue(TopicPartition("t", 3), lambda: 7, ProducerConfig(), lambda *_: None)
+    queue = PartitionQueue(
+        TopicPartition("t", 3),
+        lambda: 7,
+        ProducerConfig(),
+        lambda *_: None,
+        Meter(lambda: 0.0).topic("t"),
+    )
     queue.pending.append(SendFuture(b"x", None, None, 1e9))
     batch = queue.next_to_send(0.0, lambda _: [1])
     assert batch is not None

@@ -13,6 +13,7 @@ from support.waiting import until
 from vq.client.config import ProducerConfig
 from vq.client.future import SendFuture
 from vq.client.producer import sender as senders
+from vq.client.producer.metrics import Meter
 from vq.client.producer.partition_queue import PartitionQueue
 from vq.client.producer.partitioner import Keys
 from vq.client.producer.sender import Sender
@@ -105,7 +106,13 @@ class Producer:
 
     def open(self, topic: str, partitions: int = 1) -> None:
         def queue(partition: TopicPartition) -> PartitionQueue:
-            return PartitionQueue(partition, lambda: 7, ProducerConfig(), self.sender.on_ended)
+            return PartitionQueue(
+                partition,
+                lambda: 7,
+                ProducerConfig(),
+                self.sender.on_ended,
+                Meter(lambda: 0.0).topic("t"),
+            )
 
         queues = TopicQueues(topic, "id", queue, keys=Keys.DIRECT, spread=lambda _: Ring(first=0))
         queues.update(TopicSettings(), partitions, list(range(partitions)))

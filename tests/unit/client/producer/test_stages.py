@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from vq.client.config import ProducerConfig
+from vq.client.producer.metrics import Meter
 from vq.client.producer.partition_queue import PartitionQueue
 from vq.client.producer.partitioner import Keys
 from vq.client.producer.spread import Ring
@@ -20,7 +21,9 @@ def topic() -> TopicQueues:
     queues = TopicQueues(
         "t",
         "id",
-        lambda partition: PartitionQueue(partition, lambda: 7, ProducerConfig(), lambda *_: None),
+        lambda partition: PartitionQueue(
+            partition, lambda: 7, ProducerConfig(), lambda *_: None, Meter(lambda: 0.0).topic("t")
+        ),
         keys=Keys.DIRECT,
         spread=lambda _: Ring(first=0),
     )

@@ -10,6 +10,7 @@ from support.interrupts import Interrupted, Interrupter
 
 from vq.client.config import ProducerConfig
 from vq.client.future import ANY_PARTITION, SendFuture
+from vq.client.producer.metrics import Meter
 from vq.client.producer.partition_queue import PartitionQueue
 from vq.client.producer.partitioner import Keys, TopicPartitions, key_partition, own_choice
 from vq.client.producer.spread import Ring
@@ -28,7 +29,9 @@ def queues_of(
     **settings: Any,
 ) -> TopicQueues:
     def make(partition: TopicPartition) -> PartitionQueue:
-        return PartitionQueue(partition, lambda: 1, ProducerConfig(), lambda *_: None)
+        return PartitionQueue(
+            partition, lambda: 1, ProducerConfig(), lambda *_: None, Meter(lambda: 0.0).topic("t")
+        )
 
     queues = TopicQueues(
         "t",

@@ -1,0 +1,51 @@
+"""``producer.metrics()`` against a broker in memory."""
+
+import pytest
+from support.broker import MemoryCluster
+from support.producers import producer_of
+from support.waiting import until
+
+from vq import aio
+from vq.errors import NotSent
+from vq.model import Message
+
+
+async def test_stored_messages_are_counted_with_their_batches(
+    factory: aio.MessageFactory,
+) -> None:
+    async with await producer_of(factory) as producer:
+        for number in range(10):
+            await producer.send_async(Message("t", b"%d" % number, key="k"))
+        waiting = producer.metrics()
+        await producer.flush()
+        metrics = producer.metrics()
+    assert (waiting.messages_waiting, waiting.bytes_waiting) == (10, metrics.total.bytes_stored)
+    assert (
+        waiting.messages_accepted
+        == metrics.messages_accepted
+        == metrics.total.messages_stored
+        == 10
+    )
+    assert (metrics.messages_waiting, metrics.bytes_waiting) == (0, 0)
+    assert metrics.total.batch_messages == 10
+    assert metrics.total.batches == metrics.total.latency.count >= 1
+    assert metrics.topics["t"].messages_stored == 10
+
+
+async def test_a_message_that_no_broker_takes_is_refused(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    async with await producer_of(factory) as producer:
+        await producer.publish("t")
+        await cluster.stop()
+        await until(lambda: not producer._core._cluster.routes.masters)
+        with pytest.raises(NotSent):
+            await producer.send(Message("t", b"x"), timeout=0.0)
+        metrics = producer.metrics()
+    assert (metrics.total.messages_refused, metrics.total.bytes_refused) == (1, 1)
+    assert (
+        metrics.total.messages_stored
+        == metrics.total.messages_unknown
+        == metrics.total.latency.count
+        == 0
+    )

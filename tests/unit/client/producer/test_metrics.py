@@ -1,0 +1,85 @@
+"""What a producer counts: by topic, by outcome, and how long batches take."""
+
+import math
+
+import pytest
+
+from vq.client.producer.metrics import LATENCY_BOUNDS_S, Latency, Meter, TopicMetrics
+from vq.errors import Busy, TimedOut
+
+
+def latency_of(*seconds: float) -> Latency:
+    now = 0.0
+    meter = Meter(lambda: now).topic("t")
+    for each in seconds:
+        meter.stored(1, 1, now - each)
+    return meter.read().latency
+
+
+def test_a_new_producer_has_counted_nothing() -> None:
+    metrics = Meter(lambda: 0.0).read(0, 0)
+    assert (metrics.messages_accepted, metrics.bytes_accepted) == (0, 0)
+    assert metrics.total.mean_batch_messages is None
+    assert metrics.total.latency.quantile(0.5) is None
+    assert metrics.topics == {}
+
+
+def test_outcomes_are_counted_by_kind() -> None:
+    meter = Meter(lambda: 2.0)
+    topic = meter.topic("t")
+    topic.batch_made(3, 30)
+    topic.batch_made(1, 7)
+    topic.batch_resent()
+    topic.stored(3, 30, 1.0)
+    topic.failed(1, 7, TimedOut("late"))
+    topic.failed(2, 5, Busy("no"))
+    assert topic.read() == TopicMetrics(
+        messages_stored=3,
+        bytes_stored=30,
+        messages_unknown=1,
+        bytes_unknown=7,
+        messages_refused=2,
+        bytes_refused=5,
+        batches=2,
+        batch_messages=4,
+        batch_bytes=37,
+        resends=1,
+        latency=latency_of(1.0),
+    )
+    metrics = meter.read(4, 40)
+    assert metrics.messages_accepted == 3 + 1 + 2 + 4
+    assert metrics.bytes_accepted == 30 + 7 + 5 + 40
+    assert metrics.total.mean_batch_messages == 2.0
+
+
+def test_the_producer_is_the_sum_of_its_topics_also_of_deleted_ones() -> None:
+    meter = Meter(lambda: 1.0)
+    meter.topic("a").stored(1, 2, 0.0)
+    meter.topic("b").stored(10, 20, 0.9)
+    both = meter.read(0, 0)
+    assert both.total.messages_stored == 11
+    assert both.total.latency.count == 2
+    assert both.total.latency.sum_s == pytest.approx(1.1)
+    meter.forget("a")
+    meter.forget("a")
+    after = meter.read(0, 0)
+    assert after.total.messages_stored == 11
+    assert after.total.latency == both.total.latency
+    assert list(after.topics) == ["b"]
+    assert meter.topic("b") is meter.topic("b")
+
+
+def test_a_latency_counts_up_to_and_with_its_bound() -> None:
+    latency = latency_of(0.0, 0.000_5, 0.000_6, 31.0)
+    assert latency.counts[:2] == (2, 1)
+    assert latency.counts[-1] == 1
+    assert latency.count == 4
+    assert list(LATENCY_BOUNDS_S) == sorted(LATENCY_BOUNDS_S)
+
+
+def test_a_quantile_is_the_bound_of_its_class() -> None:
+    latency = latency_of(*[0.000_8] * 9, 0.004)
+    assert [latency.quantile(share) for share in (0.5, 0.9, 0.99, 1.0)] == [
+        *(0.001, 0.001, 0.005, 0.005)
+    ]
+    assert latency_of(60.0).quantile(0.5) == math.inf

@@ -1,0 +1,223 @@
+"""What a producer has done so far: counts for each topic, made batch by batch.
+
+No count costs anything for a single message: a ``TopicMeter`` is called when a batch is made, sent
+again, or ended.
+"""
+
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, fields
+from typing import Final
+
+from vq.errors import OutcomeUnknown, VqError
+
+#: Upper bounds of the classes of a latency, in seconds; one class more is above the last one.
+LATENCY_BOUNDS_S: Final = (
+    *(0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 30.0),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """A histogram of seconds.
+
+    Attributes:
+        bounds_s: Upper bounds of the classes, inclusive, in rising order.
+        counts: How many are in each class; one class more than bounds, for longer ones.
+        sum_s: The sum of all.
+    """
+
+    bounds_s: tuple[float, ...] = LATENCY_BOUNDS_S
+    counts: tuple[int, ...] = (0,) * (len(LATENCY_BOUNDS_S) + 1)
+    sum_s: float = 0.0
+
+    @property
+    def count(self) -> int:
+        """How many were measured."""
+        return sum(self.counts)
+
+    def quantile(self, share: float) -> float | None:
+        """Return the bound below which ``share`` of all are, as in 0.99; infinite above the last.
+
+        None: nothing was measured. Example: with 9 in the class up to 1 ms and 1 in the class up to
+        5 ms, the quantiles 0.5 and 0.9 are 0.001, and 0.99 is 0.005.
+        """
+        wanted, reached = share * self.count, 0
+        for bound, count in zip((*self.bounds_s, float("inf")), self.counts, strict=True):
+            reached += count
+            if count and reached >= wanted:
+                return bound
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicMetrics:
+    """Counts of one topic, or of all, since the producer was made.
+
+    Bytes are payloads as they are stored, with encoded tags, keys and headers. Messages that
+    were not accepted are not counted: the sender got the error.
+
+    Attributes:
+        messages_stored, bytes_stored: Acknowledged.
+        messages_refused, bytes_refused: Accepted, and then certainly not stored.
+        messages_unknown, bytes_unknown: They may be stored.
+        batches: Batches made.
+        batch_messages, batch_bytes: What was put into these batches.
+        resends: How often a batch was sent again.
+        latency: From the append of a batch's first message to the acknowledgement of the batch, of
+            stored batches.
+    """
+
+    messages_stored: int = 0
+    bytes_stored: int = 0
+    messages_refused: int = 0
+    bytes_refused: int = 0
+    messages_unknown: int = 0
+    bytes_unknown: int = 0
+    batches: int = 0
+    batch_messages: int = 0
+    batch_bytes: int = 0
+    resends: int = 0
+    latency: Latency = field(default_factory=Latency)
+
+    @property
+    def mean_batch_messages(self) -> float | None:
+        """Messages in a batch, in the mean; None before the first batch."""
+        return self.batch_messages / self.batches if self.batches else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerMetrics:
+    """Counts of one producer, and what waits now.
+
+    Attributes:
+        total: The counts of all topics, also of deleted ones.
+        messages_waiting, bytes_waiting: Accepted, without an outcome yet: in the buffer or in
+            flight. They are what is used of ``buffer_messages`` and of ``buffer_bytes`` without the
+            overhead of each message.
+        topics: The counts of each topic that this producer has published and that exists.
+    """
+
+    total: TopicMetrics
+    messages_waiting: int
+    bytes_waiting: int
+    topics: Mapping[str, TopicMetrics]
+
+    @property
+    def messages_accepted(self) -> int:
+        """Accepted messages: stored, refused, unknown and waiting ones."""
+        total = self.total
+        ended = total.messages_stored + total.messages_refused + total.messages_unknown
+        return ended + self.messages_waiting
+
+    @property
+    def bytes_accepted(self) -> int:
+        """Bytes of accepted messages that have their outcome, and ``bytes_waiting``."""
+        total = self.total
+        ended = total.bytes_stored + total.bytes_refused + total.bytes_unknown
+        return ended + self.bytes_waiting
+
+
+class TopicMeter:
+    """Counts one topic. Any thread.
+
+    Args:
+        lock: Of the ``Meter``; reentrant, because a signal handler may send.
+        clock: Monotonic time.
+    """
+
+    def __init__(self, lock: AbstractContextManager[object], clock: Callable[[], float]) -> None:
+        self._lock = lock
+        self._clock = clock
+        self._counts: dict[str, int] = dict.fromkeys(_COUNTED, 0)
+        self._classes = [0] * (len(LATENCY_BOUNDS_S) + 1)
+        self._sum_s = 0.0
+
+    def batch_made(self, messages: int, size: int) -> None:
+        """Count a new batch."""
+        with self._lock:
+            counts = self._counts
+            counts["batches"] += 1
+            counts["batch_messages"] += messages
+            counts["batch_bytes"] += size
+
+    def batch_resent(self) -> None:
+        """Count a batch that is sent again."""
+        with self._lock:
+            self._counts["resends"] += 1
+
+    def stored(self, messages: int, size: int, since: float) -> None:
+        """Count a stored batch whose first message was appended at the time ``since``."""
+        seconds = self._clock() - since
+        with self._lock:
+            self._counts["messages_stored"] += messages
+            self._counts["bytes_stored"] += size
+            self._classes[bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
+            self._sum_s += seconds
+
+    def failed(self, messages: int, size: int, error: VqError) -> None:
+        """Count messages that got an error as their outcome."""
+        kind = "unknown" if isinstance(error, OutcomeUnknown) else "refused"
+        with self._lock:
+            self._counts[f"messages_{kind}"] += messages
+            self._counts[f"bytes_{kind}"] += size
+
+    def read(self) -> TopicMetrics:
+        """Return the counts so far."""
+        with self._lock:
+            latency = Latency(counts=tuple(self._classes), sum_s=self._sum_s)
+            return TopicMetrics(**self._counts, latency=latency)
+
+
+_COUNTED: Final = tuple(each.name for each in fields(TopicMetrics) if each.name != "latency")
+
+
+class Meter:
+    """Counts one producer. Any thread.
+
+    Args:
+        clock: Monotonic time.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._topics: dict[str, TopicMeter] = {}
+        self._gone = TopicMetrics()  # of topics that were deleted
+
+    def topic(self, name: str) -> TopicMeter:
+        """Return the meter of a topic; the same one until ``forget``."""
+        with self._lock:
+            return self._topics.setdefault(name, TopicMeter(self._lock, self._clock))
+
+    def forget(self, name: str) -> None:
+        """Keep the counts of a topic only in those of the producer."""
+        with self._lock:
+            meter = self._topics.pop(name, None)
+            if meter is not None:
+                self._gone = _sum((self._gone, meter.read()))
+
+    def read(self, messages_waiting: int, bytes_waiting: int) -> ProducerMetrics:
+        """Return the counts so far."""
+        with self._lock:
+            topics = {name: meter.read() for name, meter in self._topics.items()}
+            total = _sum((self._gone, *topics.values()))
+        return ProducerMetrics(
+            total=total,
+            messages_waiting=messages_waiting,
+            bytes_waiting=bytes_waiting,
+            topics=topics,
+        )
+
+
+def _sum(parts: Iterable[TopicMetrics]) -> TopicMetrics:
+    parts = list(parts)
+    latency = Latency(
+        counts=tuple(map(sum, zip(*(each.latency.counts for each in parts), strict=True))),
+        sum_s=sum(each.latency.sum_s for each in parts),
+    )
+    counts = {name: sum(getattr(each, name) for each in parts) for name in _COUNTED}
+    return TopicMetrics(**counts, latency=latency)
