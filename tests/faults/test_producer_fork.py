@@ -28,7 +28,7 @@ def test_children_of_a_process_that_sends_are_refused_and_end_in_order(
 ) -> None:
     """Forks at random moments; children end by ``sys.exit``, ``os._exit``, ``multiprocessing``."""
     rng = make_rng()
-    forks = times(30, 600)
+    forks = times(20, 600)
     processes.add("b1")
     processes.vq_json("topic", "create", "t", "--partitions", "2")
     histories = tmp_path / "h"

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import vq
+from vq.errors import InvalidState
 
 Event = dict[str, Any]
 _SHOWN = 48
@@ -82,7 +83,8 @@ class History:
         return note
 
     def _failed(self, value: str, error: vq.VqError) -> None:
-        kind = "refused" if isinstance(error, vq.Refused) else "unknown"
+        certain = isinstance(error, vq.Refused | InvalidState)
+        kind = "refused" if certain else "unknown"
         self.note(kind, value=value, error=type(error).__name__)
 
     def received(self, message: vq.Message) -> None:
