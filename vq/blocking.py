@@ -174,7 +174,7 @@ class MessageProducer:
             InvalidState: A callback called it, which would wait for itself. The producer goes on.
         """
         if not self._runtime.gone:
-            self._runtime.run(self._core.close())
+            self._runtime.finish(self._core.close)
             self._forget()  # last: if ``close`` is interrupted, the end of the loop cleans up
 
     def __enter__(self) -> Self:
@@ -315,11 +315,10 @@ class MessageConsumer:
         if self._runtime.forked:
             return
         self.check_outside()
-        if not self._runtime.gone:
-            self._runtime.check()  # raise in a callback before anything is closed
+        self._runtime.check_outside()  # raise in a callback before anything is closed
         try:
             if not self._runtime.gone:
-                self._runtime.run(self._core.close())
+                self._runtime.finish(self._core.close)
         finally:
             self._workers.close(_WORKERS_S)
             self._forget()
@@ -482,8 +481,7 @@ class MessageFactory:
         if runtime.forked:
             self._runtime = None
             return
-        if not runtime.gone:
-            runtime.check()
+        runtime.check_outside()
         for consumer in self._consumers:
             consumer.check_outside()
         with self._opening:

@@ -1,5 +1,6 @@
 """What the blocking API does itself: sends that read their topic's routes first, and ends."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -138,6 +139,31 @@ def test_a_close_that_a_callback_is_refused_ends_nothing() -> None:
     finally:
         runtime.stop()
         workers.close(0.0)
+
+
+class Ending(Core):
+    """A core whose loop ends before it is closed."""
+
+    def __init__(self, runtime: LoopThread) -> None:
+        super().__init__()
+        self._runtime = runtime
+
+    async def close(self) -> None:
+        self._runtime.loop.stop()
+        await asyncio.sleep(60.0)
+
+
+def test_a_close_that_meets_the_end_of_its_factory_returns() -> None:
+    """Another thread shuts the factory down; everything has its outcome then."""
+    for make in (
+        lambda core, runtime: MessageProducer(core, runtime),
+        lambda core, runtime: MessageConsumer(core, runtime, Workers(1, name="test")),
+    ):
+        runtime = LoopThread("test")
+        each = make(cast("Any", Ending(runtime)), runtime)
+        each.close()
+        each.close()
+        runtime.stop()
 
 
 class Noting(ProducerInterceptor):

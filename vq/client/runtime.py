@@ -116,10 +116,27 @@ class LoopThread:
             raise InvalidState(_FORKED)
         if self._ended:  # before the next question: another thread may have got its identifier
             raise InvalidState(_SHUT_DOWN)
-        if threading.get_ident() == self._ident:
+        self.check_outside()
+
+    def check_outside(self) -> None:
+        """Raise ``InvalidState`` if the loop's own thread calls this while it takes work."""
+        if not self._ended and threading.get_ident() == self._ident:
             raise InvalidState(
                 "a blocking call inside a callback would wait for itself; use send_async there"
             )
+
+    def finish(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run the last work of a producer or consumer; return if the loop ends before it does.
+
+        Raises:
+            InvalidState: The loop's own thread calls this.
+        """
+        self.check_outside()
+        try:
+            self.run(work())
+        except InvalidState:
+            if not self.gone:
+                raise
 
     def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Run a coroutine on the loop and return its result.
