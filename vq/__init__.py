@@ -27,8 +27,16 @@ if TYPE_CHECKING:
     from vq.client.future import SendFuture
     from vq.client.producer.interceptors import ProducerInterceptor
     from vq.client.producer.metrics import Latency, ProducerMetrics, TopicMetrics
+    from vq.client.producer.oneway import OnewayCounts
     from vq.client.producer.partitioner import TopicPartitions
-    from vq.errors import InvalidArgument, InvalidState, OutcomeUnknown, Refused, VqError
+    from vq.errors import (
+        BatchFailed,
+        InvalidArgument,
+        InvalidState,
+        OutcomeUnknown,
+        Refused,
+        VqError,
+    )
     from vq.model import (
         Address,
         Message,
@@ -56,7 +64,15 @@ _HOMES = {
     "vq.client.producer.interceptors": ("ProducerInterceptor",),
     "vq.client.producer.metrics": ("Latency", "ProducerMetrics", "TopicMetrics"),
     "vq.client.producer.partitioner": ("TopicPartitions",),
-    "vq.errors": ("InvalidArgument", "InvalidState", "OutcomeUnknown", "Refused", "VqError"),
+    "vq.client.producer.oneway": ("OnewayCounts",),
+    "vq.errors": (
+        "BatchFailed",
+        "InvalidArgument",
+        "InvalidState",
+        "OutcomeUnknown",
+        "Refused",
+        "VqError",
+    ),
     "vq.model": (
         "Address",
         "Message",
@@ -75,6 +91,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "Address",
     "Admin",
+    "BatchFailed",
     "ConsumerConfig",
     "InvalidArgument",
     "InvalidState",
@@ -85,6 +102,7 @@ __all__ = [
     "MessageFactoryConfig",
     "MessageProducer",
     "OnListenerError",
+    "OnewayCounts",
     "OutcomeUnknown",
     "PartitionPlacement",
     "PartitionTrouble",

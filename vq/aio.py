@@ -14,6 +14,7 @@ All of it runs on the caller's event loop, without threads. Example::
 
 import asyncio
 import contextlib
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
@@ -28,8 +29,10 @@ from vq.client.consumer.delivery import ignore
 from vq.client.consumer.inbox import Inbox, InboxDelivery, Messages
 from vq.client.consumer.permit import Permit
 from vq.client.future import LoopSendFuture, SendCallback, SendFuture
+from vq.client.producer.batch_send import BatchSend
 from vq.client.producer.core import ProducerCore
 from vq.client.producer.metrics import ProducerMetrics
+from vq.client.producer.oneway import OnewayCounts
 from vq.errors import BufferFull, InvalidState, NotPublished, NotSent, VqError
 from vq.model import (
     Address,
@@ -153,11 +156,7 @@ class MessageProducer:
         loop = asyncio.get_running_loop()
         bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
         deadline = loop.time() + bound
-        try:
-            async with asyncio.timeout_at(deadline):
-                await core.publish(message.topic)
-        except TimeoutError:
-            raise NotSent(f"the routes of {message.topic} could not be read in time") from None
+        await self._publish_within(message.topic, bound)
         if may_wait:
             await core.wait_for_space(deadline - loop.time())
         return core.append_any(message, callback, deadline - loop.time(), block=False)
@@ -169,6 +168,57 @@ class MessageProducer:
         for a moment.
         """
         return self._core.metrics()
+
+    async def send_oneway(self, message: Message, timeout: float | None = None) -> None:
+        """Accept one message, and only count its outcome. See ``vq.MessageProducer``."""
+        topic = message.topic if isinstance(message, Message) else ""
+        await self.send_async(message, self._core.oneway.callback_for(topic), timeout)
+
+    def oneway_counts(self) -> OnewayCounts:
+        """Return how many one-way messages are stored, refused and unknown so far."""
+        return self._core.oneway.counts
+
+    async def send_batch(
+        self, messages: Iterable[Message], timeout: float | None = None
+    ) -> list[SendResult]:
+        """Send messages together and wait until all of them are stored.
+
+        See ``vq.MessageProducer.send_batch``. If the task is cancelled, messages that were accepted
+        are sent nevertheless.
+
+        Raises:
+            BatchFailed: Some messages are refused or unknown; its ``outcomes`` has each of them.
+            InvalidState: The producer is closed; nothing was sent.
+        """
+        core = self._core
+        with core.batch_send(messages, timeout) as batch:
+            for topic in batch.topics:
+                try:
+                    await self._append_all(batch, topic)
+                except VqError as error:
+                    batch.refuse(topic, error)
+        await core.ended(batch.accepted())
+        return batch.results()
+
+    async def _append_all(self, batch: BatchSend, topic: str) -> None:
+        core = self._core
+        if not core.is_published(topic):
+            await self._publish_within(topic, core.time_left(batch))
+        while True:
+            try:
+                if batch.append(topic, block=False):
+                    return
+            except BufferFull:
+                await core.wait_for_space(core.time_left(batch))
+            await asyncio.sleep(0)  # let the sender send what was appended
+
+    async def _publish_within(self, topic: str, timeout: float) -> None:
+        """Publish as part of a send with this time-out."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._core.publish(topic)
+        except TimeoutError:
+            raise NotSent(f"the routes of {topic} could not be read in time") from None
 
     async def flush(self) -> None:
         """Wait until every message accepted so far has its outcome."""

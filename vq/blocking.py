@@ -8,6 +8,7 @@ Any thread may call all methods.
 import contextlib
 import threading
 import time
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
@@ -22,6 +23,7 @@ from vq.client.consumer.permit import Permit
 from vq.client.future import SendCallback, SendFuture
 from vq.client.producer.core import ProducerCore
 from vq.client.producer.metrics import ProducerMetrics
+from vq.client.producer.oneway import OnewayCounts
 from vq.client.runtime import LoopThread
 from vq.errors import InvalidState, NotPublished, NotSent, TimedOut, VqError
 from vq.model import (
@@ -137,6 +139,67 @@ class MessageProducer:
             bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
             left = self._publish_within(message.topic, bound)
             return self._core.append_any(message, callback, left)
+
+    def send_oneway(self, message: Message, timeout: float | None = None) -> None:
+        """Accept one message, and only count its outcome.
+
+        The message is batched and sent again until its deadline, as any other. If it is refused or
+        its outcome is unknown, the application is not told: ``oneway_counts`` counts it, and a line
+        at WARNING is logged for each topic and cause, with the number of messages, at most every
+        10 s. What is accepted and not sent when the process is killed is lost without a trace.
+
+        While the buffer is full it waits, or raises, as ``config.when_full`` says.
+
+        Raises:
+            BufferFull, InvalidArgument, MessageTooLarge, InvalidState, UnknownTopic: The message
+                was not accepted.
+        """
+        topic = message.topic if isinstance(message, Message) else ""
+        self.send_async(message, self._core.oneway.callback_for(topic), timeout)
+
+    def oneway_counts(self) -> OnewayCounts:
+        """Return how many one-way messages are stored, refused and unknown so far."""
+        return self._core.oneway.counts
+
+    def send_batch(
+        self, messages: Iterable[Message], timeout: float | None = None
+    ) -> list[SendResult]:
+        """Send messages together and wait until all of them are stored.
+
+        Messages to the same partition keep the order of the call. Those of one topic without a key
+        go to one partition, so that they make as few batches as possible; those with a key go
+        where their key says, and a partitioner function is asked for each message. A call may have
+        more messages than the buffer holds: it waits for space, also with ``when_full="raise"``.
+        One deadline bounds the whole call. A message that cannot be accepted does not stop the
+        others. If a signal handler interrupts the call, messages that were accepted are sent
+        nevertheless.
+
+        Args:
+            messages: Messages of any topics; all are read before the first one is sent.
+            timeout: Seconds until each message must have its outcome, by default
+                ``config.send_timeout_s``.
+
+        Returns:
+            The place of each message, in the order of the call.
+
+        Raises:
+            BatchFailed: Some messages are refused or unknown; its ``outcomes`` has each of them.
+            InvalidState: The producer is closed; nothing was sent.
+        """
+        self._runtime.check()
+        core = self._core
+        with core.batch_send(messages, timeout) as batch:
+            for topic in batch.topics:
+                try:
+                    if not core.is_published(topic):
+                        self._publish_within(topic, core.time_left(batch))
+                    while not batch.append(topic, block=True):
+                        pass
+                except VqError as error:
+                    batch.refuse(topic, error)
+        for future in reversed(batch.accepted()):  # the last one is mostly the last to be stored
+            future.exception()
+        return batch.results()
 
     def _publish_within(self, topic: str, timeout: float) -> float:
         """Publish as part of a send with this time-out; return the time left."""

@@ -7,6 +7,7 @@
     │   ├── (one class per status, below)
     ├── OutcomeUnknown         done? Perhaps. Only a resend with the same sequence tells, or a look.
     │   ├── TimedOut, ConnectionCut, StorageFailed, InternalError, SequenceStale
+    ├── BatchFailed            some messages of a ``send_batch`` are refused or unknown
     ├── CorruptData            bytes that fail their checksum or cannot be parsed
     ├── ListenerFailed         the application's listener raised for a message
     ├── GroupStopped           the place a group committed is gone; somebody must decide
@@ -18,8 +19,8 @@ class attributes say what can be done. A status number on the wire maps to exact
 (``error_from_status``), and a test keeps the numbers unique.
 """
 
-from collections.abc import Mapping
-from typing import ClassVar, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final
 
 STATUS_OK: Final = 0
 
@@ -57,6 +58,47 @@ class InvalidState(VqError):
 
 class NotPublished(InvalidState):
     """The producer does not know the topic yet; ``publish`` comes first."""
+
+
+class BatchFailed(VqError):
+    """Some messages of a ``send_batch`` are refused or unknown; the others are stored.
+
+    It is neither ``Refused`` nor ``OutcomeUnknown``: whoever sends the whole batch again stores a
+    second copy of what is stored.
+
+    Args:
+        outcomes: See below.
+
+    Attributes:
+        outcomes: For each message, in the order of the call, its ``SendResult`` or its error.
+        stored: Places in ``outcomes`` of the messages that are stored; the first place is 0.
+        refused: Places of those that are certainly not stored.
+        unknown: Places of those that may or may not be stored.
+    """
+
+    hint = "`outcomes` has the result or the error of each message; send only refused ones again"
+
+    def __init__(self, outcomes: Sequence[Any]) -> None:
+        self.outcomes = tuple(outcomes)
+        errors = {n: each for n, each in enumerate(outcomes) if isinstance(each, VqError)}
+        self.stored = [n for n in range(len(self.outcomes)) if n not in errors]
+        self.unknown = [n for n, each in errors.items() if isinstance(each, OutcomeUnknown)]
+        self.refused = [n for n, each in errors.items() if not isinstance(each, OutcomeUnknown)]
+        first = next(iter(errors.values()), None)
+        super().__init__(
+            f"of {len(self.outcomes)} messages {len(self.stored)} are stored, {len(self.refused)} "
+            f"refused, {len(self.unknown)} unknown; the first error is {type(first).__name__}: "
+            f"{first}",
+            details={
+                "stored": len(self.stored),
+                "refused": len(self.refused),
+                "unknown": len(self.unknown),
+            },
+        )
+        self.__cause__ = first
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.outcomes,)
 
 
 class CorruptData(VqError):

@@ -233,6 +233,40 @@ def test_a_full_buffer_waits_and_then_refuses(
     assert all(future.result(WAIT_S) for future in futures)
 
 
+def test_a_batch_is_stored_in_its_order(factory: vq.MessageFactory, topic: str) -> None:
+    """More messages than the buffer holds; a batch inside a callback would wait for itself."""
+    producer = factory.create_producer(vq.ProducerConfig(buffer_messages=100, when_full="raise"))
+    contents = [b"%d" % n for n in range(5_000)]
+    results = producer.send_batch(vq.Message(topic, each) for each in contents)
+    (partition,) = {result.partition for result in results}
+    with factory.create_consumer() as consumer:
+        found = consumer.get(topic, partition, results[0].offset, 1 << 20)
+    assert [message.content for message in found] == contents
+    raised: list[BaseException] = []
+    ended = threading.Event()
+
+    def callback(*_: object) -> None:
+        try:
+            producer.send_batch([vq.Message(topic, b"x")])
+        except vq.InvalidState as error:
+            raised.append(error)
+        ended.set()
+
+    producer.send_async(vq.Message(topic, b"x"), callback)
+    assert ended.wait(WAIT_S)
+    assert "would wait for itself" in str(raised[0])
+    with pytest.raises(vq.BatchFailed, match="2 are stored, 1 refused, 0 unknown"):
+        producer.send_batch(vq.Message(each, b"x") for each in (topic, "nowhere", topic))
+
+
+def test_one_way_messages_are_stored(factory: vq.MessageFactory, topic: str) -> None:
+    producer = factory.create_producer()
+    for number in range(10):
+        assert producer.send_oneway(vq.Message(topic, b"%d" % number)) is None  # type: ignore[func-returns-value]
+    producer.flush()
+    assert producer.oneway_counts() == (10, 0, 0)
+
+
 class stopped:
     """The broker of a group stands still meanwhile."""
 

@@ -9,9 +9,9 @@ it builds the compiled one, which is then used.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Final, Protocol, TypeVar
+from typing import Final, Never, Protocol, TypeVar
 
 from vq.client.config import (
     MESSAGE_OVERHEAD_BYTES,
@@ -323,13 +323,87 @@ class Accumulator:
                 producer would wait for itself.
             VqError: See ``append_any``.
         """
+        self.check_not_inside()
+        future, queues = self._append(BlockingSendFuture, message, None, timeout, block=True)
+        return queues.queues[future.partition], future
+
+    def target(self, topic: str) -> tuple[TopicQueues, int]:
+        """Return a topic's queues, and the partition for the keyless messages of one batch.
+
+        Raises:
+            NotPublished, InvalidState: See ``append_any``.
+        """
+        with self.lock:
+            queues = self._published(topic)
+            return queues, queues.next_partition()
+
+    def prepare(
+        self,
+        message: Message,
+        callback: SendCallback | None,
+        queues: TopicQueues,
+        deadline: float,
+    ) -> SendFuture:
+        """Return the future of a message that passed all stages, for ``append_many``.
+
+        Raises:
+            InvalidArgument, MessageTooLarge: A stage refuses the message.
+        """
+        content, head, partition = self._stages.prepare(message, queues)
+        return self._future(content, head, callback, deadline, partition)
+
+    def append_many(
+        self, futures: Sequence[SendFuture], queues: TopicQueues, deadline: float, *, block: bool
+    ) -> int:
+        """Append prepared messages of one topic, as many as there is space for, in order.
+
+        Args:
+            futures: At least one; each has its partition.
+            queues: The topic.
+            deadline: Monotonic time; with ``block``, wait for space until then, whatever
+                ``when_full`` says: the caller waits for the outcomes anyway.
+            block: Wait for space.
+
+        Returns:
+            How many were appended, at least one.
+
+        Raises:
+            BufferFull, NotPublished, InvalidState: Nothing was appended, see ``append_any``.
+        """
+        with self.lock:
+            if not self.has_space():
+                self._wait_for_space(deadline, block=block)
+            if self._closed or self.topics.get(queues.topic) is not queues:
+                self._refuse_gone(queues.topic)
+            appender = self._appender
+            count, size = 0, 0
+            for future in futures[: appender.places]:
+                if appender.space <= size + count * MESSAGE_OVERHEAD_BYTES:
+                    break
+                size += future.size
+                count += 1
+            queues.directed = True
+            queues.appended += futures[:count]
+            appender.use(size, count)
+        self.wake_sender()
+        return count
+
+    def check_not_inside(self) -> None:
+        """Raise if this thread is inside a call of this accumulator already.
+
+        Raises:
+            InvalidState: A finalizer or a signal handler that interrupted a call of the same
+                producer would wait for itself.
+        """
         if self._held_here():
             raise InvalidState(
                 "a blocking send by a finalizer or signal handler, while its thread is inside the "
                 "same producer, would wait for itself; use send_async there"
             )
-        future, queues = self._append(BlockingSendFuture, message, None, timeout, block=True)
-        return queues.queues[future.partition], future
+
+    def _refuse_gone(self, topic: str) -> Never:
+        self._published(topic)  # raises if it is closed, or the topic was deleted
+        raise NotPublished(f"topic {topic} was deleted and created again meanwhile")
 
     def _append(
         self,
@@ -352,8 +426,7 @@ class Accumulator:
             if not self.has_space():
                 self._wait_for_space(future.deadline, block=block)
             if self._closed or self.topics.get(topic) is not queues:
-                self._published(topic)  # raises if it is closed, or the topic was deleted
-                raise NotPublished(f"topic {topic} was deleted and created again meanwhile")
+                self._refuse_gone(topic)
             if make is BlockingSendFuture and future.partition < 0:
                 future.partition = queues.next_partition()
             queues.directed |= future.partition >= 0

@@ -7,16 +7,18 @@ futures, callbacks ◀────────────── apply_answer �
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from vq.client.cluster import ClusterClient
 from vq.client.config import ProducerConfig
 from vq.client.future import SendFuture
 from vq.client.producer.accumulator import not_plain
+from vq.client.producer.batch_send import BatchSend
 from vq.client.producer.blocking_sender import BlockingConnections, BlockingSender
 from vq.client.producer.interceptors import Interceptors
 from vq.client.producer.load_follower import LoadFollower
 from vq.client.producer.metrics import Meter, ProducerMetrics
+from vq.client.producer.oneway import OnewayOutcomes
 from vq.client.producer.partition_queue import PartitionQueue
 from vq.client.producer.partitioner import DEFAULT, Keys, own_choice, strategy_of
 from vq.client.producer.sender import Sender
@@ -41,6 +43,7 @@ class ProducerCore:
         append: Appends a plain message, see ``accumulator.Appender.append``. With interceptors no
             message is plain.
         append_any: Appends any message, see ``accumulator.Accumulator.append_any``.
+        oneway: Counts and logs the outcomes of one-way messages.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class ProducerCore:
         self.append = self._accumulator.append if self.interceptors is None else not_plain
         self.append_any = self._accumulator.append_any
         self._meter = Meter(cluster.clock.monotonic)
+        self.oneway = OnewayOutcomes(asyncio.get_running_loop(), cluster.clock.monotonic)
         self._connections = BlockingConnections(self._blocking_connection)
         self._blocking_sender = BlockingSender(
             self._accumulator,
@@ -185,6 +189,38 @@ class ProducerCore:
             raise
         return future
 
+    def batch_send(self, messages: Iterable[Message], timeout: float | None) -> BatchSend:
+        """Return one call of ``send_batch``, of which nothing is appended yet. Any thread.
+
+        Raises:
+            InvalidArgument: ``timeout`` is no number.
+            InvalidState: The producer is closed; or see ``Accumulator.check_not_inside``.
+        """
+        self._check_open()
+        self._accumulator.check_not_inside()
+        bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
+        deadline = self._cluster.clock.monotonic() + bound
+        return BatchSend(self._accumulator, self.config, messages, deadline, self.interceptors)
+
+    def is_published(self, topic: str) -> bool:
+        """Return whether messages to a topic are accepted. Any thread."""
+        return topic in self._accumulator.topics
+
+    def time_left(self, batch: BatchSend) -> float:
+        """Return the seconds until a batch's deadline, at least 0. Any thread."""
+        return max(0.0, batch.deadline - self._cluster.clock.monotonic())
+
+    async def ended(self, futures: list[SendFuture]) -> None:
+        """Wait on the loop until all of ``futures``, oldest first, have their outcome."""
+        left = futures[:]
+
+        def all_done() -> bool:
+            while left and left[-1].done():
+                left.pop()
+            return not left
+
+        await self._sender.wait_until(all_done)
+
     async def wait_for_space(self, timeout: float | None) -> None:
         """Wait on the loop until ``append_any`` finds space.
 
@@ -237,17 +273,11 @@ class ProducerCore:
         if self._follower is not None:
             self._follower.stop()
         self._sender.wake_waiters()
+        self.oneway.close()
 
     async def flush(self) -> None:
         """Wait until every message appended so far has its outcome (each has a deadline)."""
-        taken = self._sender.without_outcome()
-
-        def all_done() -> bool:
-            while taken and taken[-1].done():
-                taken.pop()
-            return not taken
-
-        await self._sender.wait_until(all_done)
+        await self.ended(self._sender.without_outcome())
 
     async def close(self) -> None:
         """Refuse new messages, wait for the outcome of all others, stop. May be called again."""
@@ -259,6 +289,7 @@ class ProducerCore:
 
     async def _finish(self) -> None:
         await self.flush()
+        self.oneway.close()
         if self._follower is not None:
             self._follower.stop()
             await self._follower.wait_stopped()

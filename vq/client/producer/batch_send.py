@@ -1,0 +1,160 @@
+"""One call of ``send_batch``: its messages, and the outcome of each.
+
+Messages are prepared in chunks and appended a chunk at a time, as far as the buffer has space; so a
+call takes the accumulator's lock once for a chunk, and may have more messages than the buffer. A
+chunk is what fits into one batch.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Self
+
+from vq.client.config import ProducerConfig
+from vq.client.future import SendFuture
+from vq.client.producer.accumulator import Accumulator
+from vq.client.producer.interceptors import Interceptors
+from vq.client.producer.topic_queues import TopicQueues
+from vq.client.raised import shown
+from vq.errors import BatchFailed, InvalidArgument, NotSent, OutcomeUnknown, VqError
+from vq.model import Message, SendResult
+
+
+class BatchSend:
+    """The messages of one call, in order. One thread or task uses it.
+
+    Args:
+        accumulator: Takes the messages.
+        config: How large a batch is.
+        messages: The messages, of any topics.
+        deadline: Monotonic time by which each of them must have its outcome.
+        interceptors: Those of the producer.
+
+    Attributes:
+        topics: The topics of the messages, each once.
+        deadline: See above.
+    """
+
+    def __init__(
+        self,
+        accumulator: Accumulator,
+        config: ProducerConfig,
+        messages: Iterable[Message],
+        deadline: float,
+        interceptors: Interceptors | None = None,
+    ) -> None:
+        self.deadline = deadline
+        self._config = config
+        self._interceptors = interceptors
+        self._accumulator = accumulator
+        self._messages: list[Any] = list(messages)
+        self._sends: list[SendFuture | VqError | None] = [None] * len(self._messages)
+        self._rests: dict[str, list[int]] = {}  # places of messages not yet prepared, last first
+        self._prepared: list[tuple[int, SendFuture]] = []  # of one topic, not yet appended
+        self._target: tuple[TopicQueues, int] | None = None  # of this topic, where no key decides
+        for place in range(len(self._messages) - 1, -1, -1):
+            message = self._messages[place]
+            if isinstance(message, Message) and isinstance(message.topic, str):
+                self._rests.setdefault(message.topic, []).append(place)
+            else:
+                self._sends[place] = InvalidArgument(
+                    f"message {place} of the batch is no vq.Message with a topic: {message!r:.80}"
+                )
+        self.topics = list(self._rests)
+
+    def append(self, topic: str, *, block: bool) -> bool:
+        """Append messages of a topic, one chunk at most; return whether it was the last one.
+
+        A message that a stage refuses has its error, and the others go on. Call it for one topic
+        until it returns true or raises, then for the next one.
+
+        Raises:
+            BufferFull: There is no space until the deadline, or now without ``block``.
+            NotPublished, InvalidState: See ``Accumulator.append_any``.
+        """
+        accumulator = self._accumulator
+        if self._target is None:
+            self._target = accumulator.target(topic)
+        queues, partition = self._target
+        rest = self._rests[topic]
+        if not self._prepared:
+            self._prepare(queues, partition, rest)
+        if self._prepared:
+            futures = [future for _, future in self._prepared]
+            count = accumulator.append_many(futures, queues, self.deadline, block=block)
+            for place, future in self._prepared[:count]:
+                self._sends[place] = future
+            del self._prepared[:count]
+        if rest or self._prepared:
+            return False
+        self._target = None
+        return True
+
+    def _prepare(self, queues: TopicQueues, partition: int, rest: list[int]) -> None:
+        config, size = self._config, 0
+        while rest and len(self._prepared) < config.batch_records and size < config.batch_bytes:
+            place = rest.pop()
+            try:
+                future = self._prepared_one(self._messages[place], queues)
+            except VqError as error:
+                self._sends[place] = error
+                continue
+            if future.partition < 0:
+                future.partition = partition
+            size += future.size
+            self._prepared.append((place, future))
+
+    def _prepared_one(self, message: Message, queues: TopicQueues) -> SendFuture:
+        prepare = self._accumulator.prepare
+        if self._interceptors is None:
+            return prepare(message, None, queues, self.deadline)
+        with self._interceptors.begin(message) as sending:
+            return prepare(sending.message, sending, queues, self.deadline)
+
+    def refuse(self, topic: str, error: VqError) -> None:
+        """Give ``error`` to the messages of a topic that were not appended."""
+        for place, future in self._prepared:
+            self._sends[place] = error
+            future.fail(error)
+        for place in self._rests[topic]:
+            self._sends[place] = error
+        self._prepared.clear()
+        self._rests[topic].clear()
+        self._target = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Tell interceptors of messages that an interrupted call has prepared and not appended."""
+        if exc is None:
+            return
+        error: VqError
+        if isinstance(exc, asyncio.CancelledError):  # the task waits only between two steps
+            error = NotSent("the send was cancelled before the message was accepted")
+        else:
+            error = OutcomeUnknown(f"{shown(exc)} interrupted the send; the message may be stored")
+        for _, future in self._prepared:
+            if future.callback is not None:
+                future.callback(None, error)
+
+    def accepted(self) -> list[SendFuture]:
+        """Return the futures of the messages that were appended, in order."""
+        return [each for each in self._sends if isinstance(each, SendFuture)]
+
+    def results(self) -> list[SendResult]:
+        """Return the place of each message; every accepted one has its outcome.
+
+        Raises:
+            BatchFailed: Some are refused or unknown.
+        """
+        outcomes = [each.outcome if isinstance(each, SendFuture) else each for each in self._sends]
+        results = [each for each in outcomes if isinstance(each, SendResult)]
+        if len(results) < len(outcomes):
+            raise BatchFailed([each for each in outcomes if each is not None])
+        return results
