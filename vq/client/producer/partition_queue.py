@@ -28,6 +28,7 @@ from vq.backoff import Backoff
 from vq.client.config import ProducerConfig
 from vq.client.future import BlockingSendFuture, SendFuture
 from vq.client.producer.batch import Batch, bytes_of, fail_all
+from vq.client.producer.filling import Filling
 from vq.client.producer.metrics import TopicMeter
 from vq.client.producer.stamps import Stamps
 from vq.model import TopicPartition
@@ -37,8 +38,6 @@ F = TypeVar("F", bound=SendFuture)
 #: With more pending messages than this, search for late ones only once a second.
 _SCAN_ALWAYS = 2_000
 _SCAN_S = 1.0
-#: If less than this part of a batch is in flight and pending, further messages wait for the answer.
-_FEW_PART = 8
 
 
 class PartitionQueue:
@@ -91,7 +90,7 @@ class PartitionQueue:
         self._failures = 0  # since the broker stored a batch
         self._refusal: errors.VqError | None = None  # the last retriable refusal, until one stores
         self._scan_at = 0.0
-        self._full = config.batch_records  # how many messages filled a recent batch
+        self._filling = Filling(config.batch_records)
 
     # Ownership: all under the accumulator's lock ----------------------------------------------
     def enter(self) -> bool:
@@ -208,9 +207,7 @@ class PartitionQueue:
             return False  # its messages have an outcome, but its bytes still use memory uncounted
         if under_way and self._stamps.is_renewal_due:
             return False  # drain first: a new producer id needs an empty ``in_flight``
-        # A small batch behind another one would wait for the flush of that one at the broker, and a
-        # batch costs producer, broker and consumer the same work, however small it is.
-        return not under_way or len(self.pending) * 2 >= self._full
+        return not under_way or self._filling.is_worth_a_frame(len(self.pending))
 
     @property
     def may_rest(self) -> bool:
@@ -218,7 +215,7 @@ class PartitionQueue:
         if self.owner is not None or len(self.in_flight) != 1:
             return False
         batch = self.in_flight[0]
-        return batch.sent and (batch.count + len(self.pending)) * _FEW_PART < self._full
+        return batch.sent and self._filling.are_few(batch.count + len(self.pending))
 
     def batch_of(self, items: Sequence[SendFuture], ids: list[int]) -> Batch:
         """Return ``items`` as a batch marked as sent; no other batch may be in flight."""
@@ -228,16 +225,10 @@ class PartitionQueue:
         return batch
 
     def _next_items(self) -> list[SendFuture]:
-        """Return the first messages of ``pending`` that fit into a batch, at least one.
-
-        Examine only a few more than filled a recent batch: a message that does not fit costs as
-        much to examine as one that does.
-        """
-        most = min(self._full + self._full // 4 + 8, self._config.batch_records)
-        items = self.pending[:most]
+        """Return the first messages of ``pending`` that fit into a batch, at least one."""
+        items = self.pending[: self._filling.candidates]
         fitting = self.fitting(items)
-        cut = len(fitting) < len(items)
-        self._full = len(fitting) if cut else max(self._full, len(fitting))
+        self._filling.note(len(fitting), cut=len(fitting) < len(items))
         return fitting
 
     def fitting(self, items: list[F]) -> list[F]:
