@@ -323,7 +323,8 @@ class Accumulator:
                 producer would wait for itself.
             VqError: See ``append_any``.
         """
-        self.check_not_inside()
+        if self._held_here():
+            self.check_not_inside()
         future, queues = self._append(BlockingSendFuture, message, None, timeout, block=True)
         return queues.queues[future.partition], future
 
