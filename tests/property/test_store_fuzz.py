@@ -8,7 +8,6 @@ once, or thought of, are kept in tests/testdata/store/hard.txt.
 """
 
 import random
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,14 +23,17 @@ from vq.limits import BATCH_RECORDS_MAX
 from vq.model import Message, ProducerStamp
 from vq.store import codec
 from vq.store.checkpoint import Checkpoint
+from vq.store.compression import compress, decompress
 from vq.store.format import (
     CHECKSUM_CRC32C,
     CHECKSUM_MD5,
+    COMPRESSIONS,
     CONTROL_BYTES,
     CONTROL_HEAD,
     COVERED_HEADER,
     FLAG_CHECKSUM_MASK,
     FLAG_COMPRESSION_MASK,
+    FLAG_COMPRESSION_SHIFT,
     FLAG_CONTROL,
     KNOWN_FLAGS,
     RECORD_HEADER,
@@ -52,7 +54,6 @@ from vq.store.record import (
     decode_into,
     decode_properties,
     decode_records,
-    decompress,
     encode_properties,
     encode_record,
 )
@@ -77,7 +78,10 @@ def _records() -> list[bytes]:
         encode_record(2**63 - 1, b"payload" * 9, b"x"),
         encode_record(3, b"p", None, properties),
         encode_record(4, b"q" * 300, "é".encode(), properties, checksum=CHECKSUM_CRC32C),
-        encode_record(5, zlib.compress(b"z" * 5_000), b"x", compression=1),
+        *(
+            encode_record(5, compress(b"z" * 5_000, kind), b"x", compression=kind)
+            for kind in COMPRESSIONS
+        ),
     ]
 
 
@@ -225,7 +229,8 @@ def read_records(_: random.Random, data: bytes) -> None:
         if record.properties is not None:
             attempt(lambda record=record: decode_properties(record.properties))
         if record.flag & FLAG_COMPRESSION_MASK:
-            attempt(lambda record=record: decompress(record.payload, record.flag))
+            kind = (record.flag & FLAG_COMPRESSION_MASK) >> FLAG_COMPRESSION_SHIFT
+            attempt(lambda record=record, kind=kind: decompress(record.payload, kind))
 
 
 def read_batch(rng: random.Random, data: bytes) -> None:

@@ -116,22 +116,23 @@ CHECKSUM_CRC32C: Final = 1 << FLAG_CHECKSUM_SHIFT
 
 COMPRESSION_NONE: Final = 0
 COMPRESSION_ZLIB: Final = 1
-COMPRESSION_ZSTD: Final = 2  # number reserved; this version refuses it
-COMPRESSION_LZ4: Final = 3  # number reserved; this version refuses it
+COMPRESSION_ZSTD: Final = 2
+COMPRESSION_LZ4: Final = 3
+COMPRESSIONS: Final = (COMPRESSION_NONE, COMPRESSION_ZLIB, COMPRESSION_ZSTD, COMPRESSION_LZ4)
 
 #: Flags a reader of this version understands; every other combination is refused as damage.
 KNOWN_FLAGS: Final = frozenset(
     tag | properties | compression << FLAG_COMPRESSION_SHIFT | checksum
     for tag in (0, FLAG_TAG)
     for properties in (0, FLAG_PROPERTIES)
-    for compression in range(4)
+    for compression in COMPRESSIONS
     for checksum in (CHECKSUM_MD5, CHECKSUM_CRC32C)
 ) | {FLAG_CONTROL}
 
-#: Bits that the flag of a record in a PUT may have. Readers know further kinds of compression by
-#: number but cannot undo them: a broker does not take what nobody can read.
+#: Bits that the flag of a record in a PUT may have: no others, because a broker does not store what
+#: no reader understands. The kinds of compression are the numbers of two bits.
 SENDABLE_FLAGS_MASK: Final = (
-    FLAG_TAG | FLAG_PROPERTIES | COMPRESSION_ZLIB << FLAG_COMPRESSION_SHIFT | CHECKSUM_CRC32C
+    FLAG_TAG | FLAG_PROPERTIES | max(COMPRESSIONS) << FLAG_COMPRESSION_SHIFT | CHECKSUM_CRC32C
 )
 
 #: Largest ``length`` a record may announce; a larger one is damage, whatever follows.
@@ -180,6 +181,8 @@ assert RECORD_HEADER_BYTES == COVERED_AT + COVERED_HEADER_BYTES == 20
 assert CONTROL_PAYLOAD_BYTES == 68
 assert CONTROL_RECORD.size == CONTROL_BYTES == 88
 assert CONTROL_PAYLOAD_BYTES <= RECORD_LENGTH_MAX
+assert set(range(max(COMPRESSIONS) + 1)) == set(COMPRESSIONS)
+assert (max(COMPRESSIONS) + 1).bit_count() == 1, "SENDABLE_FLAGS_MASK relies on it"
 
 _head_pack = CONTROL_HEAD.pack
 _header_pack = RECORD_HEADER.pack

@@ -2,11 +2,10 @@
 
 Producers, the wire, the disk and consumers share these very bytes, so this module is the hot path
 of a client: the loops below bind what they call to local names and build no object they can avoid.
-``format`` has the layout. Not in here: batches and files.
+``format`` has the layout. Not in here: batches, files and ``compression``.
 """
 
 import struct
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -23,12 +22,10 @@ from vq.store.format import (
     CHECKSUM_HEADER,
     CHECKSUM_MD5,
     COMPRESSION_NONE,
-    COMPRESSION_ZLIB,
     COVERED_AT,
     COVERED_HEADER,
     COVERED_HEADER_BYTES,
     FLAG_CHECKSUM_MASK,
-    FLAG_COMPRESSION_MASK,
     FLAG_COMPRESSION_SHIFT,
     FLAG_CONTROL,
     FLAG_PROPERTIES,
@@ -49,12 +46,10 @@ __all__ = [
     "Record",
     "boundaries",
     "bytes_needed",
-    "compress",
     "decode_into",
     "decode_key",
     "decode_properties",
     "decode_records",
-    "decompress",
     "encode_key",
     "encode_properties",
     "encode_record",
@@ -70,7 +65,7 @@ assert FLAG_TAG == 1, "decode_into relies on it"
 class Record(NamedTuple):
     """One message record as it was read.
 
-    ``payload`` is still compressed when ``flag`` says so: see ``decompress``.
+    ``payload`` is still compressed when ``flag`` says so: see ``compression``.
     """
 
     offset: int  # of its first byte in the partition
@@ -399,47 +394,6 @@ def _key_of(message: properties_pb2.RecordProperties) -> Key | None:
     if kind == "key_int":
         return message.key_int
     return message.key or None
-
-
-# Compression ------------------------------------------------------------------------------------
-def compress(payload: bytes, compression: int) -> bytes:
-    """Return ``payload`` compressed in the way ``compression`` names.
-
-    Raises:
-        InvalidArgument: This version does not write that kind.
-    """
-    if compression == COMPRESSION_NONE:
-        return payload
-    if compression == COMPRESSION_ZLIB:
-        return zlib.compress(payload, 1)
-    raise InvalidArgument(f"compression {compression} is neither 0 (none) nor 1 (zlib)")
-
-
-def decompress(payload: bytes, flag: int, *, bytes_max: int = limits.MESSAGE_BYTES_MAX) -> bytes:
-    """Return the payload as it was before compression, never more than ``bytes_max`` bytes.
-
-    Raises:
-        CorruptData: It cannot be decompressed, would be larger, or is of a kind this version does
-            not know.
-    """
-    compression = (flag & FLAG_COMPRESSION_MASK) >> FLAG_COMPRESSION_SHIFT
-    if compression == COMPRESSION_NONE:
-        return payload
-    if compression != COMPRESSION_ZLIB:
-        raise CorruptData(f"compression {compression} is unknown here; known: 0 (none), 1 (zlib)")
-    worker = zlib.decompressobj()
-    try:
-        content = worker.decompress(payload, bytes_max + 1)
-    except zlib.error as error:
-        raise CorruptData(
-            f"a payload of {len(payload)} bytes is no zlib stream: {error}"
-        ) from error
-    if len(content) > bytes_max or not worker.eof or worker.unused_data:
-        raise CorruptData(
-            f"a payload of {len(payload)} bytes is cut off or larger than {bytes_max} bytes "
-            "when decompressed"
-        )
-    return content
 
 
 # Slow paths -------------------------------------------------------------------------------------

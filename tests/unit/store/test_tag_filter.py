@@ -6,6 +6,7 @@ import pytest
 
 from vq.errors import CorruptData
 from vq.store import codec, tag_filter
+from vq.store.compression import compress
 from vq.store.format import (
     CHECKSUM_CRC32C,
     CHECKSUM_HEADER,
@@ -21,7 +22,6 @@ from vq.store.format import (
 from vq.store.record import (
     Properties,
     boundaries,
-    compress,
     decode_records,
     encode_properties,
     encode_record,

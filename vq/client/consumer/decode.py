@@ -16,8 +16,14 @@ from vq.client.consumer.fetcher import NO_REST, Chunk, Rest
 from vq.errors import CorruptData
 from vq.model import Message, TopicPartition
 from vq.store.codec import decode_common
-from vq.store.format import FLAG_COMPRESSION_MASK, RECORD_HEADER, RECORD_HEADER_BYTES
-from vq.store.record import Record, bytes_needed, decode_into, decode_properties, decompress
+from vq.store.compression import decompress
+from vq.store.format import (
+    FLAG_COMPRESSION_MASK,
+    FLAG_COMPRESSION_SHIFT,
+    RECORD_HEADER,
+    RECORD_HEADER_BYTES,
+)
+from vq.store.record import Record, bytes_needed, decode_into, decode_properties
 
 #: A step of decoding ends with the message that brings what was decompressed to this size.
 STEP_BYTES: Final = 4 * limits.MIB
@@ -31,7 +37,7 @@ def to_message(partition: TopicPartition, record: Record) -> Message:
     """
     offset, next_offset, message_id, flag, tag, properties, payload = record
     if flag & FLAG_COMPRESSION_MASK:
-        payload = decompress(payload, flag)
+        payload = decompress(payload, (flag & FLAG_COMPRESSION_MASK) >> FLAG_COMPRESSION_SHIFT)
     key = headers = None
     if properties is not None:
         parsed = decode_properties(properties)

@@ -45,8 +45,9 @@ from vq.errors import (
 from vq.limits import FETCH_BYTES_MAX, MESSAGE_BYTES_MAX
 from vq.model import Message, TopicPartition
 from vq.remoting.wire_pb2 import GetResponse
+from vq.store.compression import compress
 from vq.store.format import COMPRESSION_ZLIB
-from vq.store.record import compress, encode_record
+from vq.store.record import encode_record
 
 pytestmark = pytest.mark.virtual_time
 

@@ -12,10 +12,14 @@ from vq.client.consumer.fetcher import NO_REST, Chunk, Rest
 from vq.errors import CorruptData
 from vq.model import Message, TopicPartition
 from vq.store import codec as codecs
+from vq.store.compression import compress
 from vq.store.format import (
     CHECKSUM_CRC32C,
     CHECKSUM_HEADER,
+    COMPRESSION_LZ4,
     COMPRESSION_ZLIB,
+    COMPRESSION_ZSTD,
+    COMPRESSIONS,
     COVERED_HEADER,
     FLAG_CONTROL,
     FLAG_TAG,
@@ -27,7 +31,6 @@ from vq.store.format import (
 from vq.store.record import (
     Properties,
     boundaries,
-    compress,
     decode_records,
     encode_properties,
     encode_record,
@@ -282,10 +285,11 @@ def steps_of(decoder: Decoder, chunk: Chunk) -> list[list[Message]]:
     return steps
 
 
-def test_records_that_expand_a_thousandfold_are_decoded_a_few_at_a_time() -> None:
+@pytest.mark.parametrize("kind", [COMPRESSION_ZLIB, COMPRESSION_ZSTD, COMPRESSION_LZ4])
+def test_records_that_expand_a_thousandfold_are_decoded_a_few_at_a_time(kind: int) -> None:
     """What one chunk holds must not fill the memory, whatever it expands to."""
-    payload = compress(bytes(limits.MESSAGE_BYTES_MAX), COMPRESSION_ZLIB)
-    record = encode_record(1, payload, None, None, COMPRESSION_ZLIB)
+    payload = compress(bytes(limits.MESSAGE_BYTES_MAX), kind)
+    record = encode_record(1, payload, None, None, kind)
     data = record * 30
     assert len(data) < 200_000
     end = BASE + len(data)
@@ -311,11 +315,8 @@ def mixed(count: int = 40) -> bytes:
     data = b""
     for number in range(count):
         content = b"%d" % number * 20
-        if number % 3:
-            record = encode_record(number, content, b"x")
-        else:
-            payload = compress(content, COMPRESSION_ZLIB)
-            record = encode_record(number, payload, b"x", None, COMPRESSION_ZLIB)
+        kind = 0 if number % 3 else COMPRESSIONS[1 + number // 3 % 3]
+        record = encode_record(number, compress(content, kind), b"x", None, kind)
         data += control(record, BASE + len(data)) + record
     return data
 

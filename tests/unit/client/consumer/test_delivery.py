@@ -26,8 +26,9 @@ from vq.client.runtime import LoopThread
 from vq.clock import ManualClock
 from vq.errors import CorruptData, ListenerFailed
 from vq.model import Message, TopicPartition
+from vq.store.compression import compress
 from vq.store.format import COMPRESSION_ZLIB
-from vq.store.record import compress, encode_record
+from vq.store.record import encode_record
 
 
 class Partition:

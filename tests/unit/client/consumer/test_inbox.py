@@ -17,8 +17,9 @@ from vq.client.consumer.permit import Permit
 from vq.clock import ManualClock
 from vq.errors import InvalidState
 from vq.model import TopicPartition
+from vq.store.compression import compress
 from vq.store.format import COMPRESSION_ZLIB
-from vq.store.record import compress, encode_record
+from vq.store.record import encode_record
 
 
 class Partition:
