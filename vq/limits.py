@@ -15,6 +15,8 @@ GIB: Final = 1024 * MIB
 # Messages and batches -------------------------------------------------------------------------
 #: Largest message payload before compression; a topic may set a smaller bound, never a larger one.
 MESSAGE_BYTES_MAX: Final = 1 * MIB
+#: Least payload that is compressed, if compression is on and neither producer nor topic says it.
+COMPRESSION_THRESHOLD_BYTES: Final = 128 * KIB
 #: Largest tag, in UTF-8 bytes. Tags are compared on the broker, so they stay short.
 TAG_BYTES_MAX: Final = 255
 #: Most tags in the filter of one subscription.

@@ -98,6 +98,30 @@ class FlushMode(enum.StrEnum):
     ASYNC = "async"  # after the write: survives a killed process, may lose seconds in a power cut
 
 
+class Compression(enum.StrEnum):
+    """How a producer compresses the content of a message; readers know each kind."""
+
+    NONE = "none"
+    ZLIB = "zlib"
+    ZSTD = "zstd"
+    LZ4 = "lz4"
+
+
+def check_compression(compression: str | None, threshold: int | None) -> Compression | None:
+    """Return the kind of compression that a text names; None stays None.
+
+    Raises:
+        InvalidArgument: There is no such kind, or the threshold is outside [0, 1 MiB].
+    """
+    if threshold is not None:
+        _bound("compression_threshold", threshold, 0, limits.MESSAGE_BYTES_MAX)
+    try:
+        return None if compression is None else Compression(compression)
+    except ValueError:
+        known = ", ".join(repr(each.value) for each in Compression)
+        raise InvalidArgument(f"compression = {compression!r}; give one of {known}") from None
+
+
 class PartitionState(enum.StrEnum):
     """Whether a partition accepts appends."""
 
@@ -125,6 +149,10 @@ class TopicSettings:
         flush_interval_messages: With ``async``: fdatasync after this many messages (>= 1) …
         flush_interval_ms: … or after this time (>= 1), whichever comes first.
         max_message_bytes: Largest payload before compression, 1 to 1 MiB.
+        compression: How producers compress messages if their own settings do not say it: ``none``,
+            ``zlib``, ``zstd`` or ``lz4``. None is ``none``.
+        compression_threshold: Least bytes of a message that such a producer compresses, 0 to 1 MiB.
+            None: 128 KiB.
         retention_hours: Age at which closed blocks may be deleted, >= 1; None keeps them for ever.
             Stored and shown; no broker deletes by age yet.
         pool: Only broker groups of this pool hold its partitions. None is the common pool: the
@@ -139,6 +167,8 @@ class TopicSettings:
     flush_interval_messages: int = 1_000
     flush_interval_ms: int = 10_000
     max_message_bytes: int = limits.MESSAGE_BYTES_MAX
+    compression: Compression | str | None = None
+    compression_threshold: int | None = None
     retention_hours: int | None = 72
     pool: str | None = None
     replication: str = "sync"
@@ -150,6 +180,8 @@ class TopicSettings:
         _bound("flush_interval_messages", self.flush_interval_messages, 1, 2**31)
         _bound("flush_interval_ms", self.flush_interval_ms, 1, 2**31)
         _bound("max_message_bytes", self.max_message_bytes, 1, limits.MESSAGE_BYTES_MAX)
+        kind = check_compression(self.compression, self.compression_threshold)
+        object.__setattr__(self, "compression", kind)
         if self.retention_hours is not None:
             _bound("retention_hours", self.retention_hours, 1, 2**31)
         if self.replication not in {"sync", "async"}:

@@ -115,6 +115,29 @@ def test_keys_of_three_types(cluster: ProcessCluster) -> None:
     assert b"key 'x' is not an integer" in refused.stderr
 
 
+@pytest.mark.parametrize("compression", ["zlib", "zstd", "lz4"])
+def test_compressed_lines_are_read_like_others(cluster: ProcessCluster, compression: str) -> None:
+    """By a group, by a group with a filter, and by their offset; the topic has other defaults."""
+    topic = f"compressed-{compression}"
+    options = ("--compression", "zstd", "--compression-threshold", "64K")
+    cluster.vq_json("topic", "create", topic, *options)
+    data = b"".join(b"%d " % number * 300 + b"\n" for number in range(40))
+    options = ("--compression", compression, "--compression-threshold", "500")
+    cluster.vq_json("produce", topic, *options, "--tag", "red", stdin=data)
+    cluster.vq_json("produce", topic, *options, stdin=b"short\n")
+    described = cluster.vq_json("topic", "describe", topic)
+    assert (described["compression"], described["compression_threshold"]) == ("zstd", 65_536)
+    assert described["partitions"][0]["bytes"] < len(data) / 3
+    lines = drained(cluster, topic, "all", 41, "--json")
+    messages = [json.loads(line) for line in lines]
+    assert "".join(each["content"] + "\n" for each in messages[:40]).encode() == data
+    assert drained(cluster, topic, f"red-{compression}", 40, "--tag", "red") == [
+        each["content"] for each in messages[:40]
+    ]
+    at = cluster.vq("message", "get", topic, "0", str(messages[7]["offset"]), "--raw")
+    assert at.stdout == messages[7]["content"].encode()
+
+
 def test_an_offset_inside_a_record_is_refused_with_the_next_one(cluster: ProcessCluster) -> None:
     cluster.vq_json("topic", "create", "inside")
     cluster.vq_json("produce", "inside", stdin=b"first\nsecond\n")

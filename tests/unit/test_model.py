@@ -1,9 +1,12 @@
 """Small values: what their text is, and what text they take."""
 
+import re
+from typing import Any
+
 import pytest
 
 from vq.errors import InvalidArgument
-from vq.model import Address, is_host
+from vq.model import Address, Compression, TopicSettings, is_host
 
 
 @pytest.mark.parametrize(
@@ -34,3 +37,25 @@ def test_an_address_that_is_none_is_refused_with_itself(text: str) -> None:
 @pytest.mark.parametrize("name", ["a..b", ".", "", "x" * 64, "a\nb", "\udc80"])
 def test_no_host_has_such_a_name(name: str) -> None:
     assert not is_host(name)
+
+
+def test_compression_of_a_topic_is_given_as_text() -> None:
+    settings = TopicSettings(compression="lz4", compression_threshold=0)
+    assert settings.compression is Compression.LZ4
+    assert TopicSettings(compression=Compression.NONE).compression is Compression.NONE
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        (
+            {"compression": "gzip"},
+            "'gzip'; give one of 'none', 'zlib', 'zstd', 'lz4'",
+        ),
+        ({"compression_threshold": -1}, "compression_threshold = -1 is outside [0, 1048576]"),
+        ({"compression_threshold": 1048577}, "compression_threshold = 1048577 is outside"),
+    ],
+)
+def test_another_compression_of_a_topic_is_refused(settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidArgument, match=re.escape(text)):
+        TopicSettings(**settings)

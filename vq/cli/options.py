@@ -11,18 +11,21 @@ import math
 import os
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from vq import limits
 from vq.cli.output import Output
 from vq.cli.settings import Sources, build, is_given, read_sources
+from vq.model import Compression
 
 if TYPE_CHECKING:
     from vq.client.config import ConsumerConfig, MessageFactoryConfig, ProducerConfig
 
 R = TypeVar("R")
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+_SIZE_UNITS: Final = {"K": limits.KIB, "M": limits.MIB}
 
 
 class Commands(click.Group):
@@ -60,6 +63,51 @@ class Seconds(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value!r} is not a finite number.", param, ctx)
         return number
+
+
+class Size(WholeNumber):
+    """A number of bytes within bounds, as it is or in KiB (``64K``) or MiB (``1M``)."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the bytes.
+
+        Raises:
+            click.BadParameter: It is no such number, or out of bounds.
+        """
+        digits, unit = str(value)[:-1], _SIZE_UNITS.get(str(value)[-1:].upper())
+        if unit is not None and digits.isascii() and digits.isdigit():
+            value = int(digits) * unit
+        return int(super().convert(value, param, ctx))
+
+
+def compression_options(about: str, defaults: tuple[str, str]) -> Decorator:
+    """Add ``--compression`` and ``--compression-threshold``.
+
+    Args:
+        about: What the kind is for.
+        defaults: What counts without either option.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        return _apply(
+            function,
+            click.option(
+                "--compression",
+                type=click.Choice([str(kind) for kind in Compression]),
+                help=f"{about}  [{defaults[0]}]",
+            ),
+            click.option(
+                "--compression-threshold",
+                type=Size(min=0, max=limits.MESSAGE_BYTES_MAX),
+                metavar="BYTES",
+                help="Compress messages of at least so many bytes, 0 to 1M, such as 64K.  "
+                f"[{defaults[1]}]",
+            ),
+        )
+
+    return decorate
 
 
 @dataclass(frozen=True, slots=True)

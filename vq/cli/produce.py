@@ -13,7 +13,13 @@ import click
 from vq import limits
 from vq.blocking import MessageFactory, MessageProducer
 from vq.cli.errors import CommandFailed
-from vq.cli.options import Invocation, Seconds, WholeNumber, command_options
+from vq.cli.options import (
+    Invocation,
+    Seconds,
+    WholeNumber,
+    command_options,
+    compression_options,
+)
 from vq.cli.output import Advance
 from vq.client.producer.partitioner import STRATEGIES, PartitionerSetting, TopicPartitions
 from vq.errors import InvalidArgument, MessageTooLarge, OutcomeUnknown, Refused, VqError
@@ -180,6 +186,9 @@ def partitioner_of(partition_by: str, partition: int | None) -> PartitionerSetti
 @click.option(
     "--partition", type=WholeNumber(min=0), metavar="N", help="Send everything to partition N."
 )
+@compression_options(
+    "How to compress messages.", ("as the topic says", "as the topic says, or 128K")
+)
 @click.option(
     "--timeout",
     type=Seconds(min=0, min_open=True),
@@ -200,6 +209,8 @@ def produce(
     key_type: str,
     partition_by: str,
     partition: int | None,
+    compression: str | None,
+    compression_threshold: int | None,
     timeout: float | None,
     limit: int | None,
 ) -> None:
@@ -216,7 +227,10 @@ def produce(
         )
     common_key = None if key is None else key_of(os.fsencode(key), key_type)
     config = invocation.producer_config(
-        send_timeout_s=timeout, partitioner=partitioner_of(partition_by, partition)
+        send_timeout_s=timeout,
+        partitioner=partitioner_of(partition_by, partition),
+        compression=compression,
+        compression_threshold=compression_threshold,
     )
     started = time.monotonic()
     sent = size = 0

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from vq import limits
 from vq.admin import placements, topics
 from vq.admin.brokers import Damage
 from vq.admin.connect import cluster_client
@@ -19,7 +20,14 @@ from vq.admin.topics import (
     TopicSummary,
 )
 from vq.cli.errors import CommandFailed
-from vq.cli.options import Commands, Invocation, WholeNumber, command_options, yes_option
+from vq.cli.options import (
+    Commands,
+    Invocation,
+    WholeNumber,
+    command_options,
+    compression_options,
+    yes_option,
+)
 from vq.cli.output import Value
 from vq.cli.verify import verify
 from vq.errors import InvalidArgument
@@ -58,6 +66,9 @@ def topic() -> None:
     "age yet.  [72]",
 )
 @click.option("--max-message-bytes", type=int, metavar="BYTES", help="At most 1048576.  [1048576]")
+@compression_options(
+    "How producers compress messages if their own settings do not say it.", ("none", "128K")
+)
 @click.option(
     "--pool", metavar="NAME", help="Only broker groups of this pool; without it, those of none."
 )
@@ -71,6 +82,8 @@ def create(
     flush_ms: int | None,
     retention_hours: str | None,
     max_message_bytes: int | None,
+    compression: str | None,
+    compression_threshold: int | None,
     pool: str | None,
 ) -> None:
     """Make a topic and place its partitions evenly on the live broker groups."""
@@ -79,6 +92,8 @@ def create(
         "flush_interval_messages": flush_messages,
         "flush_interval_ms": flush_ms,
         "max_message_bytes": max_message_bytes,
+        "compression": compression,
+        "compression_threshold": compression_threshold,
         "pool": pool,
     }
     values: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
@@ -213,11 +228,18 @@ def _settings(described: Topic) -> dict[str, Value]:
         "flush_interval_ms": settings.flush_interval_ms,
         "retention": _retention(settings),
         "max_message_bytes": settings.max_message_bytes,
+        "compression": settings.compression or "none",
+        "compression_threshold": _threshold(settings),
         "replication": settings.replication,
         "pool": settings.pool or "common",
         "readable": settings.readable,
         "writable": settings.writable,
     }
+
+
+def _threshold(settings: TopicSettings) -> int:
+    given = settings.compression_threshold
+    return limits.COMPRESSION_THRESHOLD_BYTES if given is None else given
 
 
 def _partition_row(described: PartitionDescription) -> dict[str, Any]:

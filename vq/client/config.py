@@ -9,7 +9,7 @@ from vq import limits
 from vq.client.producer.interceptors import ProducerInterceptor
 from vq.client.producer.partitioner import PartitionerSetting, strategy_of
 from vq.errors import InvalidArgument
-from vq.model import check_name
+from vq.model import Compression, check_compression, check_name
 from vq.serializers import Serializer
 
 E = TypeVar("E", bound=enum.StrEnum)
@@ -102,6 +102,12 @@ class ProducerConfig:
         when_full: ``block`` or ``raise``: what ``send_async`` and ``send_oneway`` do at one of
             these bounds, see ``WhenFull``. A send that waits for its outcome may always wait for
             space too, within its deadline.
+        compression: How messages are compressed: ``zlib``, ``zstd`` or ``lz4``; ``none``: not at
+            all. None: as the topic's settings say, not at all without them. A message that does not
+            get smaller is stored as it is. The thread that sends compresses; with ``vq.aio`` that
+            is the loop's, which 1 MiB keeps busy for 1 ms (lz4), 2 ms (zstd) or 6 ms (zlib).
+        compression_threshold: Least bytes of a message that is compressed, 0 to 1 MiB. None: as the
+            topic's settings say, 128 KiB without them.
         retry_backoff_s: First pause before a resend; doubles up to ``retry_backoff_max_s``.
         retry_backoff_max_s: Longest pause before a resend.
         partitioner: How the partition of a message is chosen. None: by the hash of its key, round
@@ -121,6 +127,8 @@ class ProducerConfig:
     buffer_bytes: int = 16 * limits.MIB
     buffer_messages: int | None = None
     when_full: WhenFull = WhenFull.BLOCK
+    compression: Compression | str | None = None
+    compression_threshold: int | None = None
     retry_backoff_s: float = 0.02
     retry_backoff_max_s: float = 1.0
     partitioner: PartitionerSetting = None
@@ -131,6 +139,10 @@ class ProducerConfig:
         strategy_of(self.partitioner)
         _check_serializer(self.serializer)
         object.__setattr__(self, "interceptors", _interceptors(self.interceptors))
+        if self.compression_threshold is not None:
+            _number("compression_threshold", self.compression_threshold, int)
+        kind = check_compression(self.compression, self.compression_threshold)
+        object.__setattr__(self, "compression", kind)
         _positive("send_timeout_s", self.send_timeout_s)
         _positive("retry_backoff_s", self.retry_backoff_s)
         _positive("retry_backoff_max_s", self.retry_backoff_max_s)

@@ -30,7 +30,7 @@ from typing import Any, ClassVar, Final, Self
 
 from vq.coordination.coordinator import join
 from vq.errors import CoordinationError, InvalidArgument
-from vq.model import FlushMode, PartitionState, Span, TopicSettings
+from vq.model import Compression, FlushMode, PartitionState, Span, TopicSettings
 
 FORMAT_VERSION: Final = 1
 
@@ -305,6 +305,8 @@ class Topic(Value):
         known = {each.name for each in fields(TopicSettings)}
         values = {k: v for k, v in document["settings"].items() if k in known}
         values["flush"] = FlushMode(values["flush"])
+        if values.get("compression") is not None:
+            values["compression"] = Compression(values["compression"])
         phase = document.get("phase", READY)
         if phase not in {READY, CREATING, DELETING}:
             raise ValueError(f"phase = {phase!r}")

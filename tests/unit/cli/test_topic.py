@@ -1,4 +1,4 @@
-"""``vq topic``: what it says when ZooKeeper goes away in the middle of a change."""
+"""``vq topic``: what it takes and shows, and what it says when ZooKeeper goes away meanwhile."""
 
 import io
 import json
@@ -11,12 +11,13 @@ import pytest
 from support.coordination import client_of
 
 from vq.admin import topics as admin
-from vq.admin.topics import Deletion
+from vq.admin.topics import Deletion, Topic
 from vq.cli import errors, topic
 from vq.client.config import MessageFactoryConfig
 from vq.coordination import topics
 from vq.coordination.coordinator import ConnectionLost, NotConnected, SessionExpired
 from vq.coordination.memory import MemoryEnsemble
+from vq.model import TopicSettings
 
 CUTS = [ConnectionLost("no reply"), NotConnected("away for 6 s"), SessionExpired("it ended")]
 
@@ -76,6 +77,57 @@ def test_an_option_without_effect_is_refused(option: str) -> None:
     error = said("create", "orders", option, "5", expected=errors.EXIT_USAGE)
     assert error["message"].startswith(f"{option} 5 has no effect with --flush sync")
     assert "--flush async" in error["message"]
+
+
+@pytest.mark.usefixtures("in_memory")
+@pytest.mark.parametrize(
+    ("given", "compression", "threshold"),
+    [
+        ([], None, None),
+        (["--compression", "zstd"], "zstd", None),
+        (["--compression", "none", "--compression-threshold", "0"], "none", 0),
+        (["--compression", "lz4", "--compression-threshold", "64K"], "lz4", 65_536),
+        (["--compression-threshold", "1m"], None, 1_048_576),
+        (["--compression-threshold", "100"], None, 100),
+    ],
+)
+def test_compression_of_a_new_topic(
+    monkeypatch: pytest.MonkeyPatch,
+    given: list[str],
+    compression: str | None,
+    threshold: int | None,
+) -> None:
+    asked: list[TopicSettings] = []
+
+    async def create(_cluster: object, _name: str, settings: TopicSettings) -> SimpleNamespace:
+        asked.append(settings)
+        return SimpleNamespace(id="1", partitions=())
+
+    monkeypatch.setattr(admin, "create_topic", create)
+    topic.topic.main(["create", "orders", *given], standalone_mode=False)
+    assert [(each.compression, each.compression_threshold) for each in asked] == [
+        (compression, threshold)
+    ]
+
+
+@pytest.mark.parametrize("size", ["", "K", "-1", "1.5K", "64k b", "64KB", "1048577", "2M", "٣K"])
+def test_a_threshold_is_a_size_within_its_bounds(size: str) -> None:
+    error = said("create", "t", "--compression-threshold", size, expected=errors.EXIT_USAGE)
+    assert "--compression-threshold" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "shown"),
+    [
+        (TopicSettings(), ("none", 131_072)),
+        (TopicSettings(compression="zstd", compression_threshold=0), ("zstd", 0)),
+    ],
+)
+def test_the_settings_of_a_topic_are_shown_as_they_count(
+    settings: TopicSettings, shown: tuple[str, int]
+) -> None:
+    fields = topic._settings(Topic("t", "id", settings, ()))
+    assert (fields["compression"], fields["compression_threshold"]) == shown
 
 
 @pytest.mark.usefixtures("in_memory")

@@ -18,6 +18,7 @@ from vq.client.config import (
 )
 from vq.client.producer.interceptors import ProducerInterceptor
 from vq.errors import InvalidArgument
+from vq.model import Compression
 from vq.serializers import Hessian2, Json, Serializer
 
 TIMES = {
@@ -174,3 +175,28 @@ def test_interceptors_are_objects_of_their_class() -> None:
     ):
         with pytest.raises(InvalidArgument, match=text):
             ProducerConfig(interceptors=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["none", "zlib", "zstd", "lz4"])
+def test_compression_is_given_as_text(kind: str) -> None:
+    assert ProducerConfig(compression=kind).compression is Compression(kind)
+
+
+@pytest.mark.parametrize("other", ["", "gzip", "ZSTD", 2, True])
+def test_another_compression_is_refused_with_those_that_there_are(other: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"compression = .*give one of 'none', 'zlib'"):
+        ProducerConfig(compression=other)
+
+
+@pytest.mark.parametrize("other", [-1, limits.MESSAGE_BYTES_MAX + 1])
+def test_a_threshold_has_bounds(other: int) -> None:
+    for inside in (None, 0, limits.MESSAGE_BYTES_MAX):
+        assert ProducerConfig(compression_threshold=inside).compression_threshold == inside
+    with pytest.raises(InvalidArgument, match=rf"compression_threshold = {other} .*\[0, 1048576\]"):
+        ProducerConfig(compression_threshold=other)
+
+
+@pytest.mark.parametrize("other", ["64K", 1.5, True])
+def test_a_threshold_is_a_whole_number(other: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"compression_threshold = .*whole number"):
+        ProducerConfig(compression_threshold=other)

@@ -71,6 +71,7 @@ GOLDEN: list[tuple[Value, str]] = [
         Topic(id="ab", settings=TopicSettings(partitions=2, flush=FlushMode.ASYNC, pool="p")),
         '{"v": 1, "id": "ab", "phase": "ready", "settings": {"partitions": 2, "flush": "async", '
         '"flush_interval_messages": 1000, "flush_interval_ms": 10000, "max_message_bytes": 1048576,'
+        ' "compression": null, "compression_threshold": null,'
         ' "retention_hours": 72, "pool": "p", "replication": "sync", "readable": true, '
         '"writable": true}}',
     ),
@@ -244,3 +245,17 @@ def test_contracts_that_mean_nothing_are_refused(options: dict[str, str]) -> Non
     """Only known models and start positions."""
     with pytest.raises(InvalidArgument):
         ConsumerGroup(**options)
+
+
+def test_a_topic_of_an_earlier_vq_has_no_compression() -> None:
+    """Its settings do not name it; another kind than those that we know is an error."""
+    document = json.loads(Topic(id="ab", settings=TopicSettings()).encode())
+    for name in ("compression", "compression_threshold"):
+        del document["settings"][name]
+    settings = Topic.decode("topics/t", json.dumps(document).encode()).settings
+    assert (settings.compression, settings.compression_threshold) == (None, None)
+    document["settings"]["compression"] = "lz4"
+    assert Topic.decode("topics/t", json.dumps(document).encode()).settings.compression == "lz4"
+    document["settings"]["compression"] = "snappy"
+    with pytest.raises(CoordinationError, match="snappy"):
+        Topic.decode("topics/t", json.dumps(document).encode())

@@ -31,8 +31,8 @@ static const char *const future_slots[F_COUNT] = {"content", "head",    "callbac
                                                   "waiters", "size",    "partition"};
 
 /* Slots of vq.client.producer.topic_queues.TopicQueues that this file reads. */
-enum { Q_APPENDED, Q_CONTENT_BYTES_MAX, Q_COUNT };
-static const char *const queues_slots[Q_COUNT] = {"appended", "content_bytes_max"};
+enum { Q_APPENDED, Q_PLAIN_BYTES_MAX, Q_COUNT };
+static const char *const queues_slots[Q_COUNT] = {"appended", "plain_bytes_max"};
 
 typedef struct {
     PyObject_HEAD
@@ -218,7 +218,7 @@ static PyObject *open_list(appender_t *self, PyObject *topic, Py_ssize_t size)
         !Py_IS_TYPE(queues, self->queues))
         return NULL;
     PyObject *items = slot_of(self, queues, Q_APPENDED);
-    PyObject *most = slot_of(self, queues, Q_CONTENT_BYTES_MAX);
+    PyObject *most = slot_of(self, queues, Q_PLAIN_BYTES_MAX);
     if (!items || !PyList_CheckExact(items) || !most || !PyLong_CheckExact(most))
         return NULL;
     return size > PyLong_AsSsize_t(most) ? NULL : items;

@@ -78,8 +78,8 @@ class Appender(Protocol):
     ) -> SendFuture | None:
         """Append a plain message to its topic's list; return None, without effect, if it is not.
 
-        A plain message has no key and no headers, and no tag or a known one. Its topic accepts its
-        size and the buffer has space for it. Any thread.
+        A plain message has no key and no headers, and no tag or a known one. Its topic stores a
+        payload of its size as it is, and the buffer has space for it. Any thread.
 
         Args:
             message: The message to send.
@@ -161,7 +161,7 @@ class PythonAppender:
                 or self.closed
                 or self.space <= 0
                 or self.places <= 0
-                or len(content) > queues.content_bytes_max
+                or len(content) > queues.plain_bytes_max
             ):
                 return None
             queues.appended.append(future)

@@ -7,6 +7,7 @@ futures, callbacks ◀────────────── apply_answer �
 """
 
 import asyncio
+import functools
 from collections.abc import Callable, Iterable
 
 from vq.client.cluster import ClusterClient
@@ -15,6 +16,7 @@ from vq.client.future import SendFuture
 from vq.client.producer.accumulator import not_plain
 from vq.client.producer.batch_send import BatchSend
 from vq.client.producer.blocking_sender import BlockingConnections, BlockingSender
+from vq.client.producer.compressor import compressor_of
 from vq.client.producer.interceptors import Interceptors
 from vq.client.producer.load_follower import LoadFollower
 from vq.client.producer.metrics import Meter, ProducerMetrics
@@ -117,6 +119,7 @@ class ProducerCore:
                 keys=self._strategy.keys,
                 spread=self._make_spread,
                 choose=self._choose,
+                compressor_of=functools.partial(compressor_of, self.config),
             )
             self._follow(queues)
             self._accumulator.open(queues)

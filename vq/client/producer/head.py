@@ -36,6 +36,13 @@ def encode_head(tag: bytes | None, properties: bytes | None) -> Head | None:
     return (flag, head) if flag else None
 
 
+def with_flag(head: Head | None, flag: int) -> Head | None:
+    """Return a head with more flag bits; the same head if there are none."""
+    if not flag:
+        return head
+    return (flag, b"") if head is None else (head[0] | flag, head[1])
+
+
 class Heads:
     """Makes heads for one producer. Any thread.
 

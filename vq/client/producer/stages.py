@@ -11,7 +11,7 @@ before all stages.
 from collections.abc import Callable
 from typing import Any
 
-from vq.client.producer.head import Head, Heads
+from vq.client.producer.head import Head, Heads, with_flag
 from vq.client.producer.topic_queues import TopicQueues
 from vq.errors import InvalidArgument, MessageTooLarge
 from vq.model import Message
@@ -19,8 +19,6 @@ from vq.serializers import Serializer
 
 #: Returns the bytes of a content.
 Serialize = Callable[[Any], bytes]
-#: Returns flag bits of the record, and the bytes to store.
-Compress = Callable[[bytes], tuple[int, bytes]]
 
 
 def as_bytes(content: object) -> bytes:
@@ -108,4 +106,7 @@ class Stages:
                 f"{queues.content_bytes_max}"
             )
         head = self.heads.of_message(message.tag, message.key, message.headers)
+        if queues.compressor is not None:
+            flag, content = queues.compressor(content)
+            head = with_flag(head, flag)
         return content, head, queues.partition_of(message)

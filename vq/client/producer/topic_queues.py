@@ -12,6 +12,7 @@ have no call and no loop between them below.
 from collections.abc import Callable, Sequence
 
 from vq.client.future import ANY_PARTITION, SendFuture
+from vq.client.producer.compressor import Compressor
 from vq.client.producer.partition_queue import PartitionQueue
 from vq.client.producer.partitioner import (
     Choose,
@@ -35,23 +36,28 @@ class TopicQueues:
         topic_id: Its id; a topic that is deleted and created again has another one.
         appended: Messages that wait to be drained, oldest first; any thread appends.
         shares: What a drain has yet to move to queues; an interrupted drain leaves some.
-        content_bytes_max: Largest payload the topic takes.
+        compressor: Compresses messages; None: none are compressed.
+        content_bytes_max: Largest payload the topic takes, before compression.
         queues: One per partition.
         directed: A message in ``appended`` may have its partition already.
         choose: The application's own partitioner; None: ``keys`` and ``spread`` decide.
         keys: What a key does.
+        plain_bytes_max: Largest payload that is stored as it is, without a look at ``compressor``.
         spread: Deals out the messages that have no partition yet.
     """
 
     __slots__ = (
+        "_compressor_of",
         "_make_queue",
         "_partitions",
         "_weights",
         "appended",
         "choose",
+        "compressor",
         "content_bytes_max",
         "directed",
         "keys",
+        "plain_bytes_max",
         "queues",
         "shares",
         "spread",
@@ -68,6 +74,7 @@ class TopicQueues:
         keys: Keys,
         spread: Callable[[Callable[[int], bool]], Spread],
         choose: Choose | None = None,
+        compressor_of: Callable[[TopicSettings], Compressor | None] = lambda _: None,
     ) -> None:
         """Make a topic without partitions; ``update`` adds them.
 
@@ -79,12 +86,14 @@ class TopicQueues:
             spread: Makes the spread; it is given a function that returns whether messages wait for
                 a batch in a partition.
             choose: The application's own partitioner.
+            compressor_of: Returns the compressor for the topic's settings.
         """
         self.topic = topic
         self.topic_id = topic_id
         self.appended: list[SendFuture] = []
         self.shares: list[tuple[PartitionQueue, list[SendFuture]]] = []
-        self.content_bytes_max = TopicSettings().max_message_bytes
+        self.content_bytes_max = self.plain_bytes_max = TopicSettings().max_message_bytes
+        self.compressor: Compressor | None = None
         self.queues: list[PartitionQueue] = []
         self.directed = False
         self.keys = keys
@@ -93,10 +102,15 @@ class TopicQueues:
         self._partitions = TopicPartitions(topic, 0, ())
         self._weights: Sequence[float] | None = None  # one per partition
         self._make_queue = make_queue
+        self._compressor_of = compressor_of
 
     def update(self, settings: TopicSettings, partitions: int, writable: Sequence[int]) -> None:
         """Follow the routes: add partitions; the spread skips those without a master."""
-        self.content_bytes_max = settings.max_message_bytes
+        self.compressor = compressor = self._compressor_of(settings)
+        self.content_bytes_max = largest = settings.max_message_bytes
+        self.plain_bytes_max = (
+            largest if compressor is None else min(largest, compressor.threshold - 1)
+        )
         known = self._partitions
         if known.count == partitions and known.writable == tuple(writable):
             return

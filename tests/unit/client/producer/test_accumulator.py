@@ -1,5 +1,6 @@
 """Both appenders take and leave the same, and the accumulator counts every byte of its space."""
 
+import functools
 import gc
 import itertools
 import math
@@ -22,6 +23,7 @@ from vq.client.producer.accumulator import (
     PythonAppender,
     make_appender,
 )
+from vq.client.producer.compressor import compressor_of
 from vq.client.producer.head import encode_head
 from vq.client.producer.metrics import Meter
 from vq.client.producer.partition_queue import PartitionQueue
@@ -46,7 +48,7 @@ MAKERS = [
 ]
 
 
-def queues_of(topic: str = "t") -> TopicQueues:
+def queues_of(topic: str = "t", **options: Any) -> TopicQueues:
     """A topic of two partitions."""
     queues = TopicQueues(
         topic,
@@ -60,6 +62,7 @@ def queues_of(topic: str = "t") -> TopicQueues:
         ),
         keys=Keys.DIRECT,
         spread=lambda _: Ring(first=0),
+        **options,
     )
     queues.update(TopicSettings(max_message_bytes=CONTENT_BYTES_MAX), 2, [0, 1])
     return queues
@@ -195,8 +198,19 @@ def test_nothing_is_appended_once_every_place_is_taken(bench: Bench) -> None:
 def test_the_topic_says_what_it_takes(bench: Bench) -> None:
     assert bench.append(Message("t", b"x" * CONTENT_BYTES_MAX)) is not None
     assert bench.append(Message("t", b"x" * (CONTENT_BYTES_MAX + 1))) is None
-    bench.queues.content_bytes_max = 1
+    bench.queues.plain_bytes_max = 1
     assert bench.append(Message("t", b"xx")) is None
+
+
+def test_a_message_that_may_be_compressed_is_left_to_the_producer(bench: Bench) -> None:
+    """The threshold is the first size that is left; the same topic may refuse even the empty."""
+    for threshold in (2, 0):
+        settings = TopicSettings(compression="zstd", compression_threshold=threshold)
+        queues = queues_of(compressor_of=functools.partial(compressor_of, ProducerConfig()))
+        queues.update(settings, 2, [0, 1])
+        bench.appender.topics["t"] = queues
+        taken = [bench.append(Message("t", b"x" * size)) is not None for size in range(4)]
+        assert taken == [size < threshold for size in range(4)]
 
 
 def test_a_closed_appender_takes_nothing(bench: Bench) -> None:
@@ -240,7 +254,7 @@ def test_what_is_not_plain_is_left_to_the_producer(bench: Bench, message: Any) -
     assert bench.wakes == 0
 
 
-@pytest.mark.parametrize("field", ["appended", "content_bytes_max"])
+@pytest.mark.parametrize("field", ["appended", "plain_bytes_max"])
 @pytest.mark.parametrize("value", [None, (), "1"], ids=repr)
 @needs_compiled
 def test_a_topic_of_another_shape_takes_nothing(field: str, value: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from vq import limits
-from vq.client.producer.head import Heads, encode_head
+from vq.client.producer.head import Heads, encode_head, with_flag
 from vq.errors import InvalidArgument, MessageTooLarge
 from vq.store.format import FLAG_PROPERTIES, FLAG_TAG
 from vq.store.record import Properties, decode_records, encode_properties, encode_record
@@ -109,3 +109,12 @@ def test_what_is_no_key_is_shown() -> None:
         Heads.of(None, "k", {"a": "\udc80"})
     with pytest.raises(MessageTooLarge, match=r"key 'k+… and 1 headers"):
         Heads.of(None, "k" * 40_000, {"a": "b"})
+
+
+def test_a_head_gets_more_flag_bits() -> None:
+    assert with_flag(None, 0) is None
+    assert with_flag(None, 0x20) == (0x20, b"")
+    head = Heads().of_tag("red")
+    assert head is not None
+    assert with_flag(head, 0) is head
+    assert with_flag(head, 0x20) == (0x21, head[1])

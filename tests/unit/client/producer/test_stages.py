@@ -1,11 +1,15 @@
 """The stages before the accumulator: which messages pass unchanged, what each stage is given."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from vq.client.config import ProducerConfig
+from vq.client.future import ANY_PARTITION
+from vq.client.producer.compressor import Compressor
+from vq.client.producer.head import with_flag
 from vq.client.producer.metrics import Meter
 from vq.client.producer.partition_queue import PartitionQueue
 from vq.client.producer.partitioner import Keys
@@ -15,9 +19,14 @@ from vq.client.producer.topic_queues import TopicQueues
 from vq.errors import InvalidArgument, MessageTooLarge
 from vq.model import Message, TopicSettings
 from vq.serializers import Json
+from vq.store.compression import decompress
+from vq.store.format import COMPRESSION_ZSTD, FLAG_COMPRESSION_SHIFT
 
 
-def topic() -> TopicQueues:
+def topic(
+    compressor_of: Callable[[TopicSettings], Compressor | None] = lambda _: None,
+    max_message_bytes: int = 10,
+) -> TopicQueues:
     queues = TopicQueues(
         "t",
         "id",
@@ -26,8 +35,9 @@ def topic() -> TopicQueues:
         ),
         keys=Keys.DIRECT,
         spread=lambda _: Ring(first=0),
+        compressor_of=compressor_of,
     )
-    queues.update(TopicSettings(max_message_bytes=10), 5, range(5))
+    queues.update(TopicSettings(max_message_bytes=max_message_bytes), 5, range(5))
     return queues
 
 
@@ -100,6 +110,20 @@ def test_the_size_is_that_of_the_bytes() -> None:
     stages = Stages(serialize=lambda content: bytes(11))
     with pytest.raises(MessageTooLarge, match="message of 11 bytes; topic t takes at most 10"):
         stages.prepare(Message("t", b"x"), topic())
+
+
+def test_content_is_compressed_behind_all_checks() -> None:
+    """The size counts before compression; the flag joins those of tag and properties."""
+    queues = topic(lambda settings: Compressor(COMPRESSION_ZSTD, 0), max_message_bytes=100)
+    for message in (Message("t", bytes(100)), Message("t", bytes(100), "T", "k")):
+        plain = Stages().prepare(message, topic(max_message_bytes=100))
+        content, head, partition = Stages().prepare(message, queues)
+        assert decompress(content, COMPRESSION_ZSTD) == message.content
+        assert head == with_flag(plain[1], COMPRESSION_ZSTD << FLAG_COMPRESSION_SHIFT)
+        assert partition == plain[2]
+    assert Stages().prepare(Message("t", b"x"), queues) == (b"x", None, ANY_PARTITION)
+    with pytest.raises(MessageTooLarge, match="message of 101 bytes"):
+        Stages().prepare(Message("t", bytes(101)), queues)
 
 
 class Odd(bytes):

@@ -1,15 +1,18 @@
 """A published topic: whose turn it is, where keys go, and what happens when it is gone."""
 
 import contextlib
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from support.interrupts import Interrupted, Interrupter
 
+from vq import limits
 from vq.client.config import ProducerConfig
 from vq.client.future import ANY_PARTITION, SendFuture
+from vq.client.producer.compressor import Compressor, compressor_of
 from vq.client.producer.metrics import Meter
 from vq.client.producer.partition_queue import PartitionQueue
 from vq.client.producer.partitioner import Keys, TopicPartitions, key_partition, own_choice
@@ -17,6 +20,7 @@ from vq.client.producer.spread import Ring
 from vq.client.producer.topic_queues import TopicQueues
 from vq.errors import InvalidArgument
 from vq.model import Message, TopicPartition, TopicSettings
+from vq.store.format import COMPRESSION_LZ4
 
 
 def queues_of(
@@ -26,6 +30,7 @@ def queues_of(
     partitioner: Any = None,
     keys: Keys = Keys.DIRECT,
     first: int = 0,
+    compressor_of: Callable[[TopicSettings], Compressor | None] = lambda _: None,
     **settings: Any,
 ) -> TopicQueues:
     def make(partition: TopicPartition) -> PartitionQueue:
@@ -40,6 +45,7 @@ def queues_of(
         keys=keys,
         spread=lambda _: Ring(first=first),
         choose=own_choice(partitioner),
+        compressor_of=compressor_of,
     )
     update(queues, partitions, writable, **settings)
     return queues
@@ -129,6 +135,24 @@ def test_turns_go_on_when_nothing_changed() -> None:
     update(queues, 3, max_message_bytes=10)
     assert turns(queues, 2) == [2, 0]
     assert queues.content_bytes_max == 10
+
+
+def test_a_change_of_compression_is_followed() -> None:
+    """Also when nothing else changed; a topic's bound may be below the threshold."""
+    queues = queues_of(compressor_of=functools.partial(compressor_of, ProducerConfig()))
+    assert (queues.compressor, queues.plain_bytes_max) == (None, limits.MESSAGE_BYTES_MAX)
+    for threshold, largest, plain in ((100, 1_000, 99), (100, 50, 50), (0, 50, -1)):
+        update(
+            queues,
+            4,
+            compression="lz4",
+            compression_threshold=threshold,
+            max_message_bytes=largest,
+        )
+        assert queues.compressor == Compressor(COMPRESSION_LZ4, threshold)
+        assert (queues.plain_bytes_max, queues.content_bytes_max) == (plain, largest)
+    update(queues, 4)
+    assert (queues.compressor, queues.plain_bytes_max) == (None, limits.MESSAGE_BYTES_MAX)
 
 
 class Partitioner:
