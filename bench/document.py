@@ -16,11 +16,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench import compare
+from bench.features import FEATURES as FEATURES_MEASURED
+from bench.features import FIGURES, SIZES, name_of
 from bench.figures import COLUMNS, Row, Verdict, cells, markdown_table, shown
 from bench.scenarios import PARTITION_COUNTS, SCENARIOS
 
 PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
 PEERS: Final = "peers"
+FEATURES: Final = "features"
 Result = Mapping[str, Any]
 
 
@@ -82,7 +85,7 @@ def figures(by_scenario: Mapping[str, Result]) -> str:
     tables = []
     for scenario in SCENARIOS:
         own = rows(by_scenario, scenario.name)
-        if own:
+        if own and scenario.name != FEATURES:
             table = markdown_table(COLUMNS, [cells(row) for row in own])
             tables.append(f"**{scenario.about}** (`--only {scenario.name}`)\n\n{table}")
     return "\n\n".join(tables)
@@ -100,6 +103,23 @@ def peers(by_scenario: Mapping[str, Result]) -> str:
     ]
     table = markdown_table(compare.COLUMNS, compare.lines(own))
     return table + ("\n\nNot found here: " + " ".join(missing) if missing else "")
+
+
+def features(by_scenario: Mapping[str, Result]) -> str:
+    """Return what each feature costs, with its ratio to plain messages of the same size."""
+    found = {row.name: row for row in rows(by_scenario, FEATURES)}
+    if not found:
+        return "Not measured."
+    lines = []
+    for size in SIZES:
+        for feature in FEATURES_MEASURED:
+            own = [found[name_of(size, feature, figure)] for figure in FIGURES]
+            values = (f"{shown(row.value)} ({shown(row.ratio)})" for row in own)
+            lines.append((f"{size} bytes", feature, *values))
+    titles = [f"{figure}, {unit}" for figure, unit in FIGURES.items()]
+    table = markdown_table(("message", "feature", *titles), lines)
+    rounds = next(iter(found.values())).rounds
+    return f"{machine({FEATURES: by_scenario[FEATURES]})} Medians of {rounds} rounds.\n\n{table}"
 
 
 def flush(by_scenario: Mapping[str, Result]) -> str:
@@ -121,9 +141,8 @@ def profiles(by_scenario: Mapping[str, Result]) -> str:
     return "\n\n".join(f"```text\n{text}\n```" for text in texts.values()) or "None."
 
 
-BLOCKS: Final = {
-    block.__name__: block for block in (machine, baseline, figures, peers, flush, profiles)
-}
+_BLOCKS: Final = (machine, baseline, figures, features, peers, flush, profiles)
+BLOCKS: Final = {block.__name__: block for block in _BLOCKS}
 
 
 def updated(page: str, by_scenario: Mapping[str, Result]) -> str:

@@ -15,8 +15,9 @@ from typing import Any, Final
 import uvloop
 
 import vq
+from bench.contents import orders
 from vq.admin.connect import cluster_client
-from vq.cli.workload import Audit, Outcomes, Ready, WorkFailed, content
+from vq.cli.workload import Audit, Outcomes, Ready, WorkFailed, content, contents, receive
 from vq.coordination.topics import create_topic
 from vq.errors import VqError
 from vq.model import Address
@@ -324,6 +325,55 @@ async def _get(
     return response
 
 
+# Features of messages ---------------------------------------------------------------------------
+def send_orders(
+    ready: Ready,
+    *,
+    client: dict[str, Any],
+    topic: str,
+    count: int,
+    size: int,
+    fields: dict[str, Any],
+    settings: dict[str, Any],
+) -> dict[str, Any]:
+    """Send ``count`` orders, all with the same ``fields``, by a producer with ``settings``.
+
+    Returns the processor time of this process until the last callback, and the bytes stored.
+    """
+    outcomes = Outcomes()
+    own = contents(0, 0, count, size, orders(0, size))
+    further = [fields.get(name) for name in ("tag", "key", "headers")] if fields else []
+    with (
+        vq.MessageFactory(vq.MessageFactoryConfig(**client)) as factory,
+        factory.create_producer(vq.ProducerConfig(**settings)) as producer,
+    ):
+        producer.publish(topic)
+        ready()
+        send_one, message = producer.send_async, vq.Message
+        begin, begin_s = time.process_time(), time.perf_counter()
+        for each in own:
+            send_one(message(topic, each, *further), outcomes)
+        producer.flush()
+        processor_s, seconds = time.process_time() - begin, time.perf_counter() - begin_s
+        stored = factory.create_consumer().get_bounds(topic, 0).latest
+    outcomes.check(count)
+    return {
+        "messages": count,
+        "seconds": seconds,
+        "processor_s": processor_s,
+        "bytes": stored,
+    }
+
+
+def consume_orders(
+    ready: Ready, *, client: dict[str, Any], topic: str, group: str, count: int, size: int
+) -> dict[str, Any]:
+    """Receive what ``send_orders`` sent, and compare it."""
+    audit = Audit(size, orders(0, size))
+    options: dict[str, Any] = {"client": client, "topic": topic, "group": group}
+    return receive(ready, audit, size=size, expected={0: count}, **options)
+
+
 # Through a restart ------------------------------------------------------------------------------
 def keep_sending(
     ready: Ready, *, client: dict[str, Any], topic: str, size: int, stream: int
@@ -493,6 +543,8 @@ WORKS: Final = {
         read_files,
         acks_over_partitions,
         idle_consumers,
+        send_orders,
+        consume_orders,
         keep_sending,
         read_from,
         end_offset,

@@ -14,6 +14,7 @@ from typing import Any, Final
 from bench import baseline
 from bench.cluster import Cluster
 from bench.context import Context, Rounds
+from bench.features import features
 from bench.figures import Figure, Target
 from bench.metadata import METADATA_PARTITIONS, metadata
 from vq.cli.worker import on_schedule
@@ -494,6 +495,7 @@ SCENARIOS: Final = (
             for level in (1, 2, 3, 4)
         },
     ),
+    Scenario("features", "one feature at a time, beside plain messages", features),
     Scenario("behind", "send_sync while a reader is 4 GB behind", behind),
     Scenario(
         "metadata",

@@ -43,9 +43,11 @@ def content(stream: int, number: int, size: int) -> bytes:
     return (stream << _STREAM_SHIFT | number).to_bytes(8, "big") + _FILLER[: size - NUMBER_BYTES]
 
 
-def contents(stream: int, first: int, count: int, size: int) -> list[bytes]:
-    """Return ``count`` contents numbered from ``first``."""
-    filler = _FILLER[: size - NUMBER_BYTES]
+def contents(
+    stream: int, first: int, count: int, size: int, filler: bytes = _FILLER
+) -> list[bytes]:
+    """Return ``count`` contents numbered from ``first``; ``filler`` has at least their size."""
+    filler = filler[: size - NUMBER_BYTES]
     base = (stream << _STREAM_SHIFT) + first
     return [number.to_bytes(8, "big") + filler for number in range(base, base + count)]
 
@@ -53,9 +55,9 @@ def contents(stream: int, first: int, count: int, size: int) -> list[bytes]:
 class Audit:
     """Takes contents in the order of one partition after the other, and judges them."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, filler: bytes = _FILLER) -> None:
         self.messages = self.altered = self.disordered = 0
-        self._filler = _FILLER[: size - NUMBER_BYTES]
+        self._filler = filler[: size - NUMBER_BYTES]
         self._numbers: dict[int, bytearray] = {}  # per stream: times seen, by number
         self._last: dict[int, int] = {}
 
@@ -219,9 +221,29 @@ def consume(
 ) -> dict[str, Any]:
     """Receive ``count`` messages as a group's only member, a listener call each.
 
-    The clock runs from the first call to the last one. The client checks every record's checksum;
-    afterwards the contents themselves are compared with what was ``sent`` (one stream, if None).
+    See ``receive``; ``sent`` is one stream if it is None.
     """
+    expected = {int(stream): each for stream, each in (sent or {"0": count}).items()}
+    options: dict[str, Any] = {"client": client, "topic": topic, "group": group}
+    return receive(ready, Audit(size), size=size, expected=expected, **options)
+
+
+def receive(
+    ready: Ready,
+    audit: Audit,
+    *,
+    client: dict[str, Any],
+    topic: str,
+    group: str,
+    size: int,
+    expected: dict[int, int],
+) -> dict[str, Any]:
+    """Receive what is ``expected`` (messages per stream) as a group's only member.
+
+    The clock runs from the first call to the last one. The client checks every record's checksum;
+    afterwards ``audit`` judges the contents themselves.
+    """
+    count = sum(expected.values())
     total = count * size
     # One buffer instead of a million objects: the collector would walk them again and again. And
     # one whose pages are there before the clock starts: to get them is no work of the client.
@@ -245,10 +267,9 @@ def consume(
         consumer.start()
         if not ended.wait(_SEND_S + count / 10_000):
             raise WorkFailed(f"only {tell()} of {total} bytes arrived in time")
-    audit = Audit(size)
     for at in range(0, tell(), size):
         audit.take_unordered(received[at : at + size])
-    audit.check({int(stream): each for stream, each in (sent or {"0": count}).items()})
+    audit.check(expected)
     return {"messages": count - 1, "seconds": max(marks[-1] - marks[0], 1e-9)}
 
 

@@ -45,10 +45,15 @@ _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _ZSTD_EMPTY_BLOCK: Final = b"\x01\x00\x00"
 _ZSTD_EMPTY_CHECKSUM: Final = bytes.fromhex("99e9d851")
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
-#: The byte of a frame's header that states the size of its blocks in bits 4-6, and its value for
-#: 1 MiB. A reader allocates two blocks, so the largest size, 4 MiB, would cost it 8 MiB.
+#: Where a frame's header has its flags, the size of its blocks (bits 4-6) and, if the flags say so,
+#: the size of its content (8 bytes, little-endian).
+_LZ4_FLAGS_AT: Final = 4
 _LZ4_BLOCK_SIZE_AT: Final = 5
-_LZ4_BLOCK_SIZE_MAX: Final = b"\x60"
+_LZ4_SIZE_AT: Final = 6
+_LZ4_HEADER_BYTES_MIN: Final = 7
+_LZ4_STATES_SIZE: Final = 1 << 3
+#: Blocks of 1 MiB. A reader allocates two blocks, so the largest size, 4 MiB, would cost it 8 MiB.
+_LZ4_BLOCK_SIZE_MAX: Final = 6 << 4
 
 
 def compress(payload: bytes, kind: int) -> bytes:
@@ -214,16 +219,23 @@ def _compress_lz4(payload: bytes) -> bytes:
 
 def _decompress_lz4(payload: bytes, bytes_max: int) -> bytes:
     lz4 = _lz4()
-    if not payload.startswith(_LZ4_MAGIC):
+    if not payload.startswith(_LZ4_MAGIC) or len(payload) < _LZ4_HEADER_BYTES_MIN:
         raise _bad(COMPRESSION_LZ4, payload, "it is no lz4 frame")
-    block_size = payload[_LZ4_BLOCK_SIZE_AT : _LZ4_BLOCK_SIZE_AT + 1]
-    if block_size > _LZ4_BLOCK_SIZE_MAX:
+    if payload[_LZ4_BLOCK_SIZE_AT] > _LZ4_BLOCK_SIZE_MAX:
         raise _bad(COMPRESSION_LZ4, payload, "its blocks have 4 MiB, more than 1 MiB")
+    size = bytes_max
+    if payload[_LZ4_FLAGS_AT] & _LZ4_STATES_SIZE:
+        size = int.from_bytes(payload[_LZ4_SIZE_AT : _LZ4_SIZE_AT + 8], "little")
+        if size > bytes_max:
+            raise _bad(
+                COMPRESSION_LZ4, payload, f"its content has {size} bytes, more than {bytes_max}"
+            )
     try:
-        content, end, eof = lz4.decompress(lz4.new_context(), payload, bytes_max + 1)
+        # The library allocates what it may return, so a stated size saves memory.
+        content, end, eof = lz4.decompress(lz4.new_context(), payload, size + 1)
     except RuntimeError as error:  # all that the library raises
         raise _bad(COMPRESSION_LZ4, payload, f"damaged: {error}") from error
-    _check_end(COMPRESSION_LZ4, payload, content, bytes_max, eof, len(payload) - end)
+    _check_end(COMPRESSION_LZ4, payload, content, size, eof, len(payload) - end)
     return content
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from bench.document import BLOCKS, PAGE, merged, updated
+from bench.features import FEATURES, FIGURES, SIZES, name_of
 from bench.figures import Figure, Target, rows_of
 
 
@@ -29,6 +30,26 @@ def test_the_latest_result_of_a_scenario_counts() -> None:
 def test_a_failed_scenario_does_not_replace_a_good_one() -> None:
     failed = {**result("small", 3), "failures": {"small": "lost a message"}}
     assert merged([result("small", 1), failed])["small"]["rows"][0]["value"] == 1
+
+
+def test_features_are_shown_beside_plain_messages() -> None:
+    """One line for each size and feature; the ratio is that of the rounds."""
+    found = [
+        Figure(name_of(size, feature, figure), 3.0 * size, unit, 1.5 * size)
+        for size in SIZES
+        for feature in FEATURES
+        for figure, unit in FIGURES.items()
+    ]
+    own = {
+        **result("features", 1),
+        "rows": [row.as_json() for row in rows_of("features", found, {})],
+    }
+    text = BLOCKS["features"](merged([own]))
+    assert text.count("\n| ") == 1 + len(SIZES) * len(FEATURES) + 1
+    assert "| 128 bytes | zstd | 384 (2.00) | 384 (2.00) | 384 (2.00) |" in text
+    assert "features 50%. Medians of 1 rounds." in text
+    assert "zstd" not in BLOCKS["figures"](merged([own]))
+    assert BLOCKS["features"]({}) == "Not measured."
 
 
 def test_only_what_is_between_the_markers_changes() -> None:

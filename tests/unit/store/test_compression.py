@@ -172,10 +172,10 @@ def test_a_bomb_does_not_go_off(kind: int, payload: bytes) -> None:
 
 def test_lz4_that_lies_about_its_content_size_is_damage() -> None:
     frame = bytearray(lz4.frame.compress(bytes(1000), store_size=True))
-    for stated in (1, 999, 1001, 1 << 40):
+    for stated in (1, 999, 1001, 1 << 20, 1 << 40):
         frame[6:14] = stated.to_bytes(8, "little")
         frame[14] = _lz4_header_checksum(bytes(frame[4:14]))
-        with pytest.raises(CorruptData, match="damaged"):
+        with pytest.raises(CorruptData, match=r"damaged|more than"):
             decompress(bytes(frame), COMPRESSION_LZ4)
 
 
