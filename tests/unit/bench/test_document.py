@@ -46,7 +46,7 @@ def test_features_are_shown_beside_plain_messages() -> None:
     }
     text = BLOCKS["features"](merged([own]))
     assert text.count("\n| ") == 1 + len(SIZES) * len(FEATURES) + 1
-    assert "| 128 bytes | zstd | 384 (2.00) | 384 (2.00) | 384 (2.00) |" in text
+    assert "| 128 bytes | zstd | 384 (2.00) | 384 (2.00) | 384 (2.00) | 384 (2.00) |" in text
     assert "features 50%. Medians of 1 rounds." in text
     assert "zstd" not in BLOCKS["figures"](merged([own]))
     assert BLOCKS["features"]({}) == "Not measured."
