@@ -10,7 +10,7 @@ languages.
 | zstd | one frame (RFC 8878) that states its content size, without a dictionary | 1 | 1.3 MiB |
 | lz4 | one frame of the LZ4 frame format, with blocks of at most 1 MiB | fast | 3.2 MiB |
 
-The levels follow from figures (decision 0031). Any thread may call these functions. Two threads
+The levels follow from figures (decision 0034). Any thread may call these functions. Two threads
 must not use one zstd context at a time, and a new context costs 9 µs, several times the work on a
 small message. So each thread has its own contexts until it ends: 1.4 MiB if it compresses, 0.1 MiB
 if it decompresses. The first message of its kind imports the package of zstd or lz4.
