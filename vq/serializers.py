@@ -160,8 +160,8 @@ class Hessian2:
             gets its default.
         bytes_max: Largest content, written or read; 1 MiB, the largest payload.
         depth_max: Lists, maps and objects inside one another, written or read; 64, at most 100.
-        elements_max: Values, keys and names of fields that are read; 100 000. Bounds time and
-            memory.
+        elements_max: Values, keys and names of fields, written or read; 100 000. Bounds time and
+            memory. Long strings and binaries count as one more for each 32 KiB.
 
     Raises:
         InvalidArgument: A class is no dataclass or has two names, or a bound is out of range.

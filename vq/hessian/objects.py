@@ -39,7 +39,12 @@ T = TypeVar("T")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _MINUTE_MS: Final = 60_000
+#: The years 1 to 9999 in UTC, which are what ``datetime`` holds.
+_MS_MIN: Final = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // _MILLISECOND
+_MS_MAX: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
 _INT_MAX: Final = 2**31 - 1
+#: A string or binary of so many encoded bytes counts as one more element: it may have two chunks.
+_CHUNK_BYTES_MIN: Final = 0x7FFF
 #: Objects of the first classes of a document have a code of their own.
 _SHORT_CLASSES: Final = 16
 _SHOWN: Final = 60  # characters of a value in an error
@@ -122,11 +127,15 @@ class Classes:
 
 # Encoding -------------------------------------------------------------------------------------
 def encode(value: object, classes: Classes, bounds: Bounds) -> bytes:
-    """Return ``value`` as one Hessian 2 document.
+    """Return ``value`` as one Hessian 2 document, which ``decode`` takes with the same arguments.
+
+    Lists and maps are written as they are when the encoder comes to them, even if another thread
+    changes them.
 
     Raises:
         InvalidArgument: The value has an unsupported type, an integer beyond 64 bits, a lone
-            surrogate or a datetime without time zone, or exceeds ``bytes_max`` or ``depth_max``.
+            surrogate, a datetime without time zone or outside the years 1 to 9999 in UTC, or two
+            keys of a map that are written alike; or it exceeds a bound.
     """
     encoder = _Encoder(classes, bounds)
     try:
@@ -142,16 +151,27 @@ class _Encoder:
         self.out = bytearray()
         self._classes = classes
         self._bounds = bounds
+        self._elements = 0  # at least as many as the decoder counts
         self._numbers: dict[str, int] = {}  # of the classes that the document defines, by name
 
     def check_size(self) -> None:
         if len(self.out) > self._bounds.bytes_max:
             raise InvalidArgument(f"Hessian document of more than {self._bounds.bytes_max} bytes")
 
+    def _count(self, number: int) -> None:
+        self._elements += number
+        if self._elements > self._bounds.elements_max:
+            raise InvalidArgument(
+                f"Hessian document of more than {self._bounds.elements_max} values"
+            )
+
     def value(self, value: object, depth: int) -> None:
         self.check_size()
+        before = len(self.out)
         if encode_scalar(value, self.out):
+            self._count(1 + (len(self.out) - before) // _CHUNK_BYTES_MIN)
             return
+        self._count(1)
         if isinstance(value, datetime):
             self._date(value)
             return
@@ -171,7 +191,9 @@ class _Encoder:
             raise InvalidArgument(
                 f"{value!r} has no time zone: give one, such as datetime.now(UTC)"
             )
-        ms = (value - _EPOCH) // _MILLISECOND
+        ms = _ms_of(value)
+        if not _MS_MIN <= ms <= _MS_MAX:
+            raise InvalidArgument(f"{value!r} is outside the years 1 to 9999 in UTC")
         minutes, rest = divmod(ms, _MINUTE_MS)
         if rest == 0 and -_INT_MAX <= minutes <= _INT_MAX:
             self.out += b"\x4b" + minutes.to_bytes(4, "big", signed=True)
@@ -180,20 +202,26 @@ class _Encoder:
 
     def _map(self, value: Mapping[Any, Any], depth: int) -> None:
         self.out.append(0x48)
-        for key, item in value.items():
+        written = set()
+        for key, item in dict(value).items():  # a copy, as in ``_list``
             if not isinstance(key, _Key):
                 raise InvalidArgument(f"key {shown(key)} of a map is {type(key).__name__}")
             self.value(key, depth + 1)
+            as_read = _ms_of(key) * _MILLISECOND if isinstance(key, datetime) else key
+            if as_read in written:
+                raise InvalidArgument(f"two keys of a map are written as {shown(key)}")
+            written.add(as_read)
             self.value(item, depth + 1)
         self.out.append(0x5A)
 
     def _list(self, value: list[Any] | tuple[Any, ...], depth: int) -> None:
-        if len(value) < 8:
-            self.out.append(0x78 + len(value))
+        items = tuple(value)  # another thread may append: the length that is written must be right
+        if len(items) < 8:
+            self.out.append(0x78 + len(items))
         else:
             self.out.append(0x58)
-            encode_integer(len(value), self.out)
-        for item in value:
+            encode_integer(len(items), self.out)
+        for item in items:
             self.value(item, depth + 1)
 
     def _object(self, value: object, depth: int) -> None:
@@ -216,12 +244,19 @@ class _Encoder:
 
     def _define(self, known: ObjectClass) -> int:
         number = self._numbers[known.name] = len(self._numbers)
+        before = len(self.out)
         self.out.append(0x43)
         encode_string(known.name, self.out)
         encode_integer(len(known.fields), self.out)
         for name in known.fields:
             encode_string(name, self.out)
+        self._count(1 + len(known.fields) + (len(self.out) - before) // _CHUNK_BYTES_MIN)
         return number
+
+
+def _ms_of(value: datetime) -> int:
+    """Return a time with a time zone as it is written: whole milliseconds since 1970."""
+    return (value - _EPOCH) // _MILLISECOND
 
 
 # Decoding -------------------------------------------------------------------------------------
@@ -386,6 +421,6 @@ def shown(value: object) -> str:
     """Return the beginning of a value's text, for an error."""
     try:
         text = repr(value)
-    except (RecursionError, ValueError):  # nested too deep, or an integer of too many digits
+    except Exception:  # noqa: BLE001  nested too deep, an integer of too many digits, user's code
         return f"a {type(value).__name__}"
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"

@@ -268,7 +268,7 @@ def test_the_size_of_a_document_is_bounded() -> None:
         shared = [shared, shared]
     for value, bound in (([0], 1), ("x", 1), (shared, 1_000), (["x" * 100] * 10**6, 1_000)):
         with pytest.raises(InvalidArgument, match=f"more than {bound} bytes"):
-            encode(value, bounds=Bounds(bound, 64, 9))
+            encode(value, bounds=Bounds(bound, 64, 9_999))
 
 
 def test_a_value_that_contains_itself_is_refused() -> None:
@@ -343,3 +343,77 @@ def test_what_cannot_be_registered_is_refused(make: Callable[[], Classes], text:
 
 def test_only_fields_that_the_constructor_takes_are_written() -> None:
     assert ObjectClass("P", Picky).fields == ("a", "b")
+
+
+# What is written is read ------------------------------------------------------------------------
+WEST, EAST = timezone(timedelta(hours=-12)), timezone(timedelta(hours=12))
+TINY = dataclasses.make_dataclass("Tiny", [("a", int), ("b", int)])
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (datetime(9999, 12, 31, 23, tzinfo=WEST), "outside the years 1 to 9999"),
+        (datetime(1, 1, 1, tzinfo=EAST), "outside the years 1 to 9999"),
+        ({AT: 1, AT + timedelta(microseconds=1): 2}, "two keys of a map are written as"),
+    ],
+)
+def test_what_no_reader_takes_is_not_written(value: Any, text: str) -> None:
+    with pytest.raises(InvalidArgument, match=text):
+        encode(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "elements"),
+    [
+        ([0] * 9, 10),
+        ({1: 2, 3: 4}, 5),
+        (TINY(1, 2), 6),
+        ([TINY(1, 2), TINY(3, 4)], 10),
+        ("x" * 0x8000, 2),
+        ("x" * 0x8001, 2),
+        ("ü" * 0x8001, 3),
+        (b"x" * 0x1_0000, 3),
+        ({"a": [b"", None, 1.5, AT]}, 7),
+    ],
+    ids=lambda each: f"{each!r:.20}",
+)
+def test_elements_that_are_written_are_bounded(value: Any, elements: int) -> None:
+    classes = Classes({"Tiny": TINY})
+    fits, tight = (Bounds(1 << 20, 64, most) for most in (elements, elements - 1))
+    assert objects.decode(objects.encode(value, classes, fits), classes, fits) == value
+    with pytest.raises(InvalidArgument, match=f"more than {elements - 1} values"):
+        objects.encode(value, classes, tight)
+
+
+def test_containers_that_change_meanwhile_are_written_as_they_were() -> None:
+    """Their length comes before their values; here an inner value changes the outer ones."""
+    numbers: list[Any] = []
+    names: dict[str, Any] = {}
+
+    @dataclass
+    class Changing:
+        def __getattribute__(self, name: str) -> Any:
+            if name == "a":
+                numbers.append(0)
+                names[f"{len(names)}"] = 0
+                return 1
+            return super().__getattribute__(name)
+
+        a: int = 1
+
+    classes = Classes({"Changing": Changing})
+    numbers += [Changing(), names, 2]
+    names["first"] = Changing()
+    found = objects.decode(objects.encode(numbers, classes, BOUNDS), NONE, BOUNDS)
+    assert found[0] == {"a": 1}
+    assert found[2:] == [2]
+
+
+def test_a_value_without_a_text_is_refused_by_its_type() -> None:
+    class Silent:
+        def __repr__(self) -> str:
+            raise KeyError("no text")
+
+    with pytest.raises(InvalidArgument, match="a Silent is Silent, which Hessian 2 does not hold"):
+        encode(Silent())
