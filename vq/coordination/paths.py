@@ -63,7 +63,7 @@ class Value:
             version = document["v"]
             if type(version) is not int or version < 1:
                 raise ValueError(f"v = {version!r}")
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise CoordinationError(
                 f"znode {path!r} has {data[:80]!r}, which is not a {cls._what}: {error!r}"
             ) from error
@@ -244,10 +244,11 @@ class BrokerLoad(Value):
 
     @property
     def disk_used_ratio(self) -> float | None:
-        """The share of the file system in use, in [0, 1]; None: not known."""
-        if self.disk_bytes_total <= 0:
+        """The share of the file system in use, in [0, 1], also of odd numbers; None: not known."""
+        total = self.disk_bytes_total
+        if total <= 0:
             return None
-        return min(1.0, max(0.0, 1 - self.disk_bytes_free / self.disk_bytes_total))
+        return 1 - min(max(0, self.disk_bytes_free), total) / total  # too large ones have no float
 
     @staticmethod
     def path(group: str, node: str) -> str:

@@ -137,7 +137,7 @@ def test_damaged_values_are_refused_with_their_path(value: Value, text: str) -> 
     bad = [json.dumps({**document, name: {"x": [1]}}) for name in document]
     bad += [json.dumps({**document, name: [[]]}) for name in document]
     bad += [text[:length] for length in range(len(text))]
-    bad += ["[]", "1", "null", '{"v": 0}', '{"v": true}', '{"v": "1"}']
+    bad += ["[]", "1", "null", '{"v": 0}', '{"v": true}', '{"v": "1"}', "[" * 100_000]
     for each in bad:
         with pytest.raises(CoordinationError, match="brokers/x"):
             type(value).decode("brokers/x", each.encode())

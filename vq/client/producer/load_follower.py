@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from vq import limits
 from vq.client.cluster import ClusterClient
-from vq.client.producer.load_weights import PartitionLoad, weights
+from vq.client.producer.load_weights import NUMBER_MAX, PartitionLoad, weights
 from vq.client.producer.partitioner import Sense
 from vq.client.producer.stored_bytes import read_stored
 from vq.coordination.paths import BrokerLoad
@@ -124,7 +124,8 @@ class LoadFollower:
             if load is None:
                 load = brokers[group] = self._load_of(group, routes)
             size = stored.get(placement.partition)
-            loads.append(load if size is None else replace(load, stored_bytes=size))
+            known = size is not None and size <= NUMBER_MAX
+            loads.append(replace(load, stored_bytes=size) if known else load)
         return loads
 
     def _load_of(self, group: str, routes: Routes) -> PartitionLoad:

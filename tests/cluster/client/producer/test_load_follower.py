@@ -14,7 +14,7 @@ from support.waiting import WAIT_S, until
 
 from vq import aio, limits
 from vq.client.cluster import ClusterClient
-from vq.client.producer import stored_bytes
+from vq.client.producer import load_follower, stored_bytes
 from vq.client.producer.load_follower import INTERVAL_S, LoadFollower
 from vq.client.producer.partitioner import Sense
 from vq.client.producer.stored_bytes import read_stored
@@ -133,6 +133,19 @@ async def test_a_broker_that_does_not_answer_is_asked_for_one_step(cluster, clie
     assert asked.pop(deaf) == 4
     assert list(asked.values()) == [20, 20]
     assert len(found) == 40
+
+
+async def test_a_size_that_cannot_be_is_unknown(client, monkeypatch):
+    """A broker that tells nonsense keeps nobody from following the others."""
+
+    async def read(*_: Any) -> dict[int, int]:
+        return {0: 2**63 - 1, 1: 0, 2: 2**30}
+
+    monkeypatch.setattr(load_follower, "read_stored", read)
+    topic = Noted(client)
+    await LoadFollower(client, Sense.STORED, lambda: [topic]).look()
+    [[unknown, empty, full]] = topic.told
+    assert empty > unknown > full
 
 
 @pytest.mark.parametrize("sense", Sense)

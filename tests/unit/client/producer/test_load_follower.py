@@ -42,3 +42,13 @@ def test_the_load_of_a_partition_is_that_of_its_broker():
 def test_a_load_that_cannot_be_is_unknown(load):
     """Whoever writes nonsense into ZooKeeper does not stop producers."""
     assert load_of("b1", load) == PartitionLoad(broker="b1")
+
+
+@pytest.mark.parametrize(
+    ("free", "total", "used"),
+    [(10**400, 1, 0.0), (-(10**400), 1, 1.0), (1, 10**400, 1.0), (10**400, 2 * 10**400, 0.5)],
+    ids=["empty", "full", "huge", "half"],
+)
+def test_a_disk_of_any_size_has_a_share_in_use(free, total, used):
+    load = BrokerLoad(disk_bytes_free=free, disk_bytes_total=total)
+    assert load_of("b1", load).disk_used_ratio == used
