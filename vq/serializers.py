@@ -20,8 +20,8 @@ from google.protobuf.message import Message as ProtobufMessage
 from vq import limits
 from vq.errors import CorruptData, InvalidArgument, ProtocolError
 from vq.hessian import objects
-from vq.hessian.objects import shown
 from vq.hessian.plain import Long
+from vq.shown import shown
 
 __all__ = ["Hessian2", "Json", "Long", "Protobuf", "Serializer"]
 

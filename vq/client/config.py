@@ -11,6 +11,7 @@ from vq.client.producer.partitioner import PartitionerSetting, strategy_of
 from vq.errors import InvalidArgument
 from vq.model import Compression, check_compression, check_name
 from vq.serializers import Serializer
+from vq.shown import shown
 
 E = TypeVar("E", bound=enum.StrEnum)
 
@@ -243,13 +244,13 @@ def _one_of(kind: type[E], name: str, value: str) -> E:
         return kind(value)
     except ValueError:
         known = " or ".join(repr(each.value) for each in kind)
-        raise InvalidArgument(f"{name} = {value!r}; give {known}") from None
+        raise InvalidArgument(f"{name} = {shown(value)}; give {known}") from None
 
 
 def _interceptors(given: object) -> tuple[ProducerInterceptor, ...]:
     if not isinstance(given, list | tuple):
         raise InvalidArgument(
-            f"interceptors = {given!r} is {type(given).__name__}; give a tuple of interceptors"
+            f"interceptors = {shown(given)} is {type(given).__name__}; give a tuple of interceptors"
         )
     for each in given:
         if isinstance(each, type):
@@ -259,7 +260,7 @@ def _interceptors(given: object) -> tuple[ProducerInterceptor, ...]:
             )
         if not isinstance(each, ProducerInterceptor):
             raise InvalidArgument(
-                f"interceptor {each!r} is {type(each).__name__}; derive its class from "
+                f"interceptor {shown(each)} is {type(each).__name__}; derive its class from "
                 "vq.ProducerInterceptor"
             )
     return tuple(given)
@@ -268,7 +269,7 @@ def _interceptors(given: object) -> tuple[ProducerInterceptor, ...]:
 def _number(name: str, value: object, kinds: type | tuple[type, ...] = (int, float)) -> None:
     if not isinstance(value, kinds) or isinstance(value, bool):
         what = "a whole number" if kinds is int else "a number"
-        raise InvalidArgument(f"{name} = {value!r} is {type(value).__name__}; give {what}")
+        raise InvalidArgument(f"{name} = {shown(value)} is {type(value).__name__}; give {what}")
 
 
 def _check_serializer(serializer: object) -> None:
@@ -282,7 +283,7 @@ def _check_serializer(serializer: object) -> None:
     missing = [name for name in ("name", "dumps", "loads") if not hasattr(serializer, name)]
     if missing:
         raise InvalidArgument(
-            f"serializer = {serializer!r} ({type(serializer).__name__}) has no "
+            f"serializer = {shown(serializer)} ({type(serializer).__name__}) has no "
             f"{' and no '.join(missing)}: see vq.serializers.Serializer"
         )
 

@@ -33,6 +33,7 @@ from vq.hessian.plain import (
     is_string,
     reader_table,
 )
+from vq.shown import shown
 
 T = TypeVar("T")
 
@@ -415,12 +416,3 @@ _ObjectDecoder.readers = reader_table(
         (0x60, 0x6F, "object"),
     ),
 )
-
-
-def shown(value: object) -> str:
-    """Return the beginning of a value's text, for an error."""
-    try:
-        text = repr(value)
-    except Exception:  # noqa: BLE001  nested too deep, an integer of too many digits, user's code
-        return f"a {type(value).__name__}"
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"

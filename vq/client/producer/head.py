@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from vq import limits
 from vq.errors import InvalidArgument, MessageTooLarge
 from vq.model import Key
+from vq.shown import shown
 from vq.store.format import FLAG_PROPERTIES, FLAG_TAG
 from vq.store.record import Properties, encode_key, encode_properties
 
@@ -96,7 +97,7 @@ class Heads:
             if properties is None:
                 properties = encode_properties(Properties(key=key, headers=headers))
         except UnicodeEncodeError as error:
-            raise InvalidArgument(f"key {key!r} is no text: {error}") from error
+            raise InvalidArgument(f"key {_shown(key)} is no text: {error}") from error
         except (InvalidArgument, MessageTooLarge) as error:
             raise type(error)(f"key {_shown(key)} and {len(headers)} headers: {error}") from error
         return encode_head(None if tag is None else _checked_tag(tag), properties)
@@ -127,8 +128,7 @@ def _check_types(key: object, headers: object) -> None:
 def _shown(value: object) -> str:
     if isinstance(value, int) and value.bit_length() > _SHOWN_BITS:  # too many digits for repr
         return f"of {value.bit_length()} bits"
-    text = repr(value)
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+    return shown(value, _SHOWN)
 
 
 def _checked_tag(tag: str) -> bytes:
@@ -137,7 +137,7 @@ def _checked_tag(tag: str) -> bytes:
     try:
         encoded = tag.encode()
     except UnicodeEncodeError as error:
-        raise InvalidArgument(f"tag {tag!r} is no text: {error}") from error
+        raise InvalidArgument(f"tag {_shown(tag)} is no text: {error}") from error
     if not 1 <= len(encoded) <= limits.TAG_BYTES_MAX:
         raise InvalidArgument(f"tag of {len(encoded)} bytes is outside [1, {limits.TAG_BYTES_MAX}]")
     return encoded

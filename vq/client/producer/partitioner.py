@@ -25,6 +25,7 @@ from typing import Final, Protocol, cast, runtime_checkable
 
 from vq.errors import InvalidArgument
 from vq.model import Key, Message
+from vq.shown import shown
 
 
 class Sense(enum.StrEnum):
@@ -129,7 +130,9 @@ def strategy_of(setting: PartitionerSetting) -> Strategy | None:
             f"{setting.__name__}(...)"
         )
     if not callable(setting) and not callable(getattr(setting, "choose", None)):
-        raise InvalidArgument(f"partitioner = {setting!r} ({type(setting).__name__}); {_KNOWN}")
+        raise InvalidArgument(
+            f"partitioner = {shown(setting)} ({type(setting).__name__}); {_KNOWN}"
+        )
     return None
 
 
@@ -159,8 +162,8 @@ def checked_choice(chosen: object, topic: str, count: int) -> int:
         number = -1
     if not 0 <= number < count:
         raise InvalidArgument(
-            f"the partitioner chose partition {chosen!r} of {topic}, which has partitions 0 to "
-            f"{count - 1}"
+            f"the partitioner chose partition {shown(chosen)} of {topic}, which has partitions 0 "
+            f"to {count - 1}"
         )
     return number
 

@@ -16,6 +16,7 @@ from vq.client.producer.topic_queues import TopicQueues
 from vq.errors import InvalidArgument, MessageTooLarge
 from vq.model import Message
 from vq.serializers import Serializer
+from vq.shown import shown, shown_error
 
 #: Returns the bytes of a content.
 Serialize = Callable[[Any], bytes]
@@ -30,9 +31,9 @@ def as_bytes(content: object) -> bytes:
     if type(content) is bytes:
         return content
     if not isinstance(content, bytes | bytearray | memoryview):
-        shown = repr(content)[:40]
         raise InvalidArgument(
-            f"content {shown} is {type(content).__name__}; give bytes (text: content.encode())"
+            f"content {shown(content)} is {type(content).__name__}; give bytes (text: "
+            "content.encode())"
         )
     try:
         return bytes(
@@ -59,7 +60,7 @@ def serialize_with(serializer: Serializer | None) -> Serialize:
         except Exception as error:
             raise InvalidArgument(
                 f"the serializer {name} does not take content of type {type(content).__name__}: "
-                f"{type(error).__name__}: {error}"
+                f"{shown_error(error)}"
             ) from error
         if type(data) is not bytes:
             raise InvalidArgument(

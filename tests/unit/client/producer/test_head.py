@@ -102,6 +102,12 @@ def test_a_key_of_bytes_has_a_bound() -> None:
         Heads.of(None, b"k" * 40_000, None)
 
 
+def test_a_key_without_a_text_is_refused_by_its_type() -> None:
+    for key in ([10**5000], ({"a": 10**5000},)):
+        with pytest.raises(InvalidArgument, match=f"^key a {type(key).__name__} is"):
+            Heads.of(None, key, None)  # type: ignore[arg-type]
+
+
 def test_what_is_no_key_is_shown() -> None:
     with pytest.raises(InvalidArgument, match=r"key 'a\\udc80' is no text"):
         Heads.of(None, "a\udc80", {})

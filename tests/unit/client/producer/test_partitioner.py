@@ -111,5 +111,10 @@ def test_a_choice_is_checked(chosen: object) -> None:
         checked_choice(chosen, "t", 3)
 
 
+def test_a_huge_choice_is_refused_like_any_other() -> None:
+    with pytest.raises(InvalidArgument, match="chose partition an int of 16610 bits of t"):
+        checked_choice(10**5000, "t", 3)
+
+
 def test_a_choice_may_be_any_whole_number() -> None:
     assert checked_choice(True, "t", 3) == 1

@@ -138,7 +138,25 @@ def test_anything_with_bytes_is_taken(content: Any) -> None:
     assert type(taken) is bytes
 
 
-@pytest.mark.parametrize("content", ["x", None, 7, [1]])
+class Silent(Exception):
+    """Its code raises whatever it is asked."""
+
+    def __repr__(self) -> str:
+        raise KeyError("no text")
+
+    __str__ = __repr__
+
+
+def test_a_serializer_may_raise_what_has_no_text() -> None:
+    class Fails(Doubles):
+        def dumps(self, value: Any) -> Any:
+            raise Silent
+
+    with pytest.raises(InvalidArgument, match="doubles does not take content of type int: Silent"):
+        serialize_with(Fails())(1)
+
+
+@pytest.mark.parametrize("content", ["x", None, 7, [1], 10**5000, Silent()], ids=list("snilhe"))
 def test_other_contents_are_refused(content: Any) -> None:
     with pytest.raises(InvalidArgument, match="give bytes"):
         as_bytes(content)

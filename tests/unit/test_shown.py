@@ -1,0 +1,53 @@
+"""What an error shows of the application's objects, whose code may do anything."""
+
+import pytest
+
+from vq.shown import shown, shown_error
+
+
+class Silent(Exception):
+    def __repr__(self) -> str:
+        raise KeyError("no text")
+
+    __str__ = __repr__
+
+
+def nested(depth: int) -> object:
+    value: object = 0
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("a", "'a'"),
+        (2**128 - 1, "340282366920938463463374607431768211455"),
+        (10**5000, "an int of 16610 bits"),
+        ([10**5000], "a list"),
+        (Silent(), "a Silent"),
+        (nested(100_000), "a list"),
+        ("x" * 10**6, "'" + "x" * 59 + "…"),
+    ],
+    ids=lambda each: f"{each!s:.9}" if isinstance(each, str) else "",
+)
+def test_a_value_is_shown_shortly(value: object, text: str) -> None:
+    assert shown(value) == text
+
+
+def test_the_length_may_be_given() -> None:
+    assert shown("x" * 100, 5) == "'xxxx…"
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError("no"), "ValueError: no"),
+        (Silent(), "Silent (its text raises, too)"),
+        (ValueError("x" * 1_000), "ValueError: " + "x" * 488 + "…"),
+    ],
+    ids=["plain", "silent", "long"],
+)
+def test_an_error_is_shown_with_its_type(error: Exception, text: str) -> None:
+    assert shown_error(error) == text
