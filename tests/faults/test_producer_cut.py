@@ -44,7 +44,7 @@ WAYS: dict[str, Callable[[int], Way]] = {
     "mixed": lambda number: Way(key="same", waits=number % 10 == 9),
 }
 #: Small batches, so that a cut meets several in flight.
-CONFIG = vq.ProducerConfig(batch_records=5, retry_backoff_max_s=0.05)
+CONFIG = vq.ProducerConfig(batch_records=3, retry_backoff_max_s=0.05)
 #: How far into what follows a cut comes: in a frame's head, in a batch, batches later.
 REACHES = {UP: (24, 600, 20_000), DOWN: (24, 600)}
 
@@ -71,7 +71,7 @@ def sending(factory: vq.MessageFactory, histories: Path) -> Iterator[list[Sender
                 factory,
                 "t",
                 histories / f"{name}.jsonl",
-                rate=800,
+                rate=400,
                 size=60 + 100 * number,
                 producer=producer,
                 way=way,
