@@ -149,6 +149,15 @@ class NotSent(Refused):
     hint = "no broker took the message in time: `vq cluster status` shows which ones are up"
 
 
+class PartitionUnavailable(NotSent):
+    """No broker takes messages for a partition now, and the producer was told not to wait."""
+
+    hint = (
+        "send it again later, or set on_unavailable to 'wait' or 'any'; `vq cluster status` shows "
+        "which brokers are up"
+    )
+
+
 class BufferFull(Refused):
     """The producer's own buffer stayed full until the deadline."""
 

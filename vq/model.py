@@ -249,6 +249,31 @@ class SendResult(NamedTuple):
     offset: int
     id: int
 
+    @property
+    def diverted(self) -> bool:
+        """Whether it went to another partition than its key or partitioner says.
+
+        Only ``ProducerConfig.on_unavailable = "any"`` diverts messages.
+        """
+        return False
+
+
+class DivertedResult(SendResult):
+    """The place of a message that was diverted; otherwise the same as any ``SendResult``."""
+
+    __slots__ = ()
+
+    @property
+    def diverted(self) -> bool:
+        """See ``SendResult.diverted``."""
+        return True
+
+    def __repr__(self) -> str:
+        return (
+            f"SendResult(partition={self.partition}, offset={self.offset}, id={self.id}, "
+            "diverted=True)"
+        )
+
 
 class PartitionTrouble(NamedTuple):
     """The error that stops a consumer in one partition; the consumer tries again by itself.

@@ -5,21 +5,25 @@ real one does. Whatever the network does: an acknowledged message is stored exac
 one never, and what is stored keeps the order of sending.
 """
 
+import contextlib
 import itertools
 import random
-from collections import deque
+from collections import Counter, deque
 
 import pytest
 
 from vq import errors
-from vq.client.config import ProducerConfig
+from vq.client.config import OnUnavailable, ProducerConfig
 from vq.client.future import BlockingSendFuture, SendFuture
 from vq.client.producer import stamps
 from vq.client.producer.batch import Batch
 from vq.client.producer.metrics import Meter
 from vq.client.producer.partition_queue import PartitionQueue
+from vq.client.producer.partitioner import Keys
 from vq.client.producer.puts import apply_answer
-from vq.model import ProducerStamp, TopicPartition
+from vq.client.producer.spread import Ring, Single
+from vq.client.producer.topic_queues import TopicQueues
+from vq.model import Message, ProducerStamp, TopicPartition, TopicSettings
 from vq.store.record import decode_records
 
 WHERE = TopicPartition("t", 0)
@@ -85,14 +89,19 @@ class Run:
     """One random history; ``seed`` makes it again."""
 
     def __init__(
-        self, seed: int, *, refusals: list[type[errors.VqError]], forgets: bool = False
+        self,
+        seed: int,
+        *,
+        refusals: list[type[errors.VqError]],
+        forgets: bool = False,
+        ordered: bool = False,
     ) -> None:
         self.rng = random.Random(seed)
         self.refusals = refusals
         self.forgets = forgets
         self.broker = ModelBroker()
         self.now = 0.0
-        self.config = ProducerConfig(batch_records=3, retry_backoff_s=0.01)
+        self.config = ProducerConfig(batch_records=3, retry_backoff_s=0.01, ordered=ordered)
         self.ended = [0, 0]
         self.queue = PartitionQueue(
             WHERE,
@@ -121,7 +130,7 @@ class Run:
 
     def send_blocking(self) -> None:
         """A blocking sender claims its message, and is answered, refused or cut off."""
-        if self.queue.pending or self.queue.in_flight:
+        if self.queue.pending or self.queue.in_flight or self.config.ordered:
             return
         future = BlockingSendFuture(b"%d" % len(self.futures), None, None, self.now + 1.0)
         future.leads = True
@@ -191,6 +200,11 @@ class Run:
             except errors.VqError:
                 pass
 
+    def be_unavailable(self) -> None:
+        """The broker cannot be reached; what is certainly not stored is taken apart."""
+        self.cut()
+        self.queue.take_apart()
+
     def step(self) -> None:
         self.now += self.rng.choice([0.0, 0.0, 0.01, 0.05])
         act = self.rng.random()
@@ -206,7 +220,9 @@ class Run:
             self.cut()
         elif act < 0.98:
             self.send_blocking()
-        elif act < 0.985:
+        elif act < 0.983:
+            self.be_unavailable()
+        elif act < 0.987:
             if self.forgets and not self.delayed:  # a copy is not under way for so long
                 self.broker.forget()
         else:
@@ -293,3 +309,228 @@ def test_the_same_when_epochs_run_out(
         except AssertionError as error:
             raise AssertionError(f"kind {kind}, seed {seed}: {error}") from error
     assert renewed > 20
+
+
+# Ordered ----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("block", range(2))
+def test_a_failure_takes_along_what_was_accepted_behind_it(kind: str, block: int) -> None:
+    """After each step: behind a message that failed in it no message waits.
+
+    And none is stored, unless the outcome of the failed one is unknown. So an application that
+    sends all failed messages again, in their order, keeps the order.
+    """
+    failures = 0
+    for seed in range(block * 50, block * 50 + 50):
+        run = Run(seed, refusals=list(KINDS[kind]), forgets=kind == "forgets", ordered=True)
+        ended = 0
+        try:
+            for _ in range(400):
+                before = [future.done() for future in run.futures]
+                run.step()
+                ended += check_order_of_failures(run, before)
+            run.drain()
+            while run.delayed:
+                run.late()
+            check(run)
+        except AssertionError as error:
+            raise AssertionError(f"kind {kind}, seed {seed}: {error}") from error
+        failures += ended
+    assert failures > 100, "the histories fail too few messages to say anything"
+
+
+def check_order_of_failures(run: Run, before: list[bool]) -> int:
+    """Return how many messages failed in this step."""
+    failed = [
+        number
+        for number, done in enumerate(before)
+        if not done and isinstance(run.futures[number].outcome, errors.VqError)
+    ]
+    if failed:
+        first = run.futures[failed[0]].outcome
+        for number in range(failed[0], len(before)):
+            outcome = run.futures[number].outcome
+            assert outcome is not None, f"{number} waits behind {failed[0]}, which failed"
+            if isinstance(first, errors.Refused):
+                assert isinstance(outcome, errors.VqError), f"{number} is stored behind {first}"
+    return len(failed)
+
+
+# Several partitions -----------------------------------------------------------------------------
+class Topic:
+    """Three partitions of one producer; their brokers come and go. ``seed`` makes it again."""
+
+    def __init__(self, seed: int, policy: OnUnavailable, *, ordered: bool = False) -> None:
+        self.rng = random.Random(seed)
+        self.now = 0.0
+        self.ordered = ordered
+        self.ids = itertools.count(1)
+        self.brokers = [ModelBroker() for _ in range(3)]
+        self.able = {0, 1, 2}
+        self.ended = 0
+        config = ProducerConfig(batch_records=3, retry_backoff_s=0.01, ordered=ordered)
+        producer_ids = itertools.count(7)
+        self.queues = TopicQueues(
+            "t",
+            "id",
+            lambda partition: PartitionQueue(
+                partition,
+                producer_ids.__next__,
+                config,
+                self.on_ended,
+                Meter(lambda: self.now).topic("t"),
+            ),
+            keys=Keys.DIRECT,
+            spread=lambda _: Single(self.rng) if ordered else Ring(first=seed),
+            on_unavailable=policy,
+            ordered=ordered,
+        )
+        self.wire: list[deque[tuple[Batch, int, ProducerStamp, bytes]]] = [
+            deque() for _ in range(3)
+        ]
+        self.futures: list[SendFuture] = []
+        self.keys: list[int | None] = []
+        self.follow()
+
+    def on_ended(self, count: int, size: int) -> None:
+        self.ended += count
+
+    def follow(self) -> None:
+        self.queues.update(TopicSettings(partitions=3), 3, sorted(self.able))
+
+    def submit(self) -> None:
+        key = self.rng.choice([None, 0, 1, 2])
+        future = SendFuture(b"%d" % len(self.futures), None, None, self.now + 1e6)
+        future.partition = self.queues.partition_of(Message("t", b"", key=key))
+        self.queues.directed |= future.partition >= 0
+        self.queues.appended.append(future)
+        self.futures.append(future)
+        self.keys.append(key)
+
+    def send(self) -> None:
+        """What the sender does: batches to brokers that are there, the policy for the others."""
+        self.queues.drain()
+        for number, queue in enumerate(self.queues.queues):
+            if number not in self.able:
+                refused, _ = self.queues.set_aside(queue)
+                queue.refuse(refused, errors.PartitionUnavailable("away"))
+                continue
+            while batch := queue.next_to_send(self.now, self.take_ids):
+                self.wire[number].append((batch, batch.attempts, batch.stamp, batch.body))
+
+    def take_ids(self, count: int) -> list[int]:
+        return [next(self.ids) for _ in range(count)]
+
+    def serve(self, number: int) -> None:
+        if not self.wire[number]:
+            return
+        batch, attempt, stamp, body = self.wire[number].popleft()
+        outcome: errors.VqError | None = None
+        offset = -1
+        if self.rng.random() < 0.1:
+            outcome = errors.Busy("by the model")
+        else:
+            try:
+                offset = self.brokers[number].put(stamp, contents_of(body))
+            except errors.VqError as error:
+                outcome = error
+        if attempt != batch.attempts or not batch.sent:
+            return
+        if outcome is None:
+            self.queues.queues[number].on_stored(batch, offset)
+        else:
+            apply_answer(self.queues.queues[number], batch, outcome, self.now)
+
+    def fall(self, number: int) -> None:
+        """A broker ends; it may have taken some of what was on the wire."""
+        self.able.discard(number)
+        wire = self.wire[number]
+        for _, _, stamp, body in itertools.islice(wire, self.rng.randrange(len(wire) + 1)):
+            with contextlib.suppress(errors.VqError):
+                self.brokers[number].put(stamp, contents_of(body))
+        lost = [batch for batch, attempt, _, _ in wire if batch.sent and attempt == batch.attempts]
+        wire.clear()
+        self.queues.queues[number].on_unanswered(lost, self.now)
+        self.follow()
+
+    def step(self) -> None:
+        self.now += 0.01
+        act = self.rng.random()
+        number = self.rng.randrange(3)
+        if act < 0.45:
+            self.submit()
+        elif act < 0.65:
+            self.send()
+        elif act < 0.92:
+            self.serve(number)
+        elif act < 0.96:
+            self.fall(number)
+        else:
+            self.able.add(number)
+            self.follow()
+
+    def finish(self) -> None:
+        self.able = {0, 1, 2}
+        self.follow()
+        for _ in range(10_000):
+            self.now += 0.05
+            self.send()
+            for number in range(3):
+                self.serve(number)
+            if all(future.done() for future in self.futures):
+                return
+        raise AssertionError("some message never gets its outcome")
+
+
+@pytest.mark.parametrize(
+    ("policy", "ordered"),
+    [*((policy, False) for policy in OnUnavailable), ("wait", True), ("fail", True)],
+)
+def test_brokers_that_come_and_go(policy: OnUnavailable, ordered: bool) -> None:
+    """Every message has one outcome; what is stored is stored once, where the policy says."""
+    policy = OnUnavailable(policy)
+    seen: Counter[str] = Counter()
+    for seed in range(100):
+        topic = Topic(seed, policy, ordered=ordered)
+        for _ in range(500):
+            topic.step()
+        topic.finish()
+        try:
+            seen += check_topic(topic, policy)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+    assert (seen["diverted"] > 100) == (policy is OnUnavailable.ANY)
+    assert (seen["refused"] > 100) == (policy is OnUnavailable.FAIL)
+
+
+def check_topic(topic: Topic, policy: OnUnavailable) -> Counter[str]:
+    seen: Counter[str] = Counter()
+    stored = [[int(content) for content in broker.log] for broker in topic.brokers]
+    assert topic.ended == len(topic.futures)
+    homes: set[int] = set()
+    for number, (future, key) in enumerate(zip(topic.futures, topic.keys, strict=True)):
+        places = [where for where, log in enumerate(stored) for each in log if each == number]
+        outcome = future.outcome
+        if isinstance(outcome, errors.VqError):
+            assert type(outcome) is errors.PartitionUnavailable
+            assert key is not None or topic.ordered, f"{number} without a key was refused"
+            assert not places, f"{number} was refused and is stored"
+            seen["refused"] += 1
+            continue
+        assert outcome is not None
+        assert places == [outcome.partition], f"{number} is stored in {places}"
+        if key is not None:
+            assert outcome.diverted == (outcome.partition != key), f"{number}: {outcome}"
+            assert policy is OnUnavailable.ANY or not outcome.diverted
+        else:
+            assert not outcome.diverted
+            homes.add(outcome.partition)
+        seen["diverted"] += outcome.diverted
+    for where, log in enumerate(stored):
+        own = [number for number in log if topic.keys[number] == where]
+        if policy is not OnUnavailable.ANY:
+            assert own == sorted(own), f"the messages of key {where} are out of order"
+    assert not topic.ordered or len(homes) <= 1, f"ordered, and in {homes}"
+    if topic.ordered:
+        assert all(log == sorted(log) for log in stored)
+    return seen

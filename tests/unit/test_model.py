@@ -1,12 +1,13 @@
 """Small values: what their text is, and what text they take."""
 
+import pickle
 import re
 from typing import Any
 
 import pytest
 
 from vq.errors import InvalidArgument
-from vq.model import Address, Compression, TopicSettings, is_host
+from vq.model import Address, Compression, DivertedResult, SendResult, TopicSettings, is_host
 
 
 @pytest.mark.parametrize(
@@ -59,3 +60,12 @@ def test_compression_of_a_topic_is_given_as_text() -> None:
 def test_another_compression_of_a_topic_is_refused(settings: dict[str, Any], text: str) -> None:
     with pytest.raises(InvalidArgument, match=re.escape(text)):
         TopicSettings(**settings)
+
+
+def test_a_diverted_result_is_a_result_that_says_so() -> None:
+    plain, diverted = SendResult(1, 2, 3), DivertedResult(1, 2, 3)
+    assert (plain.diverted, diverted.diverted) == (False, True)
+    assert tuple(diverted) == (1, 2, 3)
+    assert repr(plain) == "SendResult(partition=1, offset=2, id=3)"
+    assert repr(diverted) == "SendResult(partition=1, offset=2, id=3, diverted=True)"
+    assert pickle.loads(pickle.dumps(diverted)).diverted

@@ -21,6 +21,7 @@ from vq.cli.options import (
     compression_options,
 )
 from vq.cli.output import Advance
+from vq.client.config import OnUnavailable
 from vq.client.producer.partitioner import STRATEGIES, PartitionerSetting, TopicPartitions
 from vq.errors import InvalidArgument, MessageTooLarge, OutcomeUnknown, Refused, VqError
 from vq.model import Key, Message, SendResult
@@ -53,6 +54,7 @@ class Tally:
 
     def __init__(self, advance: Advance) -> None:
         self.acknowledged = self.refused = self.unknown = 0
+        self.diverted = 0  # of those acknowledged
         self.errors: list[str] = []
         self._advance = advance
         self._lock = threading.Lock()
@@ -67,6 +69,7 @@ class Tally:
         with self._lock:
             if error is None:
                 self.acknowledged += 1
+                self.diverted += result is not None and result.diverted
             elif isinstance(error, OutcomeUnknown):
                 self.unknown += 1
             else:
@@ -190,6 +193,12 @@ def partitioner_of(partition_by: str, partition: int | None) -> PartitionerSetti
     "How to compress messages.", ("as the topic says", "as the topic says, or 128K")
 )
 @click.option(
+    "--on-unavailable",
+    type=click.Choice([each.value for each in OnUnavailable]),
+    help="What happens to a message with a key, or with --partition, while its partition is "
+    "unavailable: it waits until its deadline, fails at once, or goes to any other one.  [wait]",
+)
+@click.option(
     "--timeout",
     type=Seconds(min=0, min_open=True),
     metavar="SECONDS",
@@ -211,6 +220,7 @@ def produce(
     partition: int | None,
     compression: str | None,
     compression_threshold: int | None,
+    on_unavailable: str | None,
     timeout: float | None,
     limit: int | None,
 ) -> None:
@@ -231,6 +241,7 @@ def produce(
         partitioner=partitioner_of(partition_by, partition),
         compression=compression,
         compression_threshold=compression_threshold,
+        on_unavailable=on_unavailable,
     )
     started = time.monotonic()
     sent = size = 0
@@ -290,6 +301,7 @@ def _report(
         "topic": topic,
         "sent": sent,
         "acknowledged": tally.acknowledged,
+        "diverted": tally.diverted,
         "refused": tally.refused,
         "unknown": tally.unknown,
         "bytes": size,

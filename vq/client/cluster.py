@@ -46,7 +46,7 @@ _SHUT_DOWN = "the factory is shut down"
 _RECONNECT = Backoff(first_s=0.1, most_s=1.0, jitter=0.5)
 
 
-class _Failures(NamedTuple):
+class Failures(NamedTuple):
     """Consecutive failures to connect to one broker, and the cause of the last one."""
 
     attempts: int
@@ -54,7 +54,12 @@ class _Failures(NamedTuple):
 
 
 class ClusterClient:
-    """A client's view of a cluster, and its connections to brokers and ZooKeeper."""
+    """A client's view of a cluster, and its connections to brokers and ZooKeeper.
+
+    Attributes:
+        unreachable: Brokers to which the last attempt to connect failed. A cut connection is no
+            failed attempt. Any thread may read it.
+    """
 
     def __init__(
         self,
@@ -93,7 +98,7 @@ class ClusterClient:
         self._ids_lock = threading.Lock()
         self._connections: dict[Address, BrokerConnection] = {}
         self._connecting: dict[Address, asyncio.Task[BrokerConnection]] = {}
-        self._failures: dict[Address, _Failures] = {}
+        self.unreachable: dict[Address, Failures] = {}
         self._listeners: list[Callable[[], None]] = []
         self._tracking: dict[str, asyncio.Task[None]] = {}
         self._refreshing: dict[str, asyncio.Task[None]] = {}
@@ -336,7 +341,7 @@ class ClusterClient:
         return task
 
     async def _connect(self, address: Address) -> BrokerConnection:
-        failures = self._failures.get(address)
+        failures = self.unreachable.get(address)
         if failures is not None:
             await asyncio.sleep(_RECONNECT.pause_s(failures.attempts, self.rng))
         connection = await self._open(address, self._connection_closed)
@@ -364,11 +369,11 @@ class ClusterClient:
             return
         error = task.exception()
         if error is None:
-            if self._failures.pop(address, None) is not None:
+            if self.unreachable.pop(address, None) is not None:
                 logger.info("reconnected to a broker", broker=address)
         else:
-            attempts, cause = self._failures.get(address, _Failures(0, ""))
-            self._failures[address] = _Failures(attempts + 1, str(error))
+            attempts, cause = self.unreachable.get(address, Failures(0, ""))
+            self.unreachable[address] = Failures(attempts + 1, str(error))
             logger.log(
                 logging.DEBUG if cause == str(error) else logging.WARNING,  # once for each cause
                 "cannot connect to a broker, trying again",

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from vq import limits
 from vq.client.producer.interceptors import ProducerInterceptor
-from vq.client.producer.partitioner import PartitionerSetting, strategy_of
+from vq.client.producer.partitioner import Keys, PartitionerSetting, Strategy, strategy_of
 from vq.errors import InvalidArgument
 from vq.model import Compression, check_compression, check_name
 from vq.serializers import Serializer
@@ -42,6 +42,22 @@ class WhenFull(enum.StrEnum):
 
     BLOCK = "block"  # it waits until half of the buffer is free, at most until its deadline
     RAISE = "raise"  # it raises BufferFull at once
+
+
+class OnUnavailable(enum.StrEnum):
+    """What a producer does with a directed message whose partition is unavailable.
+
+    A message is *directed* by its key or by the application's partitioner. A partition is
+    *unavailable* while its broker group has no master, and from a failed attempt to connect to the
+    master until an attempt succeeds. A cut connection alone does not make it unavailable. An
+    attempt fails at once if nothing listens at the address, otherwise after
+    ``MessageFactoryConfig.connect_timeout_s``. Messages that were sent and have no answer are not
+    affected: the producer sends them again to the same partition, until their deadline.
+    """
+
+    WAIT = "wait"  # it waits for its partition until its deadline
+    FAIL = "fail"  # it is refused at once: PartitionUnavailable
+    ANY = "any"  # it goes to a partition that is available; ``SendResult.diverted`` says so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +131,15 @@ class ProducerConfig:
             robin without one. ``hash``, ``round-robin``, ``random``, ``sticky``, ``least-stored``,
             ``headroom``, ``least-loaded``: see ``producer.partitioner``. Or a function of the
             message and a ``TopicPartitions``, or an object with such a method named ``choose``.
+        on_unavailable: ``wait``, ``fail`` or ``any``: what happens to a message with a key, or with
+            a partition that the application chose, while that partition is unavailable, see
+            ``OnUnavailable``. The place of a key never changes. Messages that the producer spreads
+            go to other partitions in any case.
+        ordered: Messages without a key all go to one partition of the topic, drawn once for each
+            producer. If a message fails, all messages that were accepted behind it for the same
+            partition and are not stored fail, too. ``send_sync`` then takes about twice as long,
+            because only the factory's thread sends. Not with a strategy that spreads messages, and
+            not with ``on_unavailable = "any"``.
         serializer: Makes the bytes to store of every content, see ``vq.serializers``. None:
             contents are bytes.
         interceptors: Code of the application around each send: their ``before_send`` runs in this
@@ -133,11 +158,13 @@ class ProducerConfig:
     retry_backoff_s: float = 0.02
     retry_backoff_max_s: float = 1.0
     partitioner: PartitionerSetting = None
+    on_unavailable: OnUnavailable = OnUnavailable.WAIT
+    ordered: bool = False
     serializer: Serializer | None = None
     interceptors: Sequence[ProducerInterceptor] = ()
 
     def __post_init__(self) -> None:
-        strategy_of(self.partitioner)
+        strategy = strategy_of(self.partitioner)
         _check_serializer(self.serializer)
         object.__setattr__(self, "interceptors", _interceptors(self.interceptors))
         if self.compression_threshold is not None:
@@ -156,11 +183,33 @@ class ProducerConfig:
             _between("buffer_messages", self.buffer_messages, 1, BUFFER_MESSAGES_MAX)
         when_full = _one_of(WhenFull, "when_full", self.when_full)
         object.__setattr__(self, "when_full", when_full)
+        unavailable = _one_of(OnUnavailable, "on_unavailable", self.on_unavailable)
+        object.__setattr__(self, "on_unavailable", unavailable)
+        _check_ordered(self, strategy)
         if self.retry_backoff_max_s < self.retry_backoff_s:
             raise InvalidArgument(
                 f"retry_backoff_max_s = {self.retry_backoff_max_s} is below "
                 f"retry_backoff_s = {self.retry_backoff_s}"
             )
+
+
+def _check_ordered(config: ProducerConfig, strategy: Strategy | None) -> None:
+    if not isinstance(config.ordered, bool):
+        raise InvalidArgument(
+            f"ordered = {config.ordered!r} is {type(config.ordered).__name__}; give True or False"
+        )
+    if not config.ordered:
+        return
+    if strategy is not None and strategy.keys is Keys.IGNORED:
+        raise InvalidArgument(
+            f"ordered = True and partitioner = {config.partitioner!r} exclude one another: this "
+            "partitioner spreads messages over partitions; leave it out, or give 'hash' or your own"
+        )
+    if config.on_unavailable is OnUnavailable.ANY:
+        raise InvalidArgument(
+            "ordered = True and on_unavailable = 'any' exclude one another: a diverted message "
+            "has no order; give 'wait' or 'fail'"
+        )
 
 
 def buffer_messages_of(config: ProducerConfig) -> int:

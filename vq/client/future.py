@@ -76,6 +76,8 @@ class SendFuture:
         waiters: Functions to call when the outcome is set.
         size: Bytes of the payload and the head.
         partition: The partition it goes to, or ``ANY_PARTITION``.
+        dealt: The spread chose ``partition``, not a key or a partitioner. Only set if it is so,
+            see ``is_dealt``: a message without it costs nothing for it.
     """
 
     __slots__ = (
@@ -83,12 +85,14 @@ class SendFuture:
         "callback",
         "content",
         "deadline",
+        "dealt",
         "head",
         "outcome",
         "partition",
         "size",
         "waiters",
     )
+    dealt: bool
 
     def __init__(
         self,
@@ -108,6 +112,11 @@ class SendFuture:
         self.waiters: list[Callable[[], Any]] | None = None
         self.size = len(content) if head is None else len(content) + len(head[1])
         self.partition = partition
+
+    @property
+    def is_dealt(self) -> bool:
+        """Whether the spread chose its partition, or is to choose it."""
+        return self.partition == ANY_PARTITION or getattr(self, "dealt", False)
 
     def done(self) -> bool:
         """Return whether there is an outcome; "unknown" is one, too."""

@@ -151,7 +151,7 @@ async def test_attempts_come_at_growing_intervals_and_one_at_a_time(
     for _ in range(3):
         with pytest.raises(Unreachable):
             await client.connection(nowhere)
-    assert client._failures[nowhere].attempts == 3
+    assert client.unreachable[nowhere].attempts == 3
     for _ in range(5):
         assert client.live_connection(nowhere) is None
     assert len(client._connecting) == 1

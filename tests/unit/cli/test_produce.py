@@ -15,7 +15,7 @@ from vq.cli.produce import (
 )
 from vq.client.producer.partitioner import TopicPartitions
 from vq.errors import DiskFull, InvalidArgument, TimedOut
-from vq.model import Key, Message, SendResult
+from vq.model import DivertedResult, Key, Message, SendResult
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,9 @@ def test_outcomes_are_counted_by_kind_and_the_first_errors_are_kept() -> None:
     tally.ended(2, None, TimedOut("3 s"))
     for line in range(3, 20):
         tally.ended(line, None, DiskFull("90 %"))
-    assert (tally.acknowledged, tally.unknown, tally.refused) == (1, 1, 17)
+    tally.ended(20, DivertedResult(1, 88, 1), None)
+    assert (tally.acknowledged, tally.unknown, tally.refused) == (2, 1, 17)
+    assert tally.diverted == 1
     assert tally.errors[:2] == ["line 2: TimedOut: 3 s", "line 3: DiskFull: 90 %"]
     assert len(tally.errors) == 5
-    assert sum(counted) == 19
+    assert sum(counted) == 20

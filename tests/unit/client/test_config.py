@@ -11,6 +11,7 @@ from vq.client.config import (
     ConsumerConfig,
     MessageFactoryConfig,
     OnListenerError,
+    OnUnavailable,
     ProducerConfig,
     StartPosition,
     WhenFull,
@@ -200,3 +201,29 @@ def test_a_threshold_has_bounds(other: int) -> None:
 def test_a_threshold_is_a_whole_number(other: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"compression_threshold = .*whole number"):
         ProducerConfig(compression_threshold=other)
+
+
+def test_what_happens_to_messages_of_an_unavailable_partition_is_one_of_three() -> None:
+    assert ProducerConfig().on_unavailable is OnUnavailable.WAIT
+    assert ProducerConfig(on_unavailable="any").on_unavailable is OnUnavailable.ANY  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="on_unavailable = 'other'; give 'wait' or 'fail' or"):
+        ProducerConfig(on_unavailable="other")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("partitioner", [None, "hash", lambda _message, _partitions: 0])
+def test_ordered_goes_with_partitioners_that_direct(partitioner: Any) -> None:
+    assert ProducerConfig(ordered=True, partitioner=partitioner).ordered
+
+
+@pytest.mark.parametrize(
+    ("settings", "shown"),
+    [
+        ({"partitioner": "sticky"}, "ordered = True and partitioner = 'sticky'"),
+        ({"partitioner": "least-stored"}, "ordered = True and partitioner = 'least-stored'"),
+        ({"on_unavailable": "any"}, "ordered = True and on_unavailable = 'any'"),
+        ({"ordered": "yes"}, "ordered = 'yes' is str"),
+    ],
+)
+def test_ordered_does_not_go_with_spreading(settings: dict[str, Any], shown: str) -> None:
+    with pytest.raises(InvalidArgument, match=shown):
+        ProducerConfig(**{"ordered": True, **settings})

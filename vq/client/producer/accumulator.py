@@ -430,6 +430,7 @@ class Accumulator:
                 self._refuse_gone(topic)
             if make is BlockingSendFuture and future.partition < 0:
                 future.partition = queues.next_partition()
+                future.dealt = True
             queues.directed |= future.partition >= 0
             queues.appended.append(future)
             self._appender.use(future.size, 1)
@@ -556,6 +557,18 @@ class Accumulator:
             for queues in self.topics.values():
                 if queues.appended or queues.shares:
                     queues.drain()
+
+    def set_aside(self, queue: PartitionQueue) -> list[SendFuture]:
+        """Decide about messages that wait for an unavailable partition; see ``TopicQueues``.
+
+        The sender owns the queue. It is woken for those that are dealt to other partitions.
+        """
+        with self.lock:
+            queues = self.topics.get(queue.partition.topic)
+            refused, moved = ([], False) if queues is None else queues.set_aside(queue)
+        if moved:
+            self.wake_sender()
+        return refused
 
     def enter(self, queue: PartitionQueue) -> bool:
         """Make the sender the owner of a queue; return False while a blocking sender owns it."""

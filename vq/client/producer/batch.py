@@ -8,7 +8,7 @@ import google_crc32c
 
 from vq.client.future import SendFuture, report
 from vq.errors import VqError
-from vq.model import ProducerStamp, SendResult
+from vq.model import DivertedResult, ProducerStamp, SendResult
 from vq.store.codec import encode_records, places
 from vq.store.format import RECORD_HEADER_BYTES
 
@@ -42,6 +42,7 @@ class Batch:
         stored: The broker confirmed it, and its futures have their outcome.
         resolving: Some of its futures may have their offset already.
         done: All its futures have their outcome.
+        has_diverted: Some of its messages are directed to another partition.
     """
 
     __slots__ = (
@@ -52,6 +53,7 @@ class Batch:
         "deadline",
         "done",
         "error",
+        "has_diverted",
         "ids",
         "items",
         "last_refusal",
@@ -81,8 +83,14 @@ class Batch:
         self.stored = False
         self.resolving = False
         self.done = False
+        self.has_diverted = False
         self.error: VqError | None = None
         self.last_refusal: VqError | None = None
+
+    @property
+    def certain(self) -> bool:
+        """Whether it is certainly not stored, and no copy of it can be any more."""
+        return not (self.sent or self.unknown or self.stored or self.resolving)
 
     def resolve(self, partition: int, offset: int) -> None:
         """Give every future its offset and run its callback; the first record is at ``offset``.
@@ -90,6 +98,11 @@ class Batch:
         If a signal handler interrupts it before ``done``, the caller may call it again.
         """
         results = places(partition, offset, self.sizes, self.ids)
+        if self.has_diverted:
+            results = [
+                DivertedResult(*result) if is_diverted(item, partition) else result
+                for item, result in zip(self.items, results, strict=True)
+            ]
         try:
             if self.resolving:
                 self._resolve_rest(results)
@@ -152,6 +165,35 @@ class Batch:
         self.count -= len(late)
         self.size -= bytes_of(late)
         return late
+
+    def cut(self, first: int, *, drop: bool) -> list[SendFuture]:
+        """Remove and return the messages from index ``first`` on that have no outcome yet.
+
+        For ``drop``, see ``expire``.
+        """
+        gone = [item for item in self.items[first:] if item.outcome is None]
+        kept = self.items[:first]
+        self.count -= len(gone)
+        self.size -= bytes_of(gone)
+        if not drop:
+            self.items = kept + [_EXPIRED] * (len(self.items) - first)
+        elif self.count:
+            live = [
+                (item, number)
+                for item, number in zip(kept, self.ids, strict=False)
+                if item is not _EXPIRED
+            ]
+            self.items = [item for item, _ in live]
+            self.ids = [number for _, number in live]
+            self.body, self.sizes = _encode(self.items, self.ids)
+            self.crc = google_crc32c.value(self.body)
+        self.deadline = min(map(_deadline, self.items))
+        return gone
+
+
+def is_diverted(item: SendFuture, partition: int) -> bool:
+    """Return whether a message that is sent to ``partition`` is directed to another one."""
+    return item.partition != partition and not item.is_dealt
 
 
 def fail_all(items: list[SendFuture], error: VqError) -> None:

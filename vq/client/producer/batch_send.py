@@ -101,6 +101,7 @@ class BatchSend:
                 continue
             if future.partition < 0:
                 future.partition = partition
+                future.dealt = True
             size += future.size
             self._prepared.append((place, future))
 

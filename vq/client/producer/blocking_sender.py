@@ -107,6 +107,8 @@ class BlockingSender:
             can be made.
         take_ids: Returns new message ids.
         apply_answer: Turns an answer into outcomes.
+        may_lead: Threads may send; if not, the loop sends for all of them. The loop of an ordered
+            producer does, because a failure must end all messages behind it in one place.
     """
 
     def __init__(
@@ -118,6 +120,7 @@ class BlockingSender:
         master_of: Callable[[PartitionQueue], Address | None],
         take_ids: Callable[[int], list[int]],
         apply_answer: Callable[[PartitionQueue, Batch, Frame | VqError | None], None],
+        may_lead: bool = True,
     ) -> None:
         self._accumulator = accumulator
         self._connections = connections
@@ -125,12 +128,13 @@ class BlockingSender:
         self._master_of = master_of
         self._take_ids = take_ids
         self._apply_answer = apply_answer
+        self._may_lead = may_lead
 
     def send(self, queue: PartitionQueue, future: BlockingSendFuture) -> None:
         """Return once an appended message has its outcome; the sending thread calls it."""
         accumulator = self._accumulator
         try:
-            future.leads = True
+            future.leads = self._may_lead
             while future.outcome is None:
                 if accumulator.claim(queue, future):
                     self._lead(queue, future)

@@ -24,7 +24,7 @@ from vq.client.producer.oneway import OnewayOutcomes
 from vq.client.producer.partition_queue import PartitionQueue
 from vq.client.producer.partitioner import DEFAULT, Keys, own_choice, strategy_of
 from vq.client.producer.sender import Sender
-from vq.client.producer.spread import Spread, make_spread
+from vq.client.producer.spread import Single, Spread, make_spread
 from vq.client.producer.stages import Stages, serialize_with
 from vq.client.producer.topic_queues import TopicQueues
 from vq.errors import BufferFull, InvalidState, NotSent, PermissionRefused, UnknownTopic, VqError
@@ -78,6 +78,7 @@ class ProducerCore:
             master_of=self._sender.master_of,
             take_ids=cluster.take_ids,
             apply_answer=self._sender.apply_answer,
+            may_lead=not config.ordered,
         )
         sense = self._strategy.sense if self._choose is None else None
         self._follower = (
@@ -120,6 +121,8 @@ class ProducerCore:
                 spread=self._make_spread,
                 choose=self._choose,
                 compressor_of=functools.partial(compressor_of, self.config),
+                on_unavailable=self.config.on_unavailable,
+                ordered=self.config.ordered,
             )
             self._follow(queues)
             self._accumulator.open(queues)
@@ -136,6 +139,8 @@ class ProducerCore:
         )
 
     def _make_spread(self, is_waiting: Callable[[int], bool]) -> Spread:
+        if self.config.ordered:
+            return Single(self._cluster.rng)
         return make_spread(
             self._strategy.spread,
             self._cluster.rng,
@@ -152,12 +157,20 @@ class ProducerCore:
         view = routes.topics.get(queues.topic)
         if view is None or view.id != queues.topic_id:
             return False
-        writable = [
-            placement.partition
-            for placement in view.partitions
-            if placement.writer_group is not None and routes.master(placement.writer_group)
-        ]
+        writable: list[int] = []
+        unreachable: set[Address] = set()
+        for placement in view.partitions:
+            group = placement.writer_group
+            master = None if group is None else routes.master(group)
+            if master is None:
+                continue
+            if master[0] in self._cluster.unreachable:
+                unreachable.add(master[0])
+            else:
+                writable.append(placement.partition)
         queues.update(view.settings, len(view.partitions), writable)
+        for address in unreachable:  # try again, also while no message waits for it
+            self._cluster.live_connection(address)
         return True
 
     def _routes_changed(self) -> None:
@@ -166,7 +179,8 @@ class ProducerCore:
                 self._sender.drop_topic(queues, UnknownTopic(f"topic {queues.topic} was deleted"))
                 self._meter.forget(queues.topic)
         masters = self._cluster.routes.masters.values()
-        self._connections.keep_only({master.address for master in masters})
+        addresses = {master.address for master in masters}
+        self._connections.keep_only(addresses - self._cluster.unreachable.keys())
         self._sender.send_waiting()
 
     def _check_open(self) -> None:

@@ -14,6 +14,9 @@ So:
   be stored, its batch is not renumbered: its outcome becomes unknown.
 * Long before the last epoch the queue takes a new producer id, see ``stamps``.
 
+With ``config.ordered``, a message that fails takes along what was accepted behind it: messages that
+are certainly not stored are refused, the others are reported as unknown.
+
 In flight, oldest first:      [stored, an earlier one is not] [sent] [sent] [not sent] | pending
 """
 
@@ -27,7 +30,7 @@ from vq import errors
 from vq.backoff import Backoff
 from vq.client.config import ProducerConfig
 from vq.client.future import BlockingSendFuture, SendFuture
-from vq.client.producer.batch import Batch, bytes_of, fail_all
+from vq.client.producer.batch import Batch, bytes_of, fail_all, is_diverted
 from vq.client.producer.filling import Filling
 from vq.client.producer.metrics import TopicMeter
 from vq.client.producer.stamps import Stamps
@@ -38,6 +41,10 @@ F = TypeVar("F", bound=SendFuture)
 #: With more pending messages than this, search for late ones only once a second.
 _SCAN_ALWAYS = 2_000
 _SCAN_S = 1.0
+_EARLIER = (
+    "an earlier message for this partition failed and the producer is ordered; send all failed "
+    "messages again in their order"
+)
 
 
 class PartitionQueue:
@@ -61,6 +68,7 @@ class PartitionQueue:
         closed: Why nothing is sent any more.
         topic_id: The id of the topic; a topic that is created again has another one.
         epoch: The master's epoch at the last look-up; 0: no look-up yet.
+        has_diverted: Some of ``pending`` may be directed to another partition.
     """
 
     def __init__(
@@ -82,6 +90,7 @@ class PartitionQueue:
         self.closed: errors.VqError | None = None
         self.topic_id = ""
         self.epoch = 0
+        self.has_diverted = False
         self._config = config
         self._stamps = Stamps(new_producer_id)
         self._meter = meter
@@ -155,6 +164,8 @@ class PartitionQueue:
         first = self.pending[0] if self.pending else None
         if not isinstance(first, BlockingSendFuture) or not first.leads:
             return False
+        if first.partition != self.partition.partition:
+            return False  # it was moved here; its thread sleeps until it has its outcome
         if self.in_flight or self.closed is not None:
             return False
         first.rouse()  # wake it before it owns the queue: an awake thread claims by itself
@@ -250,11 +261,42 @@ class PartitionQueue:
             stamps.renew()
         batch = Batch(items, ids, stamps.stamp(stamps.sequence))
         taken = len(items) if pending else 0
+        if self.has_diverted:
+            self._note_diverted(batch, taken)
         stamps.sequence += 1
         self.in_flight += (batch,)  # no call between these: see ``topic_queues``
         del self.pending[:taken]
         self._meter.batch_made(batch.count, batch.size)
         return batch
+
+    def _note_diverted(self, batch: Batch, taken: int) -> None:
+        number = self.partition.partition
+        batch.has_diverted = any(is_diverted(item, number) for item in batch.items)
+        self.has_diverted = any(is_diverted(item, number) for item in self.pending[taken:])
+
+    def take_apart(self) -> None:
+        """Put messages back to the head of ``pending`` whose batches are certainly not stored.
+
+        Under the lock; for a partition that is unavailable. Batches in front of one that may be
+        stored stay in flight.
+        """
+        kept = list(self.in_flight)
+        loose: list[Batch] = []
+        while kept and kept[-1].certain and kept[-1].error is None:
+            loose.insert(0, kept.pop())
+        if not loose:
+            return
+        back = [item for batch in loose for item in batch.items if item.outcome is None]
+        for item in back:
+            if isinstance(item, BlockingSendFuture):
+                item.leads = False  # as in ``leave``: the sender sends it
+        number = self.partition.partition
+        diverted = any(is_diverted(item, number) for item in back)
+        rest = deque(kept)
+        self.has_diverted = self.has_diverted or diverted
+        self.pending[:0] = back  # no call between these: see ``topic_queues``
+        self.in_flight = rest
+        self._stamps.sequence = loose[0].stamp.sequence  # no copy with this number or a later one
 
     # Answers ----------------------------------------------------------------------------------
     def on_stored(self, batch: Batch, offset: int) -> None:
@@ -325,7 +367,11 @@ class PartitionQueue:
         self._scan_at = now + _SCAN_S
         waiting = self.pending[:]
         late = [item for item in waiting if item.deadline <= now]
-        if late:
+        if late and self._config.ordered:
+            first = waiting.index(late[0])
+            late = self.failing = waiting[first:]
+            self.pending[first : len(waiting)] = []
+        elif late:
             self.failing = late
             # One step: callers append behind the slice at any time.
             self.pending[: len(waiting)] = [item for item in waiting if item.deadline > now]
@@ -333,7 +379,9 @@ class PartitionQueue:
 
     def fail_late(self, late: list[SendFuture]) -> None:
         """Fail the messages that ``take_late`` removed. Only the sender calls it."""
-        if late:
+        if late and self._config.ordered:
+            self._fail_items(late, self._not_sent(), behind=self._behind())
+        elif late:
             self._fail_items(late, self._not_sent())
 
     def fail_pending(self, error: errors.VqError) -> None:
@@ -341,6 +389,15 @@ class PartitionQueue:
         items = self.failing = self.pending[:]
         del self.pending[: len(items)]
         self._fail_items(items, error)
+
+    def refuse(self, items: Sequence[SendFuture], error: errors.VqError) -> None:
+        """Remove these messages from ``pending`` and fail them; the sender owns the queue."""
+        waiting, gone = self.pending[:], set(items)
+        kept = [item for item in waiting if item not in gone]
+        count = len(waiting)
+        self.failing = [item for item in waiting if item in gone]
+        self.pending[:count] = kept  # one step: callers append behind the slice at any time
+        self._fail_items(self.failing, error)
 
     def close(self, error: errors.VqError) -> None:
         """Fail every message."""
@@ -354,6 +411,9 @@ class PartitionQueue:
     def _give_up_late(self, batch: Batch, now: float) -> None:
         error = self._given_up(batch)
         certain = isinstance(error, errors.Refused)
+        if self._config.ordered:
+            self._give_up_in_order(batch, error, now)
+            return
         if any(item.deadline > now and item.outcome is None for item in batch.items):
             self.failing = batch.items
             self._fail_items(batch.expire(now, drop=certain), error)
@@ -363,6 +423,43 @@ class PartitionQueue:
             batch.error = error  # never send it again; it leaves a gap
         else:
             batch.forget()
+
+    def _give_up_in_order(self, batch: Batch, error: errors.VqError, now: float) -> None:
+        """Fail the first late message of a batch and everything behind it."""
+        certain = isinstance(error, errors.Refused)
+        first = next(
+            number
+            for number, item in enumerate(batch.items)
+            if item.deadline <= now and item.outcome is None
+        )
+        behind = self._behind() if certain else self._behind_unknown()
+        self.failing = batch.items
+        self._fail_items(batch.cut(first, drop=certain), error, behind=behind)
+        if not batch.count:
+            batch.done = True
+            if certain:
+                batch.error = error
+        in_flight = list(self.in_flight)
+        self._fail_behind(in_flight[in_flight.index(batch) + 1 :])
+
+    def _fail_behind(self, batches: Sequence[Batch]) -> None:
+        """Fail what is behind a failed message: the last batches in flight, and ``pending``."""
+        for batch in batches:
+            if batch.done:
+                continue
+            if batch.certain:
+                batch.error = self._behind()
+                self._fail(batch, batch.error)
+            else:
+                self._fail(batch, self._behind_unknown())
+                batch.forget()
+        self.fail_pending(self._behind())
+
+    def _behind(self) -> errors.VqError:
+        return errors.NotSent(f"{self.partition}: not sent, because {_EARLIER}")
+
+    def _behind_unknown(self) -> errors.VqError:
+        return errors.TimedOut(f"{self.partition}: sent, and perhaps stored; {_EARLIER}")
 
     def _fail(self, batch: Batch, error: errors.VqError) -> None:
         try:
@@ -380,9 +477,18 @@ class PartitionQueue:
         else:
             self._meter.failed(batch.count, batch.size, error)
 
-    def _fail_items(self, items: list[SendFuture], error: errors.VqError) -> None:
+    def _fail_items(
+        self,
+        items: list[SendFuture],
+        error: errors.VqError,
+        *,
+        behind: errors.VqError | None = None,
+    ) -> None:
+        """Fail ``items`` with ``error``, those behind the first one with ``behind`` if given."""
         try:
-            fail_all(items, error)
+            if behind is not None:
+                fail_all(items[:1], error)
+            fail_all(items, behind or error)
         finally:
             self.failing = []
             count, size = len(items), bytes_of(items)
@@ -414,13 +520,16 @@ class PartitionQueue:
             if batch.stored:
                 self.in_flight.popleft()
                 continue
+            fails_now = not batch.done
             if batch.error is not None:
-                if not batch.done:
+                if fails_now:
                     self._fail(batch, self._final_error(batch, batch.error))
             else:
                 return
             self.in_flight.popleft()
             self._close_gap(batch)
+            if fails_now and self._config.ordered:
+                self._fail_behind(tuple(self.in_flight))
 
     def _final_error(self, batch: Batch, error: errors.VqError) -> errors.VqError:
         if not batch.unknown or isinstance(error, errors.OutcomeUnknown):

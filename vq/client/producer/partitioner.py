@@ -2,7 +2,7 @@
 
 A key *directs* its message: it chooses the partition (``key_partition``; the table says "hash" for
 integers, too), and a dead broker does not change this choice. Messages that nothing directs are
-*spread* over the partitions that have a master now, see ``spread``.
+*spread* over the partitions that are available now, see ``spread``.
 
 | strategy | a message with a key | a message without a key |
 | --- | --- | --- |
@@ -85,7 +85,8 @@ class TopicPartitions:
     Attributes:
         topic: Its name.
         count: How many partitions it has.
-        writable: Those that have a master now, in rising order; may be empty.
+        writable: Those that are available now, in rising order; may be empty. See
+            ``OnUnavailable`` for what that means.
     """
 
     topic: str

@@ -20,9 +20,9 @@ from vq.client.producer.partition_queue import PartitionQueue
 from vq.client.producer.puts import apply_answer, put_header
 from vq.client.producer.stages import Stages
 from vq.client.producer.topic_queues import TopicQueues
-from vq.errors import ConnectionCut, NotSent, Unreachable, VqError
+from vq.errors import ConnectionCut, NotSent, PartitionUnavailable, Unreachable, VqError
 from vq.log_lines import get_logger
-from vq.model import Address
+from vq.model import Address, TopicPartition
 from vq.remoting.broker_connection import BrokerConnection
 from vq.remoting.format import Command
 from vq.remoting.frames import Frame
@@ -62,6 +62,7 @@ class Sender:
         self._tick_timer: asyncio.TimerHandle | None = None
         self._rest_timer: asyncio.TimerHandle | None = None  # while appends do not wake the sender
         self._abandoned = False
+        self._ordered = config.ordered
         self.accumulator = Accumulator(
             config, self._clock, self._wake, stages=stages, future=future
         )
@@ -83,7 +84,7 @@ class Sender:
     def master_of(self, queue: PartitionQueue) -> Address | None:
         """Return the broker for a queue's batches and note its epoch; the queue's owner calls.
 
-        None: the partition's group has no master, or no message ids can be made now.
+        None: the partition is unavailable, or no message ids can be made now.
         """
         routes = self._cluster.routes
         view = routes.topics.get(queue.partition.topic)
@@ -94,7 +95,7 @@ class Sender:
         if master is None or not self._cluster.ids_ready:
             return None
         address, queue.epoch = master
-        return address
+        return None if address in self._cluster.unreachable else address
 
     def apply_answer(
         self, queue: PartitionQueue, batch: Batch, answer: Frame | VqError | None
@@ -161,6 +162,8 @@ class Sender:
         try:
             master = self.master_of(queue)
             connection = None if master is None else self._cluster.live_connection(master)
+            if master is None:
+                self._set_aside(queue)
             if connection is not None:
                 while (batch := queue.next_to_send(now, self._cluster.take_ids)) is not None:
                     self._put(queue, batch, connection)
@@ -172,6 +175,28 @@ class Sender:
             logger.exception("sending from a queue failed", partition=queue.partition)
         finally:
             queue.owner = None
+
+    def _set_aside(self, queue: PartitionQueue) -> None:
+        """Move or refuse messages that wait for an unavailable partition, if the policy says so."""
+        refused = self.accumulator.set_aside(queue)
+        if refused:
+            queue.refuse(refused, self._unavailable(queue.partition))
+
+    def _unavailable(self, partition: TopicPartition) -> PartitionUnavailable:
+        routes = self._cluster.routes
+        group = routes.placement(partition).writer_group
+        master = None if group is None else routes.master(group)
+        if master is None:
+            why = f"broker group {group} has no master" if group else "it has no broker group"
+        else:
+            failures = self._cluster.unreachable.get(master[0])
+            why = f"its broker {master[0]} cannot be reached"
+            if failures is not None:
+                why += f" ({failures.cause})"
+        return PartitionUnavailable(
+            f"{partition} is unavailable: {why}; nothing was sent: send the message again later, "
+            "or set on_unavailable to 'wait' or 'any'"
+        )
 
     def _put(self, queue: PartitionQueue, batch: Batch, connection: BrokerConnection) -> None:
         attempt = batch.attempts
@@ -200,6 +225,8 @@ class Sender:
 
     def _on_answer(self, queue: PartitionQueue, batch: Batch, frame: Frame | None) -> None:
         """Apply an answer; a blocking sender does not claim a queue with batches in flight."""
+        if self._ordered:
+            self.accumulator.drain()  # if the batch failed, what was accepted since fails, too
         self.accumulator.enter(queue)
         try:
             self.apply_answer(queue, batch, frame)
@@ -221,6 +248,8 @@ class Sender:
         self._tick_timer = None
         now = self._clock()
         try:
+            if self._ordered:
+                self.accumulator.drain()
             for queue in self.accumulator.queues():
                 if not (queue.in_flight or queue.pending or queue.owner):
                     continue

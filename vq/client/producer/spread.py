@@ -171,6 +171,27 @@ class Sticky:
             self._dealt = 0
 
 
+class Single:
+    """Every message goes to one partition, drawn from the first ones it is given; it stays."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._partition = -1
+
+    def follow(self, partitions: Sequence[int], weights: Sequence[float] | None = None) -> None:
+        """See ``Spread.follow``; later partitions do not count."""
+        if self._partition < 0:
+            self._partition = self._rng.choice(partitions)
+
+    def one(self) -> int:
+        """See ``Spread.one``."""
+        return self._partition
+
+    def deal(self, items: list[T]) -> Shares[T]:
+        """See ``Spread.deal``."""
+        return [(self._partition, items)]
+
+
 def shares_of(chosen: Sequence[int], items: Sequence[T]) -> Shares[T]:
     """Return the shares when item ``n`` goes to partition ``chosen[n]``."""
     shares: dict[int, list[T]] = {}

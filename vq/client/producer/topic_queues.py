@@ -4,6 +4,10 @@ Messages are appended to one list per topic. The next holder of the accumulator'
 sender, *drains* the list: it moves all messages to the queues of their partitions at once. Some
 have their partition already, mostly by their key; a ``Spread`` deals out the others.
 
+A partition may become *unavailable*, see ``OnUnavailable``. Then ``set_aside`` decides about the
+messages that wait in its queue: they stay, are refused, or are dealt to other partitions. Messages
+that are dealt again keep their order, behind those that wait at the new partition already.
+
 The main thread may drain, and a signal handler may raise in it. CPython runs signal handlers when a
 call returns, when a function begins and when a loop repeats. So steps that must not be separated
 have no call and no loop between them below.
@@ -11,7 +15,8 @@ have no call and no loop between them below.
 
 from collections.abc import Callable, Sequence
 
-from vq.client.future import ANY_PARTITION, SendFuture
+from vq.client.config import OnUnavailable
+from vq.client.future import ANY_PARTITION, BlockingSendFuture, SendFuture
 from vq.client.producer.compressor import Compressor
 from vq.client.producer.partition_queue import PartitionQueue
 from vq.client.producer.partitioner import (
@@ -44,12 +49,16 @@ class TopicQueues:
         keys: What a key does.
         plain_bytes_max: Largest payload that is stored as it is, without a look at ``compressor``.
         spread: Deals out the messages that have no partition yet.
+        on_unavailable: What happens to directed messages whose partition is unavailable.
+        ordered: Messages without a key stay at their partition like those with one.
     """
 
     __slots__ = (
+        "_able",
         "_compressor_of",
         "_make_queue",
         "_partitions",
+        "_staying",
         "_weights",
         "appended",
         "choose",
@@ -57,6 +66,8 @@ class TopicQueues:
         "content_bytes_max",
         "directed",
         "keys",
+        "on_unavailable",
+        "ordered",
         "plain_bytes_max",
         "queues",
         "shares",
@@ -75,6 +86,8 @@ class TopicQueues:
         spread: Callable[[Callable[[int], bool]], Spread],
         choose: Choose | None = None,
         compressor_of: Callable[[TopicSettings], Compressor | None] = lambda _: None,
+        on_unavailable: OnUnavailable = OnUnavailable.WAIT,
+        ordered: bool = False,
     ) -> None:
         """Make a topic without partitions; ``update`` adds them.
 
@@ -87,6 +100,8 @@ class TopicQueues:
                 a batch in a partition.
             choose: The application's own partitioner.
             compressor_of: Returns the compressor for the topic's settings.
+            on_unavailable: See ``ProducerConfig``.
+            ordered: See ``ProducerConfig``.
         """
         self.topic = topic
         self.topic_id = topic_id
@@ -99,13 +114,18 @@ class TopicQueues:
         self.keys = keys
         self.spread = spread(self._is_waiting)
         self.choose = choose
+        self.on_unavailable = on_unavailable
+        self.ordered = ordered
         self._partitions = TopicPartitions(topic, 0, ())
+        self._able: frozenset[int] = frozenset()  # the partitions that are available
         self._weights: Sequence[float] | None = None  # one per partition
+        # By partition: how many messages at the head of its queue stay there, and the last of them.
+        self._staying: dict[int, tuple[int, SendFuture]] = {}
         self._make_queue = make_queue
         self._compressor_of = compressor_of
 
     def update(self, settings: TopicSettings, partitions: int, writable: Sequence[int]) -> None:
-        """Follow the routes: add partitions; the spread skips those without a master."""
+        """Follow the routes: add partitions; the spread skips those that are unavailable."""
         self.compressor = compressor = self._compressor_of(settings)
         self.content_bytes_max = largest = settings.max_message_bytes
         self.plain_bytes_max = (
@@ -121,6 +141,8 @@ class TopicQueues:
             added.append(queue)
         self.queues += added  # in one step: the number of partitions decides where keys go
         self._partitions = TopicPartitions(self.topic, partitions, tuple(writable))
+        self._able = frozenset(writable)
+        self._staying = {}
         self._spread_again()
 
     def follow_weights(self, weights: Sequence[float] | None) -> None:
@@ -193,6 +215,69 @@ class TopicQueues:
             queue, items = shares[-1]
             queue.pending += items
             del shares[-1]
+
+    def set_aside(self, queue: PartitionQueue) -> tuple[list[SendFuture], bool]:
+        """Decide about the messages that wait for an unavailable partition; under the lock.
+
+        The sender owns the queue. It looks again only at messages that were not there before, and
+        at all of them after a change of what is available.
+
+        Returns:
+            The messages to refuse, which are still in the queue (see ``PartitionQueue.refuse``);
+            and whether messages were moved to other queues, which the caller has sent.
+        """
+        number, able = queue.partition.partition, self._able
+        if number in able or not (able or self.on_unavailable is OnUnavailable.FAIL):
+            return [], False
+        queue.take_apart()
+        begin = self._count_staying(queue)
+        waiting = queue.pending[begin:]
+        if not waiting:
+            return [], False
+        end = begin + len(waiting)
+        moving = [item for item in waiting if self._moves(item)] if able else []
+        refused: list[SendFuture] = []
+        if moving:
+            moved = set(moving)
+            waiting = [item for item in waiting if item not in moved]
+            shares = self._shares_again(moving)
+            for item in moving:
+                if isinstance(item, BlockingSendFuture):
+                    item.leads = False  # its thread waits at the former queue
+            self.shares += shares  # no call between these two
+            queue.pending[begin:end] = waiting
+            self._hand_out()
+        if self.on_unavailable is OnUnavailable.FAIL:
+            refused = [item for item in waiting if self._is_directed(item)]
+        elif waiting:
+            self._staying[number] = begin + len(waiting), waiting[-1]
+        return refused, bool(moving)
+
+    def _count_staying(self, queue: PartitionQueue) -> int:
+        """Return how many messages at the head of a queue were found to stay, at least 0."""
+        count, last = self._staying.get(queue.partition.partition, (0, None))
+        pending = queue.pending
+        return count if 0 < count <= len(pending) and pending[count - 1] is last else 0
+
+    def _is_directed(self, item: SendFuture) -> bool:
+        return self.ordered or not item.is_dealt
+
+    def _moves(self, item: SendFuture) -> bool:
+        return self.on_unavailable is OnUnavailable.ANY or not self._is_directed(item)
+
+    def _shares_again(
+        self, items: list[SendFuture]
+    ) -> list[tuple[PartitionQueue, list[SendFuture]]]:
+        """Return where messages of an unavailable partition go; some partition is available."""
+        able, one = self._able, self.spread.one
+        chosen: list[int] = []
+        for item in items:
+            home = item.partition if self._is_directed(item) else ANY_PARTITION
+            chosen.append(home if home in able else one())
+        shares = self._of_queues(shares_of(chosen, items))
+        for queue, _ in shares:
+            queue.has_diverted = queue.has_diverted or self.on_unavailable is OnUnavailable.ANY
+        return shares
 
     def _shares(self, items: list[SendFuture]) -> list[tuple[PartitionQueue, list[SendFuture]]]:
         """Return what goes to each queue when the spread deals out all messages."""

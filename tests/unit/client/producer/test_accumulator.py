@@ -100,7 +100,7 @@ def bench(request: pytest.FixtureRequest) -> Bench:
 
 
 def fields(future: SendFuture) -> dict[str, Any]:
-    return {name: getattr(future, name) for name in SendFuture.__slots__}
+    return {name: getattr(future, name, None) for name in SendFuture.__slots__}
 
 
 # What is taken --------------------------------------------------------------------------------

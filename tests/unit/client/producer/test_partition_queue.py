@@ -623,6 +623,7 @@ def test_answers_after_the_end_change_nothing(answer: Callable[[Line, Batch], No
 # Blocking senders -------------------------------------------------------------------------------
 def waited(line: Line, content: bytes = b"x") -> BlockingSendFuture:
     future = BlockingSendFuture(content, None, None, line.now + 30)
+    future.partition = line.queue.partition.partition
     future.leads = True
     line.queue.pending.append(future)
     return future
@@ -782,3 +783,121 @@ def test_the_meter_counts_batches_resends_and_outcomes() -> None:
     assert (found.messages_stored, found.bytes_stored) == (2, 3)
     assert (found.messages_unknown, found.bytes_unknown) == (1, 3)
     assert found.latency.sum_s == line.now - 100.0
+
+
+# Unavailable partitions -------------------------------------------------------------------------
+def test_batches_that_are_certainly_not_stored_are_taken_apart() -> None:
+    line = Line(batch_records=2, window=5)
+    futures = line.submit(b"1", b"2", b"3", b"4", b"5", b"6")
+    first, second, third = line.send()
+    line.cut(first)
+    line.refuse(second, errors.Busy("later"))
+    line.refuse(third, errors.Busy("later"))
+    line.submit(b"7")
+    line.queue.take_apart()
+    assert [item.content for item in line.queue.pending] == [b"3", b"4", b"5", b"6", b"7"]
+    assert list(line.queue.in_flight) == [first], "it may be stored"
+    line.now += 10
+    again = line.send()
+    assert [contents(batch) for batch in again] == [
+        [b"1", b"2"],
+        [b"3", b"4"],
+        [b"5", b"6"],
+        [b"7"],
+    ]
+    assert numbers(again) == [(0, 0), (0, 1), (0, 2), (0, 3)]
+    assert outcomes(futures) == ["pending"] * 6
+
+
+def test_a_batch_in_front_of_one_that_may_be_stored_stays() -> None:
+    line = Line(batch_records=1, window=5)
+    line.submit(b"1", b"2")
+    first, second = line.send()
+    line.refuse(first, errors.Busy("later"))
+    line.queue.take_apart()
+    assert list(line.queue.in_flight) == [first, second]
+
+
+def test_refused_messages_leave_and_others_stay() -> None:
+    line = Line()
+    one, two, three = line.submit(b"1", b"2", b"3")
+    line.queue.refuse([one, three], errors.PartitionUnavailable("away"))
+    assert line.queue.pending == [two]
+    assert outcomes([one, three]) == ["PartitionUnavailable"] * 2
+    assert outcomes([two]) == ["pending"]
+    assert line.ended == [(2, 2)]
+
+
+def test_a_message_of_another_partition_is_told_that_it_was_diverted() -> None:
+    line = Line(batch_records=10)
+    own, spread, diverted = line.submit(b"1", b"2", b"3")
+    own.partition, diverted.partition = 3, 1
+    blocking = waited(line)
+    blocking.partition, blocking.dealt = 1, True
+    line.queue.has_diverted = True
+    (batch,) = line.send()
+    assert not line.queue.has_diverted, "none is pending"
+    line.queue.on_stored(batch, 88)
+    results = [future.result(0) for future in (own, spread, diverted, blocking)]
+    assert [result.diverted for result in results] == [False, False, True, False]
+    assert [result.partition for result in results] == [3] * 4
+
+
+# Ordered ----------------------------------------------------------------------------------------
+def test_ordered_what_is_behind_a_refused_batch_is_refused_too() -> None:
+    line = Line(batch_records=1, window=5, ordered=True)
+    futures = line.submit(b"1", b"2", b"3", b"4", b"5", b"6")
+    first, second, *_ = line.send()
+    line.refuse(second, errors.MessageTooLarge("no"))
+    assert outcomes(futures) == ["pending"] * 6, "what is before it has no outcome yet"
+    line.queue.on_stored(first, 88)
+    assert outcomes(futures) == ["SendResult", "MessageTooLarge", *["NotSent"] * 4]
+    assert "an earlier message" in str(futures[2].outcome)
+    assert line.idle
+    line.submit(b"7")
+    (batch,) = line.send()
+    assert numbers([batch]) == [(1, 0)], "copies of the others may still come to the broker"
+
+
+def test_ordered_what_was_sent_behind_an_unknown_one_is_unknown() -> None:
+    line = Line(batch_records=1, window=2, ordered=True)
+    futures = line.submit(b"1", within=1.0) + line.submit(b"2", b"3")
+    line.send()
+    line.later(1.0)
+    assert outcomes(futures) == ["TimedOut", "TimedOut", "NotSent"]
+    assert len(line.queue.in_flight) == 2, "the broker may still store them"
+
+
+def test_ordered_a_late_message_takes_along_only_what_is_behind_it() -> None:
+    line = Line(batch_records=4, ordered=True)
+    futures = line.submit(b"1") + line.submit(b"2", within=1.0) + line.submit(b"3")
+    (batch,) = line.send()
+    line.refuse(batch, errors.Busy("later"))
+    futures += line.submit(b"4")
+    line.later(1.0)
+    assert outcomes(futures) == ["pending", "Busy", "NotSent", "NotSent"]
+    line.now += 10
+    (again,) = line.send()
+    assert contents(again) == [b"1"]
+    assert again.count == 1
+    line.queue.on_stored(again, 88)
+    assert line.idle
+    assert sum(count for count, _ in line.ended) == 4
+
+
+def test_ordered_late_pending_messages_take_along_what_is_behind_them() -> None:
+    line = Line(ordered=True)
+    futures = line.submit(b"1") + line.submit(b"2", within=1.0) + line.submit(b"3")
+    line.later(1.0)
+    assert outcomes(futures) == ["pending", "NotSent", "NotSent"]
+    assert "deadline" in str(futures[1].outcome)
+    assert "an earlier message" in str(futures[2].outcome)
+
+
+def test_a_thread_does_not_lead_where_its_message_was_moved_to() -> None:
+    line = Line()
+    future = waited(line)
+    future.partition = 1
+    line.queue.owner = "sender"
+    assert line.queue.leave(), "the sender has work here"
+    assert line.queue.owner is None

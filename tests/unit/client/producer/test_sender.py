@@ -94,6 +94,7 @@ class Producer:
             clock=SimpleNamespace(monotonic=lambda: self.now),
             routes=SimpleNamespace(topics=views, master=lambda _: (HERE, 1)),
             ids_ready=True,
+            unreachable={},
             rng=random.Random(1),
             take_ids=lambda count: [next(numbers) for _ in range(count)],
             live_connection=lambda _: self.connection,

@@ -11,6 +11,7 @@ from vq.client.producer.partitioner import SpreadKind
 from vq.client.producer.spread import (
     Random,
     Ring,
+    Single,
     Spread,
     Sticky,
     make_spread,
@@ -143,3 +144,16 @@ def test_producers_do_not_all_begin_at_one_partition(kind: SpreadKind) -> None:
         spread.follow(range(8))
         begins.add(spread.one())
     assert len(begins) > 5
+
+
+def test_single_draws_once_and_stays() -> None:
+    chosen = set()
+    for seed in range(50):
+        spread = Single(random.Random(seed))
+        spread.follow([1, 2, 3])
+        first = spread.one()
+        chosen.add(first)
+        spread.follow([7])
+        assert spread.one() == first
+        assert spread.deal(["a", "b"]) == [(first, ["a", "b"])]
+    assert chosen == {1, 2, 3}

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from support.interrupts import Interrupted, Interrupter
 
 from vq import limits
-from vq.client.config import ProducerConfig
+from vq.client.config import OnUnavailable, ProducerConfig
 from vq.client.future import ANY_PARTITION, SendFuture
 from vq.client.producer.compressor import Compressor, compressor_of
 from vq.client.producer.metrics import Meter
@@ -31,6 +32,8 @@ def queues_of(
     keys: Keys = Keys.DIRECT,
     first: int = 0,
     compressor_of: Callable[[TopicSettings], Compressor | None] = lambda _: None,
+    policy: OnUnavailable = OnUnavailable.WAIT,
+    ordered: bool = False,
     **settings: Any,
 ) -> TopicQueues:
     def make(partition: TopicPartition) -> PartitionQueue:
@@ -46,6 +49,8 @@ def queues_of(
         spread=lambda _: Ring(first=first),
         choose=own_choice(partitioner),
         compressor_of=compressor_of,
+        on_unavailable=policy,
+        ordered=ordered,
     )
     update(queues, partitions, writable, **settings)
     return queues
@@ -286,3 +291,97 @@ def test_a_drain_that_is_interrupted_goes_on_where_it_ended(directed: tuple[int,
             assert place > 5
             return
     raise AssertionError
+
+
+# Unavailable partitions -------------------------------------------------------------------------
+def contents_of(queues: TopicQueues) -> list[list[bytes]]:
+    return [[item.content for item in queue.pending] for queue in queues.queues]
+
+
+def waiting_at_1(**options: Any) -> TopicQueues:
+    """Partition 1 of three has become unavailable; ``k`` are directed to it, ``s`` were dealt."""
+    queues = queues_of(3, **options)
+    for name in (b"k1", b"s1", b"k2", b"s2"):
+        future = SendFuture(name, None, None, math.inf)
+        future.partition = 1 if name.startswith(b"k") else ANY_PARTITION
+        queues.queues[1].pending.append(future)
+    update(queues, 3, [0, 2])
+    return queues
+
+
+@pytest.mark.parametrize(
+    ("policy", "ordered", "left", "refused"),
+    [
+        (OnUnavailable.WAIT, False, [[b"s1"], [b"k1", b"k2"], [b"s2"]], []),
+        (OnUnavailable.FAIL, False, [[b"s1"], [b"k1", b"k2"], [b"s2"]], [b"k1", b"k2"]),
+        (OnUnavailable.ANY, False, [[b"k1", b"k2"], [], [b"s1", b"s2"]], []),
+        (OnUnavailable.WAIT, True, [[], [b"k1", b"s1", b"k2", b"s2"], []], []),
+        (
+            OnUnavailable.FAIL,
+            True,
+            [[], [b"k1", b"s1", b"k2", b"s2"], []],
+            [b"k1", b"s1", b"k2", b"s2"],
+        ),
+    ],
+)
+def test_messages_of_an_unavailable_partition_follow_the_policy(
+    policy: OnUnavailable, ordered: bool, left: list[list[bytes]], refused: list[bytes]
+) -> None:
+    queues = waiting_at_1(policy=policy, ordered=ordered)
+    found, moved = queues.set_aside(queues.queues[1])
+    assert [item.content for item in found] == refused
+    assert contents_of(queues) == left
+    assert moved == (not ordered)
+    assert [queue.has_diverted for queue in queues.queues] == [
+        policy is OnUnavailable.ANY,
+        False,
+        policy is OnUnavailable.ANY,
+    ]
+
+
+def test_nothing_moves_while_a_partition_is_available_or_no_other_one_is() -> None:
+    for able in ([0, 1, 2], []):
+        queues = waiting_at_1(policy=OnUnavailable.ANY)
+        update(queues, 3, able)
+        assert queues.set_aside(queues.queues[1]) == ([], False)
+        assert len(queues.queues[1].pending) == 4
+
+
+def test_only_new_messages_are_looked_at_again() -> None:
+    """A partition that waits for long with many messages costs nothing each time."""
+    queues = waiting_at_1()
+    queue = queues.queues[1]
+    queues.set_aside(queue)
+    queue.pending[0].partition = ANY_PARTITION  # it would be seen
+    assert queues.set_aside(queue) == ([], False)
+    queue.pending.append(SendFuture(b"new", None, None, math.inf))
+    queues.set_aside(queue)
+    assert contents_of(queues)[1] == [b"k1", b"k2"]
+    del queue.pending[0]  # a late one
+    queue.pending[0].partition = ANY_PARTITION
+    queues.set_aside(queue)
+    assert contents_of(queues)[1] == [], "all are looked at again"
+
+
+def test_a_diverted_message_goes_home_if_it_can() -> None:
+    queues = waiting_at_1(policy=OnUnavailable.ANY)
+    queues.set_aside(queues.queues[1])
+    update(queues, 3, [1, 2])
+    queues.set_aside(queues.queues[0])
+    assert contents_of(queues) == [[], [b"k1", b"k2"], [b"s1", b"s2"]]
+
+
+def test_an_interrupted_move_loses_no_message() -> None:
+    """An exception at any place: each message is in one queue, or in the shares of the next one."""
+    for place in itertools.count():
+        queues = waiting_at_1(policy=OnUnavailable.ANY)
+        queue = queues.queues[1]
+        interrupter = Interrupter(place, "topic_queues.py", "partition_queue.py")
+        with contextlib.suppress(Interrupted):
+            interrupter.run(lambda queues=queues, queue=queue: queues.set_aside(queue))
+        queues.drain()
+        everything = [content for queue in contents_of(queues) for content in queue]
+        assert sorted(everything) == [b"k1", b"k2", b"s1", b"s2"], interrupter.reached
+        if not interrupter.reached:
+            break
+    assert place > 10
