@@ -430,7 +430,7 @@ failed:
 /* Decoding ------------------------------------------------------------------------------------- */
 
 typedef struct {
-    PyObject *topic, *partition, *tags, *out;
+    PyObject *topic, *partition, *tags, *out, *read_properties;
     PyTypeObject *type;
     const uint8_t *data;
     long long base;
@@ -505,13 +505,35 @@ static PyObject *key_of(const text_t *properties)
     return key;
 }
 
+/* Have Python read properties that have more than a short key. Returns 1 with two new references, 0 if
+ * they are none, -1 with an exception. */
+static int read_properties(const reader_t *reader, const text_t *properties, PyObject **key,
+                           PyObject **headers)
+{
+    PyObject *data =
+        PyBytes_FromStringAndSize((const char *)properties->data, (Py_ssize_t)properties->size);
+    if (!data)
+        return -1;
+    PyObject *found = PyObject_CallOneArg(reader->read_properties, data);
+    Py_DECREF(data);
+    if (!found)
+        return -1;
+    int is_pair = PyTuple_CheckExact(found) && PyTuple_GET_SIZE(found) == 2;
+    if (is_pair) {
+        *key = Py_NewRef(PyTuple_GET_ITEM(found, 0));
+        *headers = Py_NewRef(PyTuple_GET_ITEM(found, 1));
+    }
+    Py_DECREF(found);
+    return is_pair;
+}
+
 /* Append one verified record as a message. Returns 1, 0 if it is none of the common kinds after all,
  * -1 with an exception. */
 static int append_message(const reader_t *reader, const uint8_t *head)
 {
     uint32_t length = load_u32(head), flag = load_u32(head + FLAG_AT);
     text_t body = {head + HEADER_BYTES, length}, field;
-    PyObject *tag = Py_None, *key = NULL;
+    PyObject *tag = Py_None, *key = NULL, *headers = NULL;
     if (flag & TAG) {
         if (!cut_field(&body, &field))
             return 0;
@@ -523,8 +545,11 @@ static int append_message(const reader_t *reader, const uint8_t *head)
         if (!cut_field(&body, &field))
             return 0;
         key = key_of(&field);
-        if (!key)
-            return PyErr_Occurred() ? -1 : 0;
+        if (!key) {
+            int found = PyErr_Occurred() ? -1 : read_properties(reader, &field, &key, &headers);
+            if (found != 1)
+                return found;
+        }
     }
     long long offset = reader->base + (head - reader->data);
     PyObject *fields[MESSAGE_FIELDS] = {
@@ -532,7 +557,7 @@ static int append_message(const reader_t *reader, const uint8_t *head)
         PyBytes_FromStringAndSize((const char *)body.data, (Py_ssize_t)body.size),
         Py_NewRef(tag),
         key ? key : Py_NewRef(Py_None),
-        Py_NewRef(Py_None),
+        headers ? headers : Py_NewRef(Py_None),
         Py_NewRef(reader->partition),
         PyLong_FromLongLong(offset),
         PyLong_FromLongLong(offset + HEADER_BYTES + (long long)length),
@@ -606,8 +631,8 @@ static int check_reader(const reader_t *reader, PyObject *type)
 }
 
 PyDoc_STRVAR(decode_common_doc,
-             "decode_common(data, position, base, topic, partition, message, tags, out, control_flag, "
-             "control_size, /)\n--\n\nSee vq.store.codec.");
+             "decode_common(data, position, base, topic, partition, message, tags, out, "
+             "read_properties, control_flag, control_size, /)\n--\n\nSee vq.store.codec.");
 
 static PyObject *decode_common(PyObject *module, PyObject *args)
 {
@@ -616,9 +641,9 @@ static PyObject *decode_common(PyObject *module, PyObject *args)
     Py_ssize_t position;
     unsigned int control_flag, control_size;
     reader_t reader;
-    if (!PyArg_ParseTuple(args, "SnLOOOOOII:decode_common", &data, &position, &reader.base,
+    if (!PyArg_ParseTuple(args, "SnLOOOOOOII:decode_common", &data, &position, &reader.base,
                           &reader.topic, &reader.partition, &type, &reader.tags, &reader.out,
-                          &control_flag, &control_size))
+                          &reader.read_properties, &control_flag, &control_size))
         return NULL;
     if (check_reader(&reader, type) < 0)
         return NULL;

@@ -1,4 +1,6 @@
-from vq.model import Message, SendResult
+from collections.abc import Callable
+
+from vq.model import Key, Message, SendResult
 
 def encode_records(
     contents: list[bytes], heads: list[tuple[int, bytes] | None], ids: list[int], /
@@ -15,6 +17,7 @@ def decode_common(
     message: type[Message],
     tags: dict[bytes, str],
     out: list[Message],
+    read_properties: Callable[[bytes], tuple[Key | None, dict[str, str] | None] | None],
     control_flag: int,
     control_size: int,
     /,

@@ -2,7 +2,7 @@
 
 Each loop exists twice: here in Python, the reference, and in ``_codec.c``, which replaces it where
 a C compiler was found at installation. Both have the same arguments and results; a test compares
-them. ``record`` handles what is not common: headers, compression, damage.
+them. ``record`` handles what is not common: compression, CRC-32C, damage.
 """
 
 import struct
@@ -24,7 +24,7 @@ from vq.store.format import (
     SENDABLE_FLAGS_MASK,
     md5,
 )
-from vq.store.record import decode_key
+from vq.store.record import decode_key, read_properties
 
 try:
     from vq.store import _codec
@@ -133,8 +133,9 @@ def python_decode_common(
 ) -> int:
     """Append the messages from ``position`` on to ``out`` as long as their records are common ones.
 
-    Common is a whole record with a payload, or a tag, or a short key (see ``record.decode_key``),
-    and nothing else, whose MD5 is right. Control records between them are skipped if theirs is.
+    Common is a whole record that is not compressed and whose MD5 is right, with or without a tag
+    and properties. A short key is read here (see ``record.decode_key``), other properties by
+    ``record.read_properties``. Control records between them are skipped if their MD5 is right.
 
     Args:
         data: Log bytes.
@@ -176,7 +177,7 @@ def python_decode_common(
         if digest(data[position + covered_at : end]).digest()[:4] != checksum:
             break
         body = data[start:end]
-        tag = key = None
+        tag = key = headers = None
         if flag:
             try:
                 if flag & FLAG_TAG:
@@ -194,13 +195,19 @@ def python_decode_common(
                         break
                     key = decode_key(body[4:at])
                     if key is None:
-                        break
+                        found = read_properties(body[4:at])
+                        if found is None:
+                            break
+                        key, headers = found
                     body = body[at:]
             except UnicodeDecodeError:
                 break
         next_offset = base + end
         append(
-            new(message, (topic, body, tag, key, None, partition, offset, next_offset, message_id))
+            new(
+                message,
+                (topic, body, tag, key, headers, partition, offset, next_offset, message_id),
+            )
         )
         offset = next_offset
         position = end
@@ -331,6 +338,7 @@ def _compiled_decode_common(
         Message,
         tags,
         out,
+        read_properties,
         FLAG_CONTROL,
         CONTROL_PAYLOAD_BYTES,
     )

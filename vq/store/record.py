@@ -54,6 +54,7 @@ __all__ = [
     "encode_properties",
     "encode_record",
     "is_intact",
+    "read_properties",
 ]
 
 _unpack = RECORD_HEADER.unpack_from
@@ -375,6 +376,18 @@ def decode_properties(data: bytes) -> Properties:
         retry_count=message.retry_count,
         origin=message.origin,
     )
+
+
+def read_properties(data: bytes) -> tuple[Key | None, dict[str, str] | None] | None:
+    """Return the key and the headers in properties; None if the bytes are no properties.
+
+    For the loops that make messages: it makes no object that a message does not have.
+    """
+    try:
+        message = properties_pb2.RecordProperties.FromString(data)
+    except DecodeError:
+        return None
+    return _key_of(message), dict(message.headers) or None
 
 
 def _set_key(message: properties_pb2.RecordProperties, key: Key | None) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from vq.model import Message, SendResult
+from vq.client.consumer.decode import to_message
+from vq.model import Message, SendResult, TopicPartition
 from vq.store import codec
 from vq.store.format import (
     CHECKSUM_CRC32C,
@@ -24,6 +25,7 @@ from vq.store.record import (
     decode_records,
     encode_properties,
     encode_record,
+    read_properties,
 )
 
 Head = tuple[int, bytes] | None
@@ -223,25 +225,12 @@ def uncommon() -> dict[str, bytes]:
     return {
         "payload damaged": plain[:-1] + b"!",
         "checksum damaged": head + b"\0\0\0\0" + plain[8:],
-        "headers": encode_record(1, b"payload", None, properties(headers={"a": "b"})),
-        "key and headers": encode_record(1, b"", None, properties(key="k", headers={"a": "b"})),
-        "a long key": encode_record(1, b"payload", b"tag", properties(key="k" * 128)),
-        "no properties": encode_record(1, b"payload", None, b""),
-        "an empty key": encode_record(1, b"payload", None, b"\x0a\x00"),
         "a key cut off": encode_record(1, b"payload", None, b"\x0a\x03ab"),
         "more than a key": encode_record(1, b"payload", None, b"\x0a\x01ab"),
-        "a long key of bytes": encode_record(1, b"payload", b"tag", properties(key=b"k" * 128)),
-        "an empty key of bytes": encode_record(1, b"payload", None, b"\x32\x00"),
         "a key of bytes cut off": encode_record(1, b"payload", None, b"\x32\x03ab"),
-        "an integer and headers": encode_record(
-            1, b"", None, properties(key=5, headers={"a": "b"})
-        ),
         "an integer cut off": encode_record(1, b"payload", None, b"\x38\x80"),
         "no integer": encode_record(1, b"payload", None, b"\x38"),
         "an integer of 11 bytes": encode_record(1, b"", None, b"\x38" + b"\x80" * 10 + b"\x01"),
-        "an integer of 65 bits": encode_record(1, b"", None, b"\x38" + b"\xff" * 9 + b"\x02"),
-        "two keys": encode_record(1, b"payload", None, b"\x38\x02\x38\x04"),
-        "a field of a later version": encode_record(1, b"payload", None, b"\x42\x01a"),
         "a key no UTF-8": encode_record(1, b"payload", None, b"\x0a\x01\xff"),
         "properties longer than the record": framed(2, b"\0\0\0\x09\x0a\x01k"),
         "no room for the length of properties": framed(3, b"\0\0\0\1t\0\0\0"),
@@ -253,6 +242,25 @@ def uncommon() -> dict[str, bytes]:
         "tag longer than the record": framed(1, long_tag),
         "no room for a tag's length": framed(1, no_tag),
         "length without end": b"\xff\xff\xff\xff" + plain[4:],
+    }
+
+
+def with_properties() -> dict[str, bytes]:
+    """Records with properties that ``record.read_properties`` reads."""
+    return {
+        "headers": encode_record(1, b"payload", None, properties(headers={"a": "b"})),
+        "key and headers": encode_record(1, b"", None, properties(key="k", headers={"a": "b"})),
+        "a long key": encode_record(1, b"payload", b"tag", properties(key="k" * 128)),
+        "no properties": encode_record(1, b"payload", None, b""),
+        "an empty key": encode_record(1, b"payload", None, b"\x0a\x00"),
+        "a long key of bytes": encode_record(1, b"payload", b"tag", properties(key=b"k" * 128)),
+        "an empty key of bytes": encode_record(1, b"payload", None, b"\x32\x00"),
+        "an integer and headers": encode_record(
+            1, b"", None, properties(key=5, headers={"a": "b"})
+        ),
+        "an integer of 65 bits": encode_record(1, b"", None, b"\x38" + b"\xff" * 9 + b"\x02"),
+        "two keys": encode_record(1, b"payload", None, b"\x38\x02\x38\x04"),
+        "a field of a later version": encode_record(1, b"payload", None, b"\x42\x01a"),
     }
 
 
@@ -277,11 +285,42 @@ def test_reading_stops_at_what_is_not_common(
     assert (end, out) == (start, MESSAGES[:before])
 
 
+@pytest.mark.parametrize("decode", DECODERS)
+@pytest.mark.parametrize("before", [0, 1, 15, 16])
+@pytest.mark.parametrize("kind", with_properties())
+def test_other_properties_are_read_as_the_reference_reads_them(
+    decode: Callable[..., int], kind: str, before: int
+) -> None:
+    start = MESSAGES[before].offset - BASE
+    added = with_properties()[kind]
+    data = DATA[:start] + added + DATA[start:]
+    (record,) = decode_records(added, BASE + start)
+    end, out, _ = decoded(decode, data)
+    assert end == len(data)
+    assert out[before] == to_message(TopicPartition("t", 3), record)
+    assert [message.content for message in out[before + 1 :]] == [
+        message.content for message in MESSAGES[before:]
+    ]
+
+
+@needs_compiled
+def test_an_error_while_properties_are_read_is_passed_on() -> None:
+    from vq.store import _codec
+
+    def fails(_: bytes) -> None:
+        raise KeyboardInterrupt
+
+    data = with_properties()["headers"]
+    with pytest.raises(KeyboardInterrupt):
+        _codec.decode_common(data, 0, 0, "t", 3, Message, {}, [], fails, 1, 1)
+
+
 @needs_compiled
 def test_wrong_types_are_refused() -> None:
     from vq.store import _codec
 
-    good = (DATA, 0, 0, "t", 3, Message, {}, [], FLAG_CONTROL, CONTROL_PAYLOAD_BYTES)
+    common = (DATA, 0, 0, "t", 3, Message, {}, [], read_properties)
+    good = (*common, FLAG_CONTROL, CONTROL_PAYLOAD_BYTES)
     assert _codec.decode_common(*good) == len(DATA)
     for place, wrong in ((0, "text"), (3, b"t"), (4, "3"), (5, dict), (5, 5), (6, []), (7, ())):
         values = [*good[:place], wrong, *good[place + 1 :]]
