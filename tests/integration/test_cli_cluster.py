@@ -78,7 +78,19 @@ def test_keys_tags_and_positions(cluster: ProcessCluster) -> None:
     cluster.vq_json("topic", "create", "keyed", "--partitions", "4")
     data = b"".join(b"k%d=v%d\n" % (n % 3, n) for n in range(30))
     cluster.vq_json("produce", "keyed", "--key-separator", "=", "--tag", "red", stdin=data)
-    cluster.vq_json("produce", "keyed", "--partition", "1", "--tag", "blue", stdin=b"one\n")
+    options = (
+        "--partition",
+        "1",
+        "--tag",
+        "blue",
+        "--header",
+        "a=1",
+        "--header",
+        "b=",
+        "--rate",
+        "9",
+    )
+    cluster.vq_json("produce", "keyed", *options, stdin=b"one\n")
     lines = drained(cluster, "keyed", "k", 31, "--json")
     messages = [json.loads(line) for line in lines]
     places: dict[str, set[int]] = {}
@@ -89,6 +101,7 @@ def test_keys_tags_and_positions(cluster: ProcessCluster) -> None:
     assert all(len(partitions) == 1 for partitions in places.values())
     assert drained(cluster, "keyed", "blue-only", 1, "--tag", "blue") == ["one"]
     blue = next(each for each in messages if each["tag"] == "blue")
+    assert blue["headers"] == {"a": "1", "b": ""}
     at = cluster.vq("message", "get", "keyed", "1", str(blue["offset"]), "--raw")
     assert at.stdout == b"one"
     assert blue["partition"] == 1

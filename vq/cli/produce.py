@@ -4,7 +4,7 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -30,6 +30,10 @@ _SHOWN_ERRORS = 5
 _BY_KEY = "key"
 #: What ``--key-type`` takes.
 KEY_TYPES = ("text", "int", "hex")
+#: Fastest ``--rate``, messages a second.
+RATE_MAX = 1_000_000
+#: After a wait of the producer, ``--rate`` makes up for at most so long.
+_CATCH_UP_S = 0.01
 #: Content, key and separator of any message fit into this.
 LINE_BYTES_MAX = 2 * limits.MESSAGE_BYTES_MAX
 
@@ -47,6 +51,28 @@ class OnePartition:
                 f"partition {self._partition} is outside [0, {partitions.count}) of this topic"
             )
         return self._partition
+
+
+class Pace:
+    """A steady rate: says how long to wait before the next line.
+
+    A pause of the input or a full buffer is not made up for later: no burst follows it. Waits that
+    last a little too long are.
+
+    Args:
+        rate: Lines a second.
+        now: Monotonic time; the first line is due now.
+    """
+
+    def __init__(self, rate: float, now: float) -> None:
+        self._interval_s = 1 / rate
+        self._due = now
+
+    def wait_s(self, now: float) -> float:
+        """Return the seconds until the next line is due, 0 if it is; count it as sent then."""
+        due = max(self._due, now - _CATCH_UP_S)
+        self._due = due + self._interval_s
+        return max(0.0, due - now)
 
 
 class Tally:
@@ -118,6 +144,23 @@ def key_of(text: bytes, key_type: str) -> Key:
         raise InvalidArgument(f"key {shown[:60]!r} is not {wanted}") from error
 
 
+def headers_of(texts: Sequence[str]) -> Mapping[str, str] | None:
+    """Return the headers that texts ``NAME=VALUE`` mean; None without any.
+
+    Raises:
+        InvalidArgument: A text has no name, or a name comes twice.
+    """
+    headers: dict[str, str] = {}
+    for text in texts:
+        name, found, value = text.partition("=")
+        if not found or not name:
+            raise InvalidArgument(f"header {text[:60]!r} is not NAME=VALUE")
+        if name in headers:
+            raise InvalidArgument(f"header {name[:60]!r} is given twice; a name has one value")
+        headers[name] = value
+    return headers or None
+
+
 def message_of(
     topic: str,
     line: bytes,
@@ -126,6 +169,7 @@ def message_of(
     key: Key | None,
     separator: str | None,
     key_type: str = "text",
+    headers: Mapping[str, str] | None = None,
 ) -> Message:
     """Return a line as a message; with ``separator`` the text before its first one is the key.
 
@@ -135,8 +179,8 @@ def message_of(
     if separator is not None:
         before, found, after = line.partition(os.fsencode(separator))  # the bytes that were typed
         if found:
-            return Message(topic, after, tag=tag, key=key_of(before, key_type))
-    return Message(topic, line, tag=tag, key=key)
+            return Message(topic, after, tag=tag, key=key_of(before, key_type), headers=headers)
+    return Message(topic, line, tag=tag, key=key, headers=headers)
 
 
 def send(producer: MessageProducer, message: Message, number: int, tally: Tally) -> None:
@@ -179,6 +223,13 @@ def partitioner_of(partition_by: str, partition: int | None) -> PartitionerSetti
     help="What keys are: text, an integer, or bytes as hexadecimal digits.",
 )
 @click.option(
+    "--header",
+    "header_texts",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Header of every message; may be given several times.",
+)
+@click.option(
     "--partition-by",
     type=click.Choice([_BY_KEY, *STRATEGIES]),
     default=_BY_KEY,
@@ -205,6 +256,12 @@ def partitioner_of(partition_by: str, partition: int | None) -> PartitionerSetti
     help="Deadline of each message, all tries included.  [30]",
 )
 @click.option(
+    "--rate",
+    type=Seconds(min=0, min_open=True, max=RATE_MAX),
+    metavar="N",
+    help="Send at most N messages a second, evenly.",
+)
+@click.option(
     "--max", "limit", type=WholeNumber(min=1), metavar="N", help="Stop after so many lines."
 )
 @command_options
@@ -216,12 +273,14 @@ def produce(
     key: str | None,
     key_separator: str | None,
     key_type: str,
+    header_texts: tuple[str, ...],
     partition_by: str,
     partition: int | None,
     compression: str | None,
     compression_threshold: int | None,
     on_unavailable: str | None,
     timeout: float | None,
+    rate: float | None,
     limit: int | None,
 ) -> None:
     """Send the lines of a file or of standard input.
@@ -235,6 +294,7 @@ def produce(
         raise click.UsageError(
             "--key-separator is empty: give the text that ends the key of a line"
         )
+    headers = headers_of(header_texts)
     common_key = None if key is None else key_of(os.fsencode(key), key_type)
     config = invocation.producer_config(
         send_timeout_s=timeout,
@@ -253,8 +313,11 @@ def produce(
     ):
         producer.publish(topic)
         tally = Tally(advance)
+        pace = None if rate is None else Pace(rate, time.monotonic())
         try:
             for number, line in enumerate(itertools.islice(lines_of(file), limit), start=1):
+                if pace is not None:
+                    time.sleep(pace.wait_s(time.monotonic()))
                 sent = number
                 if isinstance(line, LongLine):
                     size += line.size
@@ -268,6 +331,7 @@ def produce(
                         key=common_key,
                         separator=key_separator,
                         key_type=key_type,
+                        headers=headers,
                     )
                 except InvalidArgument as error:
                     size += len(line)

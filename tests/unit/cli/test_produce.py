@@ -8,7 +8,9 @@ from vq.cli.produce import (
     LINE_BYTES_MAX,
     LongLine,
     OnePartition,
+    Pace,
     Tally,
+    headers_of,
     lines_of,
     message_of,
     partitioner_of,
@@ -111,3 +113,37 @@ def test_outcomes_are_counted_by_kind_and_the_first_errors_are_kept() -> None:
     assert tally.errors[:2] == ["line 2: TimedOut: 3 s", "line 3: DiskFull: 90 %"]
     assert len(tally.errors) == 5
     assert sum(counted) == 20
+
+
+def test_headers_are_names_and_values() -> None:
+    assert headers_of(()) is None
+    assert headers_of(("a=1", "b=x=y", "c=")) == {"a": "1", "b": "x=y", "c": ""}
+    made = message_of("t", b"k:v", tag=None, key=None, separator=":", headers={"a": "1"})
+    assert made == Message("t", b"v", key="k", headers={"a": "1"})
+
+
+@pytest.mark.parametrize(
+    ("texts", "error"),
+    [(("a",), "'a' is not NAME=VALUE"), (("=1",), "not NAME=VALUE"), (("a=1", "a=2"), "twice")],
+)
+def test_a_header_needs_a_name_of_its_own(texts: tuple[str, ...], error: str) -> None:
+    with pytest.raises(InvalidArgument, match=error):
+        headers_of(texts)
+
+
+def test_a_pace_is_even() -> None:
+    pace = Pace(4, now=100.0)
+    assert [pace.wait_s(100.0) for _ in range(4)] == [0.0, 0.25, 0.5, 0.75]
+
+
+def test_waits_that_last_a_little_too_long_do_not_lower_the_rate() -> None:
+    pace, now = Pace(1_000, now=0.0), 0.0
+    for _ in range(2_000):
+        now += pace.wait_s(now) + 0.000_3
+    assert now == pytest.approx(2.0, abs=0.01)
+
+
+def test_no_burst_follows_a_pause() -> None:
+    pace = Pace(1_000, now=0.0)
+    at_once = sum(pace.wait_s(5.0) == 0.0 for _ in range(1_000))
+    assert at_once <= 12
