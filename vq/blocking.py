@@ -71,8 +71,10 @@ class MessageProducer:
     def publish(self, topic: str) -> None:
         """Fetch a topic's routes and watch them. The first send to a topic does it by itself.
 
+        A missing topic is created if an operator allowed it (``vq cluster settings``).
+
         Raises:
-            UnknownTopic: There is no such topic.
+            UnknownTopic: There is no such topic, and the cluster does not let producers create it.
             PermissionRefused: The topic is not writable.
         """
         self._runtime.run(self._core.publish(topic))

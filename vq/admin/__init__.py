@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     )
     from vq.admin.verification import Verified, VerifyProgress
     from vq.coordination.groups import UnknownGroup
-    from vq.coordination.paths import CommittedOffset
+    from vq.coordination.paths import ClusterSettings, CommittedOffset
     from vq.coordination.topics import TopicExists
     from vq.model import GroupView, NodeInfo
 
@@ -47,7 +47,7 @@ _HOMES = {
     ),
     "vq.admin.verification": ("Verified", "VerifyProgress"),
     "vq.coordination.groups": ("UnknownGroup",),
-    "vq.coordination.paths": ("CommittedOffset",),
+    "vq.coordination.paths": ("ClusterSettings", "CommittedOffset"),
     "vq.coordination.topics": ("TopicExists",),
     "vq.model": ("GroupView", "NodeInfo"),
 }
@@ -57,6 +57,7 @@ __all__ = [
     "BadPartition",
     "BrokerReport",
     "ChangeUnknown",
+    "ClusterSettings",
     "ClusterStatus",
     "CommittedOffset",
     "Damage",

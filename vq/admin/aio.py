@@ -9,6 +9,7 @@ from vq.admin import (
     offsets,
     placements,
     resets,
+    settings,
     topics,
     verification,
 )
@@ -21,6 +22,7 @@ from vq.admin.resets import Reset, Target
 from vq.admin.topics import Deletion, Topic, TopicDescription, TopicSummary
 from vq.admin.verification import ProgressListener, Verified
 from vq.client.cluster import ClusterClient
+from vq.coordination.paths import ClusterSettings
 from vq.model import Address, NodeInfo, PartitionPlacement, StatusResult, TopicSettings
 
 
@@ -130,6 +132,14 @@ class Admin:
     async def cluster_status(self) -> ClusterStatus:
         """Ask every registered broker for its status; see ``vq.Admin.cluster_status``."""
         return await cluster.cluster_status(self._client)
+
+    async def cluster_settings(self) -> ClusterSettings:
+        """Return the settings of the cluster."""
+        return await settings.read_settings(self._client)
+
+    async def set_auto_create(self, wanted: TopicSettings | None) -> ClusterSettings:
+        """Let producers create topics, or not; see ``vq.Admin.set_auto_create``."""
+        return await settings.change_auto_create(self._client, lambda _: wanted)
 
     async def verify(
         self,

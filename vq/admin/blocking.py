@@ -12,6 +12,7 @@ from vq.admin.topics import Deletion, Topic, TopicDescription, TopicSummary
 from vq.admin.verification import ProgressListener, Verified
 from vq.client.cluster import ClusterClient
 from vq.client.runtime import LoopThread
+from vq.coordination.paths import ClusterSettings
 from vq.model import Address, NodeInfo, PartitionPlacement, StatusResult, TopicSettings
 
 
@@ -221,6 +222,19 @@ class Admin:
     def cluster_status(self) -> ClusterStatus:
         """Ask every registered broker for its status; a silent one is told with the reason."""
         return self._run(self._admin.cluster_status())
+
+    def cluster_settings(self) -> ClusterSettings:
+        """Return the settings of the cluster."""
+        return self._run(self._admin.cluster_settings())
+
+    def set_auto_create(self, wanted: TopicSettings | None) -> ClusterSettings:
+        """Let producers create topics that are missing, with these settings; None: forbid it.
+
+        Raises:
+            InvalidArgument: There are more than 500 partitions, which one step does not create.
+            ChangeUnknown: ZooKeeper went away; it is changed or not.
+        """
+        return self._run(self._admin.set_auto_create(wanted))
 
     def verify(
         self,

@@ -1,20 +1,24 @@
 """``vq cluster``: the brokers as ZooKeeper knows them and as they answer themselves."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import click
 
 from vq.admin.cluster import BrokerReport, ClusterStatus, cluster_status
 from vq.admin.connect import cluster_client
+from vq.admin.settings import change_auto_create, read_settings
 from vq.admin.sizes import bytes_text
 from vq.cli.errors import CommandFailed
-from vq.cli.options import Commands, Invocation, command_options
+from vq.cli.options import Commands, Invocation, WholeNumber, command_options
+from vq.coordination.paths import ClusterSettings
+from vq.errors import InvalidArgument
+from vq.model import FlushMode, TopicSettings
 
 
 @click.group(cls=Commands)
 def cluster() -> None:
-    """Look at the brokers of the cluster."""
+    """Look at the brokers of the cluster, and at its settings."""
 
 
 @cluster.command()
@@ -52,6 +56,67 @@ def status(invocation: Invocation) -> None:
             "here; `vq topic verify NAME` shows all of a topic"
         )
     _fail_unless_well(found)
+
+
+@cluster.command()
+@click.option(
+    "--auto-create",
+    type=click.Choice(["on", "off"]),
+    help="Whether producers may create topics that are missing.",
+)
+@click.option(
+    "--partitions", type=WholeNumber(min=1), metavar="N", help="Partitions of such topics."
+)
+@click.option(
+    "--flush",
+    type=click.Choice([str(mode) for mode in FlushMode]),
+    help="Flush mode of such topics.",
+)
+@click.option("--pool", metavar="NAME", help="Pool of such topics.")
+@command_options
+def settings(
+    invocation: Invocation,
+    auto_create: str | None,
+    partitions: int | None,
+    flush: str | None,
+    pool: str | None,
+) -> None:
+    """Show the settings of the cluster, or change those that are given.
+
+    Topics that exist already keep their settings.
+    """
+    given: dict[str, Any] = {"partitions": partitions, "pool": pool}
+    given["flush"] = None if flush is None else FlushMode(flush)
+    given = {name: value for name, value in given.items() if value is not None}
+    if auto_create == "off" and given:
+        raise click.UsageError("--auto-create off takes no settings of topics")
+
+    def change(before: TopicSettings | None) -> TopicSettings | None:
+        if auto_create == "off":
+            return None
+        if before is None and auto_create is None:
+            raise InvalidArgument("auto-create is off; give --auto-create on with its settings")
+        return replace(before or TopicSettings(), **given)
+
+    async def work() -> ClusterSettings:
+        async with cluster_client(invocation.client_config()) as client:
+            if auto_create is None and not given:
+                return await read_settings(client)
+            return await change_auto_create(client, change)
+
+    wanted = invocation.run(work()).auto_create
+    output = invocation.output
+    if wanted is None:
+        output.record({"auto_create": "off"})
+        return
+    output.record(
+        {
+            "auto_create": "on",
+            "partitions": wanted.partitions,
+            "flush": str(wanted.flush),
+            "pool": wanted.pool,
+        }
+    )
 
 
 def _fail_unless_well(found: ClusterStatus) -> None:

@@ -19,6 +19,7 @@ from vq.client.departures import Departures
 from vq.client.future import report
 from vq.client.ids import IdGenerator, IdsUsedUp
 from vq.clock import Clock, SystemClock
+from vq.coordination.cluster_settings import create_missing_topic
 from vq.coordination.coordinator import Coordinator, SessionState
 from vq.coordination.routes import Routes, RouteWatcher
 from vq.coordination.slots import SlotLease
@@ -30,6 +31,7 @@ from vq.errors import (
     NotMaster,
     OffsetOutOfRange,
     UnknownPartition,
+    UnknownTopic,
     Unreachable,
     VqError,
 )
@@ -101,6 +103,7 @@ class ClusterClient:
         self.unreachable: dict[Address, Failures] = {}
         self._listeners: list[Callable[[], None]] = []
         self._tracking: dict[str, asyncio.Task[None]] = {}
+        self._creating: dict[str, asyncio.Task[None]] = {}
         self._refreshing: dict[str, asyncio.Task[None]] = {}
         self._closing: asyncio.Task[None] | None = None
         self._given_up = ""  # why the coordinator gave up for good
@@ -132,6 +135,7 @@ class ClusterClient:
         tasks: list[asyncio.Task[Any]] = [
             *self._connecting.values(),
             *self._tracking.values(),
+            *self._creating.values(),
             *self._refreshing.values(),
         ]
         if self._slot_task is not None and not self._slot_task.done():
@@ -167,6 +171,29 @@ class ClusterClient:
             task = self._tracking[topic] = asyncio.create_task(self._track(topic))
         await _shared(task)
         return self._watcher.snapshot
+
+    async def track_or_create(self, topic: str) -> Routes:
+        """Like ``track``, but a missing topic is created if the settings of the cluster allow it.
+
+        Raises:
+            InvalidArgument: The name is not valid for a topic.
+            UnknownTopic: There is no topic of that name, and it may not be created.
+            CoordinationError: It may be created, and no broker group can take its partitions.
+        """
+        try:
+            return await self.track(topic)
+        except UnknownTopic:
+            task = self._creating.get(topic)
+            if task is None:
+                task = self._creating[topic] = asyncio.create_task(self._create(topic))
+            await _shared(task)
+        return await self.track(topic)
+
+    async def _create(self, topic: str) -> None:
+        try:
+            await create_missing_topic(self.coordinator, topic)
+        finally:
+            del self._creating[topic]
 
     async def _track(self, topic: str) -> None:
         try:

@@ -4,6 +4,7 @@ Values are small JSON objects that an operator can read with zkCli; each has the
 ``v``. A reader ignores fields that it does not know (an older vq reads a newer value of the same
 version) and refuses a higher ``v``. This module does no I/O.
 
+    settings                              ClusterSettings  whether producers may create topics
     brokers/<group>                       BrokerGroup     pool, labels, draining or not
       state                               GroupState      epoch, master, insync, incarnations
       nodes/<node>            ephemeral   BrokerNode      where the process listens
@@ -34,6 +35,7 @@ from vq.model import Compression, FlushMode, PartitionState, Span, TopicSettings
 
 FORMAT_VERSION: Final = 1
 
+SETTINGS: Final = "settings"
 BROKERS: Final = "brokers"
 TOPICS: Final = "topics"
 DELETED: Final = "deleted"
@@ -119,6 +121,39 @@ def _check_type(name: str, value: object, declared: str) -> None:
         isinstance(value, list) and all(isinstance(each, str) for each in value)
     ):
         raise TypeError(f"{name} = {value!r} is not a list of strings")
+
+
+# The cluster ----------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSettings(Value):
+    """What operators decided for the whole cluster.
+
+    Attributes:
+        auto_create: The settings of the topics that producers create when they publish one that is
+            missing; None: they may not create any.
+    """
+
+    _what = "settings of the cluster"
+    auto_create: TopicSettings | None = None
+
+    @staticmethod
+    def path() -> str:
+        """Return the path of the only node."""
+        return SETTINGS
+
+    def _to_json(self) -> dict[str, Any]:
+        wanted = self.auto_create
+        settings = {} if wanted is None else _settings_to_json(wanted)
+        return {"auto_create": {"enabled": wanted is not None, **settings}}
+
+    @classmethod
+    def _from_json(cls, document: Mapping[str, Any]) -> Self:
+        auto_create = document.get("auto_create", {"enabled": False})
+        if type(auto_create["enabled"]) is not bool:
+            raise TypeError(f"enabled = {auto_create['enabled']!r} is not a bool")
+        if not auto_create["enabled"]:
+            return cls()
+        return cls(auto_create=_settings_from_json({"flush": "sync", **auto_create}))
 
 
 # Brokers --------------------------------------------------------------------------------------
@@ -298,22 +333,30 @@ class Topic(Value):
         return join(TOPICS, topic)
 
     def _to_json(self) -> dict[str, Any]:
-        settings = {each.name: getattr(self.settings, each.name) for each in fields(TopicSettings)}
-        return {"id": self.id, "phase": self.phase, "settings": settings}
+        return {"id": self.id, "phase": self.phase, "settings": _settings_to_json(self.settings)}
 
     @classmethod
     def _from_json(cls, document: Mapping[str, Any]) -> Self:
-        known = {each.name for each in fields(TopicSettings)}
-        values = {k: v for k, v in document["settings"].items() if k in known}
-        values["flush"] = FlushMode(values["flush"])
-        if values.get("compression") is not None:
-            values["compression"] = Compression(values["compression"])
+        settings = _settings_from_json(document["settings"])
         phase = document.get("phase", READY)
         if phase not in {READY, CREATING, DELETING}:
             raise ValueError(f"phase = {phase!r}")
         if not isinstance(document["id"], str):
             raise TypeError(f"id = {document['id']!r} is not a string")
-        return cls(id=document["id"], settings=TopicSettings(**values), phase=phase)
+        return cls(id=document["id"], settings=settings, phase=phase)
+
+
+def _settings_to_json(settings: TopicSettings) -> dict[str, Any]:
+    return {each.name: getattr(settings, each.name) for each in fields(TopicSettings)}
+
+
+def _settings_from_json(document: Mapping[str, Any]) -> TopicSettings:
+    known = {each.name for each in fields(TopicSettings)}
+    values = {k: v for k, v in document.items() if k in known}
+    values["flush"] = FlushMode(values["flush"])
+    if values.get("compression") is not None:
+        values["compression"] = Compression(values["compression"])
+    return TopicSettings(**values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from vq.coordination.paths import (
     BrokerGroup,
     BrokerLoad,
     BrokerNode,
+    ClusterSettings,
     CommittedOffset,
     ConsumerGroup,
     DeletedTopics,
@@ -75,6 +76,15 @@ GOLDEN: list[tuple[Value, str]] = [
         ' "retention_hours": 72, "pool": "p", "replication": "sync", "readable": true, '
         '"writable": true}}',
     ),
+    (
+        ClusterSettings(auto_create=TopicSettings(partitions=2)),
+        '{"v": 1, "auto_create": {"enabled": true, "partitions": 2, "flush": "sync", '
+        '"flush_interval_messages": 1000, "flush_interval_ms": 10000, "max_message_bytes": 1048576,'
+        ' "compression": null, "compression_threshold": null,'
+        ' "retention_hours": 72, "pool": null, "replication": "sync", "readable": true, '
+        '"writable": true}}',
+    ),
+    (ClusterSettings(), '{"v": 1, "auto_create": {"enabled": false}}'),
     (
         Partition(spans=(Span("b1", 0, 9), Span("b2", 9)), state=PartitionState.RO),
         '{"v": 1, "placement": [{"group": "b1", "start": 0, "end": 9}, '

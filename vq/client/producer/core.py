@@ -102,12 +102,12 @@ class ProducerCore:
         """Fetch a topic's routes and watch them. Call it before the first message to the topic.
 
         Raises:
-            UnknownTopic: There is no such topic.
+            UnknownTopic: There is no such topic, and the cluster does not let producers create it.
             PermissionRefused: The topic is not writable.
         """
         self._check_open()
         await self._cluster.lease_slot()
-        routes = await self._cluster.track(topic)
+        routes = await self._cluster.track_or_create(topic)
         if not routes.topic(topic).settings.writable:
             raise PermissionRefused(f"topic {topic} is not writable: its settings say so")
         self._check_open()

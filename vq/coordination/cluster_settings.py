@@ -1,0 +1,83 @@
+"""The settings of the whole cluster, and the topics that producers may create by themselves.
+
+One node holds them. Operators write it, and producers read it when a topic is missing.
+"""
+
+from collections.abc import Callable
+
+from vq.coordination import topics
+from vq.coordination.coordinator import Coordinator, Create, Node, NoNode, Operation, Set
+from vq.coordination.paths import ClusterSettings
+from vq.coordination.topics import STEP_PARTITIONS, TopicExists
+from vq.coordination.update import update
+from vq.errors import InvalidArgument, UnknownTopic
+from vq.model import TopicSettings, check_name
+
+#: Takes the settings and returns those to write instead.
+Change = Callable[[ClusterSettings], ClusterSettings]
+
+
+async def read_settings(coordinator: Coordinator) -> ClusterSettings:
+    """Return the settings; the defaults where no operator wrote any."""
+    path = ClusterSettings.path()
+    try:
+        node = await coordinator.get(path)
+    except NoNode:
+        return ClusterSettings()
+    return ClusterSettings.decode(path, node.data)
+
+
+async def change_settings(coordinator: Coordinator, change: Change) -> ClusterSettings:
+    """Change the settings by compare-and-set; return the new ones.
+
+    Raises:
+        InvalidArgument: ``auto_create`` has more partitions than one step creates.
+    """
+    path = ClusterSettings.path()
+    made = ClusterSettings()
+
+    def decide(node: Node | None) -> list[Operation]:
+        nonlocal made
+        before = ClusterSettings() if node is None else ClusterSettings.decode(path, node.data)
+        made = change(before)
+        _check(made.auto_create)
+        if made == before:
+            return []
+        if node is None:
+            return [Create(path, made.encode())]
+        return [Set(path, made.encode(), node.stat.version)]
+
+    await update(coordinator, path, decide, what="the settings of the cluster")
+    return made
+
+
+def _check(auto_create: TopicSettings | None) -> None:
+    if auto_create is not None and auto_create.partitions > STEP_PARTITIONS:
+        raise InvalidArgument(
+            f"partitions = {auto_create.partitions} is above {STEP_PARTITIONS}: a topic that a "
+            "producer creates is made in one step"
+        )
+
+
+async def create_missing_topic(coordinator: Coordinator, name: str) -> None:
+    """Create a topic that a producer wants, if the cluster allows it.
+
+    If others create it at the same time, there is one topic and no error.
+
+    Raises:
+        InvalidArgument: The name is not valid for a topic; nothing was written.
+        UnknownTopic: The cluster does not allow it.
+        CoordinationError: No broker group can take partitions, or ZooKeeper did not answer.
+    """
+    check_name("topic", name)
+    wanted = (await read_settings(coordinator)).auto_create
+    if wanted is None:
+        raise UnknownTopic(
+            f"there is no topic {name!r}, and producers may not create topics in this cluster: "
+            f"create it with `vq topic create {name}`, or allow it with "
+            "`vq cluster settings --auto-create on`"
+        )
+    try:
+        await topics.create_topic(coordinator, name, wanted)
+    except TopicExists:
+        await coordinator.sync()  # another client created it: read no older state of the tree
