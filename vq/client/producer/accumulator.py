@@ -351,7 +351,7 @@ class Accumulator:
             InvalidArgument, MessageTooLarge: A stage refuses the message.
         """
         content, head, partition = self._stages.prepare(message, queues)
-        return self._future(content, head, callback, deadline, partition)
+        return self._future(content, head, callback, deadline, partition, self._clock())
 
     def append_many(
         self, futures: Sequence[SendFuture], queues: TopicQueues, deadline: float, *, block: bool

@@ -3,7 +3,7 @@
 import pytest
 from support.broker import MemoryCluster
 from support.producers import producer_of
-from support.waiting import until
+from support.waiting import WAIT_S, until
 
 from vq import aio
 from vq.errors import NotSent
@@ -49,3 +49,13 @@ async def test_a_message_that_no_broker_takes_is_refused(
         == metrics.total.latency.count
         == 0
     )
+
+
+async def test_the_latency_of_a_batch_send_begins_with_the_call(
+    factory: aio.MessageFactory,
+) -> None:
+    async with await producer_of(factory) as producer:
+        await producer.send_batch([Message("t", b"%d" % number) for number in range(3)])
+        metrics = producer.metrics()
+    assert metrics.total.messages_stored == 3
+    assert metrics.total.latency.sum_s < WAIT_S * metrics.total.latency.count
