@@ -73,9 +73,8 @@ async def create_missing_topic(coordinator: Coordinator, name: str) -> None:
     wanted = (await read_settings(coordinator)).auto_create
     if wanted is None:
         raise UnknownTopic(
-            f"there is no topic {name!r}, and producers may not create topics in this cluster: "
-            f"create it with `vq topic create {name}`, or allow it with "
-            "`vq cluster settings --auto-create on`"
+            f"there is no topic {name!r}; create it: `vq topic create {name} --partitions N`; or "
+            "let producers create topics: `vq cluster settings --auto-create on`"
         )
     try:
         await topics.create_topic(coordinator, name, wanted)

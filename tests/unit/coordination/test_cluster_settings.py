@@ -29,7 +29,7 @@ async def test_producers_may_create_nothing_unless_an_operator_says_so(
     client: MemoryCoordinator,
 ) -> None:
     assert await read_settings(client) == ClusterSettings(auto_create=None)
-    with pytest.raises(UnknownTopic, match=r"`vq topic create t`.*`vq cluster settings --auto"):
+    with pytest.raises(UnknownTopic, match=r"`vq topic create t -.*`vq cluster settings --auto"):
         await create_missing_topic(client, "t")
     assert await topics.list_topics(client) == []
 
