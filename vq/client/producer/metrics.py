@@ -121,6 +121,25 @@ class ProducerMetrics:
         return ended + self.bytes_waiting
 
 
+class _Tally:
+    """Numbers that only rise."""
+
+    __slots__ = ("classes", "counts", "sum_s")
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = dict.fromkeys(_COUNTED, 0)
+        self.classes = [0] * (len(LATENCY_BOUNDS_S) + 1)
+        self.sum_s = 0.0
+
+    def add(self, other: "_Tally") -> None:
+        """Add the numbers of another one."""
+        for name, count in other.counts.items():
+            self.counts[name] += count
+        for number, count in enumerate(other.classes):
+            self.classes[number] += count
+        self.sum_s += other.sum_s
+
+
 class TopicMeter:
     """Counts one topic. Any thread.
 
@@ -132,14 +151,12 @@ class TopicMeter:
     def __init__(self, lock: AbstractContextManager[object], clock: Callable[[], float]) -> None:
         self._lock = lock
         self._clock = clock
-        self._counts: dict[str, int] = dict.fromkeys(_COUNTED, 0)
-        self._classes = [0] * (len(LATENCY_BOUNDS_S) + 1)
-        self._sum_s = 0.0
+        self._tally = _Tally()
 
     def batch_made(self, messages: int, size: int) -> None:
         """Count a new batch."""
         with self._lock:
-            counts = self._counts
+            counts = self._tally.counts
             counts["batches"] += 1
             counts["batch_messages"] += messages
             counts["batch_bytes"] += size
@@ -147,29 +164,38 @@ class TopicMeter:
     def batch_resent(self) -> None:
         """Count a batch that is sent again."""
         with self._lock:
-            self._counts["resends"] += 1
+            self._tally.counts["resends"] += 1
 
     def stored(self, messages: int, size: int, since: float) -> None:
         """Count a stored batch whose first message was appended at the time ``since``."""
         seconds = self._clock() - since
         with self._lock:
-            self._counts["messages_stored"] += messages
-            self._counts["bytes_stored"] += size
-            self._classes[bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
-            self._sum_s += seconds
+            tally = self._tally
+            tally.counts["messages_stored"] += messages
+            tally.counts["bytes_stored"] += size
+            tally.classes[bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
+            tally.sum_s += seconds
 
     def failed(self, messages: int, size: int, error: VqError) -> None:
         """Count messages that got an error as their outcome."""
         kind = "unknown" if isinstance(error, OutcomeUnknown) else "refused"
         with self._lock:
-            self._counts[f"messages_{kind}"] += messages
-            self._counts[f"bytes_{kind}"] += size
+            counts = self._tally.counts
+            counts[f"messages_{kind}"] += messages
+            counts[f"bytes_{kind}"] += size
 
     def read(self) -> TopicMetrics:
         """Return the counts so far."""
         with self._lock:
-            latency = Latency(counts=tuple(self._classes), sum_s=self._sum_s)
-            return TopicMetrics(**self._counts, latency=latency)
+            tally = self._tally
+            latency = Latency(counts=tuple(tally.classes), sum_s=tally.sum_s)
+            return TopicMetrics(**tally.counts, latency=latency)
+
+    def join(self, other: "TopicMeter") -> None:
+        """Add the counts to those of another meter, and count there from now on."""
+        with self._lock:
+            other._tally.add(self._tally)
+            self._tally = other._tally
 
 
 _COUNTED: Final = tuple(each.name for each in fields(TopicMetrics) if each.name != "latency")
@@ -186,7 +212,7 @@ class Meter:
         self._clock = clock
         self._lock = threading.RLock()
         self._topics: dict[str, TopicMeter] = {}
-        self._gone = TopicMetrics()  # of topics that were deleted
+        self._gone = TopicMeter(self._lock, clock)  # of topics that were deleted
 
     def topic(self, name: str) -> TopicMeter:
         """Return the meter of a topic; the same one until ``forget``."""
@@ -194,17 +220,20 @@ class Meter:
             return self._topics.setdefault(name, TopicMeter(self._lock, self._clock))
 
     def forget(self, name: str) -> None:
-        """Keep the counts of a topic only in those of the producer."""
+        """Keep the counts of a topic only in those of the producer.
+
+        The last messages of a deleted topic may get their outcome later. They count, too.
+        """
         with self._lock:
             meter = self._topics.pop(name, None)
             if meter is not None:
-                self._gone = _sum((self._gone, meter.read()))
+                meter.join(self._gone)
 
     def read(self, messages_waiting: int, bytes_waiting: int) -> ProducerMetrics:
         """Return the counts so far."""
         with self._lock:
             topics = {name: meter.read() for name, meter in self._topics.items()}
-            total = _sum((self._gone, *topics.values()))
+            total = _sum((self._gone.read(), *topics.values()))
         return ProducerMetrics(
             total=total,
             messages_waiting=messages_waiting,

@@ -2,11 +2,12 @@
 
 import pytest
 from support.broker import MemoryCluster
-from support.producers import producer_of
+from support.producers import delete_topic, ended, producer_of, published, queue_of, send
 from support.waiting import WAIT_S, until
 
 from vq import aio
-from vq.errors import NotSent
+from vq.client.future import BlockingSendFuture
+from vq.errors import NotSent, UnknownTopic
 from vq.model import Message
 
 
@@ -30,6 +31,28 @@ async def test_stored_messages_are_counted_with_their_batches(
     assert metrics.total.batch_messages == 10
     assert metrics.total.batches == metrics.total.latency.count >= 1
     assert metrics.topics["t"].messages_stored == 10
+
+
+async def test_the_last_message_of_a_deleted_topic_is_counted(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """A thread that sends keeps its partition open for a while."""
+    core = await published(factory)
+    queue = queue_of(core, 0)
+    leader = BlockingSendFuture(b"", None, None, 1e9)
+    leader.leads = True
+    queue.owner = leader
+    future = send(core, Message("t", b"x", key=0))
+    await until(lambda: queue.pending)
+    await delete_topic(cluster)
+    await until(lambda: "t" not in core._accumulator.topics)
+    core._accumulator.leave(queue, leader)
+    assert isinstance(await ended(future), UnknownTopic)
+    metrics = core.metrics()
+    assert (metrics.total.messages_refused, metrics.total.bytes_refused) == (1, 7)
+    assert (metrics.messages_accepted, metrics.messages_waiting) == (1, 0)
+    assert metrics.topics == {}
+    await core.close()
 
 
 async def test_a_message_that_no_broker_takes_is_refused(

@@ -52,6 +52,24 @@ def test_outcomes_are_counted_by_kind() -> None:
     assert metrics.total.mean_batch_messages == 2.0
 
 
+def test_what_a_deleted_topic_counts_later_counts() -> None:
+    meter = Meter(lambda: 1.0)
+    first = meter.topic("a")
+    first.batch_made(5, 50)
+    meter.forget("a")
+    second = meter.topic("a")
+    second.failed(1, 10, Busy("no"))
+    first.stored(2, 20, 0.5)
+    first.failed(3, 30, TimedOut("late"))
+    meter.forget("a")
+    first.batch_resent()
+    metrics = meter.read(0, 0)
+    assert metrics.messages_accepted == 6
+    assert metrics.topics == {}
+    assert (metrics.total.batches, metrics.total.resends) == (1, 1)
+    assert metrics.total.latency == latency_of(0.5)
+
+
 def test_the_producer_is_the_sum_of_its_topics_also_of_deleted_ones() -> None:
     meter = Meter(lambda: 1.0)
     meter.topic("a").stored(1, 2, 0.0)
