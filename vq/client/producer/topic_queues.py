@@ -193,7 +193,9 @@ class TopicQueues:
         return ANY_PARTITION
 
     def next_partition(self) -> int:
-        """Return the next partition of the spread."""
+        """Return the next partition of the spread, which sees all earlier messages in queues."""
+        if self.appended or self.shares:
+            self.drain()
         return self.spread.one()
 
     def drain(self) -> None:
@@ -288,8 +290,12 @@ class TopicQueues:
     ) -> list[tuple[PartitionQueue, list[SendFuture]]]:
         if len(items) == 1 and items[0].partition >= 0:  # mostly a blocking sender's
             return [(self.queues[items[0].partition], items)]
-        one = self.spread.one
-        chosen = [one() if item.partition < 0 else item.partition for item in items]
+        chosen = [item.partition for item in items]
+        undirected = [place for place, number in enumerate(chosen) if number < 0]
+        if undirected:
+            for number, places in self.spread.deal(undirected):
+                for place in places:
+                    chosen[place] = number
         return self._of_queues(shares_of(chosen, items))
 
     def _of_queues(

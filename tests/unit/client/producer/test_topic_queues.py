@@ -4,6 +4,7 @@ import contextlib
 import functools
 import itertools
 import math
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from vq.client.producer.compressor import Compressor, compressor_of
 from vq.client.producer.metrics import Meter
 from vq.client.producer.partition_queue import PartitionQueue
 from vq.client.producer.partitioner import Keys, TopicPartitions, key_partition, own_choice
-from vq.client.producer.spread import Ring
+from vq.client.producer.spread import Ring, Spread, Sticky
 from vq.client.producer.topic_queues import TopicQueues
 from vq.errors import InvalidArgument
 from vq.model import Message, TopicPartition, TopicSettings
@@ -31,6 +32,7 @@ def queues_of(
     partitioner: Any = None,
     keys: Keys = Keys.DIRECT,
     first: int = 0,
+    spread: Callable[[Callable[[int], bool]], Spread] | None = None,
     compressor_of: Callable[[TopicSettings], Compressor | None] = lambda _: None,
     policy: OnUnavailable = OnUnavailable.WAIT,
     ordered: bool = False,
@@ -46,7 +48,7 @@ def queues_of(
         "id",
         make,
         keys=keys,
-        spread=lambda _: Ring(first=first),
+        spread=spread or (lambda _: Ring(first=first)),
         choose=own_choice(partitioner),
         compressor_of=compressor_of,
         on_unavailable=policy,
@@ -210,6 +212,28 @@ def test_what_was_appended_is_drained_as_turns_would(
         assert drained.appended == []
         assert not drained.directed
     assert [queue.pending for queue in drained.queues] == [q.pending for q in by_turns.queues]
+
+
+def sticky(is_waiting: Callable[[int], bool]) -> Sticky:
+    return Sticky(random.Random(0), full=50, is_waiting=is_waiting)
+
+
+def test_messages_that_stick_do_so_beside_one_with_a_partition() -> None:
+    """A blocking send has its partition before the drain; it does not scatter the others."""
+    queues = queues_of(8, spread=sticky)
+    queues.appended += [future(0, queues.next_partition()), *(future(n) for n in range(1, 40))]
+    queues.directed = True
+    queues.drain()
+    assert sorted(len(queue.pending) for queue in queues.queues) == [0] * 6 + [1, 39]
+
+
+def test_blocking_sends_stick_to_the_partition_of_those_that_wait() -> None:
+    queues = queues_of(8, spread=sticky)
+    for _ in range(40):
+        queues.appended.append(future(1, queues.next_partition()))
+        queues.directed = True
+    queues.drain()
+    assert sorted(len(queue.pending) for queue in queues.queues) == [0] * 7 + [40]
 
 
 def test_draining_goes_on_where_turns_stopped() -> None:
