@@ -18,6 +18,7 @@ from vq.client.producer.topic_queues import TopicQueues
 from vq.client.raised import shown
 from vq.errors import BatchFailed, InvalidArgument, NotSent, OutcomeUnknown, VqError
 from vq.model import Message, SendResult
+from vq.shown import shown as shown_value
 
 
 class BatchSend:
@@ -58,7 +59,8 @@ class BatchSend:
                 self._rests.setdefault(message.topic, []).append(place)
             else:
                 self._sends[place] = InvalidArgument(
-                    f"message {place} of the batch is no vq.Message with a topic: {message!r:.80}"
+                    f"message {place} of the batch is no vq.Message with a topic: "
+                    f"{shown_value(message)}"
                 )
         self.topics = list(self._rests)
 

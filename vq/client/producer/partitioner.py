@@ -25,7 +25,7 @@ from typing import Final, Protocol, cast, runtime_checkable
 
 from vq.errors import InvalidArgument
 from vq.model import Key, Message
-from vq.shown import shown
+from vq.shown import shown, shown_error
 
 
 class Sense(enum.StrEnum):
@@ -99,7 +99,8 @@ class Partitioner(Protocol):
     """An application's own choice of partitions.
 
     Sending threads call it without a lock, several at once. It may block, which delays its message,
-    and it may send messages. On the loop of ``vq.aio`` it must not block.
+    and it may send messages. On the loop of ``vq.aio`` it must not block. An exception refuses the
+    message: the sender gets ``InvalidArgument``, and the exception is its cause.
     """
 
     def choose(self, message: Message, partitions: TopicPartitions) -> int:
@@ -151,6 +152,22 @@ def own_choice(setting: PartitionerSetting) -> Choose | None:
     return cast("Choose", choose if callable(choose) else setting)
 
 
+def chosen_by(choose: Choose, message: Message, partitions: TopicPartitions) -> int:
+    """Return the partition that an application's partitioner chooses.
+
+    Raises:
+        InvalidArgument: It raised, or there is no such partition.
+    """
+    try:
+        chosen = choose(message, partitions)
+    except Exception as error:
+        raise InvalidArgument(
+            f"the partitioner raised {shown_error(error)}; the message to {partitions.topic} is "
+            "not sent"
+        ) from error
+    return checked_choice(chosen, partitions.topic, partitions.count)
+
+
 def checked_choice(chosen: object, topic: str, count: int) -> int:
     """Return the partition that an application's partitioner chose.
 
@@ -159,7 +176,7 @@ def checked_choice(chosen: object, topic: str, count: int) -> int:
     """
     try:
         number = operator.index(chosen)  # type: ignore[arg-type]
-    except TypeError:
+    except Exception:  # noqa: BLE001 - the user's code; mostly it is no number
         number = -1
     if not 0 <= number < count:
         raise InvalidArgument(

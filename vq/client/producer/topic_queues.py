@@ -23,7 +23,7 @@ from vq.client.producer.partitioner import (
     Choose,
     Keys,
     TopicPartitions,
-    checked_choice,
+    chosen_by,
     key_partition,
 )
 from vq.client.producer.spread import Shares, Spread, shares_of
@@ -174,12 +174,11 @@ class TopicQueues:
         Any thread, without the lock: an application's partitioner may block or send messages.
 
         Raises:
-            InvalidArgument: There is no key and the strategy needs one, or the partitioner chose a
-                partition that does not exist.
+            InvalidArgument: There is no key and the strategy needs one, or the partitioner raised
+                or chose a partition that does not exist.
         """
         if self.choose is not None:
-            known = self._partitions
-            return checked_choice(self.choose(message, known), self.topic, known.count)
+            return chosen_by(self.choose, message, self._partitions)
         key = message.key
         if self.keys is Keys.IGNORED:
             return ANY_PARTITION

@@ -66,16 +66,13 @@ async def test_nothing_is_appended_past_a_partitioner_of_ones_own(
 
 
 @pytest.mark.parametrize("key", [None, "k"])
-@pytest.mark.parametrize(
-    ("choice", "error"),
-    [(2, InvalidArgument), (-1, InvalidArgument), (ZeroDivisionError(), ZeroDivisionError)],
-)
+@pytest.mark.parametrize("choice", [2, -1, ZeroDivisionError()], ids=repr)
 async def test_a_partitioner_that_fails_takes_no_space(
-    factory: aio.MessageFactory, choice: Any, error: type[Exception], key: str | None
+    factory: aio.MessageFactory, choice: Any, key: str | None
 ) -> None:
     """``close`` waits for what was taken: it must not wait for this one."""
     producer = await factory.create_producer(ProducerConfig(partitioner=Chooses(choice)))
-    with pytest.raises(error):
+    with pytest.raises(InvalidArgument, match="partitioner"):
         await producer.send(Message("t", b"x", key=key))
     assert space(producer._core) == producer.config.buffer_bytes
     async with asyncio.timeout(WAIT_S):

@@ -51,6 +51,20 @@ async def test_a_batch_larger_than_the_buffer_waits_for_space(
     assert await stored_in(factory, results[0].partition) == [each.content for each in messages]
 
 
+async def test_a_partitioner_that_raises_refuses_one_message_of_a_batch(
+    factory: aio.MessageFactory,
+) -> None:
+    def choose(message: Message, _: object) -> int:
+        return {b"00000": 0, b"00002": 1}[message.content]
+
+    producer = await producer_of(factory, partitioner=choose)
+    with pytest.raises(BatchFailed) as failed:
+        await producer.send_batch(numbered(3))
+    kinds = [type(each) for each in failed.value.outcomes]
+    assert kinds == [SendResult, InvalidArgument, SendResult]
+    assert await stored(factory) == [b"00000", b"00002"]
+
+
 async def test_each_message_of_a_batch_has_its_own_outcome(factory: aio.MessageFactory) -> None:
     producer = await producer_of(factory)
     wrong = Message("t", "text")  # type: ignore[arg-type]

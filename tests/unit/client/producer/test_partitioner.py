@@ -12,11 +12,12 @@ from vq.client.producer.partitioner import (
     STRATEGIES,
     TopicPartitions,
     checked_choice,
+    chosen_by,
     key_partition,
     own_choice,
     strategy_of,
 )
-from vq.errors import InvalidArgument
+from vq.errors import InvalidArgument, NotPublished
 from vq.model import Message
 
 GOLDEN = [
@@ -114,6 +115,30 @@ def test_a_choice_is_checked(chosen: object) -> None:
 def test_a_huge_choice_is_refused_like_any_other() -> None:
     with pytest.raises(InvalidArgument, match="chose partition an int of 16610 bits of t"):
         checked_choice(10**5000, "t", 3)
+
+
+class NoNumber:
+    def __index__(self) -> int:
+        raise KeyError("no number")
+
+    def __repr__(self) -> str:
+        raise KeyError("no text")
+
+
+def test_a_choice_whose_code_raises_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="chose partition a NoNumber of t"):
+        checked_choice(NoNumber(), "t", 3)
+
+
+@pytest.mark.parametrize("error", [KeyError("mine"), NotPublished("of another topic")])
+def test_what_a_partitioner_raises_is_the_cause_of_a_refusal(error: Exception) -> None:
+    def choose(*_: object) -> int:
+        raise error
+
+    text = f"the partitioner raised {type(error).__name__}: .*; the message to t is not sent"
+    with pytest.raises(InvalidArgument, match=text) as caught:
+        chosen_by(choose, Message("t", b"x"), TopicPartitions("t", 3, ()))
+    assert caught.value.__cause__ is error
 
 
 def test_a_choice_may_be_any_whole_number() -> None:
