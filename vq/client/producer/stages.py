@@ -13,7 +13,7 @@ from typing import Any
 
 from vq.client.producer.head import Head, Heads, with_flag
 from vq.client.producer.topic_queues import TopicQueues
-from vq.errors import InvalidArgument, MessageTooLarge
+from vq.errors import InvalidArgument, MessageTooLarge, VqError
 from vq.model import Message
 from vq.serializers import Serializer
 from vq.shown import shown, shown_error
@@ -106,8 +106,16 @@ class Stages:
                 f"message of {len(content)} bytes; topic {queues.topic} takes at most "
                 f"{queues.content_bytes_max}"
             )
-        head = self.heads.of_message(message.tag, message.key, message.headers)
-        if queues.compressor is not None:
-            flag, content = queues.compressor(content)
+        try:
+            head = self.heads.of_message(message.tag, message.key, message.headers)
+        except VqError:
+            raise
+        except Exception as error:  # a mapping or a text of the application, whose code raises
+            raise InvalidArgument(
+                f"tag, key or headers cannot be read: {shown_error(error)}"
+            ) from error
+        compressor = queues.compressor  # the topic's settings may change meanwhile
+        if compressor is not None:
+            flag, content = compressor(content)
             head = with_flag(head, flag)
         return content, head, queues.partition_of(message)

@@ -147,6 +147,16 @@ class Silent(Exception):
     __str__ = __repr__
 
 
+def test_headers_that_raise_refuse_the_message() -> None:
+    class Gone(dict[str, str]):
+        def items(self) -> Any:
+            raise KeyError("gone")
+
+    with pytest.raises(InvalidArgument, match="headers cannot be read: KeyError: 'gone'") as caught:
+        Stages().prepare(Message("t", b"x", headers=Gone(a="b")), topic())
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
 def test_a_serializer_may_raise_what_has_no_text() -> None:
     class Fails(Doubles):
         def dumps(self, value: Any) -> Any:
