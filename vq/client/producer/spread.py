@@ -16,9 +16,8 @@ T = TypeVar("T")
 Shares = list[tuple[int, list[T]]]
 
 #: A weighted ring has so many places per partition: a weight counts in sixteenths of an even share.
+#: With 4,096 partitions a ring costs 20 ms to make and 0.5 MB.
 _PLACES_PER_PARTITION: Final = 16
-#: But it has no more places than this, unless there are more partitions.
-_PLACES_MAX: Final = 1_024
 
 
 class Spread(Protocol):
@@ -55,7 +54,7 @@ def make_spread(
         return Random(rng)
     if kind is SpreadKind.STICKY:
         return Sticky(rng, full=full, is_waiting=is_waiting)
-    return Ring(first=rng.randrange(_PLACES_MAX))
+    return Ring(first=rng.getrandbits(32))
 
 
 class Ring:
@@ -223,7 +222,7 @@ def places_of(partitions: Sequence[int], weights: Sequence[float]) -> list[int]:
     total = sum(weights)
     if total <= 0:
         raise ValueError(f"weights {list(weights)}: one must be above 0")
-    count = max(len(partitions), min(_PLACES_MAX, _PLACES_PER_PARTITION * len(partitions)))
+    count = _PLACES_PER_PARTITION * len(partitions)
     return _ring(partitions, [weight / total * count for weight in weights], count)
 
 
@@ -233,9 +232,9 @@ def _ring(partitions: Sequence[int], wanted: Sequence[float], count: int) -> lis
     by_remainder = sorted(range(len(numbers)), key=lambda index: numbers[index] - wanted[index])
     for index in by_remainder[: count - sum(numbers)]:
         numbers[index] += 1
-    placed = [
-        ((place + 0.5) / number, partition)
-        for partition, number in zip(partitions, numbers, strict=True)
-        for place in range(number)
-    ]
-    return [partition for _, partition in sorted(placed)]
+    at: list[float] = []  # where each place is, as a part of the ring
+    owners: list[int] = []
+    for partition, number in zip(partitions, numbers, strict=True):
+        at += [(place + 0.5) / number for place in range(number)]
+        owners += [partition] * number
+    return [owners[index] for index in sorted(range(count), key=at.__getitem__)]

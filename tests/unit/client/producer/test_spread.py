@@ -65,10 +65,24 @@ def test_an_example_of_places() -> None:
 def test_places_follow_the_weights(weights: list[float]) -> None:
     places = places_of(range(len(weights)), weights)
     counts, total = Counter(places), sum(weights)
-    assert len(places) == max(len(weights), min(1_024, 16 * len(weights)))
+    assert len(places) == 16 * len(weights)
     for number, weight in enumerate(weights):
         assert abs(counts[number] - weight / total * len(places)) <= 1
         assert weight or not counts[number]
+
+
+@pytest.mark.parametrize("partitions", [4, 128, 4_096])
+def test_weights_count_however_many_partitions_there_are(partitions: int) -> None:
+    """Twice the weight is twice the share, and a sixteenth of an even share is not nothing."""
+    half = partitions // 2
+    counts = Counter(places_of(range(partitions), [1.0] * half + [2.0] * half))
+    first, second = (
+        sum(counts[number] for number in numbers)
+        for numbers in (range(half), range(half, partitions))
+    )
+    assert second == pytest.approx(2 * first, rel=0.1)
+    few = Counter(places_of(range(partitions), [1 / 16] + [1.0] * (partitions - 1)))
+    assert few[0] == 1
 
 
 def test_places_of_one_partition_lie_apart() -> None:
