@@ -541,21 +541,21 @@ static int append_message(const reader_t *reader, const uint8_t *head)
         if (!tag)
             return PyErr_Occurred() ? -1 : 0;
     }
+    Py_INCREF(tag); /* reading properties may run any code, also such that changes the tags */
     if (flag & PROPERTIES) {
-        if (!cut_field(&body, &field))
-            return 0;
-        key = key_of(&field);
-        if (!key) {
-            int found = PyErr_Occurred() ? -1 : read_properties(reader, &field, &key, &headers);
-            if (found != 1)
-                return found;
+        int found = cut_field(&body, &field);
+        if (found && !(key = key_of(&field)))
+            found = PyErr_Occurred() ? -1 : read_properties(reader, &field, &key, &headers);
+        if (found != 1) {
+            Py_DECREF(tag);
+            return found;
         }
     }
     long long offset = reader->base + (head - reader->data);
     PyObject *fields[MESSAGE_FIELDS] = {
         Py_NewRef(reader->topic),
         PyBytes_FromStringAndSize((const char *)body.data, (Py_ssize_t)body.size),
-        Py_NewRef(tag),
+        tag,
         key ? key : Py_NewRef(Py_None),
         headers ? headers : Py_NewRef(Py_None),
         Py_NewRef(reader->partition),

@@ -411,3 +411,22 @@ def test_a_walk_cannot_begin_outside_the_data() -> None:
     for position in (-1, len(DATA) + 1):
         with pytest.raises(ValueError, match="position"):
             codec.intact(DATA, position)
+
+
+@needs_compiled
+def test_code_that_runs_while_properties_are_read_may_forget_the_tags() -> None:
+    """The message keeps its tag alive by itself."""
+    from vq.store import _codec
+
+    tags: dict[bytes, str] = {}
+
+    def forget(data: bytes) -> Any:
+        tags.clear()
+        return read_properties(data)
+
+    properties = encode_properties(Properties(headers={"a": "b"}))
+    data = encode_record(7, b"x", b"some tag", properties)
+    out: list[Message] = []
+    arguments = (data, 0, 0, "t", 3, Message, tags, out, forget, FLAG_CONTROL, 0)
+    assert _codec.decode_common(*arguments) == len(data)
+    assert out[0].tag == "some tag"
