@@ -83,6 +83,7 @@ class MessageProducer:
         waiter: asyncio.Future[None] = loop.create_future()
         future = await self._accept(message, None, timeout, may_wait=True)
         future.add_done_callback(lambda _: None if waiter.done() else waiter.set_result(None))
+        self._core.hurry()
         await waiter
         return future.result(0)
 

@@ -27,6 +27,8 @@ PROPERTIES_BYTES_MAX: Final = 32 * KIB
 RECORD_OVERHEAD_BYTES_MAX: Final = 20 + 4 + TAG_BYTES_MAX + 4 + PROPERTIES_BYTES_MAX
 #: Largest sum of records in one batch (the control record in front of it not counted).
 BATCH_BYTES_MAX: Final = 4 * MIB
+#: Longest time for which a producer holds back a batch that is not full.
+LINGER_MS_MAX: Final = 1_000
 #: Most records in one batch; bounds the work behind one acknowledgement.
 BATCH_RECORDS_MAX: Final = 20_000
 

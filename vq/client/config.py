@@ -107,6 +107,11 @@ class ProducerConfig:
             fdatasync covers thousands of small messages, and the buffer has space for several
             batches in flight.
         batch_records: … or at this many messages; bounds the time to encode a batch.
+        linger_ms: How long a batch that is not full waits for more messages after its first one:
+            fewer and larger batches for messages that come slowly. Nothing waits if a thread or a
+            coroutine waits for one of the messages (``send_sync``, ``send``, ``result()``), for
+            ``flush``, ``close``, ``send_batch`` or space, or if a message has less time left than
+            this. The sender looks a few times per linger: a batch may leave half of it later.
         window: Batches in flight per partition. A broker remembers this many to recognise resends.
         buffer_bytes: Memory of messages without an outcome; at the bound ``send_async`` waits. Each
             message counts with its payload, its encoded tag, key and headers, and 512 bytes for
@@ -149,6 +154,7 @@ class ProducerConfig:
     send_timeout_s: float = 30.0
     batch_bytes: int = 512 * limits.KIB
     batch_records: int = 2_000
+    linger_ms: float = 0.0
     window: int = limits.PRODUCER_BATCHES_REMEMBERED
     buffer_bytes: int = 16 * limits.MIB
     buffer_messages: int | None = None
@@ -176,6 +182,11 @@ class ProducerConfig:
         _positive("retry_backoff_max_s", self.retry_backoff_max_s)
         _between("batch_bytes", self.batch_bytes, 1, limits.BATCH_BYTES_MAX)
         _between("batch_records", self.batch_records, 1, limits.BATCH_RECORDS_MAX)
+        _number("linger_ms", self.linger_ms)
+        if not 0 <= self.linger_ms <= limits.LINGER_MS_MAX:
+            raise InvalidArgument(
+                f"linger_ms = {self.linger_ms} is outside [0, {limits.LINGER_MS_MAX}]"
+            )
         _between("window", self.window, 1, limits.PRODUCER_BATCHES_REMEMBERED)
         least = limits.MESSAGE_BYTES_MAX + MESSAGE_OVERHEAD_BYTES
         _between("buffer_bytes", self.buffer_bytes, least, PRODUCER_BUFFER_BYTES_MAX)

@@ -111,6 +111,14 @@ def test_rules_between_settings() -> None:
     assert ConsumerConfig(max_wait_s=limits.LONG_POLL_S_MAX).max_wait_s == limits.LONG_POLL_S_MAX
 
 
+@pytest.mark.parametrize("wrong", [-1, limits.LINGER_MS_MAX + 1, float("nan"), "5", True])
+def test_a_linger_has_bounds(wrong: Any) -> None:
+    with pytest.raises(InvalidArgument, match="linger_ms"):
+        ProducerConfig(linger_ms=wrong)
+    for good in (0, 0.5, limits.LINGER_MS_MAX):
+        assert ProducerConfig(linger_ms=good).linger_ms == good
+
+
 def test_settings_cannot_be_changed_afterwards() -> None:
     for cls, names in TIMES.items():
         with pytest.raises(AttributeError):

@@ -446,7 +446,7 @@ class Accumulator:
             claimed = queue.claim(future)
             owned = claimed or isinstance(queue.owner, BlockingSendFuture)
             if not owned and future.outcome is None:
-                self.wake_sender()
+                self.hurry_sender()
             return claimed
 
     def take(self, queue: PartitionQueue) -> list[BlockingSendFuture]:
@@ -485,6 +485,17 @@ class Accumulator:
             self.awake = False
             self._wake()  # other threads saw ``awake`` and rely on it
             raise
+
+    def hurry_sender(self) -> None:
+        """Schedule a run of the sender, also while it ignores appends because batches linger."""
+        if self._config.linger_ms:
+            self.awake = False
+        self.wake_sender()
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether threads wait for space."""
+        return self._waiting > 0
 
     @property
     def awake(self) -> bool:
@@ -532,6 +543,8 @@ class Accumulator:
         places = (buffer_messages_of(self._config) + 1) // 2
         self._waiting += 1
         try:
+            if block:
+                self.hurry_sender()
             while appender.space < space or appender.places < places:
                 left = deadline - self._clock()
                 if not block or left <= 0 or not self._space_came.wait(left):

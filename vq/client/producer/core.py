@@ -219,6 +219,10 @@ class ProducerCore:
         deadline = self._cluster.clock.monotonic() + bound
         return BatchSend(self._accumulator, self.config, messages, deadline, self.interceptors)
 
+    def hurry(self) -> None:
+        """Have no message linger for which somebody waits now. Any thread."""
+        self._accumulator.hurry_sender()
+
     def is_published(self, topic: str) -> bool:
         """Return whether messages to a topic are accepted. Any thread."""
         return topic in self._accumulator.topics

@@ -99,7 +99,7 @@ class PartitionQueue:
         self._failures = 0  # since the broker stored a batch
         self._refusal: errors.VqError | None = None  # the last retriable refusal, until one stores
         self._scan_at = 0.0
-        self._filling = Filling(config.batch_records)
+        self._filling = Filling(config.batch_records, config.batch_bytes, config.linger_ms / 1000)
 
     # Ownership: all under the accumulator's lock ----------------------------------------------
     def enter(self) -> bool:
@@ -182,8 +182,12 @@ class PartitionQueue:
         return [*in_flight, *self.failing, *self.claimed, *self.pending]
 
     # What to send -----------------------------------------------------------------------------
-    def next_to_send(self, now: float, take_ids: Callable[[int], list[int]]) -> Batch | None:
+    def next_to_send(
+        self, now: float, take_ids: Callable[[int], list[int]], *, hurry: bool = True
+    ) -> Batch | None:
         """Return the next batch to send, marked as sent; None: nothing can be sent now.
+
+        Without ``hurry``, a batch that is not full may linger.
 
         The caller asks until it gets None. A new batch is encoded only after all earlier ones are
         sent, so encoding overlaps with their round trips. An error of ``take_ids`` is passed on;
@@ -199,7 +203,7 @@ class PartitionQueue:
                 batch = each
                 break
         else:
-            if self._may_make_one():
+            if self._may_make_one() and (hurry or not self.lingers_until(now)):
                 items = self._next_items()
                 batch = self._make(items, take_ids(len(items)), pending=True)
         if batch is not None:
@@ -219,6 +223,10 @@ class PartitionQueue:
         if under_way and self._stamps.is_renewal_due:
             return False  # drain first: a new producer id needs an empty ``in_flight``
         return not under_way or self._filling.is_worth_a_frame(len(self.pending))
+
+    def lingers_until(self, now: float) -> float:
+        """Return until when the pending messages wait for more; 0: they do not."""
+        return self._filling.lingers_until(self.pending, now) if self.pending else 0.0
 
     @property
     def may_rest(self) -> bool:

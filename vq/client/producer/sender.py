@@ -8,6 +8,7 @@ earlier batches are in flight form the next batch.
 """
 
 import asyncio
+import math
 from collections.abc import Callable
 
 from vq.client.cluster import ClusterClient
@@ -63,6 +64,7 @@ class Sender:
         self._rest_timer: asyncio.TimerHandle | None = None  # while appends do not wake the sender
         self._abandoned = False
         self._ordered = config.ordered
+        self._linger_s = config.linger_ms / 1000
         self.accumulator = Accumulator(
             config, self._clock, self._wake, stages=stages, future=future
         )
@@ -125,25 +127,31 @@ class Sender:
             self._ensure_tick()
             self._close_dropped()
         may_rest = not self._dropped
+        hurry = not self._linger_s or bool(self._waiters) or self.accumulator.is_waited_for
+        linger_until = 0.0
         for queue in self.accumulator.queues():
             if queue.pending or queue.in_flight or queue.owner:
                 self._ensure_tick()
                 if self.accumulator.enter(queue):
-                    self._send_from(queue, now)
+                    self._send_from(queue, now, hurry=hurry)
+                if not hurry and queue.pending and (until := queue.lingers_until(now)):
+                    linger_until = min(linger_until or until, until)
                 if queue.retry_at > now:
                     retry_at = min(retry_at or queue.retry_at, queue.retry_at)
             may_rest = may_rest and queue.may_rest
         if retry_at:
-            self._send_at(retry_at)
+            self._send_at(min(retry_at, linger_until or retry_at))
+        elif linger_until:
+            self._rest(max(linger_until - now, self._linger_s / 2))  # some queues at a time
         elif may_rest and self._tick_timer is not None:
             self._rest()
 
-    def _rest(self) -> None:
+    def _rest(self, most_s: float = math.inf) -> None:
         """Ignore appends until the next answer, because nothing can be sent before that.
 
         Otherwise each append would cost an iteration of the loop.
         """
-        rest_s = _REST_S + _REST_QUEUE_S * len(self.accumulator.queues())
+        rest_s = min(_REST_S + _REST_QUEUE_S * len(self.accumulator.queues()), most_s)
         self._rest_timer = self._loop.call_later(rest_s, self.send_waiting)
         self.accumulator.awake = True
 
@@ -157,7 +165,7 @@ class Sender:
         if self._tick_timer is None:
             self._tick_timer = self._loop.call_later(_TICK_S, self._tick)
 
-    def _send_from(self, queue: PartitionQueue, now: float) -> None:
+    def _send_from(self, queue: PartitionQueue, now: float, *, hurry: bool) -> None:
         """Send all that can be sent from a queue that the sender owns, and release it."""
         try:
             master = self.master_of(queue)
@@ -165,7 +173,8 @@ class Sender:
             if master is None:
                 self._set_aside(queue)
             if connection is not None:
-                while (batch := queue.next_to_send(now, self._cluster.take_ids)) is not None:
+                take_ids = self._cluster.take_ids
+                while (batch := queue.next_to_send(now, take_ids, hurry=hurry)) is not None:
                     self._put(queue, batch, connection)
         except IdsUsedUp:
             pass  # the cluster calls back when there are more; each message has its deadline
@@ -325,6 +334,8 @@ class Sender:
             try:
                 if reached():
                     return
+                if self._linger_s:
+                    self._loop.call_soon(self.send_waiting)
                 await waiter
             finally:
                 self._waiters.pop(waiter, None)

@@ -1,0 +1,160 @@
+"""Batches that linger for an hour: what shares a batch, and for whom nothing waits."""
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from support.producers import producer_of, stored
+from support.threads import in_thread
+from support.waiting import WAIT_S, until
+
+from vq import aio, limits
+from vq.client.future import SendFuture
+from vq.model import Message
+
+HOUR_S = 3_600.0
+
+
+@pytest.fixture
+def hour(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The settings of a producer whose batches leave within the test only if nothing lingers."""
+    monkeypatch.setattr(limits, "LINGER_MS_MAX", HOUR_S * 1000)
+    return {
+        "linger_ms": HOUR_S * 1000,
+        "send_timeout_s": 3 * HOUR_S,
+        "partitioner": lambda message, partitions: 0,
+    }
+
+
+async def sent(producer: aio.MessageProducer, count: int) -> list[SendFuture]:
+    return [await producer.send_async(Message("t", b"%d" % number)) for number in range(count)]
+
+
+async def runs_of_the_sender(producer: aio.MessageProducer, count: int) -> None:
+    """Wait until the sender has looked at its queues so many times."""
+    sender, seen = producer._core._sender, 0
+    look = sender.accumulator.drain
+
+    def counting() -> None:
+        nonlocal seen
+        seen += 1
+        look()
+
+    sender.accumulator.drain = counting  # type: ignore[method-assign]
+    await until(lambda: seen >= count)
+    sender.accumulator.drain = look  # type: ignore[method-assign]
+
+
+async def test_messages_that_come_slowly_share_a_batch(
+    factory: aio.MessageFactory, hour: dict[str, Any]
+) -> None:
+    producer = await producer_of(factory, **hour)
+    for number in range(5):
+        await producer.send_async(Message("t", b"%d" % number))
+        await runs_of_the_sender(producer, 2)
+    assert producer.metrics().total.batches == 0
+    await producer.flush()
+    assert producer.metrics().total.batches == 1
+    assert await stored(factory) == [b"%d" % number for number in range(5)]
+
+
+async def test_a_batch_leaves_when_its_time_is_over(factory: aio.MessageFactory) -> None:
+    producer = await producer_of(factory, linger_ms=30)
+    (future,) = await sent(producer, 1)
+    await until(future.done)
+
+
+async def test_full_batches_leave_at_once(
+    factory: aio.MessageFactory, hour: dict[str, Any]
+) -> None:
+    producer = await producer_of(factory, batch_records=10, **hour)
+    futures = await sent(producer, 35)
+    await until(lambda: sum(future.done() for future in futures) == 30)
+    await runs_of_the_sender(producer, 3)
+    assert not any(future.done() for future in futures[30:])
+    await producer.close()
+
+
+async def test_a_send_that_waits_does_not_linger(
+    factory: aio.MessageFactory, hour: dict[str, Any]
+) -> None:
+    """Nor do the messages before it, also if they lingered already."""
+    producer = await producer_of(factory, **hour)
+    async with asyncio.timeout(WAIT_S):
+        await producer.send(Message("t", b"alone"))
+        (before,) = await sent(producer, 1)
+        await runs_of_the_sender(producer, 3)
+        assert not before.done()
+        await producer.send(Message("t", b"waits"))
+    assert before.done()
+
+
+async def test_a_blocking_send_does_not_linger(
+    factory: aio.MessageFactory, hour: dict[str, Any]
+) -> None:
+    producer = await producer_of(factory, **hour)
+    core = producer._core
+    (before,) = await sent(producer, 1)
+    await runs_of_the_sender(producer, 3)
+    with in_thread(lambda: core.send_blocking(Message("t", b"x"), HOUR_S)) as sending:
+        await until(sending.done)
+    assert before.done()
+
+
+async def test_a_message_for_which_a_thread_waits_does_not_linger(
+    factory: aio.MessageFactory, hour: dict[str, Any]
+) -> None:
+    producer = await producer_of(factory, **hour)
+    (future,) = await sent(producer, 1)
+    got = threading.Event()
+    future.add_done_callback(lambda _: got.set())
+    await until(got.is_set)
+
+
+@pytest.mark.parametrize("end", ["flush", "close"])
+async def test_flush_and_close_let_nothing_linger(
+    factory: aio.MessageFactory, hour: dict[str, Any], end: str
+) -> None:
+    producer = await producer_of(factory, **hour)
+    (future,) = await sent(producer, 1)
+    await runs_of_the_sender(producer, 3)
+    async with asyncio.timeout(WAIT_S):
+        await getattr(producer, end)()
+    assert future.done()
+
+
+async def test_a_batch_of_one_call_does_not_linger(
+    factory: aio.MessageFactory, hour: dict[str, Any]
+) -> None:
+    producer = await producer_of(factory, **hour)
+    async with asyncio.timeout(WAIT_S):
+        await producer.send_batch([Message("t", b"1"), Message("t", b"2")])
+
+
+async def test_a_full_buffer_does_not_linger(
+    factory: aio.MessageFactory, hour: dict[str, Any]
+) -> None:
+    producer = await producer_of(factory, buffer_messages=4, **hour)
+    async with asyncio.timeout(WAIT_S):
+        await sent(producer, 12)
+    await producer.close()
+
+
+async def test_a_thread_that_waits_for_space_lets_nothing_linger(
+    factory: aio.MessageFactory, hour: dict[str, Any]
+) -> None:
+    producer = await producer_of(factory, buffer_messages=4, **hour)
+    await sent(producer, 4)
+    core = producer._core
+    with in_thread(lambda: core.append_any(Message("t", b"x"))) as sending:
+        await until(sending.done)
+    await producer.close()
+
+
+async def test_a_message_with_little_time_does_not_linger(
+    factory: aio.MessageFactory, hour: dict[str, Any]
+) -> None:
+    producer = await producer_of(factory, **hour)
+    future = await producer.send_async(Message("t", b"x"), timeout=HOUR_S - 1)
+    await until(future.done)
