@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from vq.client.producer.interceptors import ProducerInterceptor
     from vq.client.producer.metrics import Latency, ProducerMetrics, TopicMetrics
     from vq.client.producer.oneway import OnewayCounts
+    from vq.client.producer.partition_load import PartitionLoad
     from vq.client.producer.partitioner import TopicPartitions
     from vq.errors import (
         BatchFailed,
@@ -65,6 +66,7 @@ _HOMES = {
     "vq.client.future": ("SendFuture",),
     "vq.client.producer.interceptors": ("ProducerInterceptor",),
     "vq.client.producer.metrics": ("Latency", "ProducerMetrics", "TopicMetrics"),
+    "vq.client.producer.partition_load": ("PartitionLoad",),
     "vq.client.producer.partitioner": ("TopicPartitions",),
     "vq.client.producer.oneway": ("OnewayCounts",),
     "vq.errors": (
@@ -107,6 +109,7 @@ __all__ = [
     "OnUnavailable",
     "OnewayCounts",
     "OutcomeUnknown",
+    "PartitionLoad",
     "PartitionPlacement",
     "PartitionTrouble",
     "ProducerConfig",

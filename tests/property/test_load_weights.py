@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from vq.client.producer.load_weights import (
     DISK_FULL,
-    NUMBER_MAX,
     STEP_MAX,
-    PartitionLoad,
     weights,
 )
+from vq.client.producer.partition_load import NUMBER_MAX, PartitionLoad
 from vq.client.producer.partitioner import Sense
 from vq.limits import LOAD_BUSY_MIN
 

@@ -22,7 +22,7 @@ from vq.client.producer.load_follower import LoadFollower
 from vq.client.producer.metrics import Meter, ProducerMetrics
 from vq.client.producer.oneway import OnewayOutcomes
 from vq.client.producer.partition_queue import PartitionQueue
-from vq.client.producer.partitioner import DEFAULT, Keys, own_choice, strategy_of
+from vq.client.producer.partitioner import DEFAULT, Keys, own_choice, strategy_of, wants_load
 from vq.client.producer.sender import Sender
 from vq.client.producer.spread import Single, Spread, make_spread
 from vq.client.producer.stages import Stages, serialize_with
@@ -81,8 +81,9 @@ class ProducerCore:
             may_lead=not config.ordered,
         )
         sense = self._strategy.sense if self._choose is None else None
+        follows = sense is not None or wants_load(config.partitioner)
         self._follower = (
-            LoadFollower(cluster, sense, self._accumulator.topics.values) if sense else None
+            LoadFollower(cluster, sense, self._accumulator.topics.values) if follows else None
         )
         self._closing: asyncio.Task[None] | None = None
         self._remove_listener = cluster.on_change(self._routes_changed)

@@ -1,13 +1,14 @@
-"""Has the topics of a producer follow the load: reads it now and then, and sets their weights."""
+"""Has the topics of a producer follow the load: reads it now and then, and passes it on."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
 from vq import limits
 from vq.client.cluster import ClusterClient
-from vq.client.producer.load_weights import NUMBER_MAX, PartitionLoad, weights
+from vq.client.producer.load_weights import weights
+from vq.client.producer.partition_load import NUMBER_MAX, PartitionLoad
 from vq.client.producer.partitioner import Sense
 from vq.client.producer.stored_bytes import read_stored
 from vq.coordination.paths import BrokerLoad
@@ -20,15 +21,16 @@ logger = get_logger(__name__)
 
 #: How often the load is read, by what "least used" means. Stored bytes cost each broker one request
 #: for each of its partitions, and change slowly.
-INTERVAL_S: Final = {
+INTERVAL_S: Final[Mapping[Sense | None, float]] = {
     Sense.STORED: 2 * limits.LOAD_READ_INTERVAL_S,
     Sense.HEADROOM: limits.LOAD_READ_INTERVAL_S,
     Sense.LOAD: limits.LOAD_READ_INTERVAL_S,
+    None: limits.LOAD_READ_INTERVAL_S,
 }
 
 
-class FollowsWeights(Protocol):
-    """A topic whose messages are spread by weight; in practice ``TopicQueues``."""
+class FollowsLoad(Protocol):
+    """A topic whose messages are spread by load; in practice ``TopicQueues``."""
 
     topic: str
     topic_id: str
@@ -36,21 +38,24 @@ class FollowsWeights(Protocol):
     def follow_weights(self, weights: Sequence[float] | None) -> None:
         """Spread messages by these weights, one for each partition; None: all the same."""
 
+    def follow_loads(self, loads: Sequence[PartitionLoad]) -> None:
+        """Show these loads, one for each partition, to the application's partitioner."""
+
 
 class LoadFollower:
     """The task of one producer. Loop-bound.
 
     Args:
         cluster: Its routes say which broker has which partition; its ``loads`` are refreshed.
-        sense: What "least used" means.
+        sense: What "least used" means; None: an application's partitioner looks at the load.
         topics: Returns the topics to steer.
     """
 
     def __init__(
         self,
         cluster: ClusterClient,
-        sense: Sense,
-        topics: Callable[[], Iterable[FollowsWeights]],
+        sense: Sense | None,
+        topics: Callable[[], Iterable[FollowsLoad]],
     ) -> None:
         self._cluster = cluster
         self._sense = sense
@@ -96,7 +101,7 @@ class LoadFollower:
                 pass
 
     async def look(self) -> None:
-        """Read the load of all topics once, and set their weights."""
+        """Read the load of all topics once, and pass it on."""
         topics = list(self._topics())
         stored: dict[str, dict[int, int]] = {}
         await self._cluster.loads.refresh(_masters(self._cluster.routes, topics))
@@ -109,6 +114,9 @@ class LoadFollower:
             if view is None or view.id != each.topic_id:
                 continue
             loads = self._loads(view, routes, stored.get(each.topic, {}))
+            if self._sense is None:
+                each.follow_loads(loads)
+                continue
             found = weights(self._sense, loads, before.get(view.id))
             self._weights[view.id] = found
             each.follow_weights(None if _all_the_same(found) else found)
@@ -134,7 +142,7 @@ class LoadFollower:
         return load_of(group, load)
 
 
-def _masters(routes: Routes, topics: Iterable[FollowsWeights]) -> dict[str, str]:
+def _masters(routes: Routes, topics: Iterable[FollowsLoad]) -> dict[str, str]:
     """Return the master of each group that has an open partition of these topics, in order."""
     views = [routes.topics.get(each.topic) for each in topics]
     groups = {

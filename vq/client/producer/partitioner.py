@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, cast, runtime_checkable
 
+from vq.client.producer.partition_load import PartitionLoad
 from vq.errors import InvalidArgument
 from vq.model import Key, Message
 from vq.shown import shown, shown_error
@@ -87,11 +88,15 @@ class TopicPartitions:
         count: How many partitions it has.
         writable: Those that are available now, in rising order; may be empty. See
             ``OnUnavailable`` for what that means.
+        loads: The load of each partition's broker, for a partitioner that ``wants_load``; empty
+            until it was read for the first time, and after partitions were added until it is read
+            again. ``stored_bytes`` is not read.
     """
 
     topic: str
     count: int
     writable: Sequence[int]
+    loads: Sequence[PartitionLoad] = ()
 
 
 @runtime_checkable
@@ -101,6 +106,9 @@ class Partitioner(Protocol):
     Sending threads call it without a lock, several at once. It may block, which delays its message,
     and it may send messages. On the loop of ``vq.aio`` it must not block. An exception refuses the
     message: the sender gets ``InvalidArgument``, and the exception is its cause.
+
+    If it has an attribute ``wants_load`` that is true, the producer reads the load of the brokers
+    every few seconds, for ``TopicPartitions.loads``. A function may have the attribute, too.
     """
 
     def choose(self, message: Message, partitions: TopicPartitions) -> int:
@@ -150,6 +158,11 @@ def own_choice(setting: PartitionerSetting) -> Choose | None:
         return None
     choose = getattr(setting, "choose", None)
     return cast("Choose", choose if callable(choose) else setting)
+
+
+def wants_load(setting: PartitionerSetting) -> bool:
+    """Return whether an application's own partitioner looks at the load."""
+    return own_choice(setting) is not None and bool(getattr(setting, "wants_load", False))
 
 
 def chosen_by(choose: Choose, message: Message, partitions: TopicPartitions) -> int:

@@ -14,10 +14,12 @@ have no call and no loop between them below.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from vq.client.config import OnUnavailable
 from vq.client.future import ANY_PARTITION, BlockingSendFuture, SendFuture
 from vq.client.producer.compressor import Compressor
+from vq.client.producer.partition_load import PartitionLoad
 from vq.client.producer.partition_queue import PartitionQueue
 from vq.client.producer.partitioner import (
     Choose,
@@ -140,7 +142,8 @@ class TopicQueues:
             queue.topic_id = self.topic_id
             added.append(queue)
         self.queues += added  # in one step: the number of partitions decides where keys go
-        self._partitions = TopicPartitions(self.topic, partitions, tuple(writable))
+        loads = known.loads if known.count == partitions else ()
+        self._partitions = TopicPartitions(self.topic, partitions, tuple(writable), loads)
         self._able = frozenset(writable)
         self._staying = {}
         self._spread_again()
@@ -155,6 +158,11 @@ class TopicQueues:
         if weights != self._weights:
             self._weights = weights
             self._spread_again()
+
+    def follow_loads(self, loads: Sequence[PartitionLoad]) -> None:
+        """Show these loads to the application's partitioner, one for each partition."""
+        if len(loads) == self._partitions.count:
+            self._partitions = replace(self._partitions, loads=tuple(loads))
 
     def _spread_again(self) -> None:
         known, weights = self._partitions, self._weights

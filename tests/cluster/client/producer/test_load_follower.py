@@ -16,7 +16,7 @@ from vq import aio, limits
 from vq.client.cluster import ClusterClient
 from vq.client.producer import load_follower, stored_bytes
 from vq.client.producer.load_follower import INTERVAL_S, LoadFollower
-from vq.client.producer.partitioner import Sense
+from vq.client.producer.partitioner import Sense, TopicPartitions
 from vq.client.producer.stored_bytes import read_stored
 from vq.coordination.paths import BrokerLoad
 from vq.errors import TimedOut
@@ -66,6 +66,9 @@ class Noted:
 
     def follow_weights(self, weights: Any) -> None:
         self.told.append(weights)
+
+    def follow_loads(self, loads: Any) -> None:
+        self.told.append(loads)
 
 
 def group_of(client: ClusterClient, partition: int) -> str:
@@ -339,3 +342,28 @@ async def test_no_task_is_left_when_a_producer_is_abandoned(cluster):
         task = producer._core._follower._task
         producer._core.abandon("the loop ends")
         await until(task.done)
+
+
+async def test_a_partitioner_of_ones_own_sees_the_load(cluster: MemoryCluster) -> None:
+    class LeastBusy:
+        wants_load = True
+
+        def choose(self, message: Message, partitions: TopicPartitions) -> int:
+            busy = [load.busy for load in partitions.loads]
+            return busy.index(min(busy)) if all(each.known for each in partitions.loads) else 0
+
+    for group, busy in (("b1", 0.5), ("b2", 0.2), ("b3", 0.9)):
+        pretend(cluster, group, busy=busy)
+    async with factory_of(cluster) as factory:
+        producer = await producer_of(factory, partitioner=LeastBusy())
+        await producer.publish("t")
+        client = factory._cluster
+        assert client is not None
+        await until(lambda: _shown(producer) == {"b1": 0.5, "b2": 0.2, "b3": 0.9})
+        result = await producer.send(Message("t", b"x"))
+        assert group_of(client, result.partition) == "b2"
+
+
+def _shown(producer: aio.MessageProducer) -> dict[str, float]:
+    queues = producer._core._accumulator.topics["t"]
+    return {load.broker: load.busy for load in queues._partitions.loads if load.known}

@@ -5,13 +5,13 @@ import math
 import pytest
 
 from vq.client.producer.load_follower import INTERVAL_S, load_of
-from vq.client.producer.load_weights import PartitionLoad
+from vq.client.producer.partition_load import PartitionLoad
 from vq.client.producer.partitioner import Sense
 from vq.coordination.paths import BrokerLoad
 
 
 def test_every_sense_has_an_interval():
-    assert set(INTERVAL_S) == set(Sense)
+    assert set(INTERVAL_S) == {*Sense, None}
 
 
 def test_the_load_of_a_partition_is_that_of_its_broker():

@@ -16,6 +16,7 @@ from vq.client.producer.partitioner import (
     key_partition,
     own_choice,
     strategy_of,
+    wants_load,
 )
 from vq.errors import InvalidArgument, NotPublished
 from vq.model import Message
@@ -143,3 +144,20 @@ def test_what_a_partitioner_raises_is_the_cause_of_a_refusal(error: Exception) -
 
 def test_a_choice_may_be_any_whole_number() -> None:
     assert checked_choice(True, "t", 3) == 1
+
+
+class Wants(Chooses):
+    wants_load = True
+
+
+def test_a_partitioner_may_want_the_load() -> None:
+    def function(message: Message, partitions: TopicPartitions) -> int:
+        return 0
+
+    assert wants_load(Wants())
+    assert not wants_load(Chooses())
+    assert not wants_load(function)
+    function.wants_load = True  # type: ignore[attr-defined]
+    assert wants_load(function)
+    assert not wants_load("least-loaded")
+    assert not wants_load(None)

@@ -16,6 +16,7 @@ from vq.client.config import OnUnavailable, ProducerConfig
 from vq.client.future import ANY_PARTITION, SendFuture
 from vq.client.producer.compressor import Compressor, compressor_of
 from vq.client.producer.metrics import Meter
+from vq.client.producer.partition_load import PartitionLoad
 from vq.client.producer.partition_queue import PartitionQueue
 from vq.client.producer.partitioner import Keys, TopicPartitions, key_partition, own_choice
 from vq.client.producer.spread import Ring, Spread, Sticky
@@ -179,6 +180,21 @@ def test_a_partitioner_of_ones_own_is_told_everything() -> None:
     assert queues.partition_of(keyed(None)) == 2
     seen = TopicPartitions("t", 4, (1, 2))
     assert own.asked == [(keyed("k"), seen), (keyed(None), seen)]
+
+
+def test_a_partitioner_of_ones_own_sees_the_load() -> None:
+    own = Partitioner(2)
+    queues = queues_of(2, partitioner=own)
+    loads = (PartitionLoad(broker="b1"), PartitionLoad(broker="b2"))
+    queues.follow_loads(loads[:1])
+    assert queues._partitions.loads == (), "of fewer partitions than there are"
+    queues.follow_loads(loads)
+    update(queues, 2, [1])
+    with pytest.raises(InvalidArgument):
+        queues.partition_of(keyed("k"))
+    assert own.asked == [(keyed("k"), TopicPartitions("t", 2, (1,), loads))]
+    update(queues, 3)
+    assert queues._partitions.loads == ()
 
 
 @pytest.mark.parametrize("number", [-1, 4])
