@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from vq.client.future import SendFuture
 from vq.client.producer.batch import bytes_of
+from vq.store.format import RECORD_HEADER_BYTES
 
 #: If less than this part of a batch is in flight and pending, further messages wait for the answer.
 _FEW_PART = 8
@@ -19,7 +20,7 @@ class Filling:
 
     Args:
         records_max: Most messages of a batch.
-        bytes_max: Most bytes of a batch.
+        bytes_max: Most bytes of a batch, the headers of its records included.
         linger_s: How long a batch that is not full waits for more messages.
 
     Attributes:
@@ -66,7 +67,7 @@ class Filling:
         if (
             until <= now
             or len(pending) >= self._records_max
-            or bytes_of(pending) >= self._bytes_max
+            or bytes_of(pending) + len(pending) * RECORD_HEADER_BYTES >= self._bytes_max
             or any(each.waiters is not None or each.deadline <= hurried_at for each in pending)
         ):
             return 0.0

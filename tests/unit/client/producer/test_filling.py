@@ -6,6 +6,7 @@ import pytest
 
 from vq.client.future import SendFuture
 from vq.client.producer.filling import Filling
+from vq.store.format import RECORD_HEADER_BYTES
 
 
 def filling_of(linger_s: float = 0.0) -> Filling:
@@ -54,8 +55,13 @@ def test_a_batch_lingers_from_its_first_message_on() -> None:
 
 def test_a_full_batch_does_not_linger() -> None:
     filling = filling_of(5.0)
-    assert filling.lingers_until(waiting(1, 999), 100.0) == 105.0
-    assert filling.lingers_until(waiting(1, 1_000), 100.0) == 0.0
+    fits = 1_000 - RECORD_HEADER_BYTES
+    assert filling.lingers_until(waiting(1, fits - 1), 100.0) == 105.0
+    assert filling.lingers_until(waiting(1, fits), 100.0) == 0.0
+    count = 1_000 // RECORD_HEADER_BYTES
+    assert filling.lingers_until(waiting(count - 1, 0), 100.0) == 105.0
+    assert filling.lingers_until(waiting(count, 0), 100.0) == 0.0
+    filling = Filling(2_000, 1_000_000, 5.0)
     assert filling.lingers_until(waiting(1_999, 0), 100.0) == 105.0
     assert filling.lingers_until(waiting(2_000, 0), 100.0) == 0.0
 
