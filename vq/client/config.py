@@ -110,8 +110,9 @@ class ProducerConfig:
         linger_ms: How long a batch that is not full waits for more messages after its first one:
             fewer and larger batches for messages that come slowly. Nothing waits if a thread or a
             coroutine waits for one of the messages (``send_sync``, ``send``, ``result()``), for
-            ``flush``, ``close``, ``send_batch`` or space, or if a message has less time left than
-            this. The sender looks a few times per linger: a batch may leave half of it later.
+            ``flush``, ``close``, ``send_batch`` or space, if the buffer is full, or if a message
+            has less time left than this. The sender looks a few times per linger: a batch may leave
+            half of it later.
         window: Batches in flight per partition. A broker remembers this many to recognise resends.
         buffer_bytes: Memory of messages without an outcome; at the bound ``send_async`` waits. Each
             message counts with its payload, its encoded tag, key and headers, and 512 bytes for

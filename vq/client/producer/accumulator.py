@@ -493,9 +493,9 @@ class Accumulator:
         self.wake_sender()
 
     @property
-    def is_waited_for(self) -> bool:
-        """Whether threads wait for space."""
-        return self._waiting > 0
+    def is_short_of_space(self) -> bool:
+        """Whether threads wait for space, or the next message would be refused or have to wait."""
+        return self._waiting > 0 or not self.has_space()
 
     @property
     def awake(self) -> bool:

@@ -127,7 +127,7 @@ class Sender:
             self._ensure_tick()
             self._close_dropped()
         may_rest = not self._dropped
-        hurry = not self._linger_s or bool(self._waiters) or self.accumulator.is_waited_for
+        hurry = not self._linger_s or bool(self._waiters) or self.accumulator.is_short_of_space
         linger_until = 0.0
         for queue in self.accumulator.queues():
             if queue.pending or queue.in_flight or queue.owner:

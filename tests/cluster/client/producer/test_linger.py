@@ -76,6 +76,16 @@ async def test_full_batches_leave_at_once(
     await producer.close()
 
 
+async def test_what_fills_the_buffer_does_not_linger(
+    factory: aio.MessageFactory, hour: dict[str, Any]
+) -> None:
+    """With ``when_full = "raise"`` nobody waits for space, but only answers make space."""
+    producer = await producer_of(factory, buffer_messages=10, when_full="raise", **hour)
+    futures = await sent(producer, 10)
+    await until(lambda: all(future.done() for future in futures))
+    await sent(producer, 1)
+
+
 async def test_a_send_that_waits_does_not_linger(
     factory: aio.MessageFactory, hour: dict[str, Any]
 ) -> None:
