@@ -69,6 +69,7 @@ class PartitionQueue:
         topic_id: The id of the topic; a topic that is created again has another one.
         epoch: The master's epoch at the last look-up; 0: no look-up yet.
         has_diverted: Some of ``pending`` may be directed to another partition.
+        has_failed: Messages of an ordered producer failed; ``fail_rest`` comes next.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class PartitionQueue:
         self.topic_id = ""
         self.epoch = 0
         self.has_diverted = False
+        self.has_failed = False
         self._config = config
         self._stamps = Stamps(new_producer_id)
         self._meter = meter
@@ -398,6 +400,15 @@ class PartitionQueue:
         del self.pending[: len(items)]
         self._fail_items(items, error)
 
+    def fail_rest(self) -> None:
+        """Fail what was accepted while a message of an ordered producer got its error.
+
+        The owner drains between the failure and this call, so nothing that was accepted before the
+        failure had its outcome stays.
+        """
+        self.fail_pending(self._behind())
+        self.has_failed = False
+
     def refuse(self, items: Sequence[SendFuture], error: errors.VqError) -> None:
         """Remove these messages from ``pending`` and fail them; the sender owns the queue."""
         waiting, gone = self.pending[:], set(items)
@@ -473,6 +484,7 @@ class PartitionQueue:
         try:
             batch.fail(error)
         finally:
+            self.has_failed = self._config.ordered
             self._count_ended(batch, error)
 
     def _count_ended(self, batch: Batch, error: errors.VqError | None) -> None:
@@ -499,6 +511,7 @@ class PartitionQueue:
             fail_all(items, behind or error)
         finally:
             self.failing = []
+            self.has_failed = self._config.ordered
             count, size = len(items), bytes_of(items)
             self._on_ended(count, size)
             self._meter.failed(count, size, error)

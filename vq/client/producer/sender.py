@@ -176,6 +176,7 @@ class Sender:
                 take_ids = self._cluster.take_ids
                 while (batch := queue.next_to_send(now, take_ids, hurry=hurry)) is not None:
                     self._put(queue, batch, connection)
+                    self._fail_rest(queue)
         except IdsUsedUp:
             pass  # the cluster calls back when there are more; each message has its deadline
         except VqError as error:
@@ -183,7 +184,19 @@ class Sender:
         except Exception:
             logger.exception("sending from a queue failed", partition=queue.partition)
         finally:
+            self._leave(queue)
+
+    def _leave(self, queue: PartitionQueue) -> None:
+        try:
+            self._fail_rest(queue)
+        finally:
             queue.owner = None
+
+    def _fail_rest(self, queue: PartitionQueue) -> None:
+        """In an ordered producer: fail what threads appended while an earlier message failed."""
+        if queue.has_failed:
+            self.accumulator.drain()
+            queue.fail_rest()
 
     def _set_aside(self, queue: PartitionQueue) -> None:
         """Move or refuse messages that wait for an unavailable partition, if the policy says so."""
@@ -240,7 +253,7 @@ class Sender:
         try:
             self.apply_answer(queue, batch, frame)
         finally:
-            queue.owner = None
+            self._leave(queue)
         if not self.accumulator.awake or self._rest_timer is not None:
             self._end_rest()
             self.accumulator.awake = True
@@ -268,7 +281,7 @@ class Sender:
                 try:
                     queue.on_tick(now)
                 finally:
-                    queue.owner = None
+                    self._leave(queue)
         finally:  # the application's logging may raise
             self.send_waiting()
 

@@ -12,6 +12,7 @@ from support.waiting import until
 
 from vq import aio
 from vq.client.config import OnUnavailable
+from vq.client.future import SendFuture
 from vq.client.producer.core import ProducerCore
 from vq.errors import NotSent, PartitionUnavailable
 from vq.model import Address, Message, SendResult, TopicPartition
@@ -358,3 +359,30 @@ async def test_ordered_messages_behind_a_late_one_fail_too(
     for future in [*sent, *again]:
         await ended(future)
     assert await stored_in(factory, number) == [b"%d" % n for n in range(6)]
+
+
+@pytest.mark.parametrize("policy", ["wait", "fail"])
+async def test_ordered_messages_accepted_while_one_fails_fail_too(
+    cluster: MemoryCluster, factory: aio.MessageFactory, policy: str
+) -> None:
+    """Threads append between the sender's look at what is behind and the outcome."""
+    core = await published(factory, ordered=True, on_unavailable=policy)
+    number = partitions_of(core, "b2")[0]
+    await kill(cluster, core)
+    accepted: list[SendFuture] = []
+    first = send(core, Message("t", b"first", key=number), None, 0.05)
+
+    def drain() -> None:
+        look()
+        if queue_of(core, number).pending and not first.done():
+            accepted.append(send(core, Message("t", b"second", key=number)))
+
+    look, core._accumulator.drain = core._accumulator.drain, drain  # type: ignore[method-assign]
+    assert isinstance(await ended(first), NotSent | PartitionUnavailable)
+    del core._accumulator.drain
+    assert accepted
+    await come_back(cluster, core)
+    for future in accepted:
+        assert isinstance(await ended(future), NotSent | PartitionUnavailable)
+    assert await stored_in(factory, number) == []
+    assert core.metrics().messages_waiting == 0
