@@ -354,7 +354,13 @@ class Accumulator:
         return self._future(content, head, callback, deadline, partition, self._clock())
 
     def append_many(
-        self, futures: Sequence[SendFuture], queues: TopicQueues, deadline: float, *, block: bool
+        self,
+        futures: Sequence[SendFuture],
+        queues: TopicQueues,
+        deadline: float,
+        *,
+        block: bool,
+        may_follow: Callable[[], bool] | None = None,
     ) -> int:
         """Append prepared messages of one topic, as many as there is space for, in order.
 
@@ -364,9 +370,11 @@ class Accumulator:
             deadline: Monotonic time; with ``block``, wait for space until then, whatever
                 ``when_full`` says: the caller waits for the outcomes anyway.
             block: Wait for space.
+            may_follow: Asked once there is space, under the lock; if it returns False, nothing is
+                appended.
 
         Returns:
-            How many were appended, at least one.
+            How many were appended; 0: they may not follow.
 
         Raises:
             BufferFull, NotPublished, InvalidState: Nothing was appended, see ``append_any``.
@@ -376,6 +384,8 @@ class Accumulator:
                 self._wait_for_space(deadline, block=block)
             if self._closed or self.topics.get(queues.topic) is not queues:
                 self._refuse_gone(queues.topic)
+            if may_follow is not None and not may_follow():
+                return 0
             appender = self._appender
             count, size = 0, 0
             for future in futures[: appender.places]:

@@ -3,6 +3,9 @@
 Messages are prepared in chunks and appended a chunk at a time, as far as the buffer has space; so a
 call takes the accumulator's lock once for a chunk, and may have more messages than the buffer. A
 chunk is what fits into one batch.
+
+With ``config.ordered``, no message is appended behind one of the same call and partition that was
+appended and failed: the application could not stop the call in between.
 """
 
 import asyncio
@@ -17,7 +20,7 @@ from vq.client.producer.interceptors import Interceptors
 from vq.client.producer.topic_queues import TopicQueues
 from vq.client.raised import shown
 from vq.errors import BatchFailed, InvalidArgument, NotSent, OutcomeUnknown, VqError
-from vq.model import Message, SendResult
+from vq.model import Message, SendResult, TopicPartition
 from vq.shown import shown as shown_value
 
 
@@ -52,6 +55,7 @@ class BatchSend:
         self._sends: list[SendFuture | VqError | None] = [None] * len(self._messages)
         self._rests: dict[str, list[int]] = {}  # places of messages not yet prepared, last first
         self._prepared: list[tuple[int, SendFuture]] = []  # of one topic, not yet appended
+        self._last: dict[int, SendFuture] = {}  # of this topic, appended, by partition
         self._target: tuple[TopicQueues, int] | None = None  # of this topic, where no key decides
         for place in range(len(self._messages) - 1, -1, -1):
             message = self._messages[place]
@@ -83,14 +87,50 @@ class BatchSend:
             self._prepare(queues, partition, rest)
         if self._prepared:
             futures = [future for _, future in self._prepared]
-            count = accumulator.append_many(futures, queues, self.deadline, block=block)
+            may_follow = self._may_follow if self._config.ordered else None
+            count = accumulator.append_many(
+                futures, queues, self.deadline, block=block, may_follow=may_follow
+            )
             for place, future in self._prepared[:count]:
                 self._sends[place] = future
+                self._last[future.partition] = future
             del self._prepared[:count]
+            if not count:
+                self._refuse_behind(topic)
         if rest or self._prepared:
             return False
         self._target = None
+        self._last.clear()
         return True
+
+    def _may_follow(self) -> bool:
+        """Return whether no prepared message is behind a failed one.
+
+        A failure takes along what was appended behind it, so the last message of each partition
+        tells. The sender drains under the accumulator's lock after it has failed messages: under
+        this lock, either the failure is seen here or what is appended now fails with it.
+        """
+        return not any(self._is_behind_failed(future) for _, future in self._prepared)
+
+    def _is_behind_failed(self, future: SendFuture) -> bool:
+        last = self._last.get(future.partition)
+        return last is not None and isinstance(last.outcome, VqError)
+
+    def _refuse_behind(self, topic: str) -> None:
+        """Refuse the prepared messages that are behind a failed one; the others stay."""
+        kept: list[tuple[int, SendFuture]] = []
+        for place, future in self._prepared:
+            if self._is_behind_failed(future):
+                where = TopicPartition(topic, future.partition)
+                error = NotSent(
+                    f"{where}: not sent, because an earlier message of this call failed and the "
+                    "producer is ordered; send all failed messages again in their order"
+                )
+                self._sends[place] = error
+                future.fail(error)
+            else:
+                kept.append((place, future))
+        self._prepared = kept
 
     def _prepare(self, queues: TopicQueues, partition: int, rest: list[int]) -> None:
         config, size = self._config, 0
@@ -123,6 +163,7 @@ class BatchSend:
             self._sends[place] = error
         self._prepared.clear()
         self._rests[topic].clear()
+        self._last.clear()
         self._target = None
 
     def __enter__(self) -> Self:

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 from support.broker import MemoryCluster, memory_cluster
-from support.producers import ended, published, queue_of, send, stored_in
+from support.producers import ended, producer_of, published, queue_of, send, stored_in
 from support.waiting import until
 
 from vq import aio
 from vq.client.config import OnUnavailable
 from vq.client.future import SendFuture
 from vq.client.producer.core import ProducerCore
-from vq.errors import NotSent, PartitionUnavailable
+from vq.errors import BatchFailed, NotSent, PartitionUnavailable
 from vq.model import Address, Message, SendResult, TopicPartition
 
 PARTITIONS = 6
@@ -385,4 +385,31 @@ async def test_ordered_messages_accepted_while_one_fails_fail_too(
     for future in accepted:
         assert isinstance(await ended(future), NotSent | PartitionUnavailable)
     assert await stored_in(factory, number) == []
+    assert core.metrics().messages_waiting == 0
+
+
+async def test_ordered_a_batch_send_does_not_go_on_behind_its_failed_messages(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """Its first chunk is refused; the broker is back before the second one is appended."""
+    producer = await producer_of(factory, ordered=True, on_unavailable="fail", batch_records=2)
+    await producer.publish("t")
+    core = producer._core
+    here, away = (partitions_of(core, group)[0] for group in ("b1", "b2"))
+    await kill(cluster, core)
+    messages = [Message("t", b"%d" % n, key=away if n % 2 else here) for n in range(8)]
+    batch = core.batch_send(messages, 5.0)
+    assert not batch.append("t", block=False)
+    for future in batch.accepted():
+        await ended(future)
+    await come_back(cluster, core)
+    while not batch.append("t", block=False):
+        pass
+    await core.ended(batch.accepted())
+    with pytest.raises(BatchFailed) as caught:
+        batch.results()
+    kinds = [type(outcome) for outcome in caught.value.outcomes]
+    assert kinds == [SendResult, PartitionUnavailable, *[SendResult, NotSent] * 3]
+    assert await stored_in(factory, away) == []
+    assert await stored_in(factory, here) == [b"0", b"2", b"4", b"6"]
     assert core.metrics().messages_waiting == 0
