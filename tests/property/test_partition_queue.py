@@ -513,7 +513,7 @@ def check_topic(topic: Topic, policy: OnUnavailable) -> Counter[str]:
         outcome = future.outcome
         if isinstance(outcome, errors.VqError):
             assert type(outcome) is errors.PartitionUnavailable
-            assert key is not None or topic.ordered, f"{number} without a key was refused"
+            assert policy is OnUnavailable.FAIL or topic.ordered, f"{number} was refused"
             assert not places, f"{number} was refused and is stored"
             seen["refused"] += 1
             continue

@@ -45,12 +45,15 @@ class WhenFull(enum.StrEnum):
 
 
 class OnUnavailable(enum.StrEnum):
-    """What a producer does with a directed message whose partition is unavailable.
+    """What a producer does with a message whose partition is unavailable.
 
-    A message is *directed* by its key or by the application's partitioner. A partition is
-    *unavailable* while its broker group has no master, and from a failed attempt to connect to the
-    master until an attempt succeeds. A cut connection alone does not make it unavailable. An
-    attempt fails at once if nothing listens at the address, otherwise after
+    A message has its partition by its key or by the application's partitioner. Messages without a
+    key are dealt to available partitions, and follow this setting only if theirs becomes
+    unavailable later; those of ``send_sync`` and ``send_batch`` are then dealt again.
+
+    A partition is *unavailable* while its broker group has no master, and from a failed attempt to
+    connect to the master until an attempt succeeds. A cut connection alone does not make it
+    unavailable. An attempt fails at once if nothing listens at the address, otherwise after
     ``MessageFactoryConfig.connect_timeout_s``. Messages that were sent and have no answer are not
     affected: the producer sends them again to the same partition, until their deadline.
     """

@@ -6,7 +6,8 @@ have their partition already, mostly by their key; a ``Spread`` deals out the ot
 
 A partition may become *unavailable*, see ``OnUnavailable``. Then ``set_aside`` decides about the
 messages that wait in its queue: they stay, are refused, or are dealt to other partitions. Messages
-that are dealt again keep their order, behind those that wait at the new partition already.
+that are dealt again keep their order, behind those that wait at the new partition already: they may
+come behind later ones of the same thread, which ``on_unavailable="any"`` allows.
 
 The main thread may drain, and a signal handler may raise in it. CPython runs signal handlers when a
 call returns, when a function begins and when a loop repeats. So steps that must not be separated
@@ -257,7 +258,7 @@ class TopicQueues:
             queue.pending[begin:end] = waiting
             self._hand_out()
         if self.on_unavailable is OnUnavailable.FAIL:
-            refused = [item for item in waiting if self._is_directed(item)]
+            refused = waiting
         elif waiting:
             self._staying[number] = begin + len(waiting), waiting[-1]
         return refused, bool(moving)
@@ -272,7 +273,14 @@ class TopicQueues:
         return self.ordered or not item.is_dealt
 
     def _moves(self, item: SendFuture) -> bool:
-        return self.on_unavailable is OnUnavailable.ANY or not self._is_directed(item)
+        """Return whether a message leaves a partition that is unavailable.
+
+        Later messages of the same thread may be in the other partitions already, and it would come
+        behind them. A caller that waits for the outcome has sent none: its messages lose no order.
+        """
+        if self.on_unavailable is OnUnavailable.ANY:
+            return True
+        return not self.ordered and getattr(item, "dealt", False)
 
     def _shares_again(
         self, items: list[SendFuture]

@@ -352,8 +352,13 @@ def waiting_at_1(**options: Any) -> TopicQueues:
 @pytest.mark.parametrize(
     ("policy", "ordered", "left", "refused"),
     [
-        (OnUnavailable.WAIT, False, [[b"s1"], [b"k1", b"k2"], [b"s2"]], []),
-        (OnUnavailable.FAIL, False, [[b"s1"], [b"k1", b"k2"], [b"s2"]], [b"k1", b"k2"]),
+        (OnUnavailable.WAIT, False, [[], [b"k1", b"s1", b"k2", b"s2"], []], []),
+        (
+            OnUnavailable.FAIL,
+            False,
+            [[], [b"k1", b"s1", b"k2", b"s2"], []],
+            [b"k1", b"s1", b"k2", b"s2"],
+        ),
         (OnUnavailable.ANY, False, [[b"k1", b"k2"], [], [b"s1", b"s2"]], []),
         (OnUnavailable.WAIT, True, [[], [b"k1", b"s1", b"k2", b"s2"], []], []),
         (
@@ -371,7 +376,7 @@ def test_messages_of_an_unavailable_partition_follow_the_policy(
     found, moved = queues.set_aside(queues.queues[1])
     assert [item.content for item in found] == refused
     assert contents_of(queues) == left
-    assert moved == (not ordered)
+    assert moved == (policy is OnUnavailable.ANY)
     assert [queue.has_diverted for queue in queues.queues] == [
         policy is OnUnavailable.ANY,
         False,
@@ -387,20 +392,30 @@ def test_nothing_moves_while_a_partition_is_available_or_no_other_one_is() -> No
         assert len(queues.queues[1].pending) == 4
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+def test_messages_for_which_a_caller_waits_leave_in_any_case(ordered: bool) -> None:
+    """The caller has sent nothing after them, so they lose no order; the others would."""
+    queues = waiting_at_1(ordered=ordered)
+    queue = queues.queues[1]
+    queue.pending[1].dealt = queue.pending[3].dealt = True
+    assert queues.set_aside(queue) == ([], not ordered)
+    assert [len(each.pending) for each in queues.queues] == ([0, 4, 0] if ordered else [1, 2, 1])
+
+
 def test_only_new_messages_are_looked_at_again() -> None:
     """A partition that waits for long with many messages costs nothing each time."""
     queues = waiting_at_1()
     queue = queues.queues[1]
     queues.set_aside(queue)
-    queue.pending[0].partition = ANY_PARTITION  # it would be seen
+    queue.pending[0].dealt = True  # it would be seen
     assert queues.set_aside(queue) == ([], False)
     queue.pending.append(SendFuture(b"new", None, None, math.inf))
-    queues.set_aside(queue)
-    assert contents_of(queues)[1] == [b"k1", b"k2"]
-    del queue.pending[0]  # a late one
-    queue.pending[0].partition = ANY_PARTITION
-    queues.set_aside(queue)
-    assert contents_of(queues)[1] == [], "all are looked at again"
+    queue.pending[-1].dealt = True
+    assert queues.set_aside(queue) == ([], True)
+    assert contents_of(queues)[1] == [b"k1", b"s1", b"k2", b"s2"]
+    del queue.pending[1]  # a late one
+    assert queues.set_aside(queue) == ([], True)
+    assert contents_of(queues)[1] == [b"k2", b"s2"], "all are looked at again"
 
 
 def test_a_diverted_message_goes_home_if_it_can() -> None:
