@@ -114,7 +114,7 @@ def settings(
             "auto_create": "on",
             "partitions": wanted.partitions,
             "flush": str(wanted.flush),
-            "pool": wanted.pool,
+            "pool": wanted.pool or "common",
         }
     )
 

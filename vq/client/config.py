@@ -138,8 +138,9 @@ class ProducerConfig:
         retry_backoff_max_s: Longest pause before a resend.
         partitioner: How the partition of a message is chosen. None: by the hash of its key, round
             robin without one. ``hash``, ``round-robin``, ``random``, ``sticky``, ``least-stored``,
-            ``headroom``, ``least-loaded``: see ``producer.partitioner``. Or a function of the
-            message and a ``TopicPartitions``, or an object with such a method named ``choose``.
+            ``headroom``, ``least-loaded``: the how-to "Choose the partition of a message" has a
+            table. Or a function of the message and a ``TopicPartitions`` that returns the number of
+            a partition, or an object with such a method named ``choose``.
         on_unavailable: ``wait``, ``fail`` or ``any``: what happens to a message with a key, or with
             a partition that the application chose, while that partition is unavailable, see
             ``OnUnavailable``. The place of a key never changes. Messages that the producer spreads
