@@ -388,7 +388,7 @@ def test_producers_create_topics_where_an_operator_allows_it(cluster: ProcessClu
     refused = cluster.vq("cluster", "settings", "--partitions", "3")
     assert b"auto-create is off" in refused.stderr
     on = cluster.vq_json("cluster", "settings", "--auto-create", "on", "--partitions", "3")
-    assert on == {"auto_create": "on", "partitions": 3, "flush": "sync", "pool": None}
+    assert on == {"auto_create": "on", "partitions": 3, "flush": "sync", "pool": "common"}
     try:
         cluster.vq_json("produce", "made-by-a-producer", stdin=b"1\n")
         assert cluster.vq_json("cluster", "settings", "--flush", "async")["partitions"] == 3
