@@ -8,7 +8,6 @@ With ``config.ordered``, no message is appended behind one of the same call and 
 appended and failed: the application could not stop the call in between.
 """
 
-import asyncio
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self
@@ -16,12 +15,11 @@ from typing import Any, Self
 from vq.client.config import ProducerConfig
 from vq.client.future import SendFuture
 from vq.client.producer.accumulator import Accumulator
-from vq.client.producer.interceptors import Interceptors
+from vq.client.producer.interceptors import Interceptors, outcome_of
 from vq.client.producer.topic_queues import TopicQueues
-from vq.client.raised import shown
-from vq.errors import BatchFailed, InvalidArgument, NotSent, OutcomeUnknown, VqError
+from vq.errors import BatchFailed, InvalidArgument, NotSent, VqError
 from vq.model import Message, SendResult, TopicPartition
-from vq.shown import shown as shown_value
+from vq.shown import shown
 
 
 class BatchSend:
@@ -63,8 +61,7 @@ class BatchSend:
                 self._rests.setdefault(message.topic, []).append(place)
             else:
                 self._sends[place] = InvalidArgument(
-                    f"message {place} of the batch is no vq.Message with a topic: "
-                    f"{shown_value(message)}"
+                    f"message {place} of the batch is no vq.Message with a topic: {shown(message)}"
                 )
         self.topics = list(self._rests)
 
@@ -178,11 +175,7 @@ class BatchSend:
         """Tell interceptors of messages that an interrupted call has prepared and not appended."""
         if exc is None:
             return
-        error: VqError
-        if isinstance(exc, asyncio.CancelledError):  # the task waits only between two steps
-            error = NotSent("the send was cancelled before the message was accepted")
-        else:
-            error = OutcomeUnknown(f"{shown(exc)} interrupted the send; the message may be stored")
+        error = outcome_of(exc)
         for _, future in self._prepared:
             if future.callback is not None:
                 future.callback(None, error)

@@ -173,16 +173,23 @@ class Sending:
         exc: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if exc is None:
-            return
-        if isinstance(exc, VqError):
-            error = exc
-        elif isinstance(exc, asyncio.CancelledError):  # the steps wait only before the append
-            error = NotSent("the send was cancelled before the message was accepted")
-        else:
-            error = OutcomeUnknown(f"{shown(exc)} interrupted the send; the message may be stored")
-            error.__cause__ = exc
-        self.ended(None, error)
+        if exc is not None:
+            self.ended(None, outcome_of(exc))
+
+
+def outcome_of(raised: BaseException) -> VqError:
+    """Return the outcome of a message whose send ended with an exception before it returned.
+
+    A task waits only before the message is accepted, so a cancelled send has sent nothing. A signal
+    handler may raise anywhere, also after that.
+    """
+    if isinstance(raised, VqError):
+        return raised
+    if isinstance(raised, asyncio.CancelledError):
+        return NotSent("the send was cancelled before the message was accepted")
+    error = OutcomeUnknown(f"{shown(raised)} interrupted the send; the message may be stored")
+    error.__cause__ = raised
+    return error
 
 
 def _report(interceptor: ProducerInterceptor, raised: BaseException) -> None:
