@@ -1,4 +1,4 @@
-"""Values and exceptions of the application as text for errors: short, whatever their code does."""
+"""The application's values and exceptions as text: short, and whatever their code does."""
 
 from typing import Final
 
@@ -27,6 +27,17 @@ def shown_error(error: BaseException) -> str:
         return _cut(f"{type(error).__name__}: {error}", _ERROR_MAX)
     except Exception:  # noqa: BLE001 - the user's code raises anything
         return f"{type(error).__name__} (its text raises, too)"
+
+
+def shown_raised(error: BaseException) -> str:
+    """Return the ``repr`` of an exception, at most 500 characters; for logs.
+
+    It never raises: where an exception is logged, nobody is left to take another one.
+    """
+    try:
+        return _cut(repr(error), _ERROR_MAX)
+    except BaseException:  # noqa: BLE001 - the user's code raises anything
+        return f"{type(error).__name__} (its repr raises, too)"
 
 
 def _cut(text: str, most: int) -> str:

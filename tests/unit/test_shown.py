@@ -2,7 +2,7 @@
 
 import pytest
 
-from vq.shown import shown, shown_error
+from vq.shown import shown, shown_error, shown_raised
 
 
 class Silent(Exception):
@@ -51,3 +51,13 @@ def test_the_length_may_be_given() -> None:
 )
 def test_an_error_is_shown_with_its_type(error: Exception, text: str) -> None:
     assert shown_error(error) == text
+
+
+def test_what_was_raised_is_shown_whatever_its_repr_raises() -> None:
+    class Ends(Exception):
+        def __repr__(self) -> str:
+            raise KeyboardInterrupt
+
+    assert shown_raised(Ends()) == "Ends (its repr raises, too)"
+    assert shown_raised(ValueError("x")) == "ValueError('x')"
+    assert shown_raised(ValueError("x" * 10**6)) == "ValueError('" + "x" * 488 + "…"

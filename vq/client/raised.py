@@ -1,22 +1,12 @@
-"""Exceptions of the application's code: their text for logs, and keeping them without locals."""
+"""Exceptions of the application's code: keeping them without their local variables."""
 
 import contextlib
 import inspect
 from typing import Final
 
-_SHOWN_MAX: Final = 500  # characters of an exception in a log line
 _MAY_GO_ON: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 #: How many chained exceptions to visit.
 _CHAIN_MAX: Final = 100
-
-
-def shown(error: BaseException) -> str:
-    """Return an exception as text, even if its ``__repr__`` raises."""
-    try:
-        text = repr(error)
-        return text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "…"
-    except BaseException:  # noqa: BLE001 - the user's code raises anything
-        return f"{type(error).__name__} (its repr raises, too)"
 
 
 def forget_locals(error: BaseException) -> None:

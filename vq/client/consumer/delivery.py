@@ -28,10 +28,11 @@ from vq.client.config import ConsumerConfig, OnListenerError
 from vq.client.consumer.decode import Decoder
 from vq.client.consumer.fetcher import Chunk, Rest
 from vq.client.consumer.permit import RECHECK_S, Permit
-from vq.client.raised import forget_locals, shown
+from vq.client.raised import forget_locals
 from vq.errors import InternalError, ListenerFailed, VqError
 from vq.log_lines import get_logger
 from vq.model import Message, TopicPartition
+from vq.shown import shown_raised
 
 logger = get_logger(__name__)
 _BACKOFF_MAX_S = 30.0
@@ -266,7 +267,7 @@ class ThreadDelivery:
         except BaseException as error:  # noqa: BLE001 - the thread is for other partitions, too
             try:
                 self._begin_anew(
-                    InternalError(f"{self.partition}: delivery failed: {shown(error)}")
+                    InternalError(f"{self.partition}: delivery failed: {shown_raised(error)}")
                 )
             finally:  # last: the application's logging may raise
                 logger.exception("delivery failed, starting again", partition=self.partition)
@@ -394,7 +395,7 @@ class ThreadDelivery:
         self._tries += 1
         config = self._config
         failed = ListenerFailed(
-            f"the listener raised for the message at offset {offset}: {shown(error)}",
+            f"the listener raised for the message at offset {offset}: {shown_raised(error)}",
             details={"offset": offset},
         )
         failed.__cause__ = error

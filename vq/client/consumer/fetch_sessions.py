@@ -19,7 +19,6 @@ from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
 from vq.client.consumer.asker import Asker
 from vq.client.consumer.buffer_space import BufferSpace
-from vq.client.raised import shown
 from vq.errors import ConnectionCut, InternalError, OutcomeUnknown, ProtocolError, VqError
 from vq.log_lines import get_logger
 from vq.model import Address
@@ -28,6 +27,7 @@ from vq.remoting.broker_connection import BrokerConnection
 from vq.remoting.format import Command
 from vq.remoting.frames import Frame
 from vq.remoting.wire_pb2 import FetchPartition, FetchRequest, FetchResponse, FetchResult
+from vq.shown import shown_raised
 
 logger = get_logger(__name__)
 #: A broker that has not answered this long after the hold ended is asked again elsewhere.
@@ -400,7 +400,9 @@ class FetchSession:
         is_first = not asker.at_once
         self._fetches.withdraw(asker)
         asker.failed(
-            InternalError(f"{asker.partition}: handling an answer to FETCH failed: {shown(error)}")
+            InternalError(
+                f"{asker.partition}: handling an answer to FETCH failed: {shown_raised(error)}"
+            )
         )
         if is_first:
             with contextlib.suppress(Exception):  # of the application's logging

@@ -19,12 +19,12 @@ from vq.backoff import Backoff
 from vq.client.consumer.damage import report_damage
 from vq.client.consumer.fetch_sessions import Fetches, passes
 from vq.client.loop_calls import call_soon
-from vq.client.raised import shown
 from vq.errors import InternalError, ProtocolError, VqError
 from vq.log_lines import get_logger
 from vq.model import Address, TopicPartition
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import FetchResult, GetRequest, GetResponse
+from vq.shown import shown_raised
 from vq.store.format import RECORD_HEADER_BYTES, RECORD_LENGTH_MAX
 
 logger = get_logger(__name__)
@@ -258,7 +258,7 @@ class PartitionFetcher:
             self.failed(error)
         except Exception as error:
             self._again.task = None
-            what = f"{self.partition}: handling an answer to GET failed: {shown(error)}"
+            what = f"{self.partition}: handling an answer to GET failed: {shown_raised(error)}"
             self.failed(InternalError(what))
             logger.exception("handling an answer to GET failed", partition=self.partition)
 

@@ -17,10 +17,11 @@ from vq.client.consumer.delivery import DeliveryHooks, Progress, id_at
 from vq.client.consumer.fetcher import Chunk
 from vq.client.consumer.permit import RECHECK_S, Permit
 from vq.client.loop_calls import call_soon
-from vq.client.raised import forget_locals, shown
+from vq.client.raised import forget_locals
 from vq.errors import InternalError, InvalidState, VqError
 from vq.log_lines import get_logger
 from vq.model import Message, TopicPartition
+from vq.shown import shown_raised
 
 if sys.version_info >= (3, 12):
     _task_of = asyncio.current_task
@@ -128,7 +129,7 @@ class Inbox:
         if self._current is None or task is None or not task.done():
             return ""
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        return "" if error is None else f"its task failed: {shown(error)}"
+        return "" if error is None else f"its task failed: {shown_raised(error)}"
 
     def _is_of_another(self, task: asyncio.Task[Any] | None) -> bool:
         """Whether a living task other than ``task`` has the message in hand, or waits for one.
@@ -337,7 +338,7 @@ class InboxDelivery:
             try:
                 self._decode()
             except Exception as error:
-                failed = InternalError(f"{self.partition}: delivery failed: {shown(error)}")
+                failed = InternalError(f"{self.partition}: delivery failed: {shown_raised(error)}")
                 self._begin_anew(failed)
                 logger.exception("delivery failed, starting again", partition=self.partition)
                 return None

@@ -12,9 +12,9 @@ from types import TracebackType
 from typing import Self
 
 from vq.client.future import SendCallback, report
-from vq.client.raised import shown
 from vq.errors import InvalidArgument, NotSent, OutcomeUnknown, VqError
 from vq.model import Message, SendResult
+from vq.shown import shown_raised
 
 
 class ProducerInterceptor:
@@ -93,7 +93,7 @@ def _before(interceptor: ProducerInterceptor, message: Message) -> Message:
         returned: object = interceptor.before_send(message)
     except Exception as error:
         raise InvalidArgument(
-            f"before_send of {name} raised {shown(error)}; the message is not sent"
+            f"before_send of {name} raised {shown_raised(error)}; the message is not sent"
         ) from error
     if not isinstance(returned, Message):
         raise InvalidArgument(
@@ -108,7 +108,9 @@ def _before(interceptor: ProducerInterceptor, message: Message) -> Message:
 
 
 def _interrupted(cause: BaseException) -> InvalidArgument:
-    error = InvalidArgument(f"{shown(cause)} interrupted before_send; the message is not sent")
+    error = InvalidArgument(
+        f"{shown_raised(cause)} interrupted before_send; the message is not sent"
+    )
     error.__cause__ = cause
     return error
 
@@ -187,7 +189,9 @@ def outcome_of(raised: BaseException) -> VqError:
         return raised
     if isinstance(raised, asyncio.CancelledError):
         return NotSent("the send was cancelled before the message was accepted")
-    error = OutcomeUnknown(f"{shown(raised)} interrupted the send; the message may be stored")
+    error = OutcomeUnknown(
+        f"{shown_raised(raised)} interrupted the send; the message may be stored"
+    )
     error.__cause__ = raised
     return error
 
