@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from vq import limits
 from vq.errors import InvalidArgument, VqError
+from vq.shown import shown
 
 try:
     from vq._message import construct
@@ -346,10 +347,9 @@ def check_name(kind: str, name: str) -> str:
         InvalidArgument: It is not valid; the message says what is allowed.
     """
     if not limits.is_valid_name(name):
-        shown = name if len(name) <= 60 else name[:57] + "..."
         raise InvalidArgument(
-            f"{kind} name {shown!r} ({len(name)} characters) is not 1 to {limits.NAME_CHARS_MAX} "
-            "characters of A-Z a-z 0-9 . _ - (and neither '.' nor '..')"
+            f"{kind} name {shown(name)} ({len(name)} characters) is not 1 to "
+            f"{limits.NAME_CHARS_MAX} characters of A-Z a-z 0-9 . _ - (and neither '.' nor '..')"
         )
     return name
 

@@ -1,7 +1,11 @@
 """What an error shows of the application's objects, whose code may do anything."""
 
+import re
+from pathlib import Path
+
 import pytest
 
+import vq
 from vq.shown import shown, shown_error, shown_raised
 
 
@@ -61,3 +65,9 @@ def test_what_was_raised_is_shown_whatever_its_repr_raises() -> None:
     assert shown_raised(Ends()) == "Ends (its repr raises, too)"
     assert shown_raised(ValueError("x")) == "ValueError('x')"
     assert shown_raised(ValueError("x" * 10**6)) == "ValueError('" + "x" * 488 + "…"
+
+
+def test_no_error_cuts_a_value_itself() -> None:
+    """``shown`` marks the cut; a slice looks like the whole value."""
+    for path in Path(vq.__file__).parent.rglob("*.py"):
+        assert not re.search(r"\[:\d\d+\]!r", path.read_text("utf-8")), path

@@ -12,6 +12,7 @@ the group's record in ZooKeeper was lost: an epoch that does not rise is no fenc
 from pathlib import Path
 
 from vq.errors import CoordinationError, DirectoryRefused
+from vq.shown import shown
 from vq.store.checked_text import checksum
 from vq.store.disk import Disk
 
@@ -36,7 +37,7 @@ def read_epoch(data: Path, disk: Disk) -> int:
     unchecked = len(words) == 3 and words[:2] == [_MARK, _UNCHECKED_VERSION]
     if not (known or unchecked) or not words[2].isdigit() or len(words[2]) > _DIGITS_MAX:
         raise DirectoryRefused(
-            f"{path} holds {' '.join(words)[:60]!r}, not '{_MARK} {_VERSION} <epoch> <crc>'; it "
+            f"{path} holds {shown(' '.join(words))}, not '{_MARK} {_VERSION} <epoch> <crc>'; it "
             "was damaged or written by a newer vq"
         )
     return int(words[2])

@@ -42,6 +42,7 @@ from vq.errors import (
 from vq.limits import is_valid_name
 from vq.log_lines import get_logger
 from vq.model import TopicPartition
+from vq.shown import shown
 from vq.store.directory import NamesakeFound
 from vq.store.log import LogState
 
@@ -147,7 +148,7 @@ class Partitions:
         if is_valid_name(partition.topic):
             self.view.ask(partition.topic, look_again, asker)
         else:
-            error = InvalidRequest(f"{partition.topic[:60]!r} is no name a topic can have")
+            error = InvalidRequest(f"{shown(partition.topic)} is no name a topic can have")
             asyncio.get_running_loop().call_soon(then, error)
 
     def _why_unknown(self, partition: TopicPartition) -> VqError:

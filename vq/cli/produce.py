@@ -25,6 +25,7 @@ from vq.client.config import OnUnavailable
 from vq.client.producer.partitioner import STRATEGIES, PartitionerSetting, TopicPartitions
 from vq.errors import InvalidArgument, MessageTooLarge, OutcomeUnknown, Refused, VqError
 from vq.model import Key, Message, SendResult
+from vq.shown import shown
 
 _SHOWN_ERRORS = 5
 _BY_KEY = "key"
@@ -133,15 +134,15 @@ def key_of(text: bytes, key_type: str) -> Key:
     Raises:
         InvalidArgument: It is no integer, or no bytes as hexadecimal digits.
     """
-    shown = text.decode(errors="replace")
+    key = text.decode(errors="replace")
     if key_type == "text":
-        return shown
+        return key
     kind = int if key_type == "int" else bytes.fromhex
     try:
-        return kind(shown)
+        return kind(key)
     except ValueError as error:
         wanted = "an integer" if key_type == "int" else "bytes as hexadecimal digits"
-        raise InvalidArgument(f"key {shown[:60]!r} is not {wanted}") from error
+        raise InvalidArgument(f"key {shown(key)} is not {wanted}") from error
 
 
 def headers_of(texts: Sequence[str]) -> Mapping[str, str] | None:
@@ -154,9 +155,9 @@ def headers_of(texts: Sequence[str]) -> Mapping[str, str] | None:
     for text in texts:
         name, found, value = text.partition("=")
         if not found or not name:
-            raise InvalidArgument(f"header {text[:60]!r} is not NAME=VALUE")
+            raise InvalidArgument(f"header {shown(text)} is not NAME=VALUE")
         if name in headers:
-            raise InvalidArgument(f"header {name[:60]!r} is given twice; a name has one value")
+            raise InvalidArgument(f"header {shown(name)} is given twice; a name has one value")
         headers[name] = value
     return headers or None
 

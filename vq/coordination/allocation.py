@@ -7,10 +7,13 @@ Example: three groups that hold 4, 1 and 1 partitions get five new ones::
 
 import heapq
 from collections.abc import Sequence
+from typing import Final
 
 from vq import limits
 from vq.errors import CoordinationError, InvalidArgument
 from vq.model import GroupView
+
+_SHOWN_MAX: Final = 10  # groups in one error
 
 
 def allocate(
@@ -62,7 +65,9 @@ def pool_text(pool: str | None) -> str:
 
 def _no_group(groups: Sequence[GroupView], pool: str | None) -> str:
     reasons = [f"{g.group} {_why_not(g, pool)}" for g in sorted(groups, key=lambda g: g.group)]
-    seen = "; ".join(reasons[:10]) if reasons else "no broker has registered yet"
+    seen = "; ".join(reasons[:_SHOWN_MAX]) if reasons else "no broker has registered yet"
+    if len(reasons) > _SHOWN_MAX:
+        seen += f"; and {len(reasons) - _SHOWN_MAX} more"
     return (
         f"no broker group of {pool_text(pool)} can take partitions ({seen}); "
         "start a broker: `vq broker`, and see `vq cluster status`"

@@ -32,6 +32,7 @@ from typing import Any, ClassVar, Final, Self
 from vq.coordination.coordinator import join
 from vq.errors import CoordinationError, InvalidArgument
 from vq.model import Compression, FlushMode, PartitionState, Span, TopicSettings
+from vq.shown import shown
 
 FORMAT_VERSION: Final = 1
 
@@ -67,7 +68,7 @@ class Value:
                 raise ValueError(f"v = {version!r}")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise CoordinationError(
-                f"znode {path!r} has {data[:80]!r}, which is not a {cls._what}: {error!r}"
+                f"znode {path!r} has {shown(data, 80)}, which is not a {cls._what}: {error!r}"
             ) from error
         if version > FORMAT_VERSION:
             raise CoordinationError(
@@ -78,7 +79,7 @@ class Value:
             return cls._from_json(document)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CoordinationError(
-                f"znode {path!r} has {data[:80]!r}, which is not a {cls._what}: {error!r}"
+                f"znode {path!r} has {shown(data, 80)}, which is not a {cls._what}: {error!r}"
             ) from error
 
     def _to_json(self) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 
 from vq import limits
 from vq.errors import InvalidArgument, ProtocolError
+from vq.shown import shown
 
 Value: TypeAlias = (
     bool | int | float | str | bytes | Sequence["Value"] | Mapping[str, "Value"] | None
@@ -46,8 +47,6 @@ _INT_MIN: Final = -(2**31)
 _INT_MAX: Final = 2**31 - 1
 _LONG_MIN: Final = -(2**63)
 _LONG_MAX: Final = 2**63 - 1
-#: An integer with more bits is shown in hexadecimal: Python refuses many decimal digits.
-_SHOWN_BITS: Final = 128
 #: UTF-16 units in a chunk of a long string, as in Caucho's library.
 _STRING_CHUNK: Final = 0x8000
 _BINARY_CHUNK: Final = 0xFFFF
@@ -158,8 +157,7 @@ def _encode_long(value: int, out: bytearray) -> None:
         out.append(0x4C)
         out += _I64.pack(value)
     else:
-        shown = f"{value:#x}" if value.bit_length() > _SHOWN_BITS else str(value)
-        raise InvalidArgument(f"{shown[:40]} does not fit into a Hessian long of 64 bits")
+        raise InvalidArgument(f"{shown(value)} does not fit into a Hessian long of 64 bits")
 
 
 def encode_string(value: str, out: bytearray) -> None:

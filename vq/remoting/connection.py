@@ -44,6 +44,7 @@ from vq.remoting.messages import (
     encode_error,
     encode_header,
 )
+from vq.shown import shown
 
 
 class State(enum.Enum):
@@ -129,7 +130,7 @@ def accept_anonymous(hello: wire.HelloRequest) -> None:
     """
     if hello.mechanism:
         raise AuthenticationFailed(
-            f"this broker does not know mechanism {hello.mechanism[:60]!r}; leave it empty"
+            f"this broker does not know mechanism {shown(hello.mechanism)}; leave it empty"
         )
 
 
@@ -326,11 +327,11 @@ class ServerConnection(_Connection):
         if hello.cluster and hello.cluster != self._identity.cluster:
             raise InvalidRequest(
                 f"this broker belongs to cluster {self._identity.cluster!r}, "
-                f"not {hello.cluster[:60]!r}",
+                f"not {shown(hello.cluster)}",
                 details={"cluster": self._identity.cluster},
             )
         if hello.client_id and not limits.is_valid_name(hello.client_id):
-            raise InvalidRequest(f"client id {hello.client_id[:60]!r} is not a valid name")
+            raise InvalidRequest(f"client id {shown(hello.client_id)} is not a valid name")
         self._authenticate(hello)
         response = wire.HelloResponse(
             version=version,

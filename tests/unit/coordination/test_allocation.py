@@ -55,6 +55,9 @@ def test_no_usable_group_is_refused_with_reasons() -> None:
     views = [GroupView("b1", alive=False), GroupView("b2", draining=True), GroupView("b3")]
     with pytest.raises(CoordinationError, match=r"pool 'p'.*b1 has no live master.*b2 is draining"):
         allocate(1, views, pool="p")
+    many = [GroupView(f"b{n:02}", alive=False) for n in range(13)]
+    with pytest.raises(CoordinationError, match=r"b09 has no live master; and 3 more\); start"):
+        allocate(1, many)
     with pytest.raises(CoordinationError, match=r"no broker has registered yet.*vq broker"):
         allocate(1, [])
 

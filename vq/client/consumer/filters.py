@@ -2,6 +2,7 @@
 
 from vq import limits
 from vq.errors import InvalidArgument
+from vq.shown import shown
 
 
 def tags_of(message_filter: str) -> tuple[str, ...]:
@@ -12,7 +13,7 @@ def tags_of(message_filter: str) -> tuple[str, ...]:
     """
     tags = tuple(tag.strip() for tag in message_filter.split("||") if tag.strip())
     if not tags:
-        raise InvalidArgument(f"message_filter {message_filter!r} names no tag")
+        raise InvalidArgument(f"message_filter {shown(message_filter)} names no tag")
     if len(tags) > limits.FILTER_TAGS_MAX:
         raise InvalidArgument(
             f"message_filter names {len(tags)} tags; at most {limits.FILTER_TAGS_MAX} are taken"
@@ -21,10 +22,12 @@ def tags_of(message_filter: str) -> tuple[str, ...]:
         try:
             size = len(tag.encode())
         except UnicodeEncodeError as error:
-            raise InvalidArgument(f"tag {tag!r} of message_filter is no text: {error}") from error
+            raise InvalidArgument(
+                f"tag {shown(tag)} of message_filter is no text: {error}"
+            ) from error
         if size > limits.TAG_BYTES_MAX:
             raise InvalidArgument(
-                f"tag {tag[:20]!r}... of message_filter has {size} bytes; no tag has more than "
+                f"tag {shown(tag)} of message_filter has {size} bytes; no tag has more than "
                 f"{limits.TAG_BYTES_MAX}"
             )
     return tags
