@@ -11,7 +11,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
 from typing import Final
 
-from vq.errors import OutcomeUnknown, VqError
+from vq.errors import InvalidArgument, OutcomeUnknown, VqError
+from vq.shown import shown
 
 #: Upper bounds of the classes of a latency, in seconds; one class more is above the last one.
 LATENCY_BOUNDS_S: Final = (
@@ -44,7 +45,14 @@ class Latency:
 
         None: nothing was measured. Example: with 9 in the class up to 1 ms and 1 in the class up to
         5 ms, the quantiles 0.5 and 0.9 are 0.001, and 0.99 is 0.005.
+
+        Raises:
+            InvalidArgument: ``share`` is not a number in [0, 1].
         """
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+            raise InvalidArgument(
+                f"share = {shown(share)} is not a number in [0, 1]; 0.99 is the 99th percentile"
+            )
         wanted, reached = share * self.count, 0
         for bound, count in zip((*self.bounds_s, float("inf")), self.counts, strict=True):
             reached += count

@@ -1,11 +1,12 @@
 """What a producer counts: by topic, by outcome, and how long batches take."""
 
 import math
+from typing import Any
 
 import pytest
 
 from vq.client.producer.metrics import LATENCY_BOUNDS_S, Latency, Meter, TopicMetrics
-from vq.errors import Busy, TimedOut
+from vq.errors import Busy, InvalidArgument, TimedOut
 
 
 def latency_of(*seconds: float) -> Latency:
@@ -101,3 +102,13 @@ def test_a_quantile_is_the_bound_of_its_class() -> None:
         *(0.001, 0.001, 0.005, 0.005)
     ]
     assert latency_of(60.0).quantile(0.5) == math.inf
+
+
+@pytest.mark.parametrize("share", [99, -0.1, 1.000_1, math.nan, "0.5", None, True], ids=repr)
+def test_a_quantile_is_a_share(share: Any) -> None:
+    """``quantile(99)`` looks like the 99th percentile, which is ``quantile(0.99)``."""
+    for latency in (Latency(), latency_of(0.001)):
+        with pytest.raises(InvalidArgument, match=rf"share = {share!r} is not .* \[0, 1\]"):
+            latency.quantile(share)
+        for least_or_most in (0, 1):
+            latency.quantile(least_or_most)
