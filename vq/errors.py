@@ -76,7 +76,10 @@ class BatchFailed(VqError):
         unknown: Places of those that may or may not be stored.
     """
 
-    hint = "`outcomes` has the result or the error of each message; send only refused ones again"
+    hint = (
+        "`outcomes` has the result or the error of each message: send those again whose error is "
+        "`retriable`; correct other refused ones; unknown ones may be stored, so look first"
+    )
 
     def __init__(self, outcomes: Sequence[Any]) -> None:
         self.outcomes = tuple(outcomes)

@@ -231,3 +231,10 @@ def test_all_messages_are_read_before_the_first_one_is_sent() -> None:
     with pytest.raises(RuntimeError):
         BatchSend(bench.accumulator, bench.config, messages(), DEADLINE)
     assert bench.pending() == [[], [], []]
+
+
+def test_the_hint_of_a_failed_batch_tells_three_outcomes_apart() -> None:
+    """A refused message may be sent again, corrected, or neither; an unknown one may be stored."""
+    error = BatchFailed([SendResult(0, 0, 1), NotSent("no"), TimedOut("late")])
+    for word in ("again", "`retriable`", "correct", "unknown ones may be stored"):
+        assert word in error.hint
