@@ -32,18 +32,25 @@ class VqError(Exception):
         status: The number this class has on the wire, or None for errors that never travel.
         retriable: Trying the same thing again later may succeed.
         refresh_routes: The caller's routes are old; read them again before retrying.
-        hint: What to do, in one sentence; shown by the command line beside the message.
+        hint: What to do, in one sentence; shown by the command line beside the message. An error
+            that knows better than its class has its own.
         details: Machine-readable facts, such as the valid range of an offset.
     """
 
     status: ClassVar[int | None] = None
     retriable: ClassVar[bool] = False
     refresh_routes: ClassVar[bool] = False
-    hint: ClassVar[str] = ""
+    hint: str = ""
 
     def __init__(
-        self, message: str = "", *, details: Mapping[str, int | str] | None = None
+        self,
+        message: str = "",
+        *,
+        details: Mapping[str, int | str] | None = None,
+        hint: str = "",
     ) -> None:
+        if hint:
+            self.hint = hint
         super().__init__(message or self.hint or type(self).__name__)
         self.details: dict[str, int | str] = dict(details or {})
 

@@ -7,7 +7,7 @@ wire, the disk or ZooKeeper.
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from vq import limits
 from vq.errors import InvalidArgument, VqError
@@ -18,6 +18,9 @@ try:
 except ImportError:  # it was not compiled
     construct = None  # type: ignore[assignment]
 
+
+#: Separates the tags of a filter, as in ``a || b``; no tag has it.
+TAG_SEPARATOR: Final = "||"
 
 Key: TypeAlias = str | bytes | int
 """A business id of one of three kinds; an integer has 64 bits and a sign, and is no ``bool``."""
@@ -226,6 +229,12 @@ class Message(NamedTuple):
     partition: an integer modulo the number of partitions, text and bytes by their CRC-32. A
     consumer gets the same value of the same type, with one exception: an empty text is no key and
     comes back as None.
+
+    ``headers`` map names to values, both text; no name is empty. Key and headers take at most
+    32 KiB together, encoded: some bytes more for each of them than their UTF-8.
+
+    ``tag`` is text of 1 to 255 bytes in UTF-8, without white space at its ends and without ``||``,
+    which separates the tags of a filter.
     """
 
     topic: str

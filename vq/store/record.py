@@ -449,4 +449,6 @@ def _corrupt(offset: int, what: str) -> CorruptData:
 
 
 def _too_large(what: str, size: int, bound: int) -> MessageTooLarge:
-    return MessageTooLarge(f"{what} of {size} bytes exceeds {bound}", details={"bound": bound})
+    return MessageTooLarge(
+        f"{what} of {size} bytes exceeds {bound}", details={"size": size, "bound": bound}
+    )

@@ -33,7 +33,7 @@ from vq.client.loop_calls import call_soon
 from vq.coordination import claims, commits
 from vq.errors import CoordinationError, GenerationStale, InvalidArgument, InvalidState, VqError
 from vq.log_lines import get_logger
-from vq.model import PartitionTrouble, TopicPartition, check_name
+from vq.model import TAG_SEPARATOR, PartitionTrouble, TopicPartition, check_name
 
 logger = get_logger(__name__)
 _DRAIN_WARNING_S = 10.0
@@ -118,7 +118,10 @@ class ConsumerCore:
                 self._cluster,
                 self.config,
                 member=self.member,
-                filters={each.topic: "||".join(each.tags) for each in self._subscriptions.values()},
+                filters={
+                    each.topic: TAG_SEPARATOR.join(each.tags)
+                    for each in self._subscriptions.values()
+                },
                 holds=self._holds,
                 hooks=MembershipHooks(
                     claimed=self._claimed,

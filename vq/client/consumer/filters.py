@@ -2,6 +2,7 @@
 
 from vq import limits
 from vq.errors import InvalidArgument
+from vq.model import TAG_SEPARATOR
 from vq.shown import shown
 
 
@@ -11,7 +12,7 @@ def tags_of(message_filter: str) -> tuple[str, ...]:
     Raises:
         InvalidArgument: It names none, too many, or one that no message can have.
     """
-    tags = tuple(tag.strip() for tag in message_filter.split("||") if tag.strip())
+    tags = tuple(tag.strip() for tag in message_filter.split(TAG_SEPARATOR) if tag.strip())
     if not tags:
         raise InvalidArgument(f"message_filter {shown(message_filter)} names no tag")
     if len(tags) > limits.FILTER_TAGS_MAX:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from vq import limits
 from vq.errors import InvalidArgument, MessageTooLarge
-from vq.model import Key
+from vq.model import TAG_SEPARATOR, Key
 from vq.shown import shown
 from vq.store.format import FLAG_PROPERTIES, FLAG_TAG
 from vq.store.record import Properties, encode_key, encode_properties
@@ -98,8 +98,17 @@ class Heads:
                 properties = encode_properties(Properties(key=key, headers=headers))
         except UnicodeEncodeError as error:
             raise InvalidArgument(f"key {_shown(key)} is no text: {error}") from error
-        except (InvalidArgument, MessageTooLarge) as error:
-            raise type(error)(f"key {_shown(key)} and {len(headers)} headers: {error}") from error
+        except InvalidArgument as error:
+            raise InvalidArgument(
+                f"key {_shown(key)} and {len(headers)} headers: {error}"
+            ) from error
+        except MessageTooLarge as error:
+            raise MessageTooLarge(
+                f"key {_shown(key)} and {len(headers)} headers take {error.details['size']} bytes, "
+                f"encoded; a message has at most {limits.PROPERTIES_BYTES_MAX} bytes of them",
+                details=error.details,
+                hint="shorten the key or the headers, or put their data into the content",
+            ) from None
         return encode_head(None if tag is None else _checked_tag(tag), properties)
 
 
@@ -116,6 +125,8 @@ def _check_types(key: object, headers: object) -> None:
         raise InvalidArgument(
             f"headers {_shown(headers)} is {type(headers).__name__}; give a mapping of text to text"
         )
+    if "" in headers:
+        raise InvalidArgument("a header has an empty name; give it a name, or leave it out")
     for name, value in headers.items():
         for what, part in (("name", name), ("value", value)):
             if not isinstance(part, str):
@@ -139,5 +150,17 @@ def _checked_tag(tag: str) -> bytes:
     except UnicodeEncodeError as error:
         raise InvalidArgument(f"tag {_shown(tag)} is no text: {error}") from error
     if not 1 <= len(encoded) <= limits.TAG_BYTES_MAX:
-        raise InvalidArgument(f"tag of {len(encoded)} bytes is outside [1, {limits.TAG_BYTES_MAX}]")
+        raise InvalidArgument(
+            f"tag {_shown(tag)} of {len(encoded)} bytes is outside [1, {limits.TAG_BYTES_MAX}]"
+        )
+    if TAG_SEPARATOR in tag:
+        raise InvalidArgument(
+            f"tag {_shown(tag)} has '{TAG_SEPARATOR}', which separates the tags of a filter: no "
+            "consumer could name this tag; use another separator"
+        )
+    if tag.strip() != tag:
+        raise InvalidArgument(
+            f"tag {_shown(tag)} begins or ends with white space, which filters leave out: no "
+            "consumer could name this tag; leave it out here, too"
+        )
     return encoded

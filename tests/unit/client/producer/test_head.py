@@ -1,11 +1,13 @@
 """Heads are those of the reference encoder; what cannot be one is shown."""
 
+import pickle
 import re
 from typing import Any
 
 import pytest
 
 from vq import limits
+from vq.client.consumer.filters import tags_of
 from vq.client.producer.head import Heads, encode_head, with_flag
 from vq.errors import InvalidArgument, MessageTooLarge
 from vq.store.format import FLAG_PROPERTIES, FLAG_TAG
@@ -98,8 +100,53 @@ def test_bytes_and_integers_are_keys(key: bytes | int) -> None:
 
 
 def test_a_key_of_bytes_has_a_bound() -> None:
-    with pytest.raises(MessageTooLarge, match=r"key b'k+… and 0 headers: properties of 40004"):
+    with pytest.raises(MessageTooLarge, match=r"key b'k+… and 0 headers take 40004 bytes.*32768"):
         Heads.of(None, b"k" * 40_000, None)
+
+
+def test_key_and_headers_have_a_bound_together() -> None:
+    """No setting raises it, so the hint does not name the setting for the content."""
+    with pytest.raises(MessageTooLarge) as caught:
+        Heads.of(None, "k", {"a": "b" * limits.PROPERTIES_BYTES_MAX})
+    error = pickle.loads(pickle.dumps(caught.value))
+    assert re.fullmatch(
+        r"key 'k' and 1 headers take 32\d{3} bytes, encoded; a message has at most 32768 bytes of "
+        "them",
+        str(error),
+    )
+    assert error.details["bound"] == limits.PROPERTIES_BYTES_MAX < error.details["size"]
+    assert "max_message_bytes" not in error.hint
+    assert "shorten the key or the headers" in error.hint
+    assert error.__cause__ is None
+    assert error.__suppress_context__ or error.__context__ is None
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+def test_a_header_has_a_name(key: str | None) -> None:
+    with pytest.raises(InvalidArgument, match="a header has an empty name"):
+        Heads.of(None, key, {"a": "b", "": "c"})
+
+
+@pytest.mark.parametrize(
+    ("tag", "text"),
+    [
+        ("a||b", r"tag 'a\|\|b' has '\|\|', which separates the tags of a filter"),
+        ("||", "separates"),
+        (" a", "tag ' a' begins or ends with white space"),
+        ("a\n", "white space"),
+        (" ", "white space"),
+    ],
+)
+def test_a_tag_that_no_filter_could_name_is_refused(tag: str, text: str) -> None:
+    for make in (Heads().of_tag, lambda each: Heads.of(each, "k", None)):
+        with pytest.raises(InvalidArgument, match=text):
+            make(tag)
+
+
+@pytest.mark.parametrize("tag", ["a|b", "a b", "|", "a | b"])
+def test_a_tag_that_is_taken_can_be_named_by_a_filter(tag: str) -> None:
+    assert Heads().of_tag(tag) is not None
+    assert tags_of(f"{tag} || other") == (tag, "other")
 
 
 def test_a_key_without_a_text_is_refused_by_its_type() -> None:
