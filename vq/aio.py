@@ -33,7 +33,7 @@ from vq.client.producer.batch_send import BatchSend
 from vq.client.producer.core import ProducerCore
 from vq.client.producer.metrics import ProducerMetrics
 from vq.client.producer.oneway import OnewayCounts
-from vq.errors import BufferFull, InvalidState, NotPublished, NotSent, VqError
+from vq.errors import BufferFull, InvalidState, NotPublished, VqError
 from vq.model import (
     Address,
     Message,
@@ -50,7 +50,10 @@ __all__ = ["Admin", "MessageConsumer", "MessageFactory", "MessageProducer"]
 
 
 class MessageProducer:
-    """Sends messages from one loop. ``MessageFactory.create_producer`` makes it."""
+    """Sends messages from one loop. ``MessageFactory.create_producer`` makes it.
+
+    Every ``timeout`` is as with ``vq.MessageProducer``.
+    """
 
     def __init__(self, core: ProducerCore) -> None:
         self._core = core
@@ -85,7 +88,7 @@ class MessageProducer:
         future.add_done_callback(lambda _: None if waiter.done() else waiter.set_result(None))
         self._core.hurry()
         await waiter
-        return future.result(0)
+        return future.result()
 
     async def send_async(
         self,
@@ -206,10 +209,12 @@ class MessageProducer:
         if not core.is_published(topic):
             await self._publish_within(topic, core.time_left(batch))
         while True:
-            try:
+            is_full = True
+            with contextlib.suppress(BufferFull):
                 if batch.append(topic, block=False):
                     return
-            except BufferFull:
+                is_full = False
+            if is_full:
                 await core.wait_for_space(core.time_left(batch))
             await asyncio.sleep(0)  # let the sender send what was appended
 
@@ -219,11 +224,15 @@ class MessageProducer:
             async with asyncio.timeout(timeout):
                 await self._core.publish(topic)
         except TimeoutError:
-            raise NotSent(f"the routes of {topic} could not be read in time") from None
+            raise self._core.routes_late(topic, timeout) from None
 
-    async def flush(self) -> None:
-        """Wait until every message accepted so far has its outcome."""
-        await self._core.flush()
+    async def flush(self, timeout: float | None = None) -> None:
+        """Wait until every message accepted so far has its outcome; see ``vq.MessageProducer``.
+
+        Raises:
+            TimedOut: Some have none within ``timeout`` seconds; the sends go on.
+        """
+        await self._core.flush(timeout)
 
     async def close(self) -> None:
         """Wait for the outcome of every message, then stop. May be called again."""

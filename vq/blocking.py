@@ -25,7 +25,7 @@ from vq.client.producer.core import ProducerCore
 from vq.client.producer.metrics import ProducerMetrics
 from vq.client.producer.oneway import OnewayCounts
 from vq.client.runtime import LoopThread
-from vq.errors import InvalidState, NotPublished, NotSent, TimedOut, VqError
+from vq.errors import InvalidState, NotPublished, TimedOut, VqError
 from vq.model import (
     Address,
     Message,
@@ -40,6 +40,7 @@ from vq.model import (
 
 _STOP_S = 30.0
 _SEND_SYNC_S = 3.0
+_ANSWER_S = 1.0  # added to the caller's time-out: the loop's thread may be in a callback
 _GET_S = 30.0  # added to the caller's time-out: connecting, a move, ZooKeeper
 _WORKERS_S = 5.0
 
@@ -49,6 +50,10 @@ class MessageProducer:
 
     Messages that one thread sends to one partition keep their order, also sync and async ones
     mixed.
+
+    Every ``timeout`` is a number of seconds. 0 does not wait, and a negative one counts as 0; one
+    above 1,000,000, also an endless one, counts as 1,000,000. What is not a number, also NaN or a
+    ``bool``, raises ``InvalidArgument``.
     """
 
     def __init__(self, core: ProducerCore, runtime: LoopThread) -> None:
@@ -79,8 +84,10 @@ class MessageProducer:
         """
         self._runtime.run(self._core.publish(topic))
 
-    def send_sync(self, message: Message, timeout: float = _SEND_SYNC_S) -> SendResult:
+    def send_sync(self, message: Message, timeout: float | None = _SEND_SYNC_S) -> SendResult:
         """Send one message and wait until it is stored as its topic's settings promise.
+
+        ``timeout`` bounds all attempts together, by default 3 s; None: ``config.send_timeout_s``.
 
         Raises:
             Refused: The message is certainly not stored.
@@ -95,13 +102,16 @@ class MessageProducer:
             sending.ended(result, None)
         return result
 
-    def _send_and_wait(self, message: Message, timeout: float) -> SendResult:
+    def _send_and_wait(self, message: Message, timeout: float | None) -> SendResult:
+        future = None
         try:
             future = self._core.send_blocking(message, timeout)
         except NotPublished:
-            left = self._publish_within(message.topic, check_timeout(timeout))
+            pass  # it is published below: an error there has nothing to do with this one
+        if future is None:
+            left = self._publish_within(message.topic, timeout)
             future = self._core.send_blocking(message, left)
-        return future.result(0)
+        return future.result()
 
     def send_async(
         self,
@@ -138,9 +148,9 @@ class MessageProducer:
         try:
             return self._core.append_any(message, callback, timeout)
         except NotPublished:
-            bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
-            left = self._publish_within(message.topic, bound)
-            return self._core.append_any(message, callback, left)
+            pass  # see ``_send_and_wait``
+        left = self._publish_within(message.topic, timeout)
+        return self._core.append_any(message, callback, left)
 
     def send_oneway(self, message: Message, timeout: float | None = None) -> None:
         """Accept one message, and only count its outcome.
@@ -203,16 +213,15 @@ class MessageProducer:
             future.exception()
         return batch.results()
 
-    def _publish_within(self, topic: str, timeout: float) -> float:
+    def _publish_within(self, topic: str, timeout: float | None) -> float:
         """Publish as part of a send with this time-out; return the time left."""
+        bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
         begin = time.monotonic()
         try:
-            self._runtime.run(self._core.publish(topic), timeout)
+            self._runtime.run(self._core.publish(topic), bound)
         except TimedOut:
-            raise NotSent(
-                f"the routes of {topic} could not be read within {timeout:g} s; nothing was sent"
-            ) from None
-        return timeout - (time.monotonic() - begin)
+            raise self._core.routes_late(topic, bound) from None
+        return bound - (time.monotonic() - begin)
 
     def metrics(self) -> ProducerMetrics:
         """Return what this producer has stored, failed and sent so far, and what waits now.
@@ -225,10 +234,26 @@ class MessageProducer:
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every message accepted so far has its outcome.
 
+        ``timeout``: at most so many seconds; None: as long as it takes, since each message has a
+        deadline. With 0 it only looks.
+
         Raises:
-            TimedOut: Some have none within ``timeout`` seconds; the sends go on.
+            TimedOut: Some have none within ``timeout`` seconds; the error says how many, also in
+                ``details["open"]``. The sends go on.
         """
-        self._runtime.run(self._core.flush(), timeout)
+        if timeout is None:
+            self._runtime.run(self._core.flush())
+            return
+        bound = check_timeout(timeout)
+        try:
+            self._runtime.run(self._core.flush(bound), bound + _ANSWER_S)
+        except TimedOut as error:
+            if "open" in error.details:
+                raise
+            raise TimedOut(
+                f"the factory's thread did not answer within {bound:g} s; the sends go on",
+                hint="a callback keeps it busy: callbacks must be short",
+            ) from None
 
     def close(self) -> None:
         """Wait for the outcome of every message (each has a deadline), then stop.

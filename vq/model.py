@@ -7,6 +7,7 @@ wire, the disk or ZooKeeper.
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from vq import limits
@@ -364,22 +365,23 @@ def check_name(kind: str, name: str) -> str:
 
 
 def check_timeout(timeout: float) -> float:
-    """Return a user's time-out, limited to [0, ``limits.TIMEOUT_S_MAX``].
+    """Return a time-out that the application gave, as seconds in [0, ``limits.TIMEOUT_S_MAX``].
 
-    A negative time-out counts as 0, a larger or endless one as the largest.
+    One rule for every method that takes one. 0 does not wait. A negative number counts as 0: the
+    time that was left has gone by. A larger or endless one counts as the largest. What None means,
+    the method says.
 
     Raises:
-        InvalidArgument: It is not a number.
+        InvalidArgument: It is not a number; ``bool`` is none.
     """
-    try:
-        seconds = timeout + 0.0
-        if seconds == seconds:  # not NaN
-            return float(max(0.0, min(seconds, limits.TIMEOUT_S_MAX)))
-    except OverflowError:  # an integer too large for a float
-        return limits.TIMEOUT_S_MAX if timeout > 0 else 0.0
-    except TypeError:
-        pass
-    raise InvalidArgument(f"timeout {timeout!r} is not a number of seconds")
+    given: object = timeout
+    is_number = isinstance(given, Real) and not isinstance(given, bool)
+    if not is_number or timeout != timeout:  # NaN is not itself
+        raise InvalidArgument(
+            f"timeout = {shown(given)} is not a number of seconds; give 0, which does not wait, up "
+            f"to {limits.TIMEOUT_S_MAX:.0f}"
+        )
+    return float(max(0.0, min(timeout, limits.TIMEOUT_S_MAX)))
 
 
 def _bound(what: str, value: int, least: int, most: int) -> None:

@@ -5,6 +5,7 @@ be used by any thread.
 """
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import random
@@ -180,13 +181,12 @@ class ClusterClient:
             UnknownTopic: There is no topic of that name, and it may not be created.
             CoordinationError: It may be created, and no broker group can take its partitions.
         """
-        try:
+        with contextlib.suppress(UnknownTopic):
             return await self.track(topic)
-        except UnknownTopic:
-            task = self._creating.get(topic)
-            if task is None:
-                task = self._creating[topic] = asyncio.create_task(self._create(topic))
-            await _shared(task)
+        task = self._creating.get(topic)
+        if task is None:
+            task = self._creating[topic] = asyncio.create_task(self._create(topic))
+        await _shared(task)
         return await self.track(topic)
 
     async def _create(self, topic: str) -> None:

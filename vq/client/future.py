@@ -129,9 +129,10 @@ class SendFuture:
             Refused: The message is certainly not stored.
             OutcomeUnknown: It may or may not be stored.
             TimedOut: There is no outcome within ``timeout`` seconds; the send goes on.
+            InvalidArgument: ``timeout`` is not a number.
             InvalidState: A callback on the factory's thread calls this before there is an outcome.
         """
-        outcome = self._wait(timeout)
+        outcome = self._wait(-1 if timeout is None else check_timeout(timeout))
         if isinstance(outcome, VqError):
             raise outcome
         return outcome
@@ -142,24 +143,27 @@ class SendFuture:
         Raises:
             TimedOut: There is no outcome within ``timeout`` seconds.
         """
-        outcome = self._wait(timeout)
+        outcome = self._wait(-1 if timeout is None else check_timeout(timeout))
         return outcome if isinstance(outcome, VqError) else None
 
-    def _wait(self, timeout: float | None) -> SendResult | VqError:
+    def _wait(self, bound: float) -> SendResult | VqError:
+        """Wait for so many seconds, without end for -1."""
         if self.outcome is None:
             if threading.get_ident() in CALLBACK_THREADS:
                 raise InvalidState(
                     "waiting for an outcome inside a callback would wait for itself; "
                     "use add_done_callback there"
                 )
-            bound = -1 if timeout is None else check_timeout(timeout)
             lock = threading.Lock()
             lock.acquire()
             self._on_done(lock.release)
             if not lock.acquire(timeout=bound):
                 with contextlib.suppress(ValueError, AttributeError):  # ``wake`` calls it just now
                     self.waiters.remove(lock.release)  # type: ignore[union-attr]
-                raise TimedOut(f"no outcome within {timeout} s; the send goes on")
+                raise TimedOut(
+                    f"no outcome within {bound:g} s; the send goes on",
+                    hint="wait again, or for longer; the message has a deadline of its own",
+                )
         assert self.outcome is not None
         return self.outcome
 
@@ -269,7 +273,7 @@ class LoopSendFuture(SendFuture):
 
     __slots__ = ()
 
-    def _wait(self, timeout: float | None) -> SendResult | VqError:
+    def _wait(self, bound: float) -> SendResult | VqError:
         if self.outcome is None:
             try:
                 asyncio.get_running_loop()
@@ -280,4 +284,4 @@ class LoopSendFuture(SendFuture):
                     "waiting for an outcome here would keep the event loop from getting it; use "
                     "`await producer.send(...)`, or add_done_callback"
                 )
-        return super()._wait(timeout)
+        return super()._wait(bound)

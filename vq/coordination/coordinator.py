@@ -115,7 +115,7 @@ class _PathError(CoordinationError):
     """ZooKeeper refused an operation on a path: nothing was changed."""
 
     retriable: ClassVar[bool] = False
-    hint: ClassVar[str] = ""
+    hint = ""
 
     def __init__(self, path: str, message: str = "") -> None:
         super().__init__(f"{message or self.hint}: {path!r}", details={"path": path})

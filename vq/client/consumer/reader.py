@@ -39,6 +39,7 @@ class Reader:
         self, topic: str, partition: int, offset: int, length: int, timeout: float | None = None
     ) -> list[Message]:
         """See ``MessageConsumer.get``."""
+        bound = 0.0 if timeout is None else check_timeout(timeout)
         if not 1 <= length <= limits.FETCH_BYTES_MAX:
             raise InvalidArgument(f"length {length} is outside [1, {limits.FETCH_BYTES_MAX}] bytes")
         topic_partition = TopicPartition(topic, partition)
@@ -53,7 +54,6 @@ class Reader:
                 f"[{bounds.earliest}, {bounds.latest}]",
                 details={"earliest": bounds.earliest, "latest": bounds.latest},
             )
-        bound = 0.0 if timeout is None else check_timeout(timeout)
         deadline = self._cluster.clock.monotonic() + bound
         damaged = 0
         while True:

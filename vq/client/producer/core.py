@@ -27,7 +27,15 @@ from vq.client.producer.sender import Sender
 from vq.client.producer.spread import Single, Spread, make_spread
 from vq.client.producer.stages import Stages, serialize_with
 from vq.client.producer.topic_queues import TopicQueues
-from vq.errors import BufferFull, InvalidState, NotSent, PermissionRefused, UnknownTopic, VqError
+from vq.errors import (
+    BufferFull,
+    InvalidState,
+    NotSent,
+    PermissionRefused,
+    TimedOut,
+    UnknownTopic,
+    VqError,
+)
 from vq.model import Address, Message, TopicPartition, check_timeout
 from vq.remoting.blocking_connection import BlockingConnection
 
@@ -211,7 +219,7 @@ class ProducerCore:
         """Return one call of ``send_batch``, of which nothing is appended yet. Any thread.
 
         Raises:
-            InvalidArgument: ``timeout`` is no number.
+            InvalidArgument: ``timeout`` is not a number.
             InvalidState: The producer is closed; or see ``Accumulator.check_not_inside``.
         """
         self._check_open()
@@ -242,6 +250,15 @@ class ProducerCore:
             return not left
 
         await self._sender.wait_until(all_done)
+
+    def routes_late(self, topic: str, timeout: float) -> NotSent:
+        """Return the error of a send whose topic could not be published in time."""
+        where = self._cluster.config.zookeeper
+        return NotSent(
+            f"the routes of {topic} could not be read from ZooKeeper within {timeout:g} s; nothing "
+            "was sent",
+            hint=f"check that ZooKeeper answers at {where}, or give the send more time",
+        )
 
     async def wait_for_space(self, timeout: float | None) -> None:
         """Wait on the loop until ``append_any`` finds space.
@@ -297,9 +314,25 @@ class ProducerCore:
         self._sender.wake_waiters()
         self.oneway.close()
 
-    async def flush(self) -> None:
-        """Wait until every message appended so far has its outcome (each has a deadline)."""
-        await self.ended(self._sender.without_outcome())
+    async def flush(self, timeout: float | None = None) -> None:
+        """Wait until every message appended so far has its outcome (each has a deadline).
+
+        Raises:
+            TimedOut: Some have none within ``timeout`` seconds.
+        """
+        bound = None if timeout is None else check_timeout(timeout)
+        waited_for = self._sender.without_outcome()
+        try:
+            async with asyncio.timeout(bound):
+                await self.ended(waited_for)
+        except TimeoutError:
+            left = sum(not each.done() for each in waited_for)
+            if left:
+                raise TimedOut(
+                    f"messages without an outcome after {bound:g} s: {left}; their sends go on",
+                    details={"open": left},
+                    hint="call flush again; every message gets its outcome by its own deadline",
+                ) from None
 
     async def close(self) -> None:
         """Refuse new messages, wait for the outcome of all others, stop. May be called again."""
