@@ -28,7 +28,8 @@ from vq.client.consumer.core import ConsumerCore
 from vq.client.consumer.delivery import ignore
 from vq.client.consumer.inbox import Inbox, InboxDelivery, Messages
 from vq.client.consumer.permit import Permit
-from vq.client.future import LoopSendFuture, SendCallback, SendFuture
+from vq.client.future import LoopSendFuture, SendCallback, SendFuture, check_callback
+from vq.client.kinds import settings_of
 from vq.client.producer.batch_send import BatchSend
 from vq.client.producer.core import ProducerCore
 from vq.client.producer.metrics import ProducerMetrics
@@ -110,6 +111,8 @@ class MessageProducer:
             InvalidArgument, MessageTooLarge, InvalidState, UnknownTopic: The message was not
                 accepted.
         """
+        if callback is not None:
+            check_callback(callback)
         may_wait = self.config.when_full is WhenFull.BLOCK
         return await self._accept(message, callback, timeout, may_wait=may_wait)
 
@@ -176,7 +179,9 @@ class MessageProducer:
     async def send_oneway(self, message: Message, timeout: float | None = None) -> None:
         """Accept one message, and only count its outcome. See ``vq.MessageProducer``."""
         topic = message.topic if isinstance(message, Message) else ""
-        await self.send_async(message, self._core.oneway.callback_for(topic), timeout)
+        count = self._core.oneway.callback_for(topic)
+        may_wait = self.config.when_full is WhenFull.BLOCK
+        await self._accept(message, count, timeout, may_wait=may_wait)
 
     def oneway_counts(self) -> OnewayCounts:
         """Return how many one-way messages are stored, refused and unknown so far."""
@@ -387,7 +392,7 @@ class MessageFactory:
     """Makes producers and consumers of one cluster, all on the running loop."""
 
     def __init__(self, config: MessageFactoryConfig | None = None) -> None:
-        self.config = config or MessageFactoryConfig()
+        self.config = settings_of(MessageFactoryConfig, config)
         self._cluster: ClusterClient | None = None
         self._opening = asyncio.Lock()  # one ``open`` or ``shutdown`` at a time
         self._producers: list[MessageProducer] = []
@@ -411,15 +416,16 @@ class MessageFactory:
             if self._cluster is not None:
                 raise InvalidState("this factory is open already")
             if config is not None:
-                self.config = config
+                self.config = settings_of(MessageFactoryConfig, config)
             self._cluster = await open_cluster(self.config)
         return self
 
     async def create_producer(self, config: ProducerConfig | None = None) -> MessageProducer:
         """Return a new producer; ``shutdown`` closes it if the application does not."""
         cluster = self._opened()
+        settings = settings_of(ProducerConfig, config)
         await cluster.lease_slot()
-        core = ProducerCore(cluster, config or ProducerConfig(), future=LoopSendFuture)
+        core = ProducerCore(cluster, settings, future=LoopSendFuture)
         producer = MessageProducer(core)
         self._producers = [*(each for each in self._producers if not each.closed), producer]
         return producer
@@ -431,7 +437,7 @@ class MessageFactory:
         inbox = Inbox(permit)
         core = ConsumerCore(
             cluster,
-            config or ConsumerConfig(),
+            settings_of(ConsumerConfig, config),
             make_delivery=lambda partition, position, _listener, hooks: InboxDelivery(
                 partition, position, inbox, hooks
             ),
@@ -457,7 +463,7 @@ class MessageFactory:
         """Ask one broker, or every registered one, for its status."""
         if address is None:
             return await all_statuses(self._opened())
-        broker = Address.parse(address) if isinstance(address, str) else address
+        broker = address if isinstance(address, Address) else Address.parse(address)
         return await broker_status(self._opened(), broker)
 
     def _opened(self) -> ClusterClient:

@@ -20,7 +20,8 @@ from vq.client.config import ConsumerConfig, MessageFactoryConfig, ProducerConfi
 from vq.client.consumer.core import ConsumerCore
 from vq.client.consumer.delivery import Listener, ThreadDelivery, Workers
 from vq.client.consumer.permit import Permit
-from vq.client.future import SendCallback, SendFuture
+from vq.client.future import SendCallback, SendFuture, check_callback
+from vq.client.kinds import settings_of
 from vq.client.producer.core import ProducerCore
 from vq.client.producer.metrics import ProducerMetrics
 from vq.client.producer.oneway import OnewayCounts
@@ -51,9 +52,8 @@ class MessageProducer:
     Messages that one thread sends to one partition keep their order, also sync and async ones
     mixed.
 
-    Every ``timeout`` is a number of seconds. 0 does not wait, and a negative one counts as 0; one
-    above 1,000,000, also an endless one, counts as 1,000,000. What is not a number, also NaN or a
-    ``bool``, raises ``InvalidArgument``.
+    Every ``timeout`` is in seconds. 0 does not wait, a negative one counts as 0, and one above
+    1,000,000 as 1,000,000. NaN, a ``bool`` and what is no number raise ``InvalidArgument``.
     """
 
     def __init__(self, core: ProducerCore, runtime: LoopThread) -> None:
@@ -134,9 +134,13 @@ class MessageProducer:
             InvalidArgument, MessageTooLarge, InvalidState, UnknownTopic: The message was not
                 accepted.
         """
-        future = self._append(message, callback, timeout)
-        if future is not None:
-            return future
+        if callback is not None:
+            check_callback(callback)
+        return self._append(message, callback, timeout) or self._send(message, callback, timeout)
+
+    def _send(
+        self, message: Message, callback: SendCallback | None, timeout: float | None
+    ) -> SendFuture:
         if self._interceptors is None:
             return self._accept(message, callback, timeout)
         with self._interceptors.begin(message, callback) as sending:
@@ -148,7 +152,7 @@ class MessageProducer:
         try:
             return self._core.append_any(message, callback, timeout)
         except NotPublished:
-            pass  # see ``_send_and_wait``
+            pass
         left = self._publish_within(message.topic, timeout)
         return self._core.append_any(message, callback, left)
 
@@ -167,7 +171,9 @@ class MessageProducer:
                 was not accepted.
         """
         topic = message.topic if isinstance(message, Message) else ""
-        self.send_async(message, self._core.oneway.callback_for(topic), timeout)
+        count = self._core.oneway.callback_for(topic)
+        if self._append(message, count, timeout) is None:
+            self._send(message, count, timeout)
 
     def oneway_counts(self) -> OnewayCounts:
         """Return how many one-way messages are stored, refused and unknown so far."""
@@ -238,21 +244,18 @@ class MessageProducer:
         deadline. With 0 it only looks.
 
         Raises:
-            TimedOut: Some have none within ``timeout`` seconds; the error says how many, also in
-                ``details["open"]``. The sends go on.
+            TimedOut: Some have none in time, ``details["open"]`` of them. The sends go on.
         """
-        if timeout is None:
-            self._runtime.run(self._core.flush())
-            return
-        bound = check_timeout(timeout)
+        bound = None if timeout is None else check_timeout(timeout)
+        answer_s = None if bound is None else bound + _ANSWER_S
         try:
-            self._runtime.run(self._core.flush(bound), bound + _ANSWER_S)
+            self._runtime.run(self._core.flush(bound), answer_s)
         except TimedOut as error:
             if "open" in error.details:
                 raise
             raise TimedOut(
-                f"the factory's thread did not answer within {bound:g} s; the sends go on",
-                hint="a callback keeps it busy: callbacks must be short",
+                f"a callback keeps the factory's thread busy for more than {bound:g} s",
+                hint="the sends go on; callbacks must be short",
             ) from None
 
     def close(self) -> None:
@@ -446,7 +449,7 @@ class MessageFactory:
     """
 
     def __init__(self, config: MessageFactoryConfig | None = None) -> None:
-        self.config = config or MessageFactoryConfig()
+        self.config = settings_of(MessageFactoryConfig, config)
         self._runtime: LoopThread | None = None
         self._cluster: ClusterClient | None = None
         self._lock = threading.Lock()
@@ -465,7 +468,7 @@ class MessageFactory:
             if self._runtime is not None:
                 raise InvalidState("this factory is open already")
             if config is not None:
-                self.config = config
+                self.config = settings_of(MessageFactoryConfig, config)
             runtime = LoopThread(f"vq-{self.config.client_id}")
             try:
                 self._cluster = runtime.run(open_cluster(self.config))
@@ -478,10 +481,11 @@ class MessageFactory:
     def create_producer(self, config: ProducerConfig | None = None) -> MessageProducer:
         """Return a new producer; ``shutdown`` closes it if the application does not."""
         runtime, cluster = self._opened()
+        settings = settings_of(ProducerConfig, config)
 
         async def make() -> ProducerCore:
             await cluster.lease_slot()
-            return ProducerCore(cluster, config or ProducerConfig())
+            return ProducerCore(cluster, settings)
 
         producer = MessageProducer(runtime.run(make()), runtime)
         with self._lock:
@@ -492,8 +496,7 @@ class MessageFactory:
     def create_consumer(self, config: ConsumerConfig | None = None) -> MessageConsumer:
         """Return a new consumer; ``shutdown`` closes it if the application does not."""
         runtime, cluster = self._opened()
-        settings = config or ConsumerConfig()
-
+        settings = settings_of(ConsumerConfig, config)
         workers = Workers(settings.listener_threads, name=f"vq-listener-{settings.group}")
         permit = Permit(cluster.clock.monotonic)
 
@@ -549,7 +552,7 @@ class MessageFactory:
         runtime, cluster = self._opened()
         if address is None:
             return runtime.run(all_statuses(cluster))
-        broker = Address.parse(address) if isinstance(address, str) else address
+        broker = address if isinstance(address, Address) else Address.parse(address)
         return runtime.run(broker_status(cluster, broker))
 
     def _opened(self) -> tuple[LoopThread, ClusterClient]:

@@ -75,6 +75,9 @@ class Address(NamedTuple):
             InvalidArgument: There is no port, it is not in [0, 65535], or the host's name is not
                 valid.
         """
+        given: object = text
+        if not isinstance(given, str):
+            raise InvalidArgument(f"address {shown(given)} is no text; give host:port")
         host, colon, port = text.rpartition(":")
         if host.startswith("[") and host.endswith("]"):
             host = host[1:-1]
@@ -356,6 +359,9 @@ def check_name(kind: str, name: str) -> str:
     Raises:
         InvalidArgument: It is not valid; the message says what is allowed.
     """
+    given: object = name
+    if not isinstance(given, str):
+        raise InvalidArgument(f"{kind} name {shown(given)} is {type(given).__name__}; give text")
     if not limits.is_valid_name(name):
         raise InvalidArgument(
             f"{kind} name {shown(name)} ({len(name)} characters) is not 1 to "
@@ -385,5 +391,9 @@ def check_timeout(timeout: float) -> float:
 
 
 def _bound(what: str, value: int, least: int, most: int) -> None:
+    if type(value) is not int:
+        raise InvalidArgument(
+            f"{what} = {shown(value)} is {type(value).__name__}; give a whole number"
+        )
     if not least <= value <= most:
         raise InvalidArgument(f"{what} = {value} is outside [{least}, {most}]")

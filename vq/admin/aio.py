@@ -22,6 +22,7 @@ from vq.admin.resets import Reset, Target
 from vq.admin.topics import Deletion, Topic, TopicDescription, TopicSummary
 from vq.admin.verification import ProgressListener, Verified
 from vq.client.cluster import ClusterClient
+from vq.client.kinds import check_whole, settings_of
 from vq.coordination.paths import ClusterSettings
 from vq.model import Address, NodeInfo, PartitionPlacement, StatusResult, TopicSettings
 
@@ -38,7 +39,9 @@ class Admin:
     # Topics
     async def create_topic(self, topic: str, settings: TopicSettings | None = None) -> Topic:
         """Make a topic; see ``vq.Admin.create_topic``."""
-        return await topics.create_topic(self._client, topic, settings)
+        return await topics.create_topic(
+            self._client, topic, settings_of(TopicSettings, settings, "settings")
+        )
 
     async def list_topics(self) -> list[TopicSummary]:
         """Return all topics, sorted by name."""
@@ -50,10 +53,12 @@ class Admin:
 
     async def change_settings(self, topic: str, settings: TopicSettings) -> Topic:
         """Replace a topic's settings; see ``vq.Admin.change_settings``."""
+        settings_of(TopicSettings, settings, "settings")
         return await topics.change_settings(self._client, topic, settings)
 
     async def add_partitions(self, topic: str, count: int) -> Topic:
         """Give a topic more partitions; see ``vq.Admin.add_partitions``."""
+        check_whole("count", count)
         return await topics.add_partitions(self._client, topic, count)
 
     async def plan_delete(self, topic: str) -> Deletion:
@@ -126,7 +131,7 @@ class Admin:
 
     async def broker_status(self, address: Address | str) -> StatusResult:
         """Ask one broker for its status; see ``vq.Admin.broker_status``."""
-        address = Address.parse(address) if isinstance(address, str) else address
+        address = address if isinstance(address, Address) else Address.parse(address)
         return await brokers.broker_status(self._client, address)
 
     async def cluster_status(self) -> ClusterStatus:
@@ -139,6 +144,7 @@ class Admin:
 
     async def set_auto_create(self, wanted: TopicSettings | None) -> ClusterSettings:
         """Let producers create topics, or not; see ``vq.Admin.set_auto_create``."""
+        settings_of(TopicSettings, wanted, "wanted")
         return await settings.change_auto_create(self._client, lambda _: wanted)
 
     async def verify(

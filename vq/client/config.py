@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from vq import limits
+from vq.client.kinds import check_function, check_text
 from vq.client.producer.interceptors import ProducerInterceptor
 from vq.client.producer.partitioner import Keys, PartitionerSetting, Strategy, strategy_of
 from vq.errors import InvalidArgument
@@ -88,6 +89,7 @@ class MessageFactoryConfig:
     request_timeout_s: float = 5.0
 
     def __post_init__(self) -> None:
+        check_text("zookeeper", self.zookeeper)
         check_name("cluster", self.cluster)
         check_name("client", self.client_id)
         for name in (
@@ -281,10 +283,10 @@ class ConsumerConfig:
     audit_interval_s: float = 30.0
 
     def __post_init__(self) -> None:
-        if self.group:
-            check_name("group", self.group)
-        if self.member:
-            check_name("member", self.member)
+        for what, name in (("group", self.group), ("member", self.member)):
+            check_text(what, name)
+            if name:
+                check_name(what, name)
         # Text is taken, too: what compares by identity later must not meet it.
         start = _one_of(StartPosition, "start_position", self.start_position)
         object.__setattr__(self, "start_position", start)
@@ -328,6 +330,9 @@ def _interceptors(given: object) -> tuple[ProducerInterceptor, ...]:
                 f"interceptor {shown(each)} is {type(each).__name__}; derive its class from "
                 "vq.ProducerInterceptor"
             )
+        for hook in ("before_send", "after_send"):
+            what = f"{hook} of interceptor {type(each).__name__}"
+            check_function(what, getattr(each, hook), "make it a plain method")
     return tuple(given)
 
 
@@ -351,6 +356,9 @@ def _check_serializer(serializer: object) -> None:
             f"serializer = {shown(serializer)} ({type(serializer).__name__}) has no "
             f"{' and no '.join(missing)}: see vq.serializers.Serializer"
         )
+    for name in ("dumps", "loads"):
+        what = f"{name} of serializer {type(serializer).__name__}"
+        check_function(what, getattr(serializer, name), "make it a plain method")
 
 
 def _positive(name: str, value: float) -> None:

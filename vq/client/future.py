@@ -8,8 +8,10 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
+from vq.client.kinds import NOT_PLAIN, check_function
 from vq.errors import InvalidState, TimedOut, VqError
 from vq.log_lines import get_logger
 from vq.model import SendResult, check_timeout
@@ -38,6 +40,17 @@ ANY_PARTITION = -1
 
 SendCallback = Callable[[SendResult | None, VqError | None], Any]
 """Called once per message with ``(result, None)`` or ``(None, error)``."""
+
+
+def check_callback(callback: object) -> None:
+    """Refuse what cannot be a send's callback.
+
+    Raises:
+        InvalidArgument: It is no function, or a coroutine function, which nothing would await.
+    """
+    if type(callback) is FunctionType and not callback.__code__.co_flags & NOT_PLAIN:
+        return  # the fast way, for sends
+    check_function("callback", callback, "give a plain function of the result and the error")
 
 
 def report(what: str, error: BaseException) -> None:
@@ -172,7 +185,11 @@ class SendFuture:
 
         It runs on the factory's thread: it must be short and must not wait for vq. An exception
         that it raises is logged.
+
+        Raises:
+            InvalidArgument: It is no function, or a coroutine function.
         """
+        check_function("callback", callback, "give a plain function of the future")
 
         def call() -> None:
             try:

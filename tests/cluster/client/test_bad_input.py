@@ -1,10 +1,12 @@
 """Bad input to the two APIs: each method refuses it in the same words, and nothing is sent."""
 
 import asyncio
+import functools
 import math
 import threading
 import traceback
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -17,10 +19,12 @@ from support.waiting import WAIT_S
 import vq
 from vq import aio, blocking
 from vq.client.cluster import ClusterClient
-from vq.client.config import MessageFactoryConfig
+from vq.client.config import ConsumerConfig, MessageFactoryConfig, ProducerConfig
+from vq.client.future import check_callback
 from vq.errors import InvalidArgument, NotSent, TimedOut, UnknownTopic
 from vq.limits import TIMEOUT_S_MAX
-from vq.model import Message, check_timeout
+from vq.model import Message, TopicSettings, check_timeout
+from vq.serializers import Json
 
 
 @pytest.fixture
@@ -76,7 +80,7 @@ async def call_aio(factory: aio.MessageFactory, name: str, timeout: Any) -> Any:
 
 
 # Time-outs ----------------------------------------------------------------------------------------
-BAD_TIMES = [math.nan, True, False, "1", b"1", [], 1j, object]
+BAD_TIMES = [math.nan, True, False, "1", b"1", [], 1j, int]
 BLOCKING = ["send_sync", "send_async", "send_oneway", "send_batch", "flush", "get", "result"]
 AIO = ["send", "send_async", "send_oneway", "send_batch", "flush", "get"]
 
@@ -150,6 +154,167 @@ def test_a_blocking_send_without_a_time_out_has_the_one_of_the_settings(
         assert producer.send_sync(Message("t", b"x"), None).partition in {0, 1}
 
 
+# Kinds --------------------------------------------------------------------------------------------
+async def coroutine_function(*_: object) -> None:
+    """Nothing would await it."""
+
+
+def generator(*_: object) -> Iterator[int]:
+    yield 1
+
+
+class Asynchronous:
+    async def __call__(self, *_: object) -> None:
+        """Nothing would await it."""
+
+
+NO_FUNCTIONS = {
+    "number": 3,
+    "text": "print",
+    "coroutine": coroutine_function,
+    "partial": functools.partial(coroutine_function, 1),
+    "object": Asynchronous(),
+    "generator": generator,
+}
+
+
+@pytest.mark.parametrize("given", NO_FUNCTIONS.values(), ids=NO_FUNCTIONS)
+def test_what_cannot_be_a_function_is_refused_where_it_is_given(
+    threads: vq.MessageFactory, given: Any
+) -> None:
+    producer, consumer = threads.create_producer(), threads.create_consumer()
+    with pytest.raises(InvalidArgument, match=r"^callback = .* give a plain function of the resul"):
+        producer.send_async(Message("t", b"x"), given)
+    future = producer.send_async(Message("t", b"x"))
+    with pytest.raises(InvalidArgument, match=r"^callback = .* give a plain function of the futur"):
+        future.add_done_callback(given)
+    with pytest.raises(InvalidArgument, match=r"^listener = .* give a plain function of the messa"):
+        consumer.subscribe("t", 100, given)
+    if not isinstance(given, str):
+        with pytest.raises(InvalidArgument, match=r"^partitioner = .* give "):
+            ProducerConfig(partitioner=given)
+    producer.flush()
+    assert producer.metrics().messages_accepted == 1
+
+
+@pytest.mark.parametrize("given", NO_FUNCTIONS.values(), ids=NO_FUNCTIONS)
+async def test_a_coroutine_refuses_the_same_callbacks(
+    factory: aio.MessageFactory, given: Any
+) -> None:
+    producer = await producer_of(factory)
+    with pytest.raises(InvalidArgument, match=r"^callback = "):
+        await producer.send_async(Message("t", b"x"), given)
+    assert await stored(factory) == []
+
+
+@pytest.mark.parametrize(
+    "given",
+    [print, [].append, lambda *_: 1, functools.partial(print, 1), Counter],
+    ids=["builtin", "method", "lambda", "partial", "class"],
+)
+def test_everything_that_a_call_runs_is_a_callback(given: Any) -> None:
+    check_callback(given)
+
+
+def test_what_an_interceptor_or_serializer_cannot_be() -> None:
+    class Later(vq.ProducerInterceptor):
+        async def after_send(self, *_: object) -> None:  # type: ignore[override]
+            """Nothing would await it."""
+
+    class Slow(Json):
+        async def dumps(self, value: object) -> bytes:  # type: ignore[override]
+            return b""
+
+    with pytest.raises(InvalidArgument, match=r"^after_send of interceptor Later = .* a coroutine"):
+        ProducerConfig(interceptors=(Later(),))
+    with pytest.raises(InvalidArgument, match=r"^dumps of serializer Slow = .* a coroutine"):
+        ProducerConfig(serializer=Slow())
+
+
+@pytest.mark.parametrize("given", [{}, {"a": 1}, 0, "", ConsumerConfig, TopicSettings()], ids=repr)
+def test_settings_of_another_class_are_refused(given: Any, threads: vq.MessageFactory) -> None:
+    for make, name in (
+        (vq.MessageFactory, "MessageFactoryConfig"),
+        (vq.MessageFactory().open, "MessageFactoryConfig"),
+        (aio.MessageFactory, "MessageFactoryConfig"),
+        (threads.create_producer, "ProducerConfig"),
+        (threads.create_consumer, "ConsumerConfig"),
+    ):
+        with pytest.raises(InvalidArgument, match=rf"^config = .*; give vq.{name}\(...\)"):
+            make(given)
+
+
+async def test_settings_of_another_class_are_refused_in_a_coroutine(
+    factory: aio.MessageFactory,
+) -> None:
+    wrong: Any = {}
+    for make in (factory.create_producer, factory.create_consumer, aio.MessageFactory().open):
+        with pytest.raises(InvalidArgument, match=r"^config = \{\} is no "):
+            await make(wrong)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (MessageFactoryConfig, "zookeeper"),
+        (MessageFactoryConfig, "cluster"),
+        (MessageFactoryConfig, "client_id"),
+        (ConsumerConfig, "group"),
+        (ConsumerConfig, "member"),
+    ],
+)
+@pytest.mark.parametrize("value", [3, 0, None, b"x", ["x"]], ids=repr)
+def test_a_name_is_text(kind: Any, name: str, value: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"; give text$"):
+        kind(**{name: value})
+
+
+@pytest.mark.parametrize("messages", [3, None, "ab", b"ab", Message("t", b"x")], ids=repr)
+def test_a_batch_is_a_list_of_messages(threads: vq.MessageFactory, messages: Any) -> None:
+    """One message is a tuple, and would be taken apart."""
+    with pytest.raises(InvalidArgument, match=r"^messages .*; give a list of (vq.Message|them)"):
+        threads.create_producer().send_batch(messages)
+
+
+Call = Callable[[vq.MessageFactory], Any]
+WRONG_KINDS: dict[str, Call] = {
+    "send_sync": lambda f: f.create_producer().send_sync(3),  # type: ignore[arg-type]
+    "send_async": lambda f: f.create_producer().send_async(None),  # type: ignore[arg-type]
+    "send_oneway": lambda f: f.create_producer().send_oneway("x"),  # type: ignore[arg-type]
+    "topic": lambda f: f.create_producer().send_sync(Message(3, b"x")),  # type: ignore[arg-type]
+    "publish": lambda f: f.create_producer().publish(3),  # type: ignore[arg-type]
+    "get topic": lambda f: f.create_consumer().get(3, 0, 0, 1),  # type: ignore[arg-type]
+    "get partition": lambda f: f.create_consumer().get("t", "0", 0, 1),  # type: ignore[arg-type]
+    "get offset": lambda f: f.create_consumer().get("t", 0, 1.5, 1),  # type: ignore[arg-type]
+    "get length": lambda f: f.create_consumer().get("t", 0, 0, None),  # type: ignore[arg-type]
+    "bounds topic": lambda f: f.create_consumer().get_bounds(None, 0),  # type: ignore[arg-type]
+    "bounds partition": lambda f: f.create_consumer().get_bounds("t", "0"),  # type: ignore[arg-type]
+    "subscribe topic": lambda f: f.create_consumer().subscribe([], 1, print),  # type: ignore[arg-type]
+    "subscribe length": lambda f: f.create_consumer().subscribe("t", "1", print),  # type: ignore[arg-type]
+    "filter": lambda f: f.create_consumer().subscribe("t", 1, print, 3),  # type: ignore[arg-type]
+    "get_offset": lambda f: f.create_consumer(ConsumerConfig(group="g")).get_offset(3),  # type: ignore[arg-type]
+    "placements": lambda f: f.get_partitions_for_topic(3),  # type: ignore[arg-type]
+    "status": lambda f: f.get_status(3),  # type: ignore[arg-type]
+    "status pair": lambda f: f.get_status(("b1", 1)),  # type: ignore[arg-type]
+    "admin create": lambda f: f.admin.create_topic("u", {}),  # type: ignore[arg-type]
+    "admin topic": lambda f: f.admin.describe_topic(3),  # type: ignore[arg-type]
+    "admin delete": lambda f: f.admin.delete_topic(3),  # type: ignore[arg-type]
+    "admin add": lambda f: f.admin.add_partitions("t", "2"),  # type: ignore[arg-type]
+    "admin settings": lambda f: f.admin.change_settings("t", {}),  # type: ignore[arg-type]
+    "admin auto create": lambda f: f.admin.set_auto_create(True),  # type: ignore[arg-type]
+    "topic settings": lambda _: TopicSettings(partitions="2"),  # type: ignore[arg-type]
+    "admin group": lambda f: f.admin.describe_group(3),  # type: ignore[arg-type]
+    "admin status": lambda f: f.admin.broker_status(3),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("name", WRONG_KINDS)
+def test_an_argument_of_a_wrong_kind_is_shown(threads: vq.MessageFactory, name: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        WRONG_KINDS[name](threads)
+    assert "give" in str(caught.value) or "is a vq.Message, not" in str(caught.value)
+
+
 # Flush --------------------------------------------------------------------------------------------
 async def test_flush_says_how_many_messages_are_open(
     cluster: MemoryCluster, factory: aio.MessageFactory
@@ -191,7 +356,9 @@ def test_flush_says_that_a_callback_keeps_the_thread_busy(
 
     producer.send_async(Message("t", b"x"), callback)
     assert begun.wait(WAIT_S)
-    with pytest.raises(TimedOut, match=r"thread did not answer within 0 s") as caught:
+    with pytest.raises(
+        TimedOut, match=r"keeps the factory's thread busy for more than 0 s"
+    ) as caught:
         producer.flush(0)
     assert "callback" in caught.value.hint
     go_on.set()

@@ -7,7 +7,6 @@ committed, before another member claims it. Its states are in ``hold_states``.
 """
 
 import asyncio
-import inspect
 import itertools
 import os
 import socket
@@ -29,6 +28,7 @@ from vq.client.consumer.membership import Membership, MembershipHooks
 from vq.client.consumer.permit import Permit
 from vq.client.consumer.reader import Reader
 from vq.client.consumer.troubles import Troubles
+from vq.client.kinds import check_function, check_whole
 from vq.client.loop_calls import call_soon
 from vq.coordination import claims, commits
 from vq.errors import CoordinationError, GenerationStale, InvalidArgument, InvalidState, VqError
@@ -93,12 +93,17 @@ class ConsumerCore:
         """See ``MessageConsumer.subscribe``."""
         if self._membership is not None or self._starting or self.closed:
             raise InvalidState("subscribe comes before start")
+        check_name("topic", topic)
         if topic in self._subscriptions:
             raise InvalidArgument(f"topic {topic!r} is subscribed already")
+        check_whole("length", length)
         if not 1 <= length <= limits.FETCH_BYTES_MAX:
             raise InvalidArgument(f"length {length} is outside [1, {limits.FETCH_BYTES_MAX}] bytes")
-        check_name("topic", topic)
-        _check_listener(listener)
+        check_function(
+            "listener",
+            listener,
+            "give a plain function of the message, or iterate over a consumer of vq.aio",
+        )
         tags = () if message_filter is None else tags_of(message_filter)
         self._subscriptions[topic] = Subscription(topic, length, listener, tags)
 
@@ -462,6 +467,7 @@ class ConsumerCore:
         """See ``MessageConsumer.get_offset``."""
         if not self.config.group:
             raise InvalidState("get_offset needs ConsumerConfig(group=...)")
+        check_name("topic", topic)
         found = await commits.read_offsets(self._cluster.coordinator, self.config.group, [topic])
         return {partition: value.offset for partition, value in found.items()}
 
@@ -489,20 +495,6 @@ class ConsumerCore:
 def _settle(future: "asyncio.Future[None]") -> None:
     if not future.done():
         future.set_result(None)
-
-
-def _check_listener(listener: object) -> None:
-    if not callable(listener):
-        raise InvalidArgument(
-            f"listener {listener!r} cannot be called; give a function that takes a message"
-        )
-    if inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(
-        type(listener).__call__
-    ):
-        raise InvalidArgument(
-            f"listener {listener!r} is a coroutine function, which nothing awaits; give a plain "
-            "function, or iterate over a consumer of vq.aio"
-        )
 
 
 def _member_name(cluster: ClusterClient) -> str:

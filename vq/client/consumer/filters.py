@@ -1,6 +1,7 @@
 """The filter of a subscription: the tags it names."""
 
 from vq import limits
+from vq.client.kinds import check_text
 from vq.errors import InvalidArgument
 from vq.model import TAG_SEPARATOR
 from vq.shown import shown
@@ -12,6 +13,7 @@ def tags_of(message_filter: str) -> tuple[str, ...]:
     Raises:
         InvalidArgument: It names none, too many, or one that no message can have.
     """
+    check_text("message_filter", message_filter)
     tags = tuple(tag.strip() for tag in message_filter.split(TAG_SEPARATOR) if tag.strip())
     if not tags:
         raise InvalidArgument(f"message_filter {shown(message_filter)} names no tag")

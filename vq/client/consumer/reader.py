@@ -12,6 +12,7 @@ from vq.client.cluster import ClusterClient
 from vq.client.consumer.decode import Decoder
 from vq.client.consumer.fetcher import Chunk, chunk_of
 from vq.client.consumer.troubles import Troubles
+from vq.client.kinds import check_whole
 from vq.errors import ConnectionCut, InvalidArgument, OffsetOutOfRange, TimedOut, VqError
 from vq.model import Message, OffsetBounds, TopicPartition, check_timeout
 from vq.remoting.format import Command
@@ -40,6 +41,8 @@ class Reader:
     ) -> list[Message]:
         """See ``MessageConsumer.get``."""
         bound = 0.0 if timeout is None else check_timeout(timeout)
+        for what, number in (("partition", partition), ("offset", offset), ("length", length)):
+            check_whole(what, number)
         if not 1 <= length <= limits.FETCH_BYTES_MAX:
             raise InvalidArgument(f"length {length} is outside [1, {limits.FETCH_BYTES_MAX}] bytes")
         topic_partition = TopicPartition(topic, partition)
@@ -164,6 +167,7 @@ class Reader:
 
     async def bounds(self, topic: str, partition: int) -> OffsetBounds:
         """See ``MessageConsumer.get_bounds``."""
+        check_whole("partition", partition)
         found = await self.offsets(TopicPartition(topic, partition))
         return OffsetBounds(found.earliest, found.latest)
 

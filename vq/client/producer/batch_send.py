@@ -49,7 +49,7 @@ class BatchSend:
         self._config = config
         self._interceptors = interceptors
         self._accumulator = accumulator
-        self._messages: list[Any] = list(messages)
+        self._messages: list[Any] = _listed(messages)
         self._sends: list[SendFuture | VqError | None] = [None] * len(self._messages)
         self._rests: dict[str, list[int]] = {}  # places of messages not yet prepared, last first
         self._prepared: list[tuple[int, SendFuture]] = []  # of one topic, not yet appended
@@ -195,3 +195,18 @@ class BatchSend:
         if len(results) < len(outcomes):
             raise BatchFailed([each for each in outcomes if each is not None])
         return results
+
+
+def _listed(messages: object) -> list[object]:
+    """Return the messages of a call as a list.
+
+    Raises:
+        InvalidArgument: One message, which would be taken apart, or nothing to iterate over.
+    """
+    if isinstance(messages, Message):
+        raise InvalidArgument("messages is one vq.Message; give a list of them: [message]")
+    if isinstance(messages, str | bytes) or not isinstance(messages, Iterable):
+        raise InvalidArgument(
+            f"messages = {shown(messages)} is {type(messages).__name__}; give a list of vq.Message"
+        )
+    return list(messages)

@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, cast, runtime_checkable
 
+from vq.client.kinds import check_function
 from vq.client.producer.partition_load import PartitionLoad
 from vq.errors import InvalidArgument
 from vq.model import Key, Message
@@ -143,6 +144,9 @@ def strategy_of(setting: PartitionerSetting) -> Strategy | None:
         raise InvalidArgument(
             f"partitioner = {shown(setting)} ({type(setting).__name__}); {_KNOWN}"
         )
+    check_function(
+        "partitioner", own_choice(setting), "give a plain function, which returns the number"
+    )
     return None
 
 

@@ -1,0 +1,82 @@
+"""Checks the kind of what an application gives: the error shows it, and says what to give."""
+
+import functools
+import inspect
+from typing import Any, Final, TypeVar
+
+from vq.errors import InvalidArgument
+from vq.shown import shown
+
+T = TypeVar("T")
+#: Flags of functions whose call alone runs nothing.
+NOT_PLAIN: Final = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_GENERATOR
+
+
+def check_function(what: str, function: object, instead: str) -> None:
+    """Refuse what cannot be called, and functions whose call alone runs nothing.
+
+    Those are coroutine functions and generators: nothing awaits or iterates over what they return.
+
+    Args:
+        what: What it is for, such as ``callback``.
+        function: What the application gave.
+        instead: What to give.
+
+    Raises:
+        InvalidArgument: It is no plain function.
+    """
+    if not callable(function):
+        raise InvalidArgument(f"{what} = {shown(function)} cannot be called; {instead}")
+    if _runs_nothing(function) or _runs_nothing(type(function).__call__):
+        raise InvalidArgument(
+            f"{what} = {shown(function)} is a coroutine function or a generator, which a call "
+            f"alone does not run; {instead}"
+        )
+
+
+def _runs_nothing(function: Any) -> bool:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return (
+        inspect.iscoroutinefunction(function)
+        or inspect.isasyncgenfunction(function)
+        or inspect.isgeneratorfunction(function)
+    )
+
+
+def check_whole(what: str, number: object) -> None:
+    """Refuse what is not a whole number; ``bool`` is none.
+
+    Raises:
+        InvalidArgument: It is not.
+    """
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise InvalidArgument(
+            f"{what} = {shown(number)} is {type(number).__name__}; give a whole number"
+        )
+
+
+def check_text(what: str, text: object) -> None:
+    """Refuse what is no text.
+
+    Raises:
+        InvalidArgument: It is none.
+    """
+    if not isinstance(text, str):
+        raise InvalidArgument(f"{what} = {shown(text)} is {type(text).__name__}; give text")
+
+
+def settings_of(kind: type[T], given: object, name: str = "config") -> T:
+    """Return the settings that an application gave, the defaults for None.
+
+    Raises:
+        InvalidArgument: They are of another class.
+    """
+    if given is None:
+        return kind()
+    if not isinstance(given, kind):
+        what = f"the class {given.__name__}" if isinstance(given, type) else shown(given)
+        raise InvalidArgument(
+            f"{name} = {what} is no {kind.__name__}; give vq.{kind.__name__}(...), or leave it out"
+        )
+    return given
