@@ -240,8 +240,7 @@ class MessageProducer:
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every message accepted so far has its outcome.
 
-        ``timeout``: at most so many seconds; None: as long as it takes, since each message has a
-        deadline. With 0 it only looks.
+        With None it waits as long as it takes: each message has a deadline. With 0 it only looks.
 
         Raises:
             TimedOut: Some have none in time, ``details["open"]`` of them. The sends go on.

@@ -23,17 +23,20 @@ import enum
 import tomllib
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from vq.errors import InvalidArgument
 from vq.model import Address
+from vq.shown import shown
 
 #: Said once for the whole file: every section that has such a field takes it from the top.
 SHARED = ("zookeeper", "cluster")
 SECTIONS = ("client", "producer", "consumer", "broker")
+#: How alike two words are of which one is a slip of the other.
+_NEAR = 0.8
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
 
@@ -59,8 +62,10 @@ def read_sources(path: str | None, environ: Mapping[str, str], **flags: Any) -> 
     """Return the sources of one command; the file is ``path``, else ``VQ_CONFIG``, else none.
 
     Raises:
-        InvalidArgument: The file cannot be read, is no TOML, or has a key nobody knows.
+        InvalidArgument: The file cannot be read, is no TOML, or has a key nobody knows; or the name
+            of a variable is nearly that of a setting.
     """
+    _refuse_misspelled(environ)
     name = path or environ.get("VQ_CONFIG")
     if not name:
         return Sources(environ=environ).with_flags(**flags)
@@ -74,13 +79,34 @@ def read_sources(path: str | None, environ: Mapping[str, str], **flags: Any) -> 
     return Sources(environ=environ, file=table, file_name=name).with_flags(**flags)
 
 
+def _refuse_misspelled(environ: Mapping[str, str]) -> None:
+    """Refuse variables whose first word is nearly one of ours, such as ``VQ_PRODCER_WINDOW``.
+
+    Others that begin with ``VQ_`` may belong to somebody else. ``build`` looks at the rest of
+    those that have the name of a section.
+    """
+    words = [word.upper() for word in ("config", *SHARED, *SECTIONS)]
+    for variable in environ:
+        prefix, _, rest = variable.partition("_")
+        first = rest.partition("_")[0]
+        if prefix != "VQ" or first in words:
+            continue
+        near = difflib.get_close_matches(first, words, n=1, cutoff=_NEAR)
+        if near:
+            meant = variable.replace(first, near[0], 1)
+            raise InvalidArgument(
+                f"the variable {variable} is no setting: did you mean {meant}? Otherwise unset it"
+            )
+
+
 def build(cls: type[T], section: str, sources: Sources) -> T:
     """Return a ``cls`` (a dataclass) whose fields come from the first place that has them.
 
     Raises:
         InvalidArgument: A value does not fit its field, a required one is missing, or the file's
-            section has a key that ``cls`` does not have.
+            section, or the environment under its name, has a setting that ``cls`` does not have.
     """
+    _refuse_unknown_variables(cls, section, sources.environ)
     table = sources.file.get(section, {})
     if not isinstance(table, Mapping):
         raise InvalidArgument(f"{section} in {sources.file_name} is a value, not a table")
@@ -96,6 +122,31 @@ def is_given(section: str, name: str, sources: Sources) -> bool:
         or (isinstance(table, Mapping) and name in table)
         or (name in SHARED and name in sources.file)
     )
+
+
+def _refuse_unknown_variables(cls: Any, section: str, environ: Mapping[str, str]) -> None:
+    prefix = _variable(section, "")
+    known = _names_of(cls, section)
+    for variable in environ:
+        if variable.startswith(prefix) and variable not in known:
+            near = difflib.get_close_matches(variable, known, n=1)
+            meant = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}."
+            raise InvalidArgument(
+                f"the variable {variable} is no setting of [{section}]: {meant} Otherwise unset it"
+            )
+
+
+def _names_of(cls: Any, section: str) -> list[str]:
+    """Return the variables of the fields of a dataclass, and of the dataclasses in it."""
+    hints = typing.get_type_hints(cls)
+    names: list[str] = []
+    for item in dataclasses.fields(cls):
+        kind = hints[item.name]
+        if dataclasses.is_dataclass(kind):
+            names += _names_of(kind, f"{section}.{item.name}")
+        else:
+            names.append(_variable(section, item.name))
+    return names
 
 
 def _build(cls: type[T], section: str, table: Mapping[str, Any], sources: Sources) -> T:
@@ -125,7 +176,7 @@ def _look_up(
         inner = table.get(name, {})
         if not isinstance(inner, Mapping):
             raise InvalidArgument(
-                f"{name} in [{section}] of {sources.file_name} = {inner!r} is a value, not a "
+                f"{name} in [{section}] of {sources.file_name} = {shown(inner)} is a value, not a "
                 f"table: write [{section}.{name}]"
             )
         return _build(kind, f"{section}.{name}", inner, sources)
@@ -169,10 +220,18 @@ def _plain(kind: Any) -> Any:
     return kind
 
 
+def _check_no_object(value: object, plain: Any, source: str) -> None:
+    """Refuse a setting that holds objects: a serializer, a sequence of interceptors."""
+    if getattr(plain, "_is_protocol", False) or typing.get_origin(plain) is Sequence:
+        raise InvalidArgument(
+            f"{source} = {shown(value)}: this setting holds objects; set it in Python, and leave "
+            "it out here"
+        )
+
+
 def _from_text(text: str, kind: Any, source: str) -> Any:
     plain = _plain(kind)
-    if getattr(plain, "_is_protocol", False):
-        raise InvalidArgument(f"{source} = {text!r}: this setting is an object; set it in Python")
+    _check_no_object(text, plain, source)
     try:
         if typing.get_origin(plain) in {Mapping, dict}:
             return _pairs(text)
@@ -182,7 +241,7 @@ def _from_text(text: str, kind: Any, source: str) -> Any:
             return Address.parse(text)
         return plain(text)
     except ValueError as error:
-        raise InvalidArgument(f"{source} = {text!r} is not {_expected(plain)}") from error
+        raise InvalidArgument(f"{source} = {shown(text)} is not {_expected(plain)}") from error
 
 
 def _pairs(text: str) -> dict[str, str]:
@@ -198,13 +257,14 @@ def _pairs(text: str) -> dict[str, str]:
 
 def _from_toml(value: Any, kind: Any, source: str) -> Any:
     plain = _plain(kind)
+    _check_no_object(value, plain, source)
     if plain is float and type(value) is int:
         return float(value)
     if isinstance(value, str) and plain is not bool and not _is_number(plain):
         return _from_text(value, kind, source)
     accepted = dict if typing.get_origin(plain) in {Mapping, dict} else plain
     if type(value) is not accepted:
-        raise InvalidArgument(f"{source} = {value!r} is not {_expected(plain)}")
+        raise InvalidArgument(f"{source} = {shown(value)} is not {_expected(plain)}")
     return value
 
 

@@ -134,9 +134,65 @@ def test_a_value_that_does_not_fit_is_named_with_its_place(
 
 
 def test_an_object_cannot_be_set_as_text() -> None:
-    sources = Sources(file={"producer": {"serializer": "json"}})
-    with pytest.raises(InvalidArgument, match=r"serializer in \[producer\] .* set it in Python"):
-        build(ProducerConfig, "producer", sources)
+    for name in ("serializer", "interceptors"):
+        for value in ("json", ["json"]):
+            sources = Sources(file={"producer": {name: value}})
+            with pytest.raises(
+                InvalidArgument, match=rf"{name} in \[producer\] .* set it in Python"
+            ):
+                build(ProducerConfig, "producer", sources)
+        variable = f"VQ_PRODUCER_{name.upper()}"
+        with pytest.raises(
+            InvalidArgument, match=rf"{variable} = 'x': .*objects; set it in Python"
+        ):
+            build(ProducerConfig, "producer", Sources(environ={variable: "x"}))
+
+
+@pytest.mark.parametrize(
+    ("variable", "said"),
+    [
+        (
+            "VQ_BROKER_PROT",
+            r"VQ_BROKER_PROT is no setting of \[broker\]: did you mean VQ_BROKER_PORT",
+        ),
+        ("VQ_BROKER_INNER_DEPT", "did you mean VQ_BROKER_INNER_DEPTH"),
+        ("VQ_BROKER_INNER", "is no setting of"),
+        ("VQ_BROKER_", "is no setting of"),
+        ("VQ_BROKER_QQQQQQQQQQQQQQQQQQQQQQQQ", "known are VQ_BROKER_NAME, VQ_BROKER_ZOOKEEPER"),
+    ],
+)
+def test_a_variable_that_is_no_setting_is_refused(variable: str, said: str) -> None:
+    """As an unknown key of the file is: otherwise the default counts, and nobody sees it."""
+    with pytest.raises(InvalidArgument, match=said):
+        made(Sources(environ={variable: "1"}))
+
+
+def test_variables_of_other_sections_are_left_to_them() -> None:
+    environ = {"VQ_PRODUCER_WINDW": "1", "VQ_BROKERS": "2", "PATH": "x"}
+    assert made(Sources(environ=environ)).port == 8123
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("VQ_ZOOKEPER", "VQ_ZOOKEEPER"),
+        ("VQ_CLUSTR", "VQ_CLUSTER"),
+        ("VQ_CONFG", "VQ_CONFIG"),
+        ("VQ_PRODCER_WINDOW", "VQ_PRODUCER_WINDOW"),
+        ("VQ_CONSUMERS_GROUP", "VQ_CONSUMER_GROUP"),
+    ],
+)
+def test_a_misspelled_variable_is_refused_with_the_one_that_was_meant(
+    variable: str, meant: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=f"{variable} is no setting: did you mean {meant}?"):
+        read_sources(None, {variable: "1"})
+
+
+def test_variables_of_other_tools_are_left_alone() -> None:
+    """Of the tests, of development, and of whoever else likes this prefix."""
+    names = ("VQ_ZOOKEEPER_JARS", "VQ_TEST_ZOOKEEPER", "VQ_SEED", "VQ_LONG", "VQ_FUZZ_SEED", "VQX")
+    read_sources(None, dict.fromkeys(names, "1"))
 
 
 def test_a_missing_required_setting_names_all_places_that_could_give_it() -> None:
