@@ -145,6 +145,7 @@ class ProducerCore:
             self.config,
             self._sender.on_ended,
             self._meter.topic(partition.topic),
+            functools.partial(self._sender.why_waiting, partition),
         )
 
     def _make_spread(self, is_waiting: Callable[[int], bool]) -> Spread:

@@ -79,7 +79,9 @@ class PartitionQueue:
         config: ProducerConfig,
         on_ended: Callable[[int, int], None],
         meter: TopicMeter,
+        why_waiting: Callable[[], str] = lambda: "",
     ) -> None:
+        """Make an empty queue; ``why_waiting`` says on the loop why nothing can be sent now."""
         self.partition = partition
         self.pending: list[SendFuture] = []
         self.failing: list[SendFuture] = []
@@ -96,6 +98,7 @@ class PartitionQueue:
         self._config = config
         self._stamps = Stamps(new_producer_id)
         self._meter = meter
+        self._why_waiting = why_waiting
         self._on_ended = on_ended  # called with the count and the bytes of resolved messages
         self._backoff = Backoff(first_s=config.retry_backoff_s, most_s=config.retry_backoff_max_s)
         self._failures = 0  # since the broker stored a batch
@@ -524,7 +527,8 @@ class PartitionQueue:
                 f"batches: {refusal}",
                 details=refusal.details,
             )
-        return errors.NotSent(f"{self.partition}: not sent within its deadline; no broker took it")
+        why = self._why_waiting() or "no broker took it"
+        return errors.NotSent(f"{self.partition}: not sent within its deadline: {why}")
 
     def _given_up(self, batch: Batch) -> errors.VqError:
         if batch.unknown or batch.sent:

@@ -204,17 +204,29 @@ class Sender:
         if refused:
             queue.refuse(refused, self._unavailable(queue.partition))
 
-    def _unavailable(self, partition: TopicPartition) -> PartitionUnavailable:
-        routes = self._cluster.routes
-        group = routes.placement(partition).writer_group
-        master = None if group is None else routes.master(group)
+    def why_waiting(self, partition: TopicPartition) -> str:
+        """Return why nothing can be sent to a partition now; empty: it can."""
+        cluster = self._cluster
+        view = cluster.routes.topics.get(partition.topic)
+        if view is None or partition.partition >= len(view.partitions):
+            return f"{partition} does not exist"
+        group = view.partitions[partition.partition].writer_group
+        if group is None:
+            return "it has no broker group"
+        master = cluster.routes.master(group)
         if master is None:
-            why = f"broker group {group} has no master" if group else "it has no broker group"
-        else:
-            failures = self._cluster.unreachable.get(master[0])
-            why = f"its broker {master[0]} cannot be reached"
-            if failures is not None:
-                why += f" ({failures.cause})"
+            return f"broker group {group} has no master"
+        failures = cluster.unreachable.get(master[0])
+        if failures is not None:
+            return f"its broker {master[0]} cannot be reached ({failures.cause})"
+        if not cluster.ids_ready:
+            return "message ids cannot be made, because ZooKeeper does not answer"
+        if cluster.live_connection(master[0]) is None:
+            return f"there is no connection to its broker {master[0]} yet"
+        return ""
+
+    def _unavailable(self, partition: TopicPartition) -> PartitionUnavailable:
+        why = self.why_waiting(partition) or "its broker could not be reached"
         return PartitionUnavailable(
             f"{partition} is unavailable: {why}; nothing was sent: send the message again later, "
             "or set on_unavailable to 'wait' or 'any'"

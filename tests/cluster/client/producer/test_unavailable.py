@@ -107,6 +107,32 @@ async def test_wait_ends_at_the_deadline(
     key = partitions_of(core, "b2")[0]
     outcome = await ended(send(core, Message("t", b"x", key=key), None, 0.2))
     assert type(outcome) is NotSent
+    assert f"deadline: its broker {address_of(core)} cannot be reached (" in str(outcome)
+
+
+async def test_what_a_partition_waits_for_is_the_cause_at_the_deadline(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    core = await published(factory)
+    key = partitions_of(core, "b2")[0]
+    message = Message("t", b"x", key=key)
+    core._cluster.ids_ready = False
+    assert "message ids cannot be made" in str(await ended(send(core, message, None, 0.05)))
+    core._cluster.ids_ready = True
+    await cluster.nodes["b2"].stop()
+    await until(lambda: core._cluster.routes.master("b2") is None)
+    assert "b2 has no master" in str(await ended(send(core, message, None, 0.05)))
+    assert core._sender.why_waiting(TopicPartition("t", 99)) == "t-99 does not exist"
+    assert core._sender.why_waiting(TopicPartition("u", 0)) == "u-0 does not exist"
+
+
+async def test_a_broker_that_does_not_say_hello_is_the_cause_at_the_deadline(
+    factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = await published(factory)
+    monkeypatch.setattr(core._cluster, "live_connection", lambda _: None)
+    outcome = await ended(send(core, Message("t", b"x", key=0), None, 0.05))
+    assert "there is no connection to its broker" in str(outcome)
 
 
 async def test_fail_refuses_at_once_and_says_which_partition(
