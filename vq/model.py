@@ -226,6 +226,10 @@ class Message(NamedTuple):
     next read), ``id`` (time-ordered, 63 bits). It is a named tuple, because both sides make one per
     message and a named tuple is the fastest to make.
 
+    A received message may be sent again; the fields of its former place have no effect. A producer
+    refuses a message with ``partition`` and no ``offset``, because the key chooses the partition,
+    unless it has a partitioner of the application, which may look at the field.
+
     ``content`` is bytes. A producer with a serializer takes any object that the serializer takes
     (so type checkers let any object pass); a consumer always gets the bytes.
 

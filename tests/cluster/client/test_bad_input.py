@@ -21,7 +21,7 @@ from vq import aio, blocking
 from vq.client.cluster import ClusterClient
 from vq.client.config import ConsumerConfig, MessageFactoryConfig, ProducerConfig
 from vq.client.future import check_callback
-from vq.errors import InvalidArgument, NotSent, TimedOut, UnknownTopic
+from vq.errors import BatchFailed, InvalidArgument, NotSent, TimedOut, UnknownTopic
 from vq.limits import TIMEOUT_S_MAX
 from vq.model import Message, TopicSettings, check_timeout
 from vq.serializers import Json
@@ -404,3 +404,39 @@ async def test_routes_that_cannot_be_read_name_zookeeper(
     ) as caught:
         await producer.send(Message("t", b"x"), 0.01)
     assert "127.0.0.1:2181" in caught.value.hint
+
+
+# Fields of received messages ----------------------------------------------------------------------
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_a_message_that_names_its_partition_is_refused(
+    factory: aio.MessageFactory, key: str | None
+) -> None:
+    """It would go elsewhere, and nobody would notice."""
+    producer = await producer_of(factory)
+    message = Message("t", b"x", key=key, partition=1)
+    for call in (producer.send, producer.send_async, producer.send_oneway):
+        for _ in range(2):  # the second time, the topic is published
+            with pytest.raises(InvalidArgument, match=r"^partition = 1 .* message\.partition\)$"):
+                await call(message)
+    with pytest.raises(BatchFailed, match="partition = 1 of a message to send"):
+        await producer.send_batch([message])
+    assert await stored(factory) == []
+
+
+async def test_a_partitioner_may_look_at_the_partition_of_a_message(
+    factory: aio.MessageFactory,
+) -> None:
+    producer = await producer_of(factory, partitioner=lambda message, _: message.partition)
+    for number in (0, 1, 1, 0):
+        assert (await producer.send(Message("t", b"x", partition=number))).partition == number
+
+
+async def test_a_received_message_may_be_sent_again(factory: aio.MessageFactory) -> None:
+    producer = await producer_of(factory)
+    for key in (None, "k"):
+        place = await producer.send(Message("t", b"x", key=key))
+        consumer = await factory.create_consumer()
+        [received] = await consumer.get("t", place.partition, place.offset, 1)
+        assert received.partition == place.partition
+        again = await producer.send(received)
+        assert again.offset > place.offset or again.partition != place.partition

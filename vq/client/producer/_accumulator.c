@@ -8,7 +8,7 @@
 #include <structmember.h>
 
 /* Fields of vq.model.Message, by position. */
-enum { TOPIC, CONTENT, TAG, KEY, HEADERS, FIELDS_READ };
+enum { TOPIC, CONTENT, TAG, KEY, HEADERS, PARTITION, OFFSET, FIELDS_READ };
 
 /* vq.limits.TIMEOUT_S_MAX. */
 #define TIMEOUT_S_MAX 1e6
@@ -205,6 +205,14 @@ static PyObject *deadline_of(PyObject *now, double seconds)
     return PyFloat_FromDouble(at + seconds);
 }
 
+/* Whether a message that was not received names a partition. Both defaults are -1, and CPython has
+ * one object for it. */
+static int names_partition(appender_t *self, PyObject *message)
+{
+    return PyTuple_GET_ITEM(message, PARTITION) != self->any_partition &&
+           PyTuple_GET_ITEM(message, OFFSET) == self->any_partition;
+}
+
 static PyObject *slot_of(appender_t *self, PyObject *queues, int slot)
 {
     return *(PyObject **)((char *)queues + self->queues_at[slot]);
@@ -260,7 +268,7 @@ static PyObject *appender_append(appender_t *self, PyObject *const *args, Py_ssi
     double seconds;
     if (!PyUnicode_CheckExact(topic) || !PyBytes_CheckExact(content) ||
         PyTuple_GET_ITEM(message, KEY) != Py_None || PyTuple_GET_ITEM(message, HEADERS) != Py_None ||
-        !read_timeout(self, timeout, &seconds))
+        names_partition(self, message) || !read_timeout(self, timeout, &seconds))
         Py_RETURN_NONE;
     if (tag != Py_None) {
         head = PyUnicode_CheckExact(tag) ? PyDict_GetItemWithError(self->tag_heads, tag) : NULL;

@@ -19,7 +19,7 @@ from vq.client.config import (
     WhenFull,
     buffer_messages_of,
 )
-from vq.client.future import BlockingSendFuture, SendCallback, SendFuture
+from vq.client.future import ANY_PARTITION, BlockingSendFuture, SendCallback, SendFuture
 from vq.client.producer.head import Head
 from vq.client.producer.partition_queue import PartitionQueue
 from vq.client.producer.stages import Stages
@@ -78,8 +78,9 @@ class Appender(Protocol):
     ) -> SendFuture | None:
         """Append a plain message to its topic's list; return None, without effect, if it is not.
 
-        A plain message has no key and no headers, and no tag or a known one. Its topic stores a
-        payload of its size as it is, and the buffer has space for it. Any thread.
+        A plain message has no key and no headers, and no tag or a known one. It names no partition
+        unless it was received. Its topic stores a payload of its size as it is, and the buffer has
+        space for it. Any thread.
 
         Args:
             message: The message to send.
@@ -127,12 +128,13 @@ class PythonAppender:
         """See ``Appender.append``."""
         if type(message) is not Message:
             return None
-        topic, content, tag, key, headers = message[:5]
+        topic, content, tag, key, headers, partition, offset = message[:7]
         if (
             type(topic) is not str
             or type(content) is not bytes
             or key is not None
             or headers is not None
+            or (partition != ANY_PARTITION and offset == ANY_PARTITION)
         ):
             return None
         head = None

@@ -11,6 +11,7 @@ before all stages.
 from collections.abc import Callable
 from typing import Any
 
+from vq.client.future import ANY_PARTITION
 from vq.client.producer.head import Head, Heads, with_flag
 from vq.client.producer.topic_queues import TopicQueues
 from vq.errors import InvalidArgument, MessageTooLarge, VqError
@@ -100,6 +101,8 @@ class Stages:
         Raises:
             InvalidArgument, MessageTooLarge: A stage refuses the message.
         """
+        if message.partition != ANY_PARTITION and message.offset == ANY_PARTITION:
+            _check_unread(message, queues)
         content = self._serialize(message.content)
         if len(content) > queues.content_bytes_max:
             raise MessageTooLarge(
@@ -119,3 +122,17 @@ class Stages:
             flag, content = compressor(content)
             head = with_flag(head, flag)
         return content, head, queues.partition_of(message)
+
+
+def _check_unread(message: Message, queues: TopicQueues) -> None:
+    """Refuse a partition that nothing would look at; an application's partitioner may.
+
+    Raises:
+        InvalidArgument: There is no such partitioner.
+    """
+    if queues.choose is None:
+        raise InvalidArgument(
+            f"partition = {shown(message.partition)} of a message to send: a key or the producer's "
+            "partitioner chooses the partition; leave it out, or give "
+            "ProducerConfig(partitioner=lambda message, _: message.partition)"
+        )

@@ -238,6 +238,8 @@ class Text(str):
         Message("t", b"x", tag=[]),  # type: ignore[arg-type]
         Message("t", bytearray(b"x")),  # type: ignore[arg-type]
         Message("t", "x"),  # type: ignore[arg-type]
+        Message("t", b"x", partition=0),
+        Message("t", b"x", partition="0"),  # type: ignore[arg-type]
         Message("unknown", b"x"),
         Message(Text("t"), b"x"),
         Message([], b"x"),  # type: ignore[arg-type]
@@ -252,6 +254,11 @@ def test_what_is_not_plain_is_left_to_the_producer(bench: Bench, message: Any) -
     assert bench.append(message) is None
     assert bench.items == []
     assert bench.wakes == 0
+
+
+def test_a_received_message_is_plain(bench: Bench) -> None:
+    """Its place is not where it goes."""
+    assert bench.append(Message("t", b"x", None, None, None, 3, 88, 120, 7)) is not None
 
 
 @pytest.mark.parametrize("field", ["appended", "plain_bytes_max"])
