@@ -182,8 +182,18 @@ class Hessian2:
             ("depth_max", depth_max, _DEPTH_MAX_MAX),
             ("elements_max", elements_max, 2**31 - 1),
         ):
+            if type(bound) is not int:
+                raise InvalidArgument(
+                    f"{what} = {shown(bound)} is {type(bound).__name__}; give a whole number"
+                )
             if not 1 <= bound <= most:
                 raise InvalidArgument(f"{what} = {bound} is outside [1, {most}]")
+        given: object = classes
+        if not isinstance(given, Mapping | None):
+            raise InvalidArgument(
+                f"classes = {shown(given)} is {type(given).__name__}; give a mapping of names to "
+                "dataclasses"
+            )
         self._bounds = objects.Bounds(bytes_max, depth_max, elements_max)
         self._classes = objects.Classes(classes or {})
 

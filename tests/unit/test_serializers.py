@@ -176,3 +176,17 @@ def test_every_public_name_is_there() -> None:
     for name in serializers.__all__:
         assert getattr(serializers, name) is not None
     assert {each.name for each in (Json(), PROPERTIES, ORDERS)} == {"json", "protobuf", "hessian2"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"bytes_max": "x"}, "bytes_max = 'x' is str; give a whole number"),
+        ({"depth_max": True}, "depth_max = True is bool; give a whole number"),
+        ({"elements_max": 1.5}, r"elements_max = 1\.5 is float"),
+        ({"classes": 3}, "classes = 3 is int; give a mapping"),
+    ],
+)
+def test_bounds_and_classes_of_a_wrong_kind_are_refused(settings: Any, text: str) -> None:
+    with pytest.raises(InvalidArgument, match=text):
+        Hessian2(**settings)
