@@ -192,8 +192,27 @@ class TopicSettings:
         object.__setattr__(self, "compression", kind)
         if self.retention_hours is not None:
             _bound("retention_hours", self.retention_hours, 1, 2**31)
-        if self.replication not in {"sync", "async"}:
-            raise InvalidArgument(f"replication {self.replication!r} is neither 'sync' nor 'async'")
+        if self.replication not in ("sync", "async"):
+            raise InvalidArgument(
+                f"replication {shown(self.replication)} is neither 'sync' nor 'async'"
+            )
+        object.__setattr__(self, "flush", _flush_mode(self.flush))
+        for name in ("readable", "writable"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidArgument(
+                    f"{name} = {shown(getattr(self, name))} is no bool; give True or False"
+                )
+        pool: object = self.pool
+        if not isinstance(pool, str | None):
+            raise InvalidArgument(f"pool = {shown(pool)} is no text; give the name of a pool")
+
+
+def _flush_mode(flush: str) -> FlushMode:
+    """Return a mode that may be given as text: brokers compare it by identity."""
+    try:
+        return FlushMode(flush)
+    except ValueError:
+        raise InvalidArgument(f"flush = {shown(flush)}; give 'sync' or 'async'") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from vq.errors import InvalidArgument
-from vq.model import Address, Compression, DivertedResult, SendResult, TopicSettings, is_host
+from vq.model import (
+    Address,
+    Compression,
+    DivertedResult,
+    FlushMode,
+    SendResult,
+    TopicSettings,
+    is_host,
+)
 
 
 @pytest.mark.parametrize(
@@ -69,3 +77,27 @@ def test_a_diverted_result_is_a_result_that_says_so() -> None:
     assert repr(plain) == "SendResult(partition=1, offset=2, id=3)"
     assert repr(diverted) == "SendResult(partition=1, offset=2, id=3, diverted=True)"
     assert pickle.loads(pickle.dumps(diverted)).diverted
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"flush": "never"}, "flush = 'never'; give 'sync' or 'async'"),
+        ({"flush": None}, "flush = None; give"),
+        ({"readable": "no"}, "readable = 'no' is no bool"),
+        ({"writable": 0}, "writable = 0 is no bool"),
+        ({"pool": 3}, "pool = 3 is no text"),
+        ({"replication": []}, r"replication \[\] is neither"),
+        ({"partitions": "2"}, "partitions = '2' is str; give a whole number"),
+        ({"partitions": True}, "partitions = True is bool; give a whole number"),
+    ],
+)
+def test_settings_of_a_wrong_kind_are_refused(settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidArgument, match=text):
+        TopicSettings(**settings)
+
+
+def test_the_flush_mode_may_be_text() -> None:
+    """Brokers compare it by identity."""
+    settings: Any = {"flush": "async"}
+    assert TopicSettings(**settings).flush is FlushMode.ASYNC
