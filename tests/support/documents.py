@@ -16,6 +16,7 @@ replaced by free ones.
 
 import contextlib
 import os
+import random
 import re
 import select
 import signal
@@ -36,6 +37,7 @@ ROOT = Path(__file__).parents[2]
 BLOCK_S = PROCESSES_WAIT_S
 STOP_S = 20.0
 _PORTS = ("2181", "8123", "8124")
+_PORT_RANGE = (15_000, 30_000)
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(r"<!--\s*((?:(?!-->).)*?)\s*-->\s*\Z", re.DOTALL)
 _NOT_RUN = "not run:"
@@ -297,16 +299,17 @@ def _runs(group: int) -> bool:
 
 
 def _free_ports() -> tuple[int, int, int]:
-    """Return a free port and two free ones in a row."""
+    """Return three free ports in a row.
+
+    They stay free until the brokers listen: the kernel gives none of them to a connection or to a
+    test that asks for any port, because those come from 32768 on.
+    """
     while True:
-        with contextlib.ExitStack() as stack:
-            sockets = [stack.enter_context(socket.socket()) for _ in range(3)]
-            sockets[0].bind(("127.0.0.1", 0))
-            sockets[1].bind(("127.0.0.1", 0))
-            first = sockets[1].getsockname()[1]
-            with contextlib.suppress(OSError, OverflowError):
-                sockets[2].bind(("127.0.0.1", first + 1))
-                return sockets[0].getsockname()[1], first, first + 1
+        first = random.SystemRandom().randrange(*_PORT_RANGE)
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for port in range(first, first + 3):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first, first + 1, first + 2
 
 
 def missing_line(expected: str, said: str) -> str | None:
