@@ -97,15 +97,14 @@ class Shares:
 
 @pytest.mark.parametrize("strategy", ["headroom", "least-loaded"])
 def test_a_slow_broker_gets_less(cluster: ProcessCluster, tmp_path: Path, strategy: str) -> None:
-    """First all get the same; then one gets slow."""
+    """First all get messages; then one gets slow."""
     need_strace(attaching=True)
     for group in ("b1", "b2", "b3"):
         start(cluster, group)
     where = create_topic(cluster)
     with client_of(cluster) as factory:
         shares = Shares(factory, strategy, where)
-        shares.send()
-        assert 0.2 < shares.of("b2") < 0.5
+        shares.send_until(lambda: shares.of("b2") > 0.2, "all brokers get messages")
         with attached(
             cluster.brokers["b2"].pid,
             tmp_path / "trace",
@@ -114,8 +113,10 @@ def test_a_slow_broker_gets_less(cluster: ProcessCluster, tmp_path: Path, strate
             "-e",
             SLOWER,
         ):
-            shares.send_until(lambda: shares.of("b2") < 0.1, "the slow broker gets less")
-            assert min(shares.of("b1"), shares.of("b3")) > 0.25
+            shares.send_until(
+                lambda: 2 * shares.of("b2") < min(shares.of("b1"), shares.of("b3")),
+                "the slow broker gets less than half of what each of the others gets",
+            )
 
 
 @pytest.mark.parametrize("strategy", ["least-stored", "headroom", "least-loaded"])
@@ -131,11 +132,12 @@ def test_a_broker_on_a_full_disk_gets_nothing(
             where = create_topic(cluster)
             with client_of(cluster) as factory:
                 shares = Shares(factory, strategy, where)
-                shares.send()
-                assert shares.of("b3") > 0.2
+                shares.send_until(lambda: shares.of("b3") > 0.2, "all brokers get messages")
                 fill(place)
-                shares.send_until(lambda: shares.of("b3") == 0, "the full broker gets nothing")
-                assert min(shares.of("b1"), shares.of("b2")) > 0.2
+                shares.send_until(
+                    lambda: shares.of("b3") == 0 < min(shares.of("b1"), shares.of("b2")),
+                    "the full broker gets nothing, and the others go on",
+                )
         finally:
             cluster.brokers["b3"].stop()  # before its disk goes
 
@@ -161,5 +163,7 @@ def test_the_partition_with_the_most_bytes_gets_less(cluster: ProcessCluster) ->
             for _ in range(16):
                 producer.send_sync(vq.Message("t", bytes(MIB)))
         shares = Shares(factory, "least-stored", where)
-        shares.send_until(lambda: shares.of("b1") < 0.1, "the fullest partition gets less")
-        assert min(shares.of("b2"), shares.of("b3")) > 0.3
+        shares.send_until(
+            lambda: 2 * shares.of("b1") < min(shares.of("b2"), shares.of("b3")),
+            "the fullest partition gets less than half of what each of the others gets",
+        )
