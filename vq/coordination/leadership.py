@@ -1,7 +1,7 @@
 """Leadership of a broker group: a registered node claims it, each time with a higher epoch.
 
-This module decides who may lead and does the compare-and-set on the group's ``state``. ``registry``
-registers the node; ``broker.mastership`` stores an epoch before the broker acts in it.
+``insync`` decides who may lead; this module does the compare-and-set on the group's ``state``.
+``registry`` registers the node; ``broker.mastership`` stores an epoch before the broker acts in it.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from vq.coordination.coordinator import (
     SessionExpired,
     Set,
 )
+from vq.coordination.insync import Candidate, check_directory, elected
 from vq.coordination.keeper import Keeper
 from vq.coordination.paths import BrokerNode, GroupState
 from vq.coordination.registry import (
@@ -38,12 +39,6 @@ from vq.model import check_name
 logger = get_logger(__name__)
 
 T = TypeVar("T")
-
-
-class MastershipRefused(CoordinationError):
-    """This node must not lead its group now; the message says why and what to do."""
-
-    retriable = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +115,8 @@ class Leadership:
             return await read_state(self._coordinator, self.group)
 
         state = await self._try(read, timeout_s)
-        if state is not None:
-            self._check_directory(state)
+        if state is not None and not self._accept_data_loss:
+            check_directory(state, self._candidate(0))
 
     async def start(self, *, timeout_s: float = REGISTER_TIMEOUT_S) -> Registered:
         """Claim the group for the present registration, and keep claiming it until ``stop``.
@@ -181,6 +176,7 @@ class Leadership:
         """
         path = GroupState.path(self.group)
         own = Check(self._path, 0)
+        candidate = self._candidate(incarnation)
         tried: GroupState | None = None
 
         async def plan(_: CoordinationError | None) -> Plan[int]:
@@ -188,15 +184,19 @@ class Leadership:
             try:
                 node = await self._coordinator.get(path)
             except NoNode:
-                tried = self._claimed(None, incarnation)
+                tried = elected(None, candidate, master_is_alive=False)
                 return Plan([own, Create(path, tried.encode())], tried.epoch)
             state = GroupState.decode(path, node.data)
             if state == tried:
                 # Only this incarnation writes itself as master, so this state shows that our claim
                 # was applied and its answer lost.
                 return Plan((), state.epoch)
-            await self._check_may_lead(state)
-            tried = self._claimed(state, incarnation)
+            tried = elected(
+                state,
+                candidate,
+                master_is_alive=await self._is_alive(state.master),
+                accept_data_loss=self._accept_data_loss,
+            )
             return Plan([own, Set(path, tried.encode(), node.stat.version)], tried.epoch)
 
         return await apply_plan(
@@ -206,52 +206,11 @@ class Leadership:
             again=(BadVersion, NodeExists, ConnectionLost),  # NoNode: our own node is gone
         )
 
-    async def _check_may_lead(self, state: GroupState) -> None:
-        if self.node not in state.insync:
-            raise MastershipRefused(
-                f"node {self.node!r} is not in sync in group {self.group!r} "
-                f"(in sync: {', '.join(state.insync)}), so it may lack acknowledged messages; "
-                f"start {state.master!r}, or give this node a group of its own"
-            )
-        self._check_directory(state)
-        if state.master == self.node:
-            return
-        other = await self._coordinator.exists(BrokerNode.path(self.group, state.master))
-        if other is not None:
-            raise MastershipRefused(
-                f"group {self.group!r} is led by node {state.master!r}, which is alive; "
-                "give this node a group of its own"
-            )
+    async def _is_alive(self, master: str) -> bool:
+        """Return whether another node, which is the master, is registered."""
+        if master == self.node:
+            return False
+        return await self._coordinator.exists(BrokerNode.path(self.group, master)) is not None
 
-    def _check_directory(self, state: GroupState) -> None:
-        """Check that this is the data directory with which the node was in sync.
-
-        Raises:
-            MastershipRefused: It is another one, so acknowledged messages would be missing.
-        """
-        known, mine = state.directories.get(self.node, ""), self._directory
-        if known in {"", mine} or self._accept_data_loss:
-            return
-        raise MastershipRefused(
-            f"the acknowledged messages of group {self.group!r} are in the data directory with id "
-            f"{known}; this one has id {mine}: start node {self.node!r} with its old directory. If "
-            "that is lost for good, --accept-data-loss goes on without its messages"
-        )
-
-    def _claimed(self, state: GroupState | None, incarnation: int) -> GroupState:
-        directory = {self.node: self._directory} if self._directory else {}
-        if state is None:
-            return GroupState(
-                epoch=1,
-                master=self.node,
-                insync=(self.node,),
-                incarnations={self.node: incarnation},
-                directories=directory,
-            )
-        return GroupState(
-            epoch=state.epoch + 1,
-            master=self.node,
-            insync=state.insync,
-            incarnations={**state.incarnations, self.node: incarnation},
-            directories={**state.directories, **directory},
-        )
+    def _candidate(self, incarnation: int) -> Candidate:
+        return Candidate(self.group, self.node, incarnation, self._directory)

@@ -8,7 +8,8 @@ from support.coordination import LeadingBroker, expire
 
 from vq.clock import SystemClock
 from vq.coordination import registry
-from vq.coordination.leadership import Leadership, MastershipRefused, Registered
+from vq.coordination.insync import MastershipRefused
+from vq.coordination.leadership import Leadership, Registered
 from vq.coordination.memory import MemoryCoordinator
 from vq.coordination.paths import BrokerNode, GroupState
 from vq.coordination.registry import BrokerRegistration

@@ -1,0 +1,88 @@
+"""Who may lead a group, who joins and who leaves its in-sync set."""
+
+import pytest
+
+from vq.coordination.insync import (
+    Candidate,
+    ChangeRefused,
+    MastershipRefused,
+    elected,
+    joined,
+    left,
+)
+from vq.coordination.paths import GroupState
+
+STATE = GroupState(
+    epoch=7,
+    master="n1",
+    insync=("n1", "n2"),
+    incarnations={"n1": 11, "n2": 12},
+    directories={"n1": "d1", "n2": "d2"},
+)
+
+
+def test_the_first_node_of_a_group_leads_it_alone() -> None:
+    first = elected(None, Candidate("b1", "n1", 11, "d1"), master_is_alive=False)
+    assert first == GroupState(
+        epoch=1, master="n1", insync=("n1",), incarnations={"n1": 11}, directories={"n1": "d1"}
+    )
+
+
+def test_a_member_of_the_set_follows_a_dead_master_in_a_new_epoch() -> None:
+    """The set does not change: the old master leaves it by a change of its own."""
+    after = elected(STATE, Candidate("b1", "n2", 20, "d2"), master_is_alive=False)
+    assert (after.epoch, after.master, after.insync) == (8, "n2", ("n1", "n2"))
+    assert after.incarnations == {"n1": 11, "n2": 20}
+
+
+def test_nobody_follows_a_living_master_but_itself() -> None:
+    with pytest.raises(MastershipRefused, match="led by node 'n1', which is alive"):
+        elected(STATE, Candidate("b1", "n2", 20, "d2"), master_is_alive=True)
+    assert elected(STATE, Candidate("b1", "n1", 20, "d1"), master_is_alive=True).epoch == 8
+
+
+def test_a_node_outside_of_the_set_never_leads() -> None:
+    with pytest.raises(MastershipRefused, match="'n3' is not in sync"):
+        elected(STATE, Candidate("b1", "n3", 20), master_is_alive=False, accept_data_loss=True)
+
+
+def test_a_node_with_another_data_directory_leads_only_if_told_so() -> None:
+    candidate = Candidate("b1", "n1", 20, "d9")
+    with pytest.raises(MastershipRefused, match="with id d1; this one has id d9"):
+        elected(STATE, candidate, master_is_alive=False)
+    after = elected(STATE, candidate, master_is_alive=False, accept_data_loss=True)
+    assert after.directories["n1"] == "d9"
+
+
+def test_a_node_joins_with_the_registration_that_caught_up() -> None:
+    after = joined(STATE, 7, Candidate("b1", "n3", 13, "d3"), incarnation_now=13)
+    assert (after.epoch, after.insync, after.incarnations["n3"]) == (7, ("n1", "n2", "n3"), 13)
+    assert after.directories["n3"] == "d3"
+
+
+@pytest.mark.parametrize("now", [14, None])
+def test_a_node_that_registered_again_does_not_join(now: int | None) -> None:
+    with pytest.raises(ChangeRefused, match="joins with registration 13, and has"):
+        joined(STATE, 7, Candidate("b1", "n3", 13), incarnation_now=now)
+
+
+def test_a_node_that_leaves_is_forgotten() -> None:
+    after = left(STATE, 7, "n2")
+    assert (after.insync, after.incarnations, after.directories) == (
+        ("n1",),
+        {"n1": 11},
+        {"n1": "d1"},
+    )
+
+
+def test_the_master_does_not_leave() -> None:
+    with pytest.raises(ChangeRefused, match="'n1' leads in epoch 7"):
+        left(STATE, 7, "n1")
+
+
+@pytest.mark.parametrize("epoch", [6, 8])
+def test_only_the_master_of_the_epoch_changes_the_set(epoch: int) -> None:
+    with pytest.raises(ChangeRefused, match=f"epoch {epoch} is over"):
+        left(STATE, epoch, "n2")
+    with pytest.raises(ChangeRefused, match=f"epoch {epoch} is over"):
+        joined(STATE, epoch, Candidate("b1", "n3", 13), incarnation_now=13)

@@ -1,0 +1,172 @@
+"""Decisions on a broker group's record: who may lead it, who joins and who leaves its in-sync set.
+
+Plain values in and out: each function takes the record (``paths.GroupState``) as it was read and
+returns the one to write. The caller writes it by compare-and-set on the version that it read;
+``leadership`` does that. No time takes part in any of these decisions.
+
+- Only a node of the in-sync set leads. Every claim raises the epoch.
+- Only the master of the record's epoch changes the set, one change after the other.
+- A node leaves the set when the record says so, not before. It counts as a member from the moment
+  at which its master intends to add it (``broker.replica_rules.counted``).
+- A join names the registration (incarnation) whose position the master knows. A node that
+  registered again since may have lost what it had not flushed.
+"""
+
+from dataclasses import dataclass, replace
+
+from vq.coordination.paths import GroupState
+from vq.errors import CoordinationError
+
+__all__ = [
+    "Candidate",
+    "ChangeRefused",
+    "MastershipRefused",
+    "check_directory",
+    "elected",
+    "joined",
+    "left",
+]
+
+
+class MastershipRefused(CoordinationError):
+    """This node must not lead its group now; the message says why and what to do."""
+
+    retriable = False
+
+
+class ChangeRefused(CoordinationError):
+    """The in-sync set must not be changed so; the message says why. Read the record again."""
+
+    retriable = False
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A registered node that wants to lead, or to join the in-sync set.
+
+    Attributes:
+        group: Its group.
+        node: Its name.
+        incarnation: Its registration.
+        directory: Identity of its data directory; "": not known.
+    """
+
+    group: str
+    node: str
+    incarnation: int
+    directory: str = ""
+
+
+def elected(
+    state: GroupState | None,
+    candidate: Candidate,
+    *,
+    master_is_alive: bool,
+    accept_data_loss: bool = False,
+) -> GroupState:
+    """Return the record with ``candidate`` as master in a new epoch.
+
+    Args:
+        state: The record; None: the group is new.
+        candidate: Who claims the group.
+        master_is_alive: Whether the master of the record is registered. It does not matter if that
+            is the candidate's own name.
+        accept_data_loss: Lead with another data directory than the one that was in sync.
+
+    Raises:
+        MastershipRefused: It may lack acknowledged messages, or another node leads.
+    """
+    group, node = candidate.group, candidate.node
+    if state is None:
+        state = GroupState(epoch=0, master=node, insync=(node,), incarnations={})
+    if node not in state.insync:
+        raise MastershipRefused(
+            f"node {node!r} is not in sync in group {group!r} "
+            f"(in sync: {', '.join(state.insync)}), so it may lack acknowledged messages; "
+            f"start {state.master!r}, or give this node a group of its own"
+        )
+    if not accept_data_loss:
+        check_directory(state, candidate)
+    if state.master != node and master_is_alive:
+        raise MastershipRefused(
+            f"group {group!r} is led by node {state.master!r}, which is alive; "
+            "give this node a group of its own"
+        )
+    return replace(_with(state, candidate), epoch=state.epoch + 1, master=node)
+
+
+def check_directory(state: GroupState, candidate: Candidate) -> None:
+    """Check that the candidate has the data directory with which it was in sync.
+
+    Raises:
+        MastershipRefused: It is another one, so acknowledged messages would be missing.
+    """
+    known = state.directories.get(candidate.node, "")
+    if known not in {"", candidate.directory}:
+        raise MastershipRefused(
+            f"the acknowledged messages of group {candidate.group!r} are in the data directory "
+            f"with id {known}; this one has id {candidate.directory}: start node "
+            f"{candidate.node!r} with its old directory. If that is lost for good, "
+            "--accept-data-loss goes on without its messages"
+        )
+
+
+def joined(
+    state: GroupState, epoch: int, candidate: Candidate, *, incarnation_now: int | None
+) -> GroupState:
+    """Return the record with ``candidate`` in the in-sync set.
+
+    Args:
+        state: The record.
+        epoch: In which the caller leads the group.
+        candidate: The registration whose position the caller knows.
+        incarnation_now: The registration that the node has; None: it is not registered. The caller
+            has the compare-and-set fail if this changes meanwhile.
+
+    Raises:
+        ChangeRefused: The caller does not lead any more, or the node registered again.
+    """
+    _check_leads(state, epoch)
+    if incarnation_now != candidate.incarnation:
+        raise ChangeRefused(
+            f"node {candidate.node!r} of group {candidate.group!r} joins with registration "
+            f"{candidate.incarnation}, and has {incarnation_now or 'none'} now; it must catch up "
+            "with its new registration first"
+        )
+    return _with(state, candidate)
+
+
+def left(state: GroupState, epoch: int, node: str) -> GroupState:
+    """Return the record without ``node`` in the in-sync set.
+
+    Raises:
+        ChangeRefused: The caller, which leads in ``epoch``, does not lead any more, or it is the
+            master that would leave.
+    """
+    _check_leads(state, epoch)
+    if node == state.master:
+        raise ChangeRefused(f"node {node!r} leads in epoch {epoch} and cannot leave the set")
+    return replace(
+        state,
+        insync=tuple(each for each in state.insync if each != node),
+        incarnations={name: at for name, at in state.incarnations.items() if name != node},
+        directories={name: at for name, at in state.directories.items() if name != node},
+    )
+
+
+def _check_leads(state: GroupState, epoch: int) -> None:
+    if state.epoch != epoch:
+        raise ChangeRefused(
+            f"the record is of epoch {state.epoch}, led by {state.master!r}; epoch {epoch} is over"
+        )
+
+
+def _with(state: GroupState, candidate: Candidate) -> GroupState:
+    """Return the record with the candidate's registration in sync."""
+    node, directory = candidate.node, candidate.directory
+    return replace(
+        state,
+        insync=state.insync if node in state.insync else (*state.insync, node),
+        incarnations={**state.incarnations, node: candidate.incarnation},
+        directories={**state.directories, **({node: directory} if directory else {})},
+    )
