@@ -1,0 +1,124 @@
+"""The rules of replication lose nothing, and every one of them is needed.
+
+Goal: explore a model (``support.group_model``) in which the functions of the brokers decide, over
+all orders of crashes, ends of sessions, elections, copies and changes of the set. With all
+rules nothing breaks. Without any one of them, something that readers saw is lost, or two masters
+show different entries at one offset.
+"""
+
+import pytest
+from support.group_model import Bounds, Node, Rules, State, explore
+
+
+def by_the_longest_log(state: State, number: int) -> bool:
+    """Elect as if the longest log had everything."""
+    lengths = [len(node.log) for node in state.nodes if node.up]
+    return len(state.nodes[number].log) == max(lengths)
+
+
+def at_the_end_of_the_master(own: Node, leader: Node) -> int:
+    """Cut by length."""
+    return len(leader.log)
+
+
+def at_the_own_high_watermark(own: Node, leader: Node) -> int:
+    """Cut what this node does not know to be committed (KIP-101)."""
+    return own.high_watermark
+
+
+TWO = Bounds()
+THREE = Bounds(nodes=3, messages=1, epochs=3, crashes=1, expiries=1, changes=1)
+
+#: What the brokers rely on.
+KEPT = {
+    "two nodes": (Rules(), Bounds(expiries=1, changes=2)),
+    "three nodes": (Rules(), THREE),
+    "acknowledged before the flush": (
+        Rules(fsync=False, min_insync=2, floor=2, unclean_leads=False),
+        Bounds(nodes=3, messages=1, epochs=2, crashes=1, expiries=1, changes=1),
+    ),
+}
+KEPT_LONG = {
+    "two nodes": (Rules(), Bounds(messages=2, epochs=4, crashes=2, expiries=3, changes=4)),
+    "three nodes": (Rules(), Bounds(nodes=3, epochs=3, crashes=1, expiries=2, changes=2)),
+    "acknowledged before the flush": (
+        Rules(fsync=False, min_insync=2, floor=2, unclean_leads=False),
+        Bounds(nodes=3, messages=1, epochs=3, crashes=1, expiries=2, changes=2),
+    ),
+}
+
+#: One rule left out each time.
+BROKEN = {
+    "acknowledged by the master alone": (
+        Rules(committed=lambda positions, *_, **__: max(positions.values())),
+        TWO,
+    ),
+    "anybody is elected": (Rules(electable=lambda *_: True), TWO),
+    "the longest log is elected": (Rules(electable=by_the_longest_log), TWO),
+    "a node leaves before that is agreed": (Rules(leave_early=True), TWO),
+    "a node that joins counts once that is agreed": (
+        Rules(counted=lambda insync, _: frozenset(insync)),
+        TWO,
+    ),
+    "two changes are under way": (
+        Rules(changes_at_once=2),
+        Bounds(nodes=3, messages=1, epochs=2, crashes=0, expiries=1, changes=2),
+    ),
+    "an older epoch is not refused": (Rules(accepts=lambda *_: True), TWO),
+    "no log is cut": (Rules(cut=lambda own, _: len(own.log)), TWO),
+    "a log is cut at the end of the master's": (Rules(cut=at_the_end_of_the_master), TWO),
+    "a log is cut at its own high watermark": (Rules(cut=at_the_own_high_watermark), TWO),
+    "a node joins at the high watermark": (
+        Rules(may_join=lambda position, *, high_watermark, **_: position >= high_watermark),
+        Bounds(nodes=3, messages=1, epochs=3, crashes=0, expiries=2, changes=1, insync=2),
+    ),
+    "a wait goes on in the next epoch": (Rules(epoch_of_waiting=False), Bounds(crashes=0)),
+    "one copy in the page cache is enough": (Rules(fsync=False), TWO),
+    "a node that lost power is elected": (
+        Rules(fsync=False, min_insync=2),
+        Bounds(nodes=3, messages=1, epochs=2, changes=2),
+    ),
+}
+#: These take more than a million states.
+BROKEN_LONG = {
+    "the set shrinks below the floor": (
+        Rules(fsync=False, min_insync=2, unclean_leads=False),
+        Bounds(nodes=3, messages=1, epochs=3, crashes=1, expiries=2, changes=2),
+    ),
+}
+
+
+def nothing_breaks(rules: Rules, bounds: Bounds) -> None:
+    outcome = explore(rules, bounds)
+    assert outcome.violation == "", "\n".join(outcome.way)
+    assert outcome.states > 10_000  # something was explored
+
+
+def something_breaks(rules: Rules, bounds: Bounds) -> None:
+    outcome = explore(rules, bounds)
+    print(f"{outcome.states} states", *outcome.way, outcome.violation, sep="\n")
+    assert outcome.violation
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KEPT)
+def test_nothing_that_was_shown_is_lost(name: str) -> None:
+    nothing_breaks(*KEPT[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BROKEN)
+def test_every_rule_is_needed(name: str) -> None:
+    something_breaks(*BROKEN[name])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", KEPT_LONG)
+def test_nothing_that_was_shown_is_lost_in_longer_histories(name: str) -> None:
+    nothing_breaks(*KEPT_LONG[name])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", BROKEN_LONG)
+def test_every_rule_is_needed_in_longer_histories(name: str) -> None:
+    something_breaks(*BROKEN_LONG[name])

@@ -1,0 +1,555 @@
+"""A small model of one broker group and one partition, explored over all orders of events.
+
+The model decides by the functions that brokers use (``vq.coordination.insync``,
+``vq.broker.replica_rules``), unless a variant replaces one of them by a wrong rule. A state is a
+tuple of plain values; ``explore`` visits every state that can be reached, breadth first, so a
+violation comes with a shortest way to it.
+
+Entries of the log are ``(epoch, number)``. What the model checks in every state:
+
+- Two nodes, whether they still lead or only believe so, never show readers different entries at
+  one offset.
+- The node that leads by the record has every entry that was ever shown to readers. An entry is
+  acknowledged when it is shown, by the master that took it.
+
+A request for a copy and its answer are one step; an answer of ZooKeeper may be lost (the writer
+learns of its change later, or not at all). Bounds are small: see ``Bounds``.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
+
+from vq.broker import replica_rules
+from vq.coordination import insync
+from vq.coordination.insync import Candidate, ChangeRefused, MastershipRefused
+from vq.coordination.paths import GroupState
+from vq.store.lookup import EpochEnd
+
+GROUP = "g"
+
+Entry = tuple[int, int]
+
+
+class Record(NamedTuple):
+    """The group's record in ZooKeeper, hashable; see ``GroupState``."""
+
+    epoch: int
+    master: int
+    insync: tuple[int, ...]
+    incarnations: tuple[tuple[int, int], ...]
+
+    def state(self) -> GroupState:
+        """Return it as brokers know it."""
+        return GroupState(
+            epoch=self.epoch,
+            master=str(self.master),
+            insync=tuple(str(node) for node in self.insync),
+            incarnations={str(node): at for node, at in self.incarnations},
+        )
+
+    @classmethod
+    def of(cls, state: GroupState) -> "Record":
+        """Return a record of brokers as one of the model."""
+        return cls(
+            state.epoch,
+            int(state.master),
+            tuple(sorted(int(node) for node in state.insync)),
+            tuple(sorted((int(node), at) for node, at in state.incarnations.items())),
+        )
+
+
+class Change(NamedTuple):
+    """A change of the in-sync set that a master intends, or has asked ZooKeeper for."""
+
+    join: bool
+    node: int
+    incarnation: int
+    insync: tuple[int, ...]  # as the set shall be
+    done: bool = False  # ZooKeeper has it, and the master does not know yet
+
+
+class Lead(NamedTuple):
+    """What a node that leads, or believes so, knows."""
+
+    epoch: int
+    start: int  # where its log ended when it began
+    insync: tuple[int, ...]  # as last agreed
+    changes: tuple[Change, ...]
+    positions: tuple[int, ...]  # of each node; -1: not known in this epoch
+    incarnations: tuple[int, ...]  # of each node, which reported the position
+
+
+class Node(NamedTuple):
+    """One node."""
+
+    up: bool
+    incarnation: int  # its last registration, as it believes
+    log: tuple[Entry, ...]
+    synced: int  # entries that survive a loss of power
+    unclean: bool  # lost power, and did not join the set since
+    seen: int  # highest epoch stored
+    follows: int  # epoch of the master whose log this one was compared with; 0: none yet
+    high_watermark: int
+    lead: Lead | None
+    waiting: tuple[tuple[int, Entry], ...] = ()  # see ``Rules.epoch_of_waiting``
+
+
+class State(NamedTuple):
+    """Everything."""
+
+    record: Record
+    alive: tuple[int, ...]  # the registration of each node in ZooKeeper; 0: none
+    nodes: tuple[Node, ...]
+    shown: tuple[Entry, ...]  # to readers, by anybody, ever
+    acked: frozenset[tuple[int, Entry]]
+    messages: int
+    crashes: int
+    expiries: int
+    changes: int
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How much may happen in one history.
+
+    Attributes:
+        nodes: Replicas.
+        messages: Appends.
+        epochs: The highest epoch.
+        crashes: Losses of power: a process ends, and what was not flushed is gone.
+        expiries: Ends of sessions, of nodes that run and of nodes that do not.
+        changes: Changes of the in-sync set that masters intend.
+        insync: Nodes in sync at the beginning; 0: all.
+    """
+
+    nodes: int = 2
+    messages: int = 2
+    epochs: int = 3
+    crashes: int = 1
+    expiries: int = 2
+    changes: int = 3
+    insync: int = 0
+
+
+def cut_at_common_end(own: Node, leader: Node) -> int:
+    """Return where ``own`` is cut when it follows a newer master, by the brokers' rule."""
+    if not own.log:
+        return 0
+    end = replica_rules.common_end(
+        own.log[-1][0],
+        lambda epoch: _epoch_end(own.log, epoch),
+        lambda epoch: _epoch_end(leader.log, epoch),
+    )
+    return 0 if end is None else end
+
+
+def _epoch_end(log: tuple[Entry, ...], epoch: int) -> EpochEnd | None:
+    """Return what ``LogReader.epoch_end`` does."""
+    if not log:
+        return EpochEnd(0, 0)
+    upto = [index for index, entry in enumerate(log) if entry[0] <= epoch]
+    return EpochEnd(log[upto[-1]][0], upto[-1] + 1) if upto else None
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a variant decides; the defaults are the brokers' rules.
+
+    Attributes:
+        fsync: Positions are what is flushed, not what is written.
+        min_insync: See ``replica_rules.committed``.
+        floor: The set never shrinks below this many nodes.
+        counted: See ``replica_rules.counted``.
+        committed: See ``replica_rules.committed``.
+        accepts: See ``replica_rules.accepts``.
+        may_join: See ``replica_rules.may_join``.
+        cut: Where a log is cut that follows a newer master.
+        changes_at_once: Changes of the set that may be under way.
+        leave_early: A node that is to leave does not count from the intention on.
+        electable: Who may lead; None: ``insync.elected`` decides.
+        unclean_leads: A node that lost power may lead before it has caught up and joined.
+        names_incarnation: A join names the registration.
+        epoch_of_waiting: A waiting acknowledgement ends with the epoch in which it began.
+    """
+
+    fsync: bool = True
+    min_insync: int = 1
+    floor: int = 1
+    counted: Callable[..., frozenset[str]] = replica_rules.counted
+    committed: Callable[..., int | None] = replica_rules.committed
+    accepts: Callable[[int, int], bool] = replica_rules.accepts
+    may_join: Callable[..., bool] = replica_rules.may_join
+    cut: Callable[[Node, Node], int] = cut_at_common_end
+    changes_at_once: int = 1
+    leave_early: bool = False
+    electable: Callable[[State, int], bool] | None = None
+    unclean_leads: bool = True
+    names_incarnation: bool = True
+    epoch_of_waiting: bool = True
+
+
+@dataclass
+class Outcome:
+    """What an exploration found.
+
+    Attributes:
+        states: How many states were visited.
+        violation: What broke; "": nothing.
+        way: The steps that lead to it.
+    """
+
+    states: int
+    violation: str = ""
+    way: list[str] = field(default_factory=list)
+
+
+def explore(rules: Rules, bounds: Bounds) -> Outcome:
+    """Visit every state within the bounds, breadth first; stop at the first violation."""
+    model = Model(rules, bounds)
+    first = model.first()
+    came_from: dict[State, tuple[State, str] | None] = {first: None}
+    front = [first]
+    while front:
+        behind: list[State] = []
+        for state in front:
+            for step, following in model.steps(state):
+                if following in came_from:
+                    continue
+                came_from[following] = (state, step)
+                violation = model.violation(following)
+                if violation:
+                    return Outcome(len(came_from), violation, _way(came_from, following))
+                behind.append(following)
+        front = behind
+    return Outcome(len(came_from))
+
+
+def _way(came_from: Mapping[State, tuple[State, str] | None], state: State) -> list[str]:
+    way: list[str] = []
+    while (before := came_from[state]) is not None:
+        state, step = before
+        way.append(step)
+    return way[::-1]
+
+
+class Model:
+    """The steps of a group under some rules."""
+
+    def __init__(self, rules: Rules, bounds: Bounds) -> None:
+        self.rules = rules
+        self.bounds = bounds
+        self._elected = lru_cache(maxsize=None)(_elected)
+
+    def first(self) -> State:
+        """Return the state at the beginning: node 0 leads in epoch 1, the others follow."""
+        count = self.bounds.nodes
+        insync_now = tuple(range(self.bounds.insync or count))
+        lead = Lead(1, 0, insync_now, (), (0,) * count, (1,) * count)
+        node = Node(True, 1, (), 0, False, 1, 1, 0, None)
+        return State(
+            Record(1, 0, insync_now, tuple((each, 1) for each in insync_now)),
+            (1,) * count,
+            (node._replace(lead=lead), *[node] * (count - 1)),
+            (),
+            frozenset(),
+            self.bounds.messages,
+            self.bounds.crashes,
+            self.bounds.expiries,
+            self.bounds.changes,
+        )
+
+    # What must hold -----------------------------------------------------------------------------
+    def violation(self, state: State) -> str:
+        """Return what is broken in a state, "" if nothing is."""
+        if any(entry is None for entry in state.shown):
+            return "two masters show different entries at one offset"
+        master = state.nodes[state.record.master]
+        lead = master.lead
+        if lead is None or lead.epoch != state.record.epoch:
+            return ""
+        if master.log[: len(state.shown)] != state.shown:
+            return f"node {state.record.master} leads and lacks what was shown"
+        for index, entry in state.acked:
+            if master.log[index : index + 1] != (entry,):
+                return f"node {state.record.master} leads and lacks what was acknowledged"
+        return ""
+
+    # Steps --------------------------------------------------------------------------------------
+    def steps(self, state: State) -> Iterator[tuple[str, State]]:
+        """Yield every step that can follow, by name, and the state it leads to."""
+        for number, node in enumerate(state.nodes):
+            if node.up:
+                yield from self._steps_of(state, number, node)
+            else:
+                yield from self._start(state, number, node)
+            if state.alive[number] and state.expiries:
+                alive = _put(state.alive, number, 0)
+                yield (
+                    f"session of {number} ends",
+                    state._replace(alive=alive, expiries=state.expiries - 1),
+                )
+
+    def _steps_of(self, state: State, number: int, node: Node) -> Iterator[tuple[str, State]]:
+        if state.crashes:
+            down = node._replace(
+                up=False,
+                log=node.log[: node.synced],
+                unclean=not self.rules.fsync,
+                lead=None,
+                follows=0,
+                high_watermark=0,
+                waiting=(),
+            )
+            yield (
+                f"{number} loses power",
+                state._replace(nodes=_put(state.nodes, number, down), crashes=state.crashes - 1),
+            )
+        if not state.alive[number]:
+            yield f"{number} registers again", self._register(state, number, node)
+        if node.synced < len(node.log):
+            synced = node._replace(synced=len(node.log))
+            yield f"{number} flushes", self._settle(state, number, synced)
+        yield from self._claim(state, number, node)
+        if node.lead is not None:
+            yield from self._steps_of_master(state, number, node, node.lead)
+
+    def _start(self, state: State, number: int, node: Node) -> Iterator[tuple[str, State]]:
+        """A node starts again. Its data directory is its own, so its old registration goes."""
+        up = node._replace(up=True)
+        yield f"{number} starts", self._register(state, number, up)
+
+    def _register(self, state: State, number: int, node: Node) -> State:
+        incarnation = node.incarnation + 1
+        nodes = _put(state.nodes, number, node._replace(incarnation=incarnation))
+        return state._replace(nodes=nodes, alive=_put(state.alive, number, incarnation))
+
+    def _claim(self, state: State, number: int, node: Node) -> Iterator[tuple[str, State]]:
+        record = state.record
+        if state.alive[number] != node.incarnation or record.epoch >= self.bounds.epochs:
+            return
+        if node.unclean and not self.rules.unclean_leads:
+            return
+        if self.rules.electable is None:
+            if record.master == number and (number, node.incarnation) in record.incarnations:
+                return  # it leads
+            claimed = self._elected(
+                record, number, node.incarnation, bool(state.alive[record.master])
+            )
+            if claimed is None:
+                return
+        elif state.alive[record.master] or not self.rules.electable(state, number):
+            return
+        else:
+            insync_now = tuple(sorted({*record.insync, number}))
+            claimed = Record(record.epoch + 1, number, insync_now, record.incarnations)
+        positions = [-1] * len(state.nodes)
+        positions[number] = self._position(node)
+        incarnations = [0] * len(state.nodes)
+        lead = Lead(
+            claimed.epoch, len(node.log), claimed.insync, (), tuple(positions), tuple(incarnations)
+        )
+        leads = node._replace(seen=claimed.epoch, follows=claimed.epoch, lead=lead)
+        yield (
+            f"{number} claims epoch {claimed.epoch}",
+            self._settle(state._replace(record=claimed), number, leads),
+        )
+
+    def _steps_of_master(
+        self, state: State, number: int, node: Node, lead: Lead
+    ) -> Iterator[tuple[str, State]]:
+        if state.messages:
+            entry = (lead.epoch, state.messages)
+            longer = node._replace(log=(*node.log, entry))
+            if not self.rules.epoch_of_waiting:
+                longer = longer._replace(waiting=(*node.waiting, (len(node.log), entry)))
+            yield (
+                f"{number} appends {entry}",
+                self._settle(state._replace(messages=state.messages - 1), number, longer),
+            )
+        if state.record.epoch != lead.epoch:
+            yield f"{number} learns that it does not lead", self._step_down(state, number, node)
+        for other, slave in enumerate(state.nodes):
+            if other != number and slave.up:
+                yield from self._copy(state, number, other)
+        yield from self._intend(state, number, node, lead)
+        for index, change in enumerate(lead.changes):
+            yield from self._carry_out(state, number, node, lead, index, change)
+
+    def _step_down(self, state: State, number: int, node: Node) -> State:
+        down = node._replace(lead=None, follows=0)
+        return state._replace(nodes=_put(state.nodes, number, down))
+
+    # Copies -------------------------------------------------------------------------------------
+    def _copy(self, state: State, number: int, other: int) -> Iterator[tuple[str, State]]:
+        """One exchange: the slave says what it has, and then gets at most one entry.
+
+        The first one with a newer master cuts its log, and gets it nothing.
+        """
+        leader, slave = state.nodes[number], state.nodes[other]
+        lead = leader.lead
+        assert lead is not None
+        if not self.rules.accepts(slave.seen, lead.epoch):
+            yield f"{other} refuses {number}", self._step_down(state, number, leader)
+            return
+        position = len(slave.log)
+        follows = slave.follows == lead.epoch
+        if not follows:
+            position = min(self.rules.cut(slave, leader), position)
+            slave = slave._replace(
+                log=slave.log[:position],
+                synced=min(slave.synced, position),
+                follows=lead.epoch,
+                lead=None,
+                seen=max(slave.seen, lead.epoch),
+                high_watermark=min(slave.high_watermark, position),
+            )
+        knows = lead._replace(
+            positions=_put(lead.positions, other, self._position(slave)),
+            incarnations=_put(lead.incarnations, other, slave.incarnation),
+        )
+        if follows:
+            if position < len(leader.log):
+                log = (*slave.log, leader.log[position])
+                synced = len(log) if self.rules.fsync else slave.synced
+                slave = slave._replace(log=log, synced=synced)
+            slave = slave._replace(high_watermark=min(leader.high_watermark, len(slave.log)))
+        if slave == state.nodes[other] and knows == lead:
+            return
+        copied = self._settle(state, other, slave)
+        yield (
+            f"{other} copies from {number}"
+            if follows
+            else f"{other} follows {number}, cut to {position}",
+            self._settle(copied, number, copied.nodes[number]._replace(lead=knows)),
+        )
+
+    def _position(self, node: Node) -> int:
+        return node.synced if self.rules.fsync else len(node.log)
+
+    def _settle(self, state: State, number: int, node: Node) -> State:
+        """Take a changed node: move its high watermark, and show what is below it."""
+        lead, shown, acked = node.lead, state.shown, state.acked
+        if lead is not None:
+            positions = _put(lead.positions, number, self._position(node))
+            lead = lead._replace(positions=positions)
+            leaving = {each.node for each in lead.changes if not each.join}
+            members = set(lead.insync) - (leaving if self.rules.leave_early else set())
+            joining = {str(each.node) for each in lead.changes if each.join}
+            end = self.rules.committed(
+                {str(at): position for at, position in enumerate(positions) if position >= 0},
+                self.rules.counted({str(each) for each in members}, joining),
+                insync=len(lead.insync),
+                min_insync=self.rules.min_insync,
+            )
+            if end is not None and end > node.high_watermark:
+                fresh = [(at, node.log[at]) for at in range(end) if node.log[at][0] == lead.epoch]
+                acked = acked.union(fresh)
+                node = node._replace(high_watermark=end)
+                shown = _show(shown, node.log[:end])
+            node = node._replace(lead=lead)
+        if not self.rules.epoch_of_waiting:
+            done = [each for each in node.waiting if each[0] < node.high_watermark]
+            acked = acked.union(done)
+            node = node._replace(waiting=tuple(w for w in node.waiting if w not in done))
+        return state._replace(nodes=_put(state.nodes, number, node), shown=shown, acked=acked)
+
+    # Changes of the set -------------------------------------------------------------------------
+    def _intend(
+        self, state: State, number: int, node: Node, lead: Lead
+    ) -> Iterator[tuple[str, State]]:
+        if not state.changes or len(lead.changes) >= self.rules.changes_at_once:
+            return
+        for other in range(len(state.nodes)):
+            if other == number or any(each.node == other for each in lead.changes):
+                continue
+            if other in lead.insync:
+                if len(lead.insync) <= self.rules.floor:
+                    continue
+                wanted = tuple(each for each in lead.insync if each != other)
+                change = Change(False, other, 0, wanted)
+            elif lead.positions[other] >= 0 and self.rules.may_join(
+                lead.positions[other],
+                high_watermark=node.high_watermark,
+                epoch_start=lead.start,
+            ):
+                wanted = tuple(sorted({*lead.insync, other}))
+                change = Change(True, other, lead.incarnations[other], wanted)
+            else:
+                continue
+            intends = node._replace(lead=lead._replace(changes=(*lead.changes, change)))
+            yield (
+                f"{number} intends {'to add' if change.join else 'to remove'} {other}",
+                self._settle(state._replace(changes=state.changes - 1), number, intends),
+            )
+
+    def _carry_out(
+        self, state: State, number: int, node: Node, lead: Lead, index: int, change: Change
+    ) -> Iterator[tuple[str, State]]:
+        changes = lead.changes
+        others = (*changes[:index], *changes[index + 1 :])
+        if change.done:
+            known = lead._replace(insync=change.insync, changes=others)
+            yield (
+                f"{number} learns that its change is agreed",
+                self._settle(state, number, node._replace(lead=known)),
+            )
+            return
+        try:
+            record = self._changed(state, lead, change)
+        except ChangeRefused:
+            given_up = node._replace(lead=lead._replace(changes=others))
+            if state.record.epoch != lead.epoch:
+                given_up = given_up._replace(lead=None, follows=0)
+            yield (
+                f"change of {number} is refused",
+                self._settle(state, number, given_up),
+            )
+            return
+        done = (*changes[:index], change._replace(done=True), *changes[index + 1 :])
+        agreed = node._replace(lead=lead._replace(changes=done))
+        state = state._replace(record=record)
+        if change.join:
+            joined = state.nodes[change.node]._replace(unclean=False)
+            state = state._replace(nodes=_put(state.nodes, change.node, joined))
+        yield f"change of {number} is agreed", self._settle(state, number, agreed)
+
+    def _changed(self, state: State, lead: Lead, change: Change) -> Record:
+        if not change.join:
+            record = Record.of(insync.left(state.record.state(), lead.epoch, str(change.node)))
+        else:
+            now = state.alive[change.node] or None
+            record = Record.of(
+                insync.joined(
+                    state.record.state(),
+                    lead.epoch,
+                    Candidate(GROUP, str(change.node), change.incarnation),
+                    incarnation_now=now if self.rules.names_incarnation else change.incarnation,
+                )
+            )
+        # With one change under way this is what the decision says. With more, each overwrites.
+        return record._replace(insync=change.insync)
+
+
+def _elected(record: Record, number: int, incarnation: int, alive: bool) -> Record | None:
+    try:
+        return Record.of(
+            insync.elected(
+                record.state(), Candidate(GROUP, str(number), incarnation), master_is_alive=alive
+            )
+        )
+    except MastershipRefused:
+        return None
+
+
+def _put(values: tuple, at: int, value: object) -> tuple:  # type: ignore[type-arg]
+    return (*values[:at], value, *values[at + 1 :])
+
+
+def _show(shown: tuple[Entry, ...], below: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    """Return what readers saw; None stands where two of them saw different entries."""
+    both = min(len(shown), len(below))
+    if shown[:both] != below[:both]:
+        return (None,)  # type: ignore[arg-type]
+    return shown if len(shown) >= len(below) else below

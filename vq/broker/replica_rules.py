@@ -1,0 +1,92 @@
+"""The rules by which copies of a log stay one sequence: what counts, what is committed, what goes.
+
+Plain values in and out. The rules that decide who leads and who is in sync are in
+``coordination.insync``; ``tests/property/test_replication_rules.py`` explores both together in a
+small model, and shows for each rule what is lost without it.
+
+No rule looks at a clock. Positions are end offsets of what a node has made durable (with flush
+``async``: of what it has written).
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from vq.store.lookup import EpochEnd
+
+__all__ = ["accepts", "committed", "common_end", "counted", "may_join"]
+
+
+def accepts(seen_epoch: int, epoch: int) -> bool:
+    """Return whether a node that has stored ``seen_epoch`` takes anything from ``epoch``.
+
+    A node stores an epoch before it acts on it. So a master that was replaced finds nobody in the
+    set of its successor who still takes its batches.
+    """
+    return epoch >= seen_epoch
+
+
+def counted(insync: Iterable[str], joining: Iterable[str]) -> frozenset[str]:
+    """Return the nodes without which nothing is committed.
+
+    A node that the master intends to add counts at once: the record may name it already while the
+    answer is under way, and it could then be elected. A node that is to leave counts until the
+    record is known not to name it.
+    """
+    return frozenset(insync).union(joining)
+
+
+def committed(
+    positions: Mapping[str, int], counted: Collection[str], *, insync: int, min_insync: int
+) -> int | None:
+    """Return the offset below which everything is on every node that counts.
+
+    Args:
+        positions: Of the master and of the slaves that reported one in this epoch.
+        counted: See ``counted``.
+        insync: How many nodes the record names.
+        min_insync: Setting of the topic.
+
+    Returns:
+        None if that is not known yet, or too few nodes are in sync: nothing new is committed.
+    """
+    if insync < min_insync or any(node not in positions for node in counted):
+        return None
+    return min(positions[node] for node in counted)
+
+
+def may_join(position: int, *, high_watermark: int, epoch_start: int) -> bool:
+    """Return whether a slave that has a log up to ``position`` may be in sync.
+
+    It must have everything that is committed, and everything that the master had when it began to
+    lead: a part of that may have been committed by the master before, without this one knowing.
+    """
+    return position >= max(high_watermark, epoch_start)
+
+
+def common_end(
+    last_epoch: int,
+    own: Callable[[int], EpochEnd | None],
+    other: Callable[[int], EpochEnd | None],
+) -> int | None:
+    """Return where a log stops to be equal to the log of a newer master; it is cut there.
+
+    Both logs are asked in turns for the end of their largest epoch up to some epoch, until both
+    name the same one; the smaller of both ends is what they have in common. Neither a high
+    watermark nor a length can tell this place (KIP-101, KIP-279).
+
+    Args:
+        last_epoch: Epoch of the last batch of the log that is to be cut.
+        own: ``LogReader.epoch_end`` of that log.
+        other: The same of the master's log.
+
+    Returns:
+        None: they have no epoch in common, so nothing of the log can be kept.
+    """
+    epoch = last_epoch
+    while True:
+        theirs = other(epoch)
+        mine = own(theirs.epoch) if theirs is not None else None
+        if theirs is None or mine is None:
+            return None
+        if mine.epoch == theirs.epoch:
+            return min(mine.offset, theirs.offset)
+        epoch = mine.epoch
