@@ -34,16 +34,19 @@ KEPT = {
     "two nodes": (Rules(), Bounds(expiries=1, changes=2)),
     "three nodes": (Rules(), THREE),
     "acknowledged before the flush": (
-        Rules(fsync=False, min_insync=2, floor=2, unclean_leads=False),
+        Rules(fsync=False, min_insync=2, floor=2),
         Bounds(nodes=3, messages=1, epochs=2, crashes=1, expiries=1, changes=1),
     ),
 }
 KEPT_LONG = {
-    "two nodes": (Rules(), Bounds(messages=2, epochs=4, crashes=2, expiries=3, changes=4)),
-    "three nodes": (Rules(), Bounds(nodes=3, epochs=3, crashes=1, expiries=2, changes=2)),
+    "two nodes": (Rules(), Bounds(epochs=4, crashes=2, expiries=2, changes=2)),
+    "three nodes": (
+        Rules(),
+        Bounds(nodes=3, messages=1, epochs=3, crashes=1, expiries=2, changes=1),
+    ),
     "acknowledged before the flush": (
-        Rules(fsync=False, min_insync=2, floor=2, unclean_leads=False),
-        Bounds(nodes=3, messages=1, epochs=3, crashes=1, expiries=2, changes=2),
+        Rules(fsync=False, min_insync=2, floor=2),
+        Bounds(nodes=3, messages=1, epochs=3, crashes=1, expiries=1, changes=2),
     ),
 }
 
@@ -75,15 +78,19 @@ BROKEN = {
     "a wait goes on in the next epoch": (Rules(epoch_of_waiting=False), Bounds(crashes=0)),
     "one copy in the page cache is enough": (Rules(fsync=False), TWO),
     "a node that lost power is elected": (
-        Rules(fsync=False, min_insync=2),
+        Rules(fsync=False, min_insync=2, ignores_lost_power=True),
         Bounds(nodes=3, messages=1, epochs=2, changes=2),
     ),
 }
-#: These take more than a million states.
+#: These take more than 200,000 states.
 BROKEN_LONG = {
     "the set shrinks below the floor": (
-        Rules(fsync=False, min_insync=2, unclean_leads=False),
-        Bounds(nodes=3, messages=1, epochs=3, crashes=1, expiries=2, changes=2),
+        Rules(fsync=False, min_insync=2),
+        Bounds(nodes=3, messages=1, epochs=3, crashes=1, expiries=1, changes=2),
+    ),
+    "a join of before clears a loss of power": (
+        Rules(fsync=False, min_insync=2, floor=2, forgets_lost_power=True),
+        Bounds(nodes=3, messages=1, epochs=3, crashes=1, expiries=1, changes=2),
     ),
 }
 

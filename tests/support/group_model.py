@@ -88,7 +88,7 @@ class Node(NamedTuple):
     incarnation: int  # its last registration, as it believes
     log: tuple[Entry, ...]
     synced: int  # entries that survive a loss of power
-    unclean: bool  # lost power, and did not join the set since
+    lost_power: bool  # and the record did not name its registration since
     seen: int  # highest epoch stored
     follows: int  # epoch of the master whose log this one was compared with; 0: none yet
     high_watermark: int
@@ -169,7 +169,8 @@ class Rules:
         changes_at_once: Changes of the set that may be under way.
         leave_early: A node that is to leave does not count from the intention on.
         electable: Who may lead; None: ``insync.elected`` decides.
-        unclean_leads: A node that lost power may lead before it has caught up and joined.
+        ignores_lost_power: A node claims without a word of a loss of power.
+        forgets_lost_power: The record clears the loss when it names any registration of the node.
         names_incarnation: A join names the registration.
         epoch_of_waiting: A waiting acknowledgement ends with the epoch in which it began.
     """
@@ -185,7 +186,8 @@ class Rules:
     changes_at_once: int = 1
     leave_early: bool = False
     electable: Callable[[State, int], bool] | None = None
-    unclean_leads: bool = True
+    ignores_lost_power: bool = False
+    forgets_lost_power: bool = False
     names_incarnation: bool = True
     epoch_of_waiting: bool = True
 
@@ -206,30 +208,36 @@ class Outcome:
 
 
 def explore(rules: Rules, bounds: Bounds) -> Outcome:
-    """Visit every state within the bounds, breadth first; stop at the first violation."""
+    """Visit every state within the bounds, breadth first; stop at the first violation.
+
+    A visited state is kept as its hash of 64 bits. Of five million states, two share one with a
+    probability below 1e-6; then what follows the second is not visited.
+    """
     model = Model(rules, bounds)
     first = model.first()
-    came_from: dict[State, tuple[State, str] | None] = {first: None}
+    came_from: dict[int, tuple[int, str] | None] = {hash(first): None}
     front = [first]
     while front:
         behind: list[State] = []
         for state in front:
+            at = hash(state)
             for step, following in model.steps(state):
-                if following in came_from:
+                key = hash(following)
+                if key in came_from:
                     continue
-                came_from[following] = (state, step)
+                came_from[key] = (at, step)
                 violation = model.violation(following)
                 if violation:
-                    return Outcome(len(came_from), violation, _way(came_from, following))
+                    return Outcome(len(came_from), violation, _way(came_from, key))
                 behind.append(following)
         front = behind
     return Outcome(len(came_from))
 
 
-def _way(came_from: Mapping[State, tuple[State, str] | None], state: State) -> list[str]:
+def _way(came_from: Mapping[int, tuple[int, str] | None], key: int) -> list[str]:
     way: list[str] = []
-    while (before := came_from[state]) is not None:
-        state, step = before
+    while (before := came_from[key]) is not None:
+        key, step = before
         way.append(step)
     return way[::-1]
 
@@ -296,7 +304,7 @@ class Model:
             down = node._replace(
                 up=False,
                 log=node.log[: node.synced],
-                unclean=not self.rules.fsync,
+                lost_power=not self.rules.fsync,
                 lead=None,
                 follows=0,
                 high_watermark=0,
@@ -329,13 +337,12 @@ class Model:
         record = state.record
         if state.alive[number] != node.incarnation or record.epoch >= self.bounds.epochs:
             return
-        if node.unclean and not self.rules.unclean_leads:
-            return
         if self.rules.electable is None:
             if record.master == number and (number, node.incarnation) in record.incarnations:
                 return  # it leads
+            lost_power = node.lost_power and not self.rules.ignores_lost_power
             claimed = self._elected(
-                record, number, node.incarnation, bool(state.alive[record.master])
+                record, number, node.incarnation, lost_power, bool(state.alive[record.master])
             )
             if claimed is None:
                 return
@@ -510,9 +517,12 @@ class Model:
         done = (*changes[:index], change._replace(done=True), *changes[index + 1 :])
         agreed = node._replace(lead=lead._replace(changes=done))
         state = state._replace(record=record)
-        if change.join:
-            joined = state.nodes[change.node]._replace(unclean=False)
-            state = state._replace(nodes=_put(state.nodes, change.node, joined))
+        slave = state.nodes[change.node]
+        if change.join and (slave.up or self.rules.forgets_lost_power):
+            # A node that starts gets a new registration, so the record names this start of it.
+            if change.incarnation == slave.incarnation or self.rules.forgets_lost_power:
+                joined = slave._replace(lost_power=False)
+                state = state._replace(nodes=_put(state.nodes, change.node, joined))
         yield f"change of {number} is agreed", self._settle(state, number, agreed)
 
     def _changed(self, state: State, lead: Lead, change: Change) -> Record:
@@ -532,13 +542,12 @@ class Model:
         return record._replace(insync=change.insync)
 
 
-def _elected(record: Record, number: int, incarnation: int, alive: bool) -> Record | None:
+def _elected(
+    record: Record, number: int, incarnation: int, lost_power: bool, alive: bool
+) -> Record | None:
+    candidate = Candidate(GROUP, str(number), incarnation, lost_power=lost_power)
     try:
-        return Record.of(
-            insync.elected(
-                record.state(), Candidate(GROUP, str(number), incarnation), master_is_alive=alive
-            )
-        )
+        return Record.of(insync.elected(record.state(), candidate, master_is_alive=alive))
     except MastershipRefused:
         return None
 

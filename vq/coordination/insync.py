@@ -10,6 +10,8 @@ returns the one to write. The caller writes it by compare-and-set on the version
   at which its master intends to add it (``broker.replica_rules.counted``).
 - A join names the registration (incarnation) whose position the master knows. A node that
   registered again since may have lost what it had not flushed.
+- A node that lost power leads again when the record names its present registration: then it has
+  caught up after that start. A node that is in sync alone leads at once; nobody has more.
 """
 
 from dataclasses import dataclass, replace
@@ -49,12 +51,15 @@ class Candidate:
         node: Its name.
         incarnation: Its registration.
         directory: Identity of its data directory; "": not known.
+        lost_power: Since its last start a loss of power may have taken messages that it had
+            written and not flushed, and others had counted on.
     """
 
     group: str
     node: str
     incarnation: int
     directory: str = ""
+    lost_power: bool = False
 
 
 def elected(
@@ -71,7 +76,8 @@ def elected(
         candidate: Who claims the group.
         master_is_alive: Whether the master of the record is registered. It does not matter if that
             is the candidate's own name.
-        accept_data_loss: Lead with another data directory than the one that was in sync.
+        accept_data_loss: Lead with another data directory than the one that was in sync, or after
+            a loss of power that others in sync did not have.
 
     Raises:
         MastershipRefused: It may lack acknowledged messages, or another node leads.
@@ -87,6 +93,7 @@ def elected(
         )
     if not accept_data_loss:
         check_directory(state, candidate)
+        _check_power(state, candidate)
     if state.master != node and master_is_alive:
         raise MastershipRefused(
             f"group {group!r} is led by node {state.master!r}, which is alive; "
@@ -109,6 +116,19 @@ def check_directory(state: GroupState, candidate: Candidate) -> None:
             f"{candidate.node!r} with its old directory. If that is lost for good, "
             "--accept-data-loss goes on without its messages"
         )
+
+
+def _check_power(state: GroupState, candidate: Candidate) -> None:
+    named = state.incarnations.get(candidate.node) == candidate.incarnation
+    if not candidate.lost_power or named or len(state.insync) == 1:
+        return
+    others = ", ".join(node for node in state.insync if node != candidate.node)
+    raise MastershipRefused(
+        f"node {candidate.node!r} of group {candidate.group!r} was not stopped before its machine "
+        "went down, so it may lack messages that were acknowledged before they were flushed; "
+        f"start {others}, from which it copies them. If these are lost for good, "
+        "--accept-data-loss goes on without the messages"
+    )
 
 
 def joined(

@@ -54,6 +54,21 @@ def test_a_node_with_another_data_directory_leads_only_if_told_so() -> None:
     assert after.directories["n1"] == "d9"
 
 
+def test_a_node_that_lost_power_leads_once_the_record_names_its_registration() -> None:
+    started = Candidate("b1", "n2", 20, "d2", lost_power=True)
+    with pytest.raises(MastershipRefused, match="start n1, from which it copies them"):
+        elected(STATE, started, master_is_alive=False)
+    caught_up = joined(STATE, 7, started, incarnation_now=20)
+    assert elected(caught_up, started, master_is_alive=False).master == "n2"
+
+
+def test_a_node_that_lost_power_leads_if_nobody_has_more_or_if_told_so() -> None:
+    started = Candidate("b1", "n1", 20, "d1", lost_power=True)
+    alone = left(STATE, 7, "n2")
+    assert elected(alone, started, master_is_alive=False).epoch == 8
+    assert elected(STATE, started, master_is_alive=False, accept_data_loss=True).epoch == 8
+
+
 def test_a_node_joins_with_the_registration_that_caught_up() -> None:
     after = joined(STATE, 7, Candidate("b1", "n3", 13, "d3"), incarnation_now=13)
     assert (after.epoch, after.insync, after.incarnations["n3"]) == (7, ("n1", "n2", "n3"), 13)
