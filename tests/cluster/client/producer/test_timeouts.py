@@ -1,0 +1,86 @@
+"""The time-out of a send: what it may be, and what a message gets once it has passed."""
+
+import asyncio
+import math
+from typing import Any
+
+import pytest
+from support.broker import MemoryCluster
+from support.producers import (
+    ended,
+    producer_of,
+    published,
+    send,
+    space,
+)
+from support.waiting import WAIT_S
+
+from vq import aio
+from vq.errors import (
+    InvalidArgument,
+    NotSent,
+    Refused,
+)
+from vq.model import Message
+
+
+async def test_no_broker_within_the_deadline_means_not_sent(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    core = await published(factory, send_timeout_s=600.0)
+    cluster.network.kill("b1")
+    begin = asyncio.get_running_loop().time()
+    outcome = await ended(send(core, Message("t", b"x"), None, 0.2))
+    assert isinstance(outcome, Refused), "no connection, hence no doubt"
+    assert 0.15 < asyncio.get_running_loop().time() - begin < WAIT_S
+
+
+ENDLESS = [math.inf, 1e300, 10**400, 2.0**63]
+
+
+@pytest.mark.parametrize("timeout", ENDLESS, ids=repr)
+async def test_an_endless_time_out_is_as_good_as_a_long_one(
+    factory: aio.MessageFactory, timeout: Any
+) -> None:
+    producer = await producer_of(factory)
+    assert (await producer.send(Message("t", b"1"), timeout)).id > 0
+    future = await producer.send_async(Message("t", b"2", key="k"), timeout=timeout)
+    assert (await ended(future)).id > 0
+    assert future.deadline < math.inf
+    core = producer._core
+    async with asyncio.timeout(WAIT_S):
+        await core.wait_for_space(timeout)
+    blocking = await asyncio.to_thread(core.send_blocking, Message("t", b"3"), timeout)
+    assert blocking.result(0).id > 0
+    consumer = await factory.create_consumer()
+    assert len(await consumer.get("t", 0, 0, 1 << 20, timeout)) > 0
+
+
+@pytest.mark.parametrize("timeout", [math.nan, "1", [], None.__class__], ids=repr)
+async def test_a_time_out_that_is_no_number_is_refused(
+    factory: aio.MessageFactory, timeout: Any
+) -> None:
+    """Not-a-number most of all: no deadline of its batch would ever pass."""
+    producer = await producer_of(factory)
+    consumer = await factory.create_consumer()
+    for published_before in (False, True):
+        for call in (
+            producer.send(Message("t", b"x"), timeout),
+            producer.send_async(Message("t", b"x"), timeout=timeout),
+            producer.send_async(Message("t", b"x", key="k"), timeout=timeout),
+            producer._core.wait_for_space(timeout),
+            consumer.get("t", 0, 0, 1 << 20, timeout),
+        ):
+            with pytest.raises(InvalidArgument, match="timeout"):
+                await call
+        if not published_before:
+            await producer.publish("t")
+    assert space(producer._core) == producer.config.buffer_bytes
+
+
+async def test_a_time_out_below_zero_has_gone_by(factory: aio.MessageFactory) -> None:
+    core = await published(factory)
+    core._cluster.ids_ready = False
+    for timeout in (-1, -math.inf, -(10**400), 0):
+        assert isinstance(await ended(send(core, Message("t", b"x"), None, timeout)), NotSent)
+    assert space(core) == core.config.buffer_bytes
