@@ -518,11 +518,11 @@ class Model:
         agreed = node._replace(lead=lead._replace(changes=done))
         state = state._replace(record=record)
         slave = state.nodes[change.node]
-        if change.join and (slave.up or self.rules.forgets_lost_power):
-            # A node that starts gets a new registration, so the record names this start of it.
-            if change.incarnation == slave.incarnation or self.rules.forgets_lost_power:
-                joined = slave._replace(lost_power=False)
-                state = state._replace(nodes=_put(state.nodes, change.node, joined))
+        # A node that starts gets a new registration, so the record names this start of it.
+        named = slave.up and change.incarnation == slave.incarnation
+        if change.join and (named or self.rules.forgets_lost_power):
+            joined = slave._replace(lost_power=False)
+            state = state._replace(nodes=_put(state.nodes, change.node, joined))
         yield f"change of {number} is agreed", self._settle(state, number, agreed)
 
     def _changed(self, state: State, lead: Lead, change: Change) -> Record:
