@@ -1,11 +1,11 @@
 """A consumer of an application whose logging raises: none of its tasks ends by that."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from support.broker import MemoryCluster
+from support.broker import MemoryCluster, memory_cluster
 from support.client import factory_of
 from support.raising_logs import raising_logs
 from support.waiting import WAIT_S, until, until_true
@@ -22,6 +22,15 @@ from vq.model import Message, TopicPartition
 
 pytestmark = pytest.mark.virtual_time
 P0 = TopicPartition("t", 0)
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[MemoryCluster]:
+    """One broker, and topic ``t`` of two partitions: a member that claims both."""
+    async with memory_cluster() as cluster:
+        await cluster.start()
+        await cluster.create_topic("t", partitions=2)
+        yield cluster
 
 
 def fail_first(

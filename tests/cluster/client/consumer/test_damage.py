@@ -1,0 +1,174 @@
+"""Damaged bytes are read again, told while they last, and never taken for messages."""
+
+import asyncio
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+from support.broker import MemoryCluster
+from support.consumers import ask_for_more, consumer_of, send, take, texts
+from support.waiting import until, until_true
+
+from vq import aio
+from vq.backoff import Backoff
+from vq.client.config import ConsumerConfig
+from vq.client.consumer import fetcher as fetchers
+from vq.client.consumer import reader as readers
+from vq.client.consumer.fetcher import Chunk, chunk_of
+from vq.coordination import claims
+from vq.coordination.paths import Owner
+from vq.errors import (
+    CorruptData,
+)
+from vq.model import Message, TopicPartition
+from vq.remoting.wire_pb2 import GetResponse
+
+pytestmark = pytest.mark.virtual_time
+
+
+def damage_on_the_way(
+    monkeypatch: pytest.MonkeyPatch, module: ModuleType, at: int, times: int
+) -> list[int]:
+    """Flip a bit of the byte at ``at`` in the next ``times`` readings; return how many are left."""
+    left = [times]
+
+    def damaged(response: GetResponse, body: bytes) -> Chunk:
+        place = at - response.offset
+        if left[0] and 0 <= place < len(body):
+            left[0] -= 1
+            body = body[:place] + bytes([body[place] ^ 1]) + body[place + 1 :]
+        return chunk_of(response, body)
+
+    monkeypatch.setattr(module, "chunk_of", damaged)
+    return left
+
+
+async def test_get_reads_up_to_a_damaged_record_and_then_says_so(
+    factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = await send(factory, *texts(1, 2))
+    consumer = await factory.create_consumer()
+    left = damage_on_the_way(monkeypatch, readers, results[1].offset + 20, 1_000)
+    (good,) = await consumer.get("t", 0, 0, 1_000)
+    assert good.content == b"1"
+    with pytest.raises(CorruptData) as refused:
+        await consumer.get("t", 0, good.next_offset, 1_000)
+    assert refused.value.details["offset"] == results[1].offset
+    assert (1_000 - left[0], consumer.bad_reads) == (4, 3)
+
+
+async def test_get_reads_again_what_was_damaged_on_the_way(
+    cluster: MemoryCluster, factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (result,) = await send(factory, *texts(1))
+    consumer = await factory.create_consumer()
+    await consumer.get_bounds("t", 0)
+    connections = cluster.network.connections
+    damage_on_the_way(monkeypatch, readers, result.offset + 20, 2)
+    request = consumer._core._cluster.request
+    anew: list[bool] = []
+
+    async def noted(*arguments: Any, **options: Any) -> Any:
+        anew.append(options["anew"])
+        return await request(*arguments, **options)
+
+    monkeypatch.setattr(consumer._core._cluster, "request", noted)
+    (found,) = await consumer.get("t", 0, 0, 1_000)
+    assert (found.content, consumer.bad_reads) == (b"1", 2)
+    assert anew == [False, True, True], "the connection may be what damages"
+    await until(lambda: cluster.network.connections == connections)
+
+
+async def test_get_reports_every_flipped_bit(
+    factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the control record and of the message, its header included."""
+    (result,) = await send(factory, Message("t", b"content", "tag", "key"))
+    consumer = await factory.create_consumer()
+    (message,) = await consumer.get("t", 0, 0, 1_000)
+    monkeypatch.setattr(readers, "_LOOK_AGAIN_S", 0.0)
+    flipped = [0]
+
+    def damaged(response: GetResponse, body: bytes) -> Chunk:
+        number = int.from_bytes(body) ^ 1 << flipped[0]
+        return chunk_of(response, number.to_bytes(len(body)))
+
+    monkeypatch.setattr(readers, "chunk_of", damaged)
+    for start in (0, result.offset):
+        for flipped[0] in range((message.next_offset - start) * 8):
+            with pytest.raises(CorruptData):
+                await consumer.get("t", 0, start, 1_000)
+
+
+@pytest.mark.parametrize("tag", [None, "a"])
+async def test_one_bad_read_ends_nothing(
+    factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch, tag: str | None
+) -> None:
+    """The loop goes on by itself, in order, with each message once; what happened is told."""
+    monkeypatch.setattr(fetchers, "_AGAIN", Backoff(first_s=0.01, most_s=30.0))
+    results = await send(factory, *(Message("t", b"%d" % n, "a") for n in range(6)))
+    offset = 6 if tag else results[3].offset + 20
+    left = damage_on_the_way(monkeypatch, fetchers, offset, 3)
+    if tag:  # a filtered answer has its records side by side
+        monkeypatch.setattr(fetchers, "chunk_of", spoil_bodies(left))
+    consumer = await factory.create_consumer(ConsumerConfig(group="g", max_wait_s=0.5))
+    consumer.subscribe("t", message_filter=tag)
+    assert await take(consumer, 6) == [b"%d" % n for n in range(6)]
+    await ask_for_more(consumer)
+    assert left == [0]
+    assert consumer.bad_reads == 3
+    assert isinstance(consumer.last_error, CorruptData)
+    assert consumer.troubles() == {}
+
+
+def spoil_bodies(left: list[int]) -> Callable[[GetResponse, bytes], Chunk]:
+    def spoilt(response: GetResponse, body: bytes) -> Chunk:
+        if left[0] and body:
+            left[0] -= 1
+            body = body[:-1] + bytes([body[-1] ^ 1])
+        return chunk_of(response, body)
+
+    return spoilt
+
+
+async def test_damage_is_told_while_it_lasts_and_reading_goes_on_once_it_is_put_right(
+    cluster: MemoryCluster,
+    factory: aio.MessageFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """By the consumer, by its owner node, once in the log."""
+    monkeypatch.setattr(fetchers, "_AGAIN", Backoff(first_s=0.001, most_s=0.01))
+    results = await send(factory, *texts(1, 2))
+    left = damage_on_the_way(monkeypatch, fetchers, results[1].offset + 20, 1_000_000)
+    where = TopicPartition("t", 0)
+    consumer = await consumer_of(factory)
+    assert await take(consumer, 1) == [b"1"]
+    waiting = asyncio.create_task(take(consumer, 1))
+    await until(lambda: consumer.bad_reads >= 5)
+    trouble = consumer.troubles()[where]
+    assert isinstance(trouble.error, CorruptData)
+    assert trouble.offset == results[0].offset + 21
+    assert trouble.tries >= 4
+
+    async def owner() -> Owner:
+        async with cluster.admin() as coordinator:
+            return (await claims.read_partitions(coordinator, Owner, "g", ["t"]))[where]
+
+    async def is_told() -> bool:
+        said = await owner()
+        return "CorruptData" in said.stopped and said.stopped_since_ms == trouble.since_ms
+
+    await until_true(is_told)
+    left[0] = 0
+    assert await waiting == [b"2"]
+    await ask_for_more(consumer)
+    assert consumer.troubles() == {}
+
+    async def is_over() -> bool:
+        return (await owner()).stopped == ""
+
+    await until_true(is_over)
+    assert caplog.text.count("partition does not go on") == 1
+    assert caplog.text.count("partition goes on") == 1
