@@ -6,6 +6,7 @@ than a send may. ``SendFuture`` makes a lock only when a thread waits.
 
 import asyncio
 import contextlib
+import copy
 import threading
 from collections.abc import Callable
 from types import FunctionType
@@ -73,6 +74,18 @@ def _raise(error: BaseException) -> None:
     raise error
 
 
+def _own(error: VqError) -> VqError:
+    """Return a copy of an outcome, to be raised.
+
+    All messages of a batch share one error. Python notes in an error each place where it is raised,
+    with the local variables there, and keeps them as long as the error.
+    """
+    raised = copy.copy(error)
+    if error.__cause__ is not None:
+        raised.__cause__ = error.__cause__
+    return raised
+
+
 class SendFuture:
     """The outcome of one message: pending, stored, refused, or unknown.
 
@@ -138,6 +151,9 @@ class SendFuture:
     def result(self, timeout: float | None = None) -> SendResult:
         """Wait for the outcome and return the message's partition, offset and id.
 
+        The error is raised as an object of its own at each call; ``exception`` returns the one that
+        all messages of a batch share.
+
         Raises:
             Refused: The message is certainly not stored.
             OutcomeUnknown: It may or may not be stored.
@@ -147,7 +163,7 @@ class SendFuture:
         """
         outcome = self._wait(-1 if timeout is None else check_timeout(timeout))
         if isinstance(outcome, VqError):
-            raise outcome
+            raise _own(outcome)
         return outcome
 
     def exception(self, timeout: float | None = None) -> VqError | None:

@@ -13,7 +13,7 @@ from support.waiting import WAIT_S
 
 from vq.client import future as futures
 from vq.client.future import LoopSendFuture, SendFuture
-from vq.client.producer.batch import Batch
+from vq.client.producer.batch import Batch, fail_all
 from vq.errors import Busy, InvalidArgument, InvalidState, TimedOut
 from vq.model import ProducerStamp, SendResult
 
@@ -43,6 +43,22 @@ def test_a_refused_message_raises_from_result_and_returns_from_exception() -> No
     assert future.exception() is error
     with pytest.raises(Busy, match="too much"):
         future.result()
+
+
+def test_an_error_that_messages_share_keeps_nothing_of_those_who_got_it() -> None:
+    """Python notes in an error every place where it is raised, with its local variables."""
+    error = Busy("too much", details={"waiting": 3}, hint="wait")
+    error.__cause__ = cause = OSError("the disk")
+    futures = [pending() for _ in range(3)]
+    fail_all(futures, error)
+    for future in futures:
+        with pytest.raises(Busy, match=r"^too much$") as caught:
+            future.result()
+        assert len(caught.traceback) == 2
+        assert (caught.value.details, caught.value.hint) == (error.details, "wait")
+        assert caught.value.__cause__ is cause
+    assert error.__traceback__ is None
+    assert error.__context__ is None
 
 
 def test_waiting_ends_with_the_time_out_and_the_send_goes_on() -> None:
