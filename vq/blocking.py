@@ -177,6 +177,7 @@ class MessageProducer:
 
     def oneway_counts(self) -> OnewayCounts:
         """Return how many one-way messages are stored, refused and unknown so far."""
+        self._runtime.check_parent()
         return self._core.oneway.counts
 
     def send_batch(
@@ -235,6 +236,7 @@ class MessageProducer:
         The counts are made batch by batch, in any thread; two of one batch may differ by that batch
         for a moment.
         """
+        self._runtime.check_parent()
         return self._core.metrics()
 
     def flush(self, timeout: float | None = None) -> None:

@@ -102,6 +102,8 @@ class Parent:
             lambda: self.producer.send_sync(message),
             lambda: self.producer.publish("other"),
             self.producer.flush,
+            self.producer.metrics,
+            self.producer.oneway_counts,
             self.factory.create_producer,
             self.factory.create_consumer,
             self.factory.get_status,

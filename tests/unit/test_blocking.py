@@ -141,6 +141,20 @@ def test_a_close_that_a_callback_is_refused_ends_nothing() -> None:
         workers.close(0.0)
 
 
+def test_counts_in_the_child_of_a_fork_are_refused() -> None:
+    """A thread that the child does not have may have held a lock of theirs."""
+    runtime = LoopThread("test")
+    producer = MessageProducer(cast("ProducerCore", Core()), runtime)
+    runtime.mark_forked()
+    try:
+        for count in (producer.metrics, producer.oneway_counts):
+            with pytest.raises(InvalidState, match="before the process forked"):
+                count()
+    finally:
+        runtime.forked = False
+        runtime.stop()
+
+
 class Ending(Core):
     """A core whose loop ends before it is closed."""
 

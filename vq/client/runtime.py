@@ -112,11 +112,15 @@ class LoopThread:
             InvalidState: The process was forked, the loop has stopped, or the loop's own thread
                 calls this.
         """
-        if self.forked:
-            raise InvalidState(_FORKED)
+        self.check_parent()
         if self._ended:  # before the next question: another thread may have got its identifier
             raise InvalidState(_SHUT_DOWN)
         self.check_outside()
+
+    def check_parent(self) -> None:
+        """Raise ``InvalidState`` in the child of a fork, where a lost thread may hold a lock."""
+        if self.forked:
+            raise InvalidState(_FORKED)
 
     def check_outside(self) -> None:
         """Raise ``InvalidState`` if the loop's own thread calls this while it takes work."""
