@@ -427,7 +427,8 @@ class MessageFactory:
         await cluster.lease_slot()
         core = ProducerCore(cluster, settings, future=LoopSendFuture)
         producer = MessageProducer(core)
-        self._producers = [*(each for each in self._producers if not each.closed), producer]
+        kept = (each for each in self._producers if not each._core.stopped)
+        self._producers = [*kept, producer]
         return producer
 
     async def create_consumer(self, config: ConsumerConfig | None = None) -> MessageConsumer:
@@ -445,7 +446,8 @@ class MessageFactory:
             on_end=inbox.fail,
         )
         consumer = MessageConsumer(core, inbox)
-        self._consumers = [*(each for each in self._consumers if not each.closed), consumer]
+        kept = (each for each in self._consumers if not each._core.stopped)
+        self._consumers = [*kept, consumer]
         return consumer
 
     @property

@@ -490,7 +490,7 @@ class MessageFactory:
 
         producer = MessageProducer(runtime.run(make()), runtime)
         with self._lock:
-            self._producers = [each for each in self._producers if not each.closed]
+            self._producers = [each for each in self._producers if not each._core.stopped]
             self._producers.append(producer)
         return producer
 
@@ -523,7 +523,7 @@ class MessageFactory:
             workers.close(0.0)
             raise
         with self._lock:
-            self._consumers = [each for each in self._consumers if not each.closed]
+            self._consumers = [each for each in self._consumers if not each._core.stopped]
             self._consumers.append(consumer)
         return consumer
 

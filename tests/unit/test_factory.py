@@ -1,13 +1,18 @@
 """The blocking front door: open, shut down, open again."""
 
+import asyncio
+import threading
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.threads import in_thread
+from support.waiting import block_until
 
 from vq import blocking as factories
 from vq.blocking import MessageFactory
 from vq.client.config import MessageFactoryConfig
+from vq.clock import SystemClock
 from vq.errors import CoordinationError, InvalidState
 
 
@@ -44,3 +49,63 @@ def test_a_factory_that_was_shut_down_may_be_opened_again(
         factory.shutdown()
         assert runtime.gone
     assert closed == ["one", "two"]
+
+
+class Closing:
+    """A core that closes as soon as ``released`` is set; notes that in ``events``."""
+
+    interceptors = None
+
+    def __init__(self, events: list[str]) -> None:
+        self.closed = self.stopped = False
+        self.released = threading.Event()
+        self._events = events
+
+    def append(self, *_: object) -> None:
+        """Take nothing."""
+
+    abandon = abandon_in_child = append
+
+    async def close(self) -> None:
+        self.closed = True
+        while not self.released.is_set():
+            await asyncio.sleep(0.001)
+        if not self.stopped:
+            self._events.append("closed")
+        self.stopped = True
+
+
+@pytest.mark.parametrize("kind", ["producer", "consumer"])
+def test_shutdown_waits_for_what_another_thread_is_closing(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Also if more was made since: without the cluster, the close could not end in order."""
+    events: list[str] = []
+    made: list[Closing] = []
+
+    async def lease_slot() -> None: ...
+
+    async def close() -> None:
+        events.append("cluster closed")
+
+    async def open_cluster(_: MessageFactoryConfig) -> Any:
+        return SimpleNamespace(close=close, lease_slot=lease_slot, clock=SystemClock())
+
+    def make(*_: object, **__: object) -> Closing:
+        made.append(Closing(events))
+        return made[-1]
+
+    monkeypatch.setattr(factories, "open_cluster", open_cluster)
+    monkeypatch.setattr(factories, "ProducerCore", make)
+    monkeypatch.setattr(factories, "ConsumerCore", make)
+    factory = MessageFactory().open()
+    create = factory.create_producer if kind == "producer" else factory.create_consumer
+    first = create()
+    with in_thread(first.close):
+        block_until(lambda: made[0].closed)
+        create()
+        made[1].released.set()
+        with in_thread(factory.shutdown):
+            block_until(lambda: made[1].stopped)
+            made[0].released.set()
+    assert events == ["closed", "closed", "cluster closed"]

@@ -471,6 +471,11 @@ class ConsumerCore:
         found = await commits.read_offsets(self._cluster.coordinator, self.config.group, [topic])
         return {partition: value.offset for partition, value in found.items()}
 
+    @property
+    def stopped(self) -> bool:
+        """Whether ``close`` has ended: the group was left."""
+        return self._closing is not None and self._closing.done()
+
     async def close(self) -> None:
         """Finish the messages in hand, commit, leave the group. Calling it again is fine."""
         self.closed = True

@@ -284,6 +284,11 @@ class ProducerCore:
         """Whether ``close`` was called."""
         return bool(self._accumulator.closed)
 
+    @property
+    def stopped(self) -> bool:
+        """Whether ``close`` has ended: every message has its outcome."""
+        return self._closing is not None and self._closing.done()
+
     def abandon_in_child(self, why: str) -> None:
         """Fail every message in the child of a fork, where no answer can arrive.
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from support.broker import MemoryCluster
+from support.client import started
 from support.producers import (
     ended,
     producer_of,
@@ -189,3 +190,25 @@ async def test_waiting_for_an_outcome_on_the_loop_is_refused(factory: aio.Messag
             future.result()
         await ended(future)
         assert future.result().id > 0
+
+
+async def test_shutdown_waits_for_a_producer_that_another_task_is_closing(
+    cluster: MemoryCluster,
+) -> None:
+    """Also if another producer was made since."""
+    async with started(cluster) as client:
+        factory = aio.MessageFactory.on_cluster(client)
+        producer = await producer_of(factory)
+        await producer.publish("t")
+        client.ids_ready = False  # nothing can be sent
+        future = await producer.send_async(Message("t", b"x"))
+        closing = asyncio.create_task(producer.close())
+        await until(lambda: producer.closed)
+        await producer_of(factory)
+        ending = asyncio.create_task(factory.shutdown())
+        for _ in range(100):
+            await asyncio.sleep(0)
+        client.ids_ready = True
+        client._changed()
+        await asyncio.gather(closing, ending)
+        assert isinstance(future.outcome, SendResult)
