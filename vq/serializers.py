@@ -11,6 +11,7 @@ application registered.
 """
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any, Final, Generic, NoReturn, Protocol, TypeVar
 
@@ -85,10 +86,13 @@ class Json:
         """Return the value of a JSON document.
 
         Raises:
-            CorruptData: It is no JSON in UTF-8, or has NaN or an infinity.
+            CorruptData: It is no JSON in UTF-8, has NaN or an infinity, or a number too large for a
+                float.
         """
         try:
-            return json.loads(content.decode(), parse_constant=_no_constant)
+            return json.loads(
+                content.decode(), parse_constant=_no_constant, parse_float=_finite_float
+            )
         except (ValueError, RecursionError) as error:
             raise CorruptData(f"content of {len(content)} bytes is no JSON: {error}") from error
 
@@ -234,6 +238,13 @@ def _check_keys(value: Any) -> None:
         elif not isinstance(each, list | tuple):
             continue
         left += [inner for inner in each if isinstance(inner, dict | list | tuple)]
+
+
+def _finite_float(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):  # as of 1e999, which is valid JSON
+        raise ValueError(f"{text:.40} is larger than any float")
+    return number
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -106,6 +106,7 @@ def test_what_does_not_fit_is_refused(serializer: Serializer, value: Any, text: 
         (Json(), b"\xff", "no JSON: 'utf-8' codec"),
         (Json(), b"NaN", "NaN is no JSON"),
         (Json(), b"[-Infinity]", "-Infinity is no JSON"),
+        (Json(), b'{"a": -1e999}', "-1e999 is larger than any float"),
         (Json(), b"1 2", "Extra data"),
         (Json(), b"[" * 100_000, "no JSON"),
         (Json(), b"1" * 5_000, "no JSON"),
