@@ -8,7 +8,7 @@ Without one, no span is recorded and messages stay as they are. Attributes have 
 OpenTelemetry's semantic conventions for messaging; names that begin with ``vq.`` are vq's own.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from opentelemetry import trace
@@ -48,13 +48,19 @@ class TracingInterceptor(ProducerInterceptor):
 
     def before_send(self, message: Message) -> Message:
         """Begin the span; add ``traceparent`` and, if there is one, ``tracestate``."""
+        given: object = message.headers
+        if not isinstance(given, Mapping | None):
+            return message  # it is refused after all hooks, with an error that says why
+        headers = _Headers(given or {})  # before the span, which would not end if this raised
         span = self._tracer.start_span(
             f"send {message.topic}",
             kind=SpanKind.PRODUCER,
             attributes=_attributes(message, "send"),
         )
-        headers = _Headers(message.headers or {})
         headers.span = span
+        if span.get_span_context().is_valid:
+            for name in _W3C.fields:  # a received message has those of its former send
+                headers.pop(name, None)
         _W3C.inject(headers, trace.set_span_in_context(span))
         if not headers:
             return message  # there is no SDK

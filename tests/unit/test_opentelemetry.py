@@ -7,13 +7,13 @@ import pytest
 pytest.importorskip("opentelemetry.sdk")
 
 from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
 from vq.client.producer.interceptors import Interceptors, ProducerInterceptor
-from vq.errors import Busy, TimedOut, VqError
+from vq.errors import Busy, InvalidArgument, TimedOut, VqError
 from vq.model import Message, SendResult
 from vq.opentelemetry import TracingInterceptor, context_of, process_span, traced
 
@@ -84,6 +84,16 @@ def test_only_a_refusal_is_an_error(error: VqError, outcome: str, status: Status
     assert span.status.status_code is status
 
 
+class Noting(SpanProcessor):
+    """Notes the spans that begin."""
+
+    def __init__(self, started: list[object]) -> None:
+        self._started = started
+
+    def on_start(self, span: object, parent_context: object = None) -> None:
+        self._started.append(span)
+
+
 class Dropping(ProducerInterceptor):
     """Takes all headers away."""
 
@@ -96,6 +106,39 @@ def test_a_later_interceptor_cannot_keep_a_span_open() -> None:
     sending = Interceptors([traces.interceptor, Dropping()]).begin(Message("t", b"x"))
     sending(PLACE, None)
     assert len(traces.spans) == 1
+
+
+def test_a_message_that_is_sent_again_has_nothing_of_its_former_trace() -> None:
+    """Vendors' data in ``tracestate`` belong to the ``traceparent`` that they came with."""
+    traces = Traces()
+    former = {"traceparent": f"00-{1:032x}-{1:016x}-01", "tracestate": "vendor=1", "a": "b"}
+    received = traces.send(Message("t", b"x", headers=former))
+    assert received.headers is not None
+    assert received.headers.keys() == {"traceparent", "a"}
+    sent = trace.get_current_span(context_of(received)).get_span_context()
+    assert sent.span_id == traces.spans[0].context.span_id
+    assert not sent.trace_state
+
+
+@pytest.mark.parametrize("headers", [5, ["ab"], [("a", "b")]], ids=repr)
+def test_headers_that_are_no_mapping_are_left_to_the_producer(headers: Any) -> None:
+    """The producer refuses them; a list of pairs must not become a mapping on the way."""
+    traces = Traces()
+    message = Message("t", b"x", headers=headers)
+    assert Interceptors([traces.interceptor]).begin(message).message is message
+
+
+def test_headers_that_raise_leave_no_span_open() -> None:
+    class Raising(dict[str, str]):
+        def __bool__(self) -> bool:
+            raise LookupError
+
+    started: list[object] = []
+    traces = Traces()
+    traces.provider.add_span_processor(Noting(started))
+    with pytest.raises(InvalidArgument, match="LookupError"):
+        traces.send(Message("t", b"x", headers=Raising()))
+    assert len(started) == len(traces.spans)
 
 
 def test_a_handled_message_is_a_span_with_a_link_to_its_send() -> None:
