@@ -20,6 +20,8 @@ except ImportError:  # it was not compiled
     construct = None  # type: ignore[assignment]
 
 
+#: Names the common pool (None) where a text is needed; no other pool has this name.
+COMMON_POOL: Final = "common"
 #: Separates the tags of a filter, as in ``a || b``; no tag has it.
 TAG_SEPARATOR: Final = "||"
 
@@ -164,7 +166,7 @@ class TopicSettings:
         retention_hours: Age at which closed blocks may be deleted, >= 1; None keeps them for ever.
             Stored and shown; no broker deletes by age yet.
         pool: Only broker groups of this pool hold its partitions. None is the common pool: the
-            groups without a pool.
+            groups without a pool. ``common`` names it, too, and becomes None.
         replication: ``sync``. ``async`` is refused for a topic until groups can have slaves.
         readable: Consumers may read.
         writable: Producers may write.
@@ -202,9 +204,22 @@ class TopicSettings:
                 raise InvalidArgument(
                     f"{name} = {shown(getattr(self, name))} is no bool; give True or False"
                 )
-        pool: object = self.pool
-        if not isinstance(pool, str | None):
-            raise InvalidArgument(f"pool = {shown(pool)} is no text; give the name of a pool")
+        object.__setattr__(self, "pool", check_pool(self.pool))
+
+
+def check_pool(pool: str | None) -> str | None:
+    """Return the name of a pool; None for the common pool, which may be named.
+
+    Raises:
+        InvalidArgument: It is no text, or empty.
+    """
+    given: object = pool
+    if not isinstance(given, str | None) or given == "":
+        raise InvalidArgument(
+            f"pool = {shown(given)} is no name of a pool; give a text, or {COMMON_POOL!r}: the "
+            "broker groups without a pool"
+        )
+    return None if given == COMMON_POOL else given
 
 
 def _flush_mode(flush: str) -> FlushMode:

@@ -86,7 +86,8 @@ def test_a_diverted_result_is_a_result_that_says_so() -> None:
         ({"flush": None}, "flush = None; give"),
         ({"readable": "no"}, "readable = 'no' is no bool"),
         ({"writable": 0}, "writable = 0 is no bool"),
-        ({"pool": 3}, "pool = 3 is no text"),
+        ({"pool": 3}, "pool = 3 is no name of a pool; give a text, or 'common'"),
+        ({"pool": ""}, "pool = '' is no name of a pool"),
         ({"replication": []}, r"replication \[\] is neither"),
         ({"partitions": "2"}, "partitions = '2' is str; give a whole number"),
         ({"partitions": True}, "partitions = True is bool; give a whole number"),
@@ -101,3 +102,9 @@ def test_the_flush_mode_may_be_text() -> None:
     """Brokers compare it by identity."""
     settings: Any = {"flush": "async"}
     assert TopicSettings(**settings).flush is FlushMode.ASYNC
+
+
+def test_the_common_pool_may_be_named() -> None:
+    """It is shown as ``common``, so that name must not be another pool."""
+    assert TopicSettings(pool="common") == TopicSettings(pool=None)
+    assert TopicSettings(pool="fast").pool == "fast"

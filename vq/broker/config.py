@@ -10,7 +10,7 @@ from pathlib import Path
 
 from vq import limits
 from vq.errors import InvalidArgument
-from vq.model import Address, check_host, check_name
+from vq.model import Address, check_host, check_name, check_pool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class BrokerConfig:
         zookeeper_root: Path under which clusters live.
         session_timeout_s: ZooKeeper session; how long a dead broker stays registered.
         pool: Which topics' partitions this group may be given: those of the same pool. None is the
-            common pool, and leaves one that ZooKeeper has for the group.
+            common pool, and leaves one that ZooKeeper has for the group; ``common`` does not.
         accept_data_loss: Lead the group although its record names another data directory: what was
             acknowledged there and is not here is lost. For one start, after a disk was lost.
         labels: Free-form facts for operators, such as a rack, written to its group in ZooKeeper;
@@ -135,6 +135,7 @@ class BrokerConfig:
         check_name("cluster", self.cluster)
         check_name("group", self.group)
         check_name("node", self.node)
+        check_pool(self.pool)
         check_host(self.host)
         if self.advertised is not None:
             check_host(self.advertised.host)

@@ -11,9 +11,9 @@ from typing import Final
 
 from vq import limits
 from vq.errors import CoordinationError, InvalidArgument
-from vq.model import GroupView
+from vq.model import COMMON_POOL, GroupView
 
-_SHOWN_MAX: Final = 10  # groups in one error
+_SHOWN_MAX: Final = 10  # groups or pools in one error
 
 
 def allocate(
@@ -29,7 +29,7 @@ def allocate(
 
     Raises:
         InvalidArgument: ``partition_count`` is outside [1, 4096].
-        CoordinationError: No group can be used; the message says why, for each group.
+        CoordinationError: No group can be used; the message says why.
     """
     if not 1 <= partition_count <= limits.PARTITIONS_PER_TOPIC_MAX:
         raise InvalidArgument(
@@ -63,11 +63,33 @@ def pool_text(pool: str | None) -> str:
     return "the common pool" if pool is None else f"pool {pool!r}"
 
 
+def missing_pool(groups: Sequence[GroupView], pool: str | None) -> str:
+    """Return an error's text if no group is in a pool, alive or not; "" if one is."""
+    if any(group.pool == pool for group in groups):
+        return ""
+    by_pool: dict[str, list[str]] = {}
+    for group in sorted(groups, key=lambda g: (g.pool or "", g.group)):
+        by_pool.setdefault(group.pool or COMMON_POOL, []).append(group.group)
+    pools = [f"{name} ({_some(held, ', ')})" for name, held in by_pool.items()]
+    known = f"the pools are {_some(pools, ', ')}" if pools else "no broker has registered yet"
+    command = "vq broker" if pool is None else f"vq broker --pool {pool}"
+    choose = "choose one of them, or " if pools else ""
+    return (
+        f"no broker group is in {pool_text(pool)}; {known}: {choose}start a broker: `{command}`"
+    )
+
+
+def _some(texts: Sequence[str], separator: str) -> str:
+    more = [f"and {len(texts) - _SHOWN_MAX} more"] if len(texts) > _SHOWN_MAX else []
+    return separator.join([*texts[:_SHOWN_MAX], *more])
+
+
 def _no_group(groups: Sequence[GroupView], pool: str | None) -> str:
+    missing = missing_pool(groups, pool)
+    if groups and missing:
+        return missing
     reasons = [f"{g.group} {_why_not(g, pool)}" for g in sorted(groups, key=lambda g: g.group)]
-    seen = "; ".join(reasons[:_SHOWN_MAX]) if reasons else "no broker has registered yet"
-    if len(reasons) > _SHOWN_MAX:
-        seen += f"; and {len(reasons) - _SHOWN_MAX} more"
+    seen = _some(reasons, "; ") if reasons else "no broker has registered yet"
     return (
         f"no broker group of {pool_text(pool)} can take partitions ({seen}); "
         "start a broker: `vq broker`, and see `vq cluster status`"

@@ -31,7 +31,14 @@ from typing import Any, ClassVar, Final, Self
 
 from vq.coordination.coordinator import join
 from vq.errors import CoordinationError, InvalidArgument
-from vq.model import Compression, FlushMode, PartitionState, Span, TopicSettings
+from vq.model import (
+    Compression,
+    FlushMode,
+    PartitionState,
+    Span,
+    TopicSettings,
+    check_pool,
+)
 from vq.shown import shown
 
 FORMAT_VERSION: Final = 1
@@ -160,12 +167,18 @@ class ClusterSettings(Value):
 # Brokers --------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerGroup(Value):
-    """``brokers/<group>``: the operator's settings of a group."""
+    """``brokers/<group>``: the operator's settings of a group.
+
+    ``pool`` is None for the common pool, which ``common`` names, too.
+    """
 
     _what = "broker group"
     pool: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     draining: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pool", check_pool(self.pool))
 
     @staticmethod
     def path(group: str) -> str:

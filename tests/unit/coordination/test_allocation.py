@@ -1,8 +1,10 @@
 """Allocation by hand: tables of groups and what each partition gets."""
 
+import re
+
 import pytest
 
-from vq.coordination.allocation import allocate
+from vq.coordination.allocation import allocate, missing_pool
 from vq.errors import CoordinationError, InvalidArgument
 from vq.model import GroupView
 
@@ -44,16 +46,28 @@ def test_a_topic_without_a_pool_stays_off_groups_that_have_one() -> None:
     """None is a pool like any other: groups set apart for some topics get no others."""
     views = [GroupView("apart", pool="p"), GroupView("common", partitions=100)]
     assert allocate(2, views) == ["common", "common"]
-    with pytest.raises(CoordinationError, match=r"the common pool.*apart is in pool 'p'"):
+    with pytest.raises(CoordinationError, match=r"the common pool; the pools are p \(apart\): "):
         allocate(1, views[:1])
-    with pytest.raises(CoordinationError, match=r"pool 'p'.*common is in the common pool"):
+    with pytest.raises(CoordinationError, match=r"pool 'p'; .* common \(common\): .*`vq broker --pool p`"):
         allocate(1, views[1:], pool="p")
+
+
+def test_a_pool_of_no_group_is_refused_with_those_that_exist() -> None:
+    groups = [GroupView(f"b{n}", pool=f"p{n % 12:02}") for n in range(13)]
+    assert missing_pool(groups, "p01") == ""
+    assert re.search(r"p00 \(b0, b12\), .*p09 \(b9\), and 2 more: ", missing_pool(groups, None))
+    assert "no broker has registered yet: start" in missing_pool([], "p")
 
 
 def test_no_usable_group_is_refused_with_reasons() -> None:
     """The error says why each group was left out and what to do."""
-    views = [GroupView("b1", alive=False), GroupView("b2", draining=True), GroupView("b3")]
-    with pytest.raises(CoordinationError, match=r"pool 'p'.*b1 has no live master.*b2 is draining"):
+    views = [
+        GroupView("b1", alive=False, pool="p"),
+        GroupView("b2", draining=True, pool="p"),
+        GroupView("b3"),
+    ]
+    said = r"pool 'p'.*b1 has no live master.*b2 is draining.*b3 is in the common pool"
+    with pytest.raises(CoordinationError, match=said):
         allocate(1, views, pool="p")
     many = [GroupView(f"b{n:02}", alive=False) for n in range(13)]
     with pytest.raises(CoordinationError, match=r"b09 has no live master; and 3 more\); start"):

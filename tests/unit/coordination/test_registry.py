@@ -227,6 +227,12 @@ async def test_the_pool_can_be_set_and_draining_is_kept(client) -> None:
     assert view == GroupView("b1", alive=False, draining=True, pool="p", labels={"rack": "7"})
 
 
+async def test_a_group_goes_back_to_the_common_pool_by_its_name(client) -> None:
+    await registry.ensure_group(client, "b1", pool="p")
+    await registry.ensure_group(client, "b1", pool="common")
+    assert await registry.groups(client) == [GroupView("b1", alive=False, pool=None)]
+
+
 async def test_labels_of_a_broker_are_those_of_its_group(client) -> None:
     """The last start that gives some decides; one that gives none leaves them."""
     for given, expected in (
