@@ -53,6 +53,8 @@ PRODUCERS_PER_PARTITION_MAX: Final = 4_096
 
 # Topics and names -----------------------------------------------------------------------------
 PARTITIONS_PER_TOPIC_MAX: Final = 4_096
+#: Most partitions of a topic that a producer creates: one transaction of ZooKeeper makes them.
+AUTO_CREATE_PARTITIONS_MAX: Final = 500
 NAME_CHARS_MAX: Final = 200
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 

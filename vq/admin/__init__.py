@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from vq.admin.offsets import PartitionEnds
     from vq.admin.placements import Move, Moved
     from vq.admin.resets import Goal, Reset, Target
+    from vq.admin.settings import SettingsUnknown
     from vq.admin.topics import (
         Deletion,
         PartitionDescription,
@@ -38,6 +39,7 @@ _HOMES = {
     "vq.admin.offsets": ("PartitionEnds",),
     "vq.admin.placements": ("Move", "Moved"),
     "vq.admin.resets": ("Goal", "Reset", "Target"),
+    "vq.admin.settings": ("SettingsUnknown",),
     "vq.admin.topics": (
         "Deletion",
         "PartitionDescription",
@@ -75,6 +77,7 @@ __all__ = [
     "PartitionEnds",
     "Reset",
     "ResetUnknown",
+    "SettingsUnknown",
     "Target",
     "Topic",
     "TopicDescription",

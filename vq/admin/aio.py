@@ -22,7 +22,7 @@ from vq.admin.resets import Reset, Target
 from vq.admin.topics import Deletion, Topic, TopicDescription, TopicSummary
 from vq.admin.verification import ProgressListener, Verified
 from vq.client.cluster import ClusterClient
-from vq.client.kinds import check_whole, settings_of
+from vq.client.kinds import check_whole, given_settings, settings_of
 from vq.coordination.paths import ClusterSettings
 from vq.model import Address, NodeInfo, PartitionPlacement, StatusResult, TopicSettings
 
@@ -53,7 +53,7 @@ class Admin:
 
     async def change_settings(self, topic: str, settings: TopicSettings) -> Topic:
         """Replace a topic's settings; see ``vq.Admin.change_settings``."""
-        settings_of(TopicSettings, settings, "settings")
+        given_settings(TopicSettings, settings, "settings", "give vq.TopicSettings(...)")
         return await topics.change_settings(self._client, topic, settings)
 
     async def add_partitions(self, topic: str, count: int) -> Topic:
@@ -144,8 +144,7 @@ class Admin:
 
     async def set_auto_create(self, wanted: TopicSettings | None) -> ClusterSettings:
         """Let producers create topics, or not; see ``vq.Admin.set_auto_create``."""
-        settings_of(TopicSettings, wanted, "wanted")
-        return await settings.change_auto_create(self._client, lambda _: wanted)
+        return await settings.set_auto_create(self._client, wanted)
 
     async def verify(
         self,

@@ -230,8 +230,11 @@ class Admin:
     def set_auto_create(self, wanted: TopicSettings | None) -> ClusterSettings:
         """Let producers create topics that are missing, with these settings; None: forbid it.
 
+        The settings are kept while it is forbidden: ``cluster_settings().new_topics`` has them.
+
         Raises:
-            InvalidArgument: There are more than 500 partitions, which one step does not create.
+            InvalidArgument: No producer could create such a topic: it has more than 500 partitions,
+                is not writable, or no broker group is in its pool.
             ChangeUnknown: ZooKeeper went away; it is changed or not.
         """
         return self._run(self._admin.set_auto_create(wanted))

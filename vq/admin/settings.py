@@ -3,14 +3,21 @@
 Loop-bound functions on a ``ClusterClient``.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 
-from vq.admin.changes import unknown_when_cut
+from vq.admin.changes import ChangeUnknown, unknown_when_cut
 from vq.client.cluster import ClusterClient
+from vq.client.kinds import given_settings
 from vq.coordination import cluster_settings
+from vq.coordination.cluster_settings import Change
 from vq.coordination.paths import ClusterSettings
 from vq.model import TopicSettings
+
+
+class SettingsUnknown(ChangeUnknown):
+    """ZooKeeper went away while the settings of the cluster were changed."""
+
+    hint = "`vq cluster settings` shows them; the change may be repeated"
 
 
 async def read_settings(cluster: ClusterClient) -> ClusterSettings:
@@ -18,22 +25,37 @@ async def read_settings(cluster: ClusterClient) -> ClusterSettings:
     return await cluster_settings.read_settings(cluster.coordinator)
 
 
-async def change_auto_create(
-    cluster: ClusterClient, change: Callable[[TopicSettings | None], TopicSettings | None]
-) -> ClusterSettings:
-    """Change the settings of topics that producers create; return the new settings.
+async def change_settings(cluster: ClusterClient, change: Change) -> ClusterSettings:
+    """Change the settings of the cluster; return the new ones.
 
     Args:
         cluster: A started client.
-        change: Takes the settings, None: producers may create no topics; returns the new ones. It
-            may be called again if another operator changes them at the same time.
+        change: Takes the settings and returns the new ones. It may be called again if another
+            operator changes them at the same time.
 
     Raises:
-        InvalidArgument: There are more partitions than one step creates, or ``change`` raised it.
-        ChangeUnknown: ZooKeeper went away; they are changed or not.
+        InvalidArgument: Producers could not create topics with them, or ``change`` raised it.
+        SettingsUnknown: ZooKeeper went away; they are changed or not.
     """
-    with unknown_when_cut("changing the settings of the cluster"):
-        return await cluster_settings.change_settings(
-            cluster.coordinator,
-            lambda before: replace(before, auto_create=change(before.auto_create)),
-        )
+    with unknown_when_cut("changing the settings of the cluster", SettingsUnknown):
+        return await cluster_settings.change_settings(cluster.coordinator, change)
+
+
+async def set_auto_create(cluster: ClusterClient, wanted: TopicSettings | None) -> ClusterSettings:
+    """Let producers create topics with these settings; None: forbid it, and keep the settings.
+
+    Raises:
+        InvalidArgument: ``wanted`` is of another kind, or no producer could create such a topic.
+        SettingsUnknown: ZooKeeper went away; they are changed or not.
+    """
+    if wanted is None:
+        return await change_settings(cluster, lambda before: replace(before, may_create=False))
+    given_settings(
+        TopicSettings,
+        wanted,
+        "wanted",
+        "give vq.TopicSettings(...) of the topics that producers create, or None to forbid it",
+    )
+    return await change_settings(
+        cluster, lambda before: replace(before, may_create=True, new_topics=wanted)
+    )

@@ -5,15 +5,21 @@ from typing import Any
 
 import click
 
+from vq import limits
 from vq.admin.cluster import BrokerReport, ClusterStatus, cluster_status
 from vq.admin.connect import cluster_client
-from vq.admin.settings import change_auto_create, read_settings
+from vq.admin.settings import change_settings, read_settings
 from vq.admin.sizes import bytes_text
 from vq.cli.errors import CommandFailed
-from vq.cli.options import Commands, Invocation, WholeNumber, command_options
+from vq.cli.options import Commands, Invocation, command_options
+from vq.cli.topic_settings import (
+    remark_retention,
+    shown_settings,
+    topic_options,
+    with_options,
+)
 from vq.coordination.paths import ClusterSettings
 from vq.errors import InvalidArgument
-from vq.model import FlushMode, TopicSettings
 
 
 @click.group(cls=Commands)
@@ -64,57 +70,39 @@ def status(invocation: Invocation) -> None:
     type=click.Choice(["on", "off"]),
     help="Whether producers may create topics that are missing.",
 )
-@click.option(
-    "--partitions", type=WholeNumber(min=1), metavar="N", help="Partitions of such topics."
-)
-@click.option(
-    "--flush",
-    type=click.Choice([str(mode) for mode in FlushMode]),
-    help="Flush mode of such topics.",
-)
-@click.option("--pool", metavar="NAME", help="Pool of such topics.")
+@topic_options(partitions_max=limits.AUTO_CREATE_PARTITIONS_MAX, defaults=False)
 @command_options
-def settings(
-    invocation: Invocation,
-    auto_create: str | None,
-    partitions: int | None,
-    flush: str | None,
-    pool: str | None,
-) -> None:
+def settings(invocation: Invocation, auto_create: str | None, **options: Any) -> None:
     """Show the settings of the cluster, or change those that are given.
 
-    Topics that exist already keep their settings.
+    The other options are the settings of topics that producers create. They are kept while
+    auto-create is off. Topics that exist already keep their settings.
     """
-    given: dict[str, Any] = {"partitions": partitions, "pool": pool}
-    given["flush"] = None if flush is None else FlushMode(flush)
-    given = {name: value for name, value in given.items() if value is not None}
-    if auto_create == "off" and given:
+    is_given = any(value is not None for value in options.values())
+    if auto_create == "off" and is_given:
         raise click.UsageError("--auto-create off takes no settings of topics")
 
-    def change(before: TopicSettings | None) -> TopicSettings | None:
+    def change(before: ClusterSettings) -> ClusterSettings:
         if auto_create == "off":
-            return None
-        if before is None and auto_create is None:
+            return replace(before, may_create=False)
+        if not before.may_create and auto_create is None:
             raise InvalidArgument("auto-create is off; give --auto-create on with its settings")
-        return replace(before or TopicSettings(), **given)
+        new_topics = with_options(before.new_topics, options)
+        return replace(before, may_create=True, new_topics=new_topics)
 
     async def work() -> ClusterSettings:
         async with cluster_client(invocation.client_config()) as client:
-            if auto_create is None and not given:
+            if auto_create is None and not is_given:
                 return await read_settings(client)
-            return await change_auto_create(client, change)
+            return await change_settings(client, change)
 
-    wanted = invocation.run(work()).auto_create
-    output = invocation.output
-    if wanted is None:
-        output.record({"auto_create": "off"})
-        return
-    output.record(
+    found = invocation.run(work())
+    remark_retention(invocation.output, options)
+    invocation.output.record(
         {
-            "auto_create": "on",
-            "partitions": wanted.partitions,
-            "flush": str(wanted.flush),
-            "pool": wanted.pool or "common",
+            "auto_create": "on" if found.may_create else "off",
+            "partitions": found.new_topics.partitions,
+            **shown_settings(found.new_topics),
         }
     )
 

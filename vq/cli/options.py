@@ -82,13 +82,14 @@ class Size(WholeNumber):
         return int(super().convert(value, param, ctx))
 
 
-def compression_options(about: str, defaults: tuple[str, str]) -> Decorator:
+def compression_options(about: str, defaults: tuple[str, str] | None) -> Decorator:
     """Add ``--compression`` and ``--compression-threshold``.
 
     Args:
         about: What the kind is for.
-        defaults: What counts without either option.
+        defaults: What counts without either option; None: what is set already.
     """
+    kind, threshold = ("", "") if defaults is None else (f"  [{each}]" for each in defaults)
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         return _apply(
@@ -96,14 +97,14 @@ def compression_options(about: str, defaults: tuple[str, str]) -> Decorator:
             click.option(
                 "--compression",
                 type=click.Choice([str(kind) for kind in Compression]),
-                help=f"{about}  [{defaults[0]}]",
+                help=f"{about}{kind}",
             ),
             click.option(
                 "--compression-threshold",
                 type=Size(min=0, max=limits.MESSAGE_BYTES_MAX),
                 metavar="BYTES",
-                help="Compress messages of at least so many bytes, 0 to 1M, such as 64K.  "
-                f"[{defaults[1]}]",
+                help="Compress messages of at least so many bytes, 0 to 1M, such as 64K."
+                f"{threshold}",
             ),
         )
 

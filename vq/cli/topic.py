@@ -25,13 +25,18 @@ from vq.cli.options import (
     Invocation,
     WholeNumber,
     command_options,
-    compression_options,
     yes_option,
 )
 from vq.cli.output import Value
+from vq.cli.topic_settings import (
+    remark_retention,
+    shown_retention,
+    shown_settings,
+    topic_options,
+    with_options,
+)
 from vq.cli.verify import verify
-from vq.errors import InvalidArgument
-from vq.model import FlushMode, PartitionPlacement, TopicSettings
+from vq.model import PartitionPlacement, TopicSettings
 
 
 @click.group(cls=Commands)
@@ -42,64 +47,11 @@ def topic() -> None:
 # create ---------------------------------------------------------------------------------------
 @topic.command()
 @click.argument("name")
-@click.option(
-    "--partitions", type=int, default=1, show_default=True, metavar="N", help="How many, 1 to 4096."
-)
-@click.option(
-    "--flush",
-    type=click.Choice([str(mode) for mode in FlushMode]),
-    default="sync",
-    show_default=True,
-    help="Acknowledge after fdatasync, or after the write (a power cut may lose seconds).",
-)
-@click.option(
-    "--flush-messages",
-    type=int,
-    metavar="N",
-    help="With async: fdatasync every N messages.  [1000]",
-)
-@click.option("--flush-ms", type=int, metavar="MS", help="With async: and every MS.  [10000]")
-@click.option(
-    "--retention-hours",
-    metavar="HOURS",
-    help="Age at which closed blocks may be deleted, or 'forever'; stored, no broker deletes by "
-    "age yet.  [72]",
-)
-@click.option("--max-message-bytes", type=int, metavar="BYTES", help="At most 1048576.  [1048576]")
-@compression_options(
-    "How producers compress messages if their own settings do not say it.", ("none", "128K")
-)
-@click.option(
-    "--pool", metavar="NAME", help="Only broker groups of this pool; without it, those of none."
-)
+@topic_options(partitions_max=limits.PARTITIONS_PER_TOPIC_MAX, defaults=True)
 @command_options
-def create(
-    invocation: Invocation,
-    name: str,
-    partitions: int,
-    flush: str,
-    flush_messages: int | None,
-    flush_ms: int | None,
-    retention_hours: str | None,
-    max_message_bytes: int | None,
-    compression: str | None,
-    compression_threshold: int | None,
-    pool: str | None,
-) -> None:
+def create(invocation: Invocation, name: str, **options: Any) -> None:
     """Make a topic and place its partitions evenly on the live broker groups."""
-    _check_flush_options(flush, flush_messages, flush_ms)
-    given = {
-        "flush_interval_messages": flush_messages,
-        "flush_interval_ms": flush_ms,
-        "max_message_bytes": max_message_bytes,
-        "compression": compression,
-        "compression_threshold": compression_threshold,
-        "pool": pool,
-    }
-    values: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
-    if retention_hours is not None:
-        values["retention_hours"] = _hours(retention_hours)
-    settings = TopicSettings(partitions=partitions, flush=FlushMode(flush), **values)
+    settings = with_options(TopicSettings(), options)
 
     async def work() -> Topic:
         async with cluster_client(invocation.client_config()) as cluster:
@@ -111,26 +63,8 @@ def create(
         invocation.output.document({"topic": name, "id": made.id, "partitions": rows})
         return
     invocation.output.remark(f"created {name} with {len(rows)} partition(s)")
-    if retention_hours not in {None, "forever"}:
-        invocation.output.remark("--retention-hours is stored; no broker deletes by age yet")
+    remark_retention(invocation.output, options)
     invocation.output.table(rows, columns=("partition", "group", "state"))
-
-
-def _check_flush_options(flush: str, messages: int | None, ms: int | None) -> None:
-    for option, value in (("--flush-messages", messages), ("--flush-ms", ms)):
-        if value is not None and flush != FlushMode.ASYNC:
-            raise InvalidArgument(
-                f"{option} {value} has no effect with --flush {flush}, which flushes every append; "
-                f"leave {option} out, or take --flush async"
-            )
-
-
-def _hours(text: str) -> int | None:
-    if text == "forever":
-        return None
-    if not text.isdigit():
-        raise InvalidArgument(f"--retention-hours {text!r} is neither a whole number nor 'forever'")
-    return int(text)
 
 
 def _placement_row(placement: PartitionPlacement) -> dict[str, Value]:
@@ -156,7 +90,7 @@ def list_(invocation: Invocation) -> None:
             "topic": each.name,
             "partitions": each.settings.partitions,
             "flush": str(each.settings.flush),
-            "retention": _retention(each.settings),
+            "retention": shown_retention(each.settings),
             "groups": ",".join(sorted(group or "-" for group in each.open)),
             "id": each.id,
         }
@@ -166,11 +100,6 @@ def list_(invocation: Invocation) -> None:
     invocation.output.table(rows, columns=columns)
     if not rows:
         invocation.output.remark(f"cluster {invocation.client_config().cluster!r} has no topics")
-
-
-def _retention(settings: TopicSettings) -> str:
-    hours = settings.retention_hours
-    return "forever" if hours is None else f"{hours} h"
 
 
 # describe -------------------------------------------------------------------------------------
@@ -219,27 +148,11 @@ def describe(invocation: Invocation, name: str) -> None:
 
 
 def _settings(described: Topic) -> dict[str, Value]:
-    settings = described.settings
     return {
         "topic": described.name,
         "id": described.id,
-        "flush": str(settings.flush),
-        "flush_interval_messages": settings.flush_interval_messages,
-        "flush_interval_ms": settings.flush_interval_ms,
-        "retention": _retention(settings),
-        "max_message_bytes": settings.max_message_bytes,
-        "compression": settings.compression or "none",
-        "compression_threshold": _threshold(settings),
-        "replication": settings.replication,
-        "pool": settings.pool or "common",
-        "readable": settings.readable,
-        "writable": settings.writable,
+        **shown_settings(described.settings),
     }
-
-
-def _threshold(settings: TopicSettings) -> int:
-    given = settings.compression_threshold
-    return limits.COMPRESSION_THRESHOLD_BYTES if given is None else given
 
 
 def _partition_row(described: PartitionDescription) -> dict[str, Any]:

@@ -74,9 +74,16 @@ def settings_of(kind: type[T], given: object, name: str = "config") -> T:
     """
     if given is None:
         return kind()
+    return given_settings(kind, given, name, f"give vq.{kind.__name__}(...), or leave it out")
+
+
+def given_settings(kind: type[T], given: object, name: str, instead: str) -> T:
+    """Return the settings that an application gave; ``instead`` says what to give.
+
+    Raises:
+        InvalidArgument: They are of another class, or None.
+    """
     if not isinstance(given, kind):
         what = f"the class {given.__name__}" if isinstance(given, type) else shown(given)
-        raise InvalidArgument(
-            f"{name} = {what} is no {kind.__name__}; give vq.{kind.__name__}(...), or leave it out"
-        )
+        raise InvalidArgument(f"{name} = {what} is no {kind.__name__}; {instead}")
     return given

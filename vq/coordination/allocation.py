@@ -74,9 +74,7 @@ def missing_pool(groups: Sequence[GroupView], pool: str | None) -> str:
     known = f"the pools are {_some(pools, ', ')}" if pools else "no broker has registered yet"
     command = "vq broker" if pool is None else f"vq broker --pool {pool}"
     choose = "choose one of them, or " if pools else ""
-    return (
-        f"no broker group is in {pool_text(pool)}; {known}: {choose}start a broker: `{command}`"
-    )
+    return f"no broker group is in {pool_text(pool)}; {known}: {choose}start a broker: `{command}`"
 
 
 def _some(texts: Sequence[str], separator: str) -> str:

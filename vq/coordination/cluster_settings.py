@@ -3,15 +3,17 @@
 One node holds them. Operators write it, and producers read it when a topic is missing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from vq.coordination import topics
+from vq.coordination.allocation import missing_pool
 from vq.coordination.coordinator import Coordinator, Create, Node, NoNode, Operation, Set
 from vq.coordination.paths import ClusterSettings
-from vq.coordination.topics import STEP_PARTITIONS, TopicExists
+from vq.coordination.registry import groups
+from vq.coordination.topics import TopicExists, check_supported
 from vq.coordination.update import update
 from vq.errors import InvalidArgument, UnknownTopic
-from vq.model import TopicSettings, check_name
+from vq.model import COMMON_POOL, GroupView, check_name
 
 #: Takes the settings and returns those to write instead.
 Change = Callable[[ClusterSettings], ClusterSettings]
@@ -31,8 +33,9 @@ async def change_settings(coordinator: Coordinator, change: Change) -> ClusterSe
     """Change the settings by compare-and-set; return the new ones.
 
     Raises:
-        InvalidArgument: ``auto_create`` has more partitions than one step creates.
+        InvalidArgument: Producers could not create topics with these settings.
     """
+    known = await groups(coordinator)
     path = ClusterSettings.path()
     made = ClusterSettings()
 
@@ -40,7 +43,7 @@ async def change_settings(coordinator: Coordinator, change: Change) -> ClusterSe
         nonlocal made
         before = ClusterSettings() if node is None else ClusterSettings.decode(path, node.data)
         made = change(before)
-        _check(made.auto_create)
+        _check(made, known)
         if made == before:
             return []
         if node is None:
@@ -51,12 +54,15 @@ async def change_settings(coordinator: Coordinator, change: Change) -> ClusterSe
     return made
 
 
-def _check(auto_create: TopicSettings | None) -> None:
-    if auto_create is not None and auto_create.partitions > STEP_PARTITIONS:
-        raise InvalidArgument(
-            f"partitions = {auto_create.partitions} is above {STEP_PARTITIONS}: a topic that a "
-            "producer creates is made in one step"
-        )
+def _check(settings: ClusterSettings, known: Sequence[GroupView]) -> None:
+    """Refuse settings with which no producer could create a topic on the known broker groups."""
+    if not settings.may_create:
+        return
+    wanted = settings.new_topics
+    check_supported(wanted)
+    missing = missing_pool(known, wanted.pool)
+    if missing and (known or wanted.pool is not None):  # brokers of the common pool may come yet
+        raise InvalidArgument(f"pool = {wanted.pool or COMMON_POOL!r}: {missing}")
 
 
 async def create_missing_topic(coordinator: Coordinator, name: str) -> None:

@@ -29,6 +29,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Final, Self
 
+from vq import limits
 from vq.coordination.coordinator import join
 from vq.errors import CoordinationError, InvalidArgument
 from vq.model import (
@@ -137,12 +138,32 @@ class ClusterSettings(Value):
     """What operators decided for the whole cluster.
 
     Attributes:
-        auto_create: The settings of the topics that producers create when they publish one that is
-            missing; None: they may not create any.
+        may_create: Producers create a topic that is missing when they publish it.
+        new_topics: The settings of such topics, at most 500 partitions. They are kept while
+            producers may create none.
     """
 
     _what = "settings of the cluster"
-    auto_create: TopicSettings | None = None
+    may_create: bool = False
+    new_topics: TopicSettings = field(default_factory=TopicSettings)
+
+    def __post_init__(self) -> None:
+        partitions, most = self.new_topics.partitions, limits.AUTO_CREATE_PARTITIONS_MAX
+        if partitions > most:
+            raise InvalidArgument(
+                f"partitions = {partitions} is above {most}, the most of a topic that a producer "
+                "creates: it is created in one step; give fewer, and create larger topics with "
+                "`vq topic create`"
+            )
+        if not self.new_topics.writable:
+            raise InvalidArgument(
+                "writable = False: no producer could send to a topic that it creates; give True"
+            )
+
+    @property
+    def auto_create(self) -> TopicSettings | None:
+        """``new_topics``, or None if producers may create no topics."""
+        return self.new_topics if self.may_create else None
 
     @staticmethod
     def path() -> str:
@@ -150,18 +171,15 @@ class ClusterSettings(Value):
         return SETTINGS
 
     def _to_json(self) -> dict[str, Any]:
-        wanted = self.auto_create
-        settings = {} if wanted is None else _settings_to_json(wanted)
-        return {"auto_create": {"enabled": wanted is not None, **settings}}
+        return {"auto_create": {"enabled": self.may_create, **_settings_to_json(self.new_topics)}}
 
     @classmethod
     def _from_json(cls, document: Mapping[str, Any]) -> Self:
         auto_create = document.get("auto_create", {"enabled": False})
         if type(auto_create["enabled"]) is not bool:
             raise TypeError(f"enabled = {auto_create['enabled']!r} is not a bool")
-        if not auto_create["enabled"]:
-            return cls()
-        return cls(auto_create=_settings_from_json({"flush": "sync", **auto_create}))
+        new_topics = _settings_from_json({"flush": "sync", **auto_create})
+        return cls(may_create=auto_create["enabled"], new_topics=new_topics)
 
 
 # Brokers --------------------------------------------------------------------------------------

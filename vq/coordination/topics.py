@@ -65,6 +65,7 @@ from vq.coordination.reading import (
 from vq.coordination.registry import counted_groups
 from vq.coordination.update import Plan, apply_plan, update
 from vq.errors import CoordinationError, InvalidArgument, UnknownTopic
+from vq.limits import AUTO_CREATE_PARTITIONS_MAX
 from vq.model import PartitionPlacement, Span, TopicSettings, check_name
 
 __all__ = [
@@ -73,6 +74,7 @@ __all__ = [
     "add_partitions",
     "change_placement",
     "change_settings",
+    "check_supported",
     "create_topic",
     "delete_topic",
     "describe_topic",
@@ -136,7 +138,7 @@ async def create_topic(
     """
     check_name("topic", name)
     settings, rng = settings or TopicSettings(), rng or random.SystemRandom()
-    _check_supported(settings)
+    check_supported(settings)
     if await coordinator.exists(Topic.path(name)) is not None:
         raise await _exists_already(coordinator, name)
     whole = settings.partitions <= STEP_PARTITIONS
@@ -259,7 +261,7 @@ async def change_settings(
             )
         if settings == view.settings:
             return Plan((), None)
-        _check_supported(settings)
+        check_supported(settings)
         topic = Topic(id=view.id, settings=settings)
         return Plan([Set(Topic.path(name), topic.encode(), view.version)], None)
 
@@ -325,7 +327,7 @@ async def touch_partition(coordinator: Coordinator, name: str, number: int, vers
 
 
 # Helpers --------------------------------------------------------------------------------------
-def _check_supported(settings: TopicSettings) -> None:
+def check_supported(settings: TopicSettings) -> None:
     """Refuse settings that are stored but have no effect yet.
 
     ``TopicSettings`` does not check this, because stored settings must stay readable.
@@ -514,6 +516,7 @@ async def _delete_tree(coordinator: Coordinator, path: str) -> None:
         await _delete_tree(coordinator, path)
 
 
+assert AUTO_CREATE_PARTITIONS_MAX <= STEP_PARTITIONS, "producers create topics in one step"
 assert STEP_PARTITIONS + COUNTS_PER_MULTI_MAX + 3 <= MULTI_OPERATIONS_MAX, (
     "one step and its counts must fit into one multi"
 )

@@ -48,7 +48,9 @@ def test_a_topic_without_a_pool_stays_off_groups_that_have_one() -> None:
     assert allocate(2, views) == ["common", "common"]
     with pytest.raises(CoordinationError, match=r"the common pool; the pools are p \(apart\): "):
         allocate(1, views[:1])
-    with pytest.raises(CoordinationError, match=r"pool 'p'; .* common \(common\): .*`vq broker --pool p`"):
+    with pytest.raises(
+        CoordinationError, match=r"pool 'p'; .* common \(common\): .*`vq broker --pool p`"
+    ):
         allocate(1, views[1:], pool="p")
 
 

@@ -15,20 +15,28 @@ from vq.coordination.cluster_settings import (
 )
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.paths import ClusterSettings
+from vq.coordination.registry import ensure_group
 from vq.errors import CoordinationError, InvalidArgument, UnknownTopic
 from vq.model import Address, FlushMode, TopicSettings
 
 WANTED = TopicSettings(partitions=3, flush=FlushMode.ASYNC)
 
 
-async def allow(client: MemoryCoordinator, wanted: TopicSettings | None = WANTED) -> None:
-    await change_settings(client, lambda before: replace(before, auto_create=wanted))
+async def allow(client: MemoryCoordinator, wanted: TopicSettings = WANTED) -> None:
+    await change_settings(
+        client, lambda before: replace(before, may_create=True, new_topics=wanted)
+    )
+
+
+async def forbid(client: MemoryCoordinator) -> None:
+    await change_settings(client, lambda before: replace(before, may_create=False))
 
 
 async def test_producers_may_create_nothing_unless_an_operator_says_so(
     client: MemoryCoordinator,
 ) -> None:
-    assert await read_settings(client) == ClusterSettings(auto_create=None)
+    assert await read_settings(client) == ClusterSettings()
+    assert ClusterSettings().auto_create is None
     with pytest.raises(UnknownTopic, match=r"`vq topic create t -.*`vq cluster settings --auto"):
         await create_missing_topic(client, "t")
     assert await topics.list_topics(client) == []
@@ -36,15 +44,25 @@ async def test_producers_may_create_nothing_unless_an_operator_says_so(
 
 async def test_settings_are_kept_changed_and_taken_back(client: MemoryCoordinator) -> None:
     await allow(client)
-    assert await read_settings(client) == ClusterSettings(auto_create=WANTED)
+    assert (await read_settings(client)).auto_create == WANTED
     node = await client.get("settings")
     written = json.loads(node.data)
     assert written["v"] == 1
     assert written["auto_create"] | {"enabled": True, "partitions": 3} == written["auto_create"]
     await allow(client)
     assert (await client.get("settings")).stat.version == node.stat.version, "no write"
-    await allow(client, None)
-    assert await read_settings(client) == ClusterSettings()
+    await forbid(client)
+    assert (await read_settings(client)).auto_create is None
+
+
+async def test_settings_are_kept_while_producers_may_create_nothing(
+    client: MemoryCoordinator,
+) -> None:
+    await allow(client)
+    await forbid(client)
+    assert (await read_settings(client)).new_topics == WANTED
+    made = await change_settings(client, lambda before: replace(before, may_create=True))
+    assert made.auto_create == WANTED
 
 
 async def test_two_operators_at_once_lose_no_change(
@@ -53,9 +71,8 @@ async def test_two_operators_at_once_lose_no_change(
     await allow(client, TopicSettings())
 
     def grow(before: ClusterSettings) -> ClusterSettings:
-        assert before.auto_create is not None
-        more = before.auto_create.partitions + 1
-        return replace(before, auto_create=replace(before.auto_create, partitions=more))
+        more = before.new_topics.partitions + 1
+        return replace(before, new_topics=replace(before.new_topics, partitions=more))
 
     await asyncio.gather(*(change_settings(each, grow) for each in (client, other) * 3))
     found = (await read_settings(client)).auto_create
@@ -69,6 +86,8 @@ async def test_two_operators_at_once_lose_no_change(
         b'{"v":1,"auto_create":[]}',
         b'{"v":1,"auto_create":{"enabled":1}}',
         b'{"v":1,"auto_create":{"enabled":true,"partitions":0}}',
+        b'{"v":1,"auto_create":{"enabled":true,"partitions":501}}',
+        b'{"v":1,"auto_create":{"enabled":true,"writable":false}}',
         b'{"v":1,"auto_create":{"enabled":true,"flush":"never"}}',
     ],
 )
@@ -81,12 +100,44 @@ def test_fields_that_are_missing_have_their_default() -> None:
     found = ClusterSettings.decode("settings", b'{"v":1,"auto_create":{"enabled":true}}')
     assert found.auto_create == TopicSettings()
     assert ClusterSettings.decode("settings", b'{"v":1}') == ClusterSettings()
+    off = b'{"v":1,"auto_create":{"enabled":false}}'  # as an earlier vq wrote it
+    assert ClusterSettings.decode("settings", off) == ClusterSettings()
 
 
-async def test_a_topic_of_many_steps_is_refused(client: MemoryCoordinator) -> None:
-    with pytest.raises(InvalidArgument, match="partitions = 501 is above 500"):
-        await allow(client, TopicSettings(partitions=501))
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        (TopicSettings(partitions=501), r"partitions = 501 is above 500.*`vq topic create`"),
+        (TopicSettings(writable=False), "writable = False.*give True"),
+        (TopicSettings(replication="async"), "replication = 'async' does not work yet"),
+        (
+            TopicSettings(pool="fast"),
+            "'fast'.*no broker has registered yet.*`vq broker --pool fast`",
+        ),
+    ],
+)
+async def test_settings_with_which_no_topic_could_be_created_are_refused(
+    client: MemoryCoordinator, wanted: TopicSettings, said: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=said):
+        await allow(client, wanted)
     assert await read_settings(client) == ClusterSettings()
+
+
+async def test_a_pool_without_broker_groups_is_refused(client: MemoryCoordinator) -> None:
+    """The error shows the pools that exist; a cluster without brokers has the common pool."""
+    await allow(client)
+    for group, pool in (("b1", "fast"), ("b2", "slow"), ("b3", "slow")):
+        await ensure_group(client, group, pool=pool)
+    await allow(client, TopicSettings(pool="slow"))
+    with pytest.raises(
+        InvalidArgument, match=r"pool = 'fats': .* the pools are fast \(b1\), slow \(b2, b3\): cho"
+    ):
+        await allow(client, TopicSettings(pool="fats"))
+    with pytest.raises(InvalidArgument, match="pool = 'common': no broker group is in the common"):
+        await allow(client)
+    assert (await read_settings(client)).new_topics.pool == "slow"
+    await forbid(client)
 
 
 async def test_many_clients_at_once_create_one_topic(ensemble: MemoryEnsemble) -> None:

@@ -77,14 +77,21 @@ GOLDEN: list[tuple[Value, str]] = [
         '"writable": true}}',
     ),
     (
-        ClusterSettings(auto_create=TopicSettings(partitions=2)),
+        ClusterSettings(may_create=True, new_topics=TopicSettings(partitions=2)),
         '{"v": 1, "auto_create": {"enabled": true, "partitions": 2, "flush": "sync", '
         '"flush_interval_messages": 1000, "flush_interval_ms": 10000, "max_message_bytes": 1048576,'
         ' "compression": null, "compression_threshold": null,'
         ' "retention_hours": 72, "pool": null, "replication": "sync", "readable": true, '
         '"writable": true}}',
     ),
-    (ClusterSettings(), '{"v": 1, "auto_create": {"enabled": false}}'),
+    (
+        ClusterSettings(new_topics=TopicSettings(partitions=2)),
+        '{"v": 1, "auto_create": {"enabled": false, "partitions": 2, "flush": "sync", '
+        '"flush_interval_messages": 1000, "flush_interval_ms": 10000, "max_message_bytes": 1048576,'
+        ' "compression": null, "compression_threshold": null,'
+        ' "retention_hours": 72, "pool": null, "replication": "sync", "readable": true, '
+        '"writable": true}}',
+    ),
     (
         Partition(spans=(Span("b1", 0, 9), Span("b2", 9)), state=PartitionState.RO),
         '{"v": 1, "placement": [{"group": "b1", "start": 0, "end": 9}, '

@@ -1,0 +1,125 @@
+"""``vq cluster settings``: what it takes, keeps and shows."""
+
+import io
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.coordination import client_of
+
+from vq.admin import settings as admin
+from vq.cli import cluster, errors
+from vq.client.config import MessageFactoryConfig
+from vq.coordination import cluster_settings
+from vq.coordination.coordinator import ConnectionLost
+from vq.coordination.memory import MemoryEnsemble
+
+ALL = {
+    "--partitions": ("partitions", 3),
+    "--flush": ("flush", "async"),
+    "--flush-messages": ("flush_interval_messages", 7),
+    "--flush-ms": ("flush_interval_ms", 70),
+    "--retention-hours": ("retention", "forever"),
+    "--max-message-bytes": ("max_message_bytes", 1000),
+    "--compression": ("compression", "zstd"),
+    "--compression-threshold": ("compression_threshold", 500),
+}
+GIVEN = [text for option, (_, value) in ALL.items() for text in (option, str(value))]
+
+
+@pytest.fixture(autouse=True)
+def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands find one cluster in memory."""
+    ensemble = MemoryEnsemble()
+
+    @asynccontextmanager
+    async def cluster_client(_config: MessageFactoryConfig) -> AsyncIterator[Any]:
+        async with client_of(ensemble) as coordinator:
+            yield SimpleNamespace(coordinator=coordinator)
+
+    monkeypatch.setattr(cluster, "cluster_client", cluster_client)
+
+
+@pytest.fixture
+def shown(capsys: pytest.CaptureFixture[str]) -> Any:
+    """Run ``vq cluster settings ... --json`` and return what it shows."""
+
+    def run(*arguments: str) -> dict[str, Any]:
+        cluster.cluster.main(["settings", *arguments, "--json"], standalone_mode=False)
+        return json.loads(capsys.readouterr().out)  # type: ignore[no-any-return]
+
+    return run
+
+
+def said(*arguments: str, expected: int = errors.EXIT_USAGE) -> dict[str, Any]:
+    """Run the command and return the error that it ends with."""
+    stderr = io.StringIO()
+    code = errors.run(
+        lambda: cluster.cluster.main(["settings", *arguments, "--json"], standalone_mode=False),
+        as_json=True,
+        stderr=stderr,
+    )
+    assert code == expected
+    return json.loads(stderr.getvalue())  # type: ignore[no-any-return]
+
+
+def test_all_settings_of_a_topic_can_be_given_and_are_shown(shown: Any) -> None:
+    found = shown("--auto-create", "on", *GIVEN)
+    assert found["auto_create"] == "on"
+    assert {name: found[name] for name, _ in ALL.values()} == dict(ALL.values())
+    assert shown() == found
+
+
+def test_off_keeps_the_settings_and_on_brings_them_back(shown: Any) -> None:
+    on = shown("--auto-create", "on", *GIVEN)
+    off = shown("--auto-create", "off")
+    assert off == on | {"auto_create": "off"}
+    assert shown() == off
+    assert shown("--auto-create", "on", "--partitions", "4") == on | {"partitions": 4}
+
+
+def test_a_pool_is_left_by_the_name_of_the_common_pool(shown: Any) -> None:
+    assert shown("--auto-create", "on", "--pool", "common")["pool"] == "common"
+    assert "'fast'; no broker has registered yet" in said("--pool", "fast")["message"]
+    assert "pool = '' is no name of a pool" in said("--pool", "")["message"]
+
+
+@pytest.mark.parametrize("hours", ["x", "-1", "²", "0"])
+def test_an_age_is_a_number_of_hours(hours: str) -> None:
+    assert hours in said("--auto-create", "on", "--retention-hours", hours)["message"]
+
+
+def test_an_option_without_effect_is_refused(shown: Any) -> None:
+    """What counts is the flush mode that is stored, unless another one is given."""
+    assert (
+        "no effect with --flush sync" in said("--auto-create", "on", "--flush-ms", "5")["message"]
+    )
+    shown("--auto-create", "on", "--flush", "async")
+    assert shown("--flush-ms", "5")["flush_interval_ms"] == 5
+    assert "no effect" in said("--flush-ms", "5", "--flush", "sync")["message"]
+    assert "takes no settings" in said("--auto-create", "off", "--partitions", "2")["message"]
+
+
+def test_settings_change_only_together_with_auto_create(shown: Any) -> None:
+    assert "give --auto-create on" in said("--partitions", "2")["message"]
+    assert shown()["partitions"] == 1
+
+
+def test_too_many_partitions_are_refused_with_the_bound(shown: Any) -> None:
+    message = said("--auto-create", "on", "--partitions", "501")["message"]
+    assert "partitions = 501 is above 500" in message
+    assert "vq topic create" in message
+    assert shown()["auto_create"] == "off"
+
+
+def test_a_change_that_was_cut_is_perhaps_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def cut(*_: object) -> None:
+        raise ConnectionLost("no reply")
+
+    monkeypatch.setattr(cluster_settings, "change_settings", cut)
+    error = said("--auto-create", "on", expected=errors.EXIT_FAILED)
+    assert error["outcome"] == "unknown"
+    assert error["hint"] == admin.SettingsUnknown.hint

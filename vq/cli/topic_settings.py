@@ -1,0 +1,158 @@
+"""The settings of a topic on the command line: their options, and how they are shown.
+
+``vq topic create`` gives the settings of one topic, ``vq cluster settings`` those of the topics
+that producers create.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from vq import limits
+from vq.cli.options import compression_options
+from vq.cli.output import Output, Value
+from vq.errors import InvalidArgument
+from vq.model import COMMON_POOL, FlushMode, TopicSettings
+
+
+def topic_options(*, partitions_max: int, defaults: bool) -> Callable[..., Any]:
+    """Add one option for each setting, named like the field; None: it was not given.
+
+    Args:
+        partitions_max: The most partitions, for the help text.
+        defaults: Show the defaults: an option that is not given has its default.
+    """
+
+    def help_of(text: str, default: str) -> str:
+        return f"{text}  [{default}]" if defaults else text
+
+    options: list[Callable[..., Any]] = [
+        click.option(
+            "--partitions",
+            type=int,
+            metavar="N",
+            help=help_of(f"How many, 1 to {partitions_max}.", "1"),
+        ),
+        click.option(
+            "--flush",
+            type=click.Choice([str(mode) for mode in FlushMode]),
+            help=help_of(
+                "Acknowledge after fdatasync, or after the write (a power cut may lose seconds).",
+                "sync",
+            ),
+        ),
+        click.option(
+            "--flush-messages",
+            "flush_interval_messages",
+            type=int,
+            metavar="N",
+            help=help_of("With async: fdatasync every N messages.", "1000"),
+        ),
+        click.option(
+            "--flush-ms",
+            "flush_interval_ms",
+            type=int,
+            metavar="MS",
+            help=help_of("With async: and every MS.", "10000"),
+        ),
+        click.option(
+            "--retention-hours",
+            metavar="HOURS",
+            help=help_of(
+                "Age at which closed blocks may be deleted, or 'forever'; stored, no "
+                "broker deletes by age yet.",
+                "72",
+            ),
+        ),
+        click.option(
+            "--max-message-bytes",
+            type=int,
+            metavar="BYTES",
+            help=help_of("At most 1048576.", "1048576"),
+        ),
+        compression_options(
+            "How producers compress messages if their own settings do not say it.",
+            ("none", "128K") if defaults else None,
+        ),
+        click.option(
+            "--pool",
+            metavar="NAME",
+            help=help_of(
+                f"Only broker groups of this pool; '{COMMON_POOL}': those without one.",
+                COMMON_POOL,
+            ),
+        ),
+    ]
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+def with_options(before: TopicSettings, options: Mapping[str, Any]) -> TopicSettings:
+    """Return settings with the values of the options that were given.
+
+    Raises:
+        InvalidArgument: A value is unusable, or has no effect with the others.
+    """
+    values = {name: value for name, value in options.items() if value is not None}
+    if "retention_hours" in values:
+        values["retention_hours"] = _hours(values["retention_hours"])
+    after = replace(before, **values)
+    for option, name in (
+        ("--flush-messages", "flush_interval_messages"),
+        ("--flush-ms", "flush_interval_ms"),
+    ):
+        if name in values and after.flush is not FlushMode.ASYNC:
+            raise InvalidArgument(
+                f"{option} {values[name]} has no effect with --flush {after.flush}, which flushes "
+                f"every append; leave {option} out, or take --flush async"
+            )
+    return after
+
+
+def _hours(text: str) -> int | None:
+    if text == "forever":
+        return None
+    if not (text.isascii() and text.isdigit()):
+        raise InvalidArgument(f"--retention-hours {text!r} is neither a whole number nor 'forever'")
+    return int(text)
+
+
+def remark_retention(output: Output, options: Mapping[str, Any]) -> None:
+    """Say that an age that was given has no effect yet."""
+    if options["retention_hours"] not in {None, "forever"}:
+        output.remark("--retention-hours is stored; no broker deletes by age yet")
+
+
+def shown_settings(settings: TopicSettings) -> dict[str, Value]:
+    """Return all settings but the number of partitions, to be shown."""
+    return {
+        "flush": str(settings.flush),
+        "flush_interval_messages": settings.flush_interval_messages,
+        "flush_interval_ms": settings.flush_interval_ms,
+        "retention": shown_retention(settings),
+        "max_message_bytes": settings.max_message_bytes,
+        "compression": settings.compression or "none",
+        "compression_threshold": _threshold(settings),
+        "replication": settings.replication,
+        "pool": settings.pool or COMMON_POOL,
+        "readable": settings.readable,
+        "writable": settings.writable,
+    }
+
+
+def shown_retention(settings: TopicSettings) -> str:
+    """Return how long messages are kept."""
+    hours = settings.retention_hours
+    return "forever" if hours is None else f"{hours} h"
+
+
+def _threshold(settings: TopicSettings) -> int:
+    given = settings.compression_threshold
+    return limits.COMPRESSION_THRESHOLD_BYTES if given is None else given
