@@ -6,6 +6,7 @@ from vq.errors import OutcomeUnknown, ProtocolError, SequenceStale, VqError
 from vq.remoting import messages
 from vq.remoting.frames import Frame
 from vq.remoting.wire_pb2 import PutRequest, PutResponse
+from vq.store.format import OFFSET_MAX
 
 
 def put_header(queue: PartitionQueue, batch: Batch) -> bytes:
@@ -58,5 +59,10 @@ def _take(queue: PartitionQueue, batch: Batch, frame: Frame) -> VqError | None:
     except VqError as error:
         return error
     assert isinstance(response, PutResponse)
+    if response.offset + len(batch.body) > OFFSET_MAX:
+        return ProtocolError(
+            f"{queue.partition}: the broker answers that a batch of {len(batch.body)} bytes is at "
+            f"offset {response.offset}; the last one a partition can have is {OFFSET_MAX}"
+        )
     queue.on_stored(batch, response.offset)
     return None

@@ -1,14 +1,19 @@
 """A batch as a request: what the header says."""
 
+import pytest
+
 from vq.client.config import ProducerConfig
 from vq.client.future import SendFuture
 from vq.client.producer.batch import Batch
 from vq.client.producer.metrics import Meter
 from vq.client.producer.partition_queue import PartitionQueue
 from vq.client.producer.puts import apply_answer, put_header
-from vq.errors import Busy
+from vq.errors import Busy, ProtocolError
 from vq.model import ProducerStamp, TopicPartition
-from vq.remoting.wire_pb2 import PutRequest
+from vq.remoting.format import Command
+from vq.remoting.frames import Frame
+from vq.remoting.wire_pb2 import PutRequest, PutResponse
+from vq.store.format import OFFSET_MAX
 
 
 def test_the_header_says_where_what_and_under_which_master() -> None:
@@ -45,5 +50,30 @@ def test_a_batch_that_may_be_stored_says_so_when_it_is_sent_again() -> None:
     assert queue.next_to_send(9.0, lambda _: [1]) is batch
     assert not PutRequest.FromString(put_header(queue, batch)).resend
     apply_answer(queue, batch, None, 9.0)
+    assert queue.next_to_send(99.0, lambda _: [1]) is batch
+    assert PutRequest.FromString(put_header(queue, batch)).resend
+
+
+@pytest.mark.parametrize("offset", [OFFSET_MAX, 2**63 - 1, 2**64 - 1])
+def test_an_offset_that_no_partition_has_is_no_answer(offset: int) -> None:
+    """The batch is sent again after a pause; before, at once and for ever."""
+    queue = PartitionQueue(
+        TopicPartition("t", 3),
+        lambda: 7,
+        ProducerConfig(),
+        lambda *_: None,
+        Meter(lambda: 0.0).topic("t"),
+    )
+    future = SendFuture(b"x", None, None, 1e9)
+    queue.pending.append(future)
+    batch = queue.next_to_send(0.0, lambda _: [1])
+    assert batch is not None
+    answer = PutResponse(offset=offset).SerializeToString()
+    error = apply_answer(queue, batch, Frame(Command.PUT, 0, 1, 0, answer, b""), 1.0)
+    assert isinstance(error, ProtocolError)
+    assert str(offset) in str(error)
+    assert str(OFFSET_MAX) in str(error)
+    assert queue.retry_at > 1.0
+    assert not future.done()
     assert queue.next_to_send(99.0, lambda _: [1]) is batch
     assert PutRequest.FromString(put_header(queue, batch)).resend
