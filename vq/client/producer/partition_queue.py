@@ -338,6 +338,8 @@ class PartitionQueue:
         if gap and self.in_flight and self.in_flight[0] is not batch:
             self._pause(now)  # earlier batches have no answer yet, or are sent again
         elif gap and not batch.unknown:
+            if batch.attempts > 1:
+                self._pause(now)  # a new epoch did not help: do not try all of them at once
             self._renumber(in_doubt=False)  # the broker forgot this producer; nothing is stored
         elif not gap and (error.retriable or error.refresh_routes):
             self._refusal = error

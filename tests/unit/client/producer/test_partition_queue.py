@@ -432,6 +432,20 @@ def test_a_broker_that_forgot_the_producer_gets_a_new_epoch() -> None:
     assert numbers(batches) == [(1, 0), (1, 1)]
 
 
+def test_a_broker_that_forgets_the_producer_each_time_is_not_asked_without_pause() -> None:
+    line = Line()
+    line.submit(b"1")
+    (batch,) = line.send()
+    line.refuse(batch, errors.UnknownProducer())
+    pauses = []
+    for _ in range(3):
+        assert line.send() == [batch]
+        line.refuse(batch, errors.UnknownProducer())
+        pauses.append(line.queue.retry_at - line.now)
+        line.now = line.queue.retry_at
+    assert pauses == [0.5, 1.0, 2.0]
+
+
 def test_a_refusal_after_an_attempt_without_an_answer_leaves_the_outcome_unknown() -> None:
     """The first attempt may be stored; so may be those behind it that were sent then."""
     line = Line(batch_records=1)
