@@ -7,9 +7,10 @@ than a send may. ``SendFuture`` makes a lock only when a thread waits.
 import asyncio
 import contextlib
 import copy
+import functools
 import threading
 from collections.abc import Callable
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any
 
 from vq.client.kinds import NOT_PLAIN, check_function
@@ -46,11 +47,21 @@ SendCallback = Callable[[SendResult | None, VqError | None], Any]
 def check_callback(callback: object) -> None:
     """Refuse what cannot be a send's callback.
 
+    Each send calls it, so the usual kinds take a fast way: functions, methods, ``partial`` of them,
+    and objects whose class defines ``__call__``. ``check_function`` costs more than a send.
+
     Raises:
         InvalidArgument: It is no function, or a coroutine function, which nothing would await.
     """
-    if type(callback) is FunctionType and not callback.__code__.co_flags & NOT_PLAIN:
-        return  # the fast way, for sends
+    function: Any = callback
+    while type(function) is functools.partial:
+        function = function.func
+    if type(function) is MethodType:
+        function = function.__func__
+    elif type(function) is not FunctionType:
+        function = type(function).__call__
+    if type(function) is FunctionType and not function.__code__.co_flags & NOT_PLAIN:
+        return
     check_function("callback", callback, "give a plain function of the result and the error")
 
 

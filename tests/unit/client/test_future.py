@@ -1,6 +1,7 @@
 """One message's outcome: told once, to everybody who waits, whatever they do with it."""
 
 import asyncio
+import functools
 import math
 import sys
 import threading
@@ -16,6 +17,16 @@ from vq.client.future import LoopSendFuture, SendFuture
 from vq.client.producer.batch import Batch, fail_all
 from vq.errors import Busy, InvalidArgument, InvalidState, TimedOut
 from vq.model import ProducerStamp, SendResult
+
+
+class Counts:
+    """A callback that is an object."""
+
+    def __call__(self, result: object, error: object) -> None:
+        """Count."""
+
+    def count(self, result: object, error: object) -> None:
+        """Count."""
 
 
 def pending(callback: Any = None) -> SendFuture:
@@ -291,3 +302,20 @@ def test_an_outcome_is_set_once() -> None:
     future.fail(Busy())
     with pytest.raises(AssertionError):
         future.fail(Busy())
+
+
+@pytest.mark.parametrize(
+    "callback",
+    [lambda *_: None, Counts(), Counts().count, functools.partial(Counts().count, 1)],
+    ids=["function", "object", "method", "partial"],
+)
+def test_the_usual_callbacks_are_checked_without_inspect(
+    callback: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every send checks its callback; ``check_function`` takes longer than the send itself."""
+
+    def slow(*_: object) -> None:
+        raise AssertionError("the slow check")
+
+    monkeypatch.setattr(futures, "check_function", slow)
+    futures.check_callback(callback)
