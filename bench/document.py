@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from bench import compare
+from bench import compare, sends
 from bench.features import FEATURES as FEATURES_MEASURED
 from bench.features import FIGURES, SIZES, name_of
 from bench.figures import COLUMNS, Row, Verdict, cells, markdown_table, shown
@@ -24,6 +24,7 @@ from bench.scenarios import PARTITION_COUNTS, SCENARIOS
 PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
 PEERS: Final = "peers"
 FEATURES: Final = "features"
+SENDS: Final = "sends"
 Result = Mapping[str, Any]
 
 
@@ -85,7 +86,7 @@ def figures(by_scenario: Mapping[str, Result]) -> str:
     tables = []
     for scenario in SCENARIOS:
         own = rows(by_scenario, scenario.name)
-        if own and scenario.name != FEATURES:
+        if own and scenario.name not in {FEATURES, SENDS}:
             table = markdown_table(COLUMNS, [cells(row) for row in own])
             tables.append(f"**{scenario.about}** (`--only {scenario.name}`)\n\n{table}")
     return "\n\n".join(tables)
@@ -122,6 +123,17 @@ def features(by_scenario: Mapping[str, Result]) -> str:
     return f"{machine({FEATURES: by_scenario[FEATURES]})} Medians of {rounds} rounds.\n\n{table}"
 
 
+def ways_to_send(by_scenario: Mapping[str, Result]) -> str:
+    """Return what each way to send costs, with its ratio to ``send_async`` with callbacks."""
+    found = {row.name: row for row in rows(by_scenario, SENDS)}
+    if not found:
+        return "Not measured."
+    lines = [(way, f"{shown(found[way].value)} ({shown(found[way].ratio)})") for way in sends.WAYS]
+    table = markdown_table(("way to send", f"producer, {sends.UNIT}"), lines)
+    rounds = next(iter(found.values())).rounds
+    return f"{machine({SENDS: by_scenario[SENDS]})} Medians of {rounds} rounds.\n\n{table}"
+
+
 def flush(by_scenario: Mapping[str, Result]) -> str:
     """Return the bare flush cycles that the partitions scenario measured."""
     lines = []
@@ -141,7 +153,7 @@ def profiles(by_scenario: Mapping[str, Result]) -> str:
     return "\n\n".join(f"```text\n{text}\n```" for text in texts.values()) or "None."
 
 
-_BLOCKS: Final = (machine, baseline, figures, features, peers, flush, profiles)
+_BLOCKS: Final = (machine, baseline, figures, features, ways_to_send, peers, flush, profiles)
 BLOCKS: Final = {block.__name__: block for block in _BLOCKS}
 
 

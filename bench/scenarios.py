@@ -17,6 +17,7 @@ from bench.context import Context, Rounds
 from bench.features import features
 from bench.figures import Figure, Target
 from bench.metadata import METADATA_PARTITIONS, metadata
+from bench.sends import sends
 from vq.cli.worker import on_schedule
 from vq.client.producer import accumulator
 
@@ -496,6 +497,7 @@ SCENARIOS: Final = (
         },
     ),
     Scenario("features", "one feature at a time, beside plain messages", features),
+    Scenario("sends", "one way to send after the other", sends),
     Scenario("behind", "send_sync while a reader is 4 GB behind", behind),
     Scenario(
         "metadata",

@@ -4,11 +4,16 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from bench import loads
+from bench import loads, sends
 from bench.peers import WORKS as PEER_WORKS
 from vq.cli import worker, workload
 
-WORKS: dict[str, Callable[..., dict[str, Any]]] = {**workload.WORKS, **loads.WORKS, **PEER_WORKS}
+WORKS: dict[str, Callable[..., dict[str, Any]]] = {
+    **workload.WORKS,
+    **loads.WORKS,
+    **sends.WORKS,
+    **PEER_WORKS,
+}
 
 if __name__ == "__main__":
     sys.exit(worker.serve(WORKS))

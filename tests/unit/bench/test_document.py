@@ -2,6 +2,7 @@
 
 import pytest
 
+from bench import sends
 from bench.document import BLOCKS, PAGE, merged, updated
 from bench.features import FEATURES, FIGURES, SIZES, name_of
 from bench.figures import Figure, Target, rows_of
@@ -50,6 +51,17 @@ def test_features_are_shown_beside_plain_messages() -> None:
     assert "features 50%. Medians of 1 rounds." in text
     assert "zstd" not in BLOCKS["figures"](merged([own]))
     assert BLOCKS["features"]({}) == "Not measured."
+
+
+def test_ways_to_send_are_shown_beside_callbacks() -> None:
+    """One line for each way; the ratio is that of the rounds."""
+    found = [Figure(way, 3.0, sends.UNIT, 1.5) for way in sends.WAYS]
+    own = {**result("sends", 1), "rows": [row.as_json() for row in rows_of("sends", found, {})]}
+    text = BLOCKS["ways_to_send"](merged([own]))
+    assert text.count("\n| ") == 1 + len(sends.WAYS) + 1
+    assert "| send_oneway | 3.00 (2.00) |" in text
+    assert "send_oneway" not in BLOCKS["figures"](merged([own]))
+    assert BLOCKS["ways_to_send"]({}) == "Not measured."
 
 
 def test_only_what_is_between_the_markers_changes() -> None:

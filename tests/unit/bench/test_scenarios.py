@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import vq
-from bench import loads, peers, profile
+from bench import loads, peers, profile, sends
 from bench.scenarios import SCENARIOS
 from vq.cli import workload
 
@@ -14,7 +14,7 @@ def test_scenarios_have_different_names_and_say_what_they_show() -> None:
 
 
 def test_every_work_has_one_name() -> None:
-    tables = (workload.WORKS, loads.WORKS, peers.WORKS)
+    tables = (workload.WORKS, loads.WORKS, sends.WORKS, peers.WORKS)
     assert len(set().union(*tables)) == sum(map(len, tables))
 
 
