@@ -9,6 +9,7 @@ import json
 import re
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from support.tool import load_tool
@@ -17,8 +18,17 @@ import vq
 from vq import admin, aio, limits
 from vq import errors as vq_errors
 from vq.broker.config import BrokerConfig, ConnectionLimits
-from vq.client.config import ProducerConfig, buffer_messages_of
-from vq.errors import InvalidArgument, VqError
+from vq.client.config import (
+    MESSAGE_OVERHEAD_BYTES,
+    OnUnavailable,
+    ProducerConfig,
+    WhenFull,
+    buffer_messages_of,
+)
+from vq.client.producer.head import Heads
+from vq.client.producer.partitioner import STRATEGIES
+from vq.errors import InvalidArgument, MessageTooLarge, VqError
+from vq.model import Compression
 
 ROOT = Path(__file__).parents[3]
 
@@ -87,12 +97,21 @@ def rows(page: str, columns: int) -> list[list[str]]:
     return found
 
 
-SETTINGS = {row[0].strip("`"): row[1:] for row in rows("producer-limits.md", 4)[1:]}
+NUMBERS = {row[0].strip("`"): row[1:] for row in rows("producer-limits.md", 4)[1:]}
+_THREE = rows("producer-limits.md", 3)
+CHOICES = {row[0].strip("`"): row[1:] for row in _THREE if row[0].startswith("`")}
+SETTINGS = {**NUMBERS, **CHOICES}
+HOMES = [row for row in _THREE if hasattr(limits, row[2].strip("`"))]
+
+
+def texts_of(cell: str) -> list[str]:
+    """The values in a cell that are text in quotes."""
+    return re.findall(r'`"([\w-]+)"`', cell)
 
 
 def test_every_setting_of_a_producer_has_its_row_and_default() -> None:
     fields = {item.name: item.default for item in dataclasses.fields(ProducerConfig)}
-    assert list(SETTINGS) == list(fields)
+    assert sorted(SETTINGS) == sorted(fields)
     for name, default in fields.items():
         shown = SETTINGS[name][0]
         if default is None or default == ():
@@ -102,29 +121,103 @@ def test_every_setting_of_a_producer_has_its_row_and_default() -> None:
     assert str(buffer_messages_of(ProducerConfig())) in SETTINGS["buffer_messages"][0]
 
 
-@pytest.mark.parametrize("name", [name for name, row in SETTINGS.items() if row[2].isdigit()])
+def test_every_number_has_its_bounds() -> None:
+    numbers = {int, float, int | None}
+    names = [each.name for each in dataclasses.fields(ProducerConfig) if each.type in numbers]
+    assert list(NUMBERS) == names
+    assert all(row[2].isdigit() for row in NUMBERS.values())
+
+
+@pytest.mark.parametrize("name", NUMBERS)
 def test_the_bounds_of_a_setting_are_those_of_its_row(name: str) -> None:
-    _, least, most = SETTINGS[name]
+    _, least, most = NUMBERS[name]
     ProducerConfig(
         **{name: int(most), **({"retry_backoff_max_s": 1e6} if "backoff" in name else {})}
     )
-    beyond = [int(most) + 1, 0 if least == "above 0" else None]
+    beyond: list[float] = [int(most) + 1]
     if least.isdigit():
         ProducerConfig(**{name: int(least)})  # type: ignore[arg-type]
         beyond.append(int(least) - 1)
+    elif least == "above 0":
+        ProducerConfig(**{name: 1e-6})  # type: ignore[arg-type]
+        beyond.append(0)
+    else:
+        assert least == "`retry_backoff_s`"
+        ProducerConfig(retry_backoff_s=0.5, retry_backoff_max_s=0.5)
+        beyond.append(ProducerConfig().retry_backoff_s / 2)
     for value in beyond:
-        if value is not None:
-            with pytest.raises(InvalidArgument, match=name):
-                ProducerConfig(**{name: value})  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgument, match=name):
+            ProducerConfig(**{name: value})  # type: ignore[arg-type]
+
+
+def test_the_values_of_a_choice_are_those_of_its_row() -> None:
+    known: dict[str, list[str]] = {
+        "when_full": list(WhenFull),
+        "compression": list(Compression),
+        "partitioner": list(STRATEGIES),
+        "on_unavailable": list(OnUnavailable),
+    }
+    for name, values in known.items():
+        assert texts_of(CHOICES[name][1]) == values
+        for value in values:
+            ProducerConfig(**{name: value})  # type: ignore[arg-type]
+    assert {name for name, row in CHOICES.items() if texts_of(row[1])} == set(known)
+
+
+def test_ordered_excludes_what_the_page_says() -> None:
+    def is_taken(**others: Any) -> bool:
+        try:
+            ProducerConfig(ordered=True, **others)
+        except InvalidArgument:
+            return False
+        return True
+
+    assert [name for name in STRATEGIES if is_taken(partitioner=name)] == ["hash"]
+    assert [each for each in OnUnavailable if is_taken(on_unavailable=each)] == ["wait", "fail"]
+
+
+def test_the_default_time_outs_are_those_of_the_page() -> None:
+    found = {}
+    for names, shown in rows("producer-limits.md", 2)[1:]:
+        for name in re.findall(r"`(send\w*|flush|result|exception)`", names):
+            found[name] = shown
+    own = vars(vq.MessageProducer) | vars(vq.SendFuture) | {"send": aio.MessageProducer.send}
+    for name, shown in found.items():
+        default = inspect.signature(own[name]).parameters["timeout"].default
+        assert shown == f"{default:g} s" if default is not None else shown.startswith("none"), name
+    assert set(found) == {
+        name
+        for name, method in own.items()
+        if inspect.isfunction(method) and "timeout" in inspect.signature(method).parameters
+        if not name.startswith("_")
+    }
 
 
 def test_the_limits_are_those_of_their_home() -> None:
-    table = rows("producer-limits.md", 3)[1:]
-    assert len(table) > 5
-    for what, shown, home in table:
+    assert len(HOMES) + len(CHOICES) + 3 == len(_THREE), "a row without a home, or a head"
+    for what, shown, home in HOMES:
         number = re.match(r"\d+", shown)
         assert number, what
         assert int(number[0]) == getattr(limits, home.strip("`")), what
+
+
+def test_the_rules_about_keys_and_tags_are_those_of_the_page() -> None:
+    page = (ROOT / "docs" / "reference" / "producer-limits.md").read_text()
+    heads = Heads()
+    least, most = map(int, re.findall(r"an integer from (-\d+) to (\d+)", page)[0])
+    for key in (least, most, "k", b"k"):
+        heads.of_message(None, key, None)
+    for key in (least - 1, most + 1, True, 1.5):
+        with pytest.raises(InvalidArgument, match="key"):
+            heads.of_message(None, key, None)  # type: ignore[arg-type]
+    heads.of_message("t" * limits.TAG_BYTES_MAX, None, {str(n): "" for n in range(3_000)})
+    for tag in ("", "t" * (limits.TAG_BYTES_MAX + 1), " a", "a ", "a||b"):
+        with pytest.raises(InvalidArgument, match="tag"):
+            heads.of_message(tag, None, None)
+    for headers in ({"": "x"}, {"n": 1}, {"n": "x" * limits.PROPERTIES_BYTES_MAX}):
+        with pytest.raises((InvalidArgument, MessageTooLarge), match="header"):
+            heads.of_message(None, None, headers)  # type: ignore[arg-type]
+    assert f"and {MESSAGE_OVERHEAD_BYTES} bytes more" in page
 
 
 def test_every_rule_about_outcomes_names_tests_that_exist() -> None:
