@@ -14,7 +14,7 @@ All of it runs on the caller's event loop, without threads. Example::
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
 from typing import Self
 
@@ -163,7 +163,7 @@ class MessageProducer:
         loop = asyncio.get_running_loop()
         bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
         deadline = loop.time() + bound
-        await self._publish_within(message.topic, bound)
+        await self._publish_for(message, bound)
         if may_wait:
             await core.wait_for_space(deadline - loop.time())
         return core.append_any(message, callback, deadline - loop.time(), block=False)
@@ -212,7 +212,7 @@ class MessageProducer:
     async def _append_all(self, batch: BatchSend, topic: str) -> None:
         core = self._core
         if not core.is_published(topic):
-            await self._publish_within(topic, core.time_left(batch))
+            await self._publish_for_batch(batch, topic)
         while True:
             is_full = True
             with contextlib.suppress(BufferFull):
@@ -223,11 +223,30 @@ class MessageProducer:
                 await core.wait_for_space(core.time_left(batch))
             await asyncio.sleep(0)  # let the sender send what was appended
 
-    async def _publish_within(self, topic: str, timeout: float) -> None:
-        """Publish as part of a send with this time-out."""
+    async def _publish_for(self, message: Message, timeout: float) -> None:
+        """Publish as part of a send with this time-out.
+
+        A message that a new topic could not take creates none.
+        """
+        core, topic = self._core, message.topic
+        async with self._within(topic, timeout):
+            settings = await core.publish_existing(topic)
+            if settings is not None:
+                core.check(message, settings)
+                await core.publish(topic)
+
+    async def _publish_for_batch(self, batch: BatchSend, topic: str) -> None:
+        core = self._core
+        async with self._within(topic, core.time_left(batch)):
+            settings = await core.publish_existing(topic)
+            if settings is not None and batch.check(topic, settings, core.check):
+                await core.publish(topic)
+
+    @contextlib.asynccontextmanager
+    async def _within(self, topic: str, timeout: float) -> AsyncIterator[None]:
         try:
             async with asyncio.timeout(timeout):
-                await self._core.publish(topic)
+                yield
         except TimeoutError:
             raise self._core.routes_late(topic, timeout) from None
 

@@ -8,9 +8,9 @@ Any thread may call all methods.
 import contextlib
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from vq.admin.blocking import Admin
 from vq.admin.brokers import all_statuses, broker_status
@@ -22,6 +22,7 @@ from vq.client.consumer.delivery import Listener, ThreadDelivery, Workers
 from vq.client.consumer.permit import Permit
 from vq.client.future import SendCallback, SendFuture, check_callback
 from vq.client.kinds import settings_of
+from vq.client.producer.batch_send import BatchSend
 from vq.client.producer.core import ProducerCore
 from vq.client.producer.metrics import ProducerMetrics
 from vq.client.producer.oneway import OnewayCounts
@@ -39,6 +40,7 @@ from vq.model import (
     check_timeout,
 )
 
+R = TypeVar("R")
 _STOP_S = 30.0
 _SEND_SYNC_S = 3.0
 _ANSWER_S = 1.0  # added to the caller's time-out: the loop's thread may be in a callback
@@ -76,7 +78,8 @@ class MessageProducer:
     def publish(self, topic: str) -> None:
         """Fetch a topic's routes and watch them. The first send to a topic does it by itself.
 
-        A missing topic is created if an operator allowed it (``vq cluster settings``).
+        A missing topic is created if an operator allowed it (``vq cluster settings``). A send also
+        creates it, if the new topic could take the message.
 
         Raises:
             UnknownTopic: There is no such topic, and the cluster does not let producers create it.
@@ -109,7 +112,7 @@ class MessageProducer:
         except NotPublished:
             pass  # it is published below: an error there has nothing to do with this one
         if future is None:
-            left = self._publish_within(message.topic, timeout)
+            left = self._publish_for(message, timeout)
             future = self._core.send_blocking(message, left)
         return future.result()
 
@@ -153,7 +156,7 @@ class MessageProducer:
             return self._core.append_any(message, callback, timeout)
         except NotPublished:
             pass
-        left = self._publish_within(message.topic, timeout)
+        left = self._publish_for(message, timeout)
         return self._core.append_any(message, callback, left)
 
     def send_oneway(self, message: Message, timeout: float | None = None) -> None:
@@ -211,7 +214,7 @@ class MessageProducer:
             for topic in batch.topics:
                 try:
                     if not core.is_published(topic):
-                        self._publish_within(topic, core.time_left(batch))
+                        self._publish_for_batch(batch, topic)
                     while not batch.append(topic, block=True):
                         pass
                 except VqError as error:
@@ -220,15 +223,34 @@ class MessageProducer:
             future.exception()
         return batch.results()
 
-    def _publish_within(self, topic: str, timeout: float | None) -> float:
-        """Publish as part of a send with this time-out; return the time left."""
+    def _publish_for(self, message: Message, timeout: float | None) -> float:
+        """Publish as part of a send with this time-out; return the time left.
+
+        A message that a new topic could not take creates none.
+        """
         bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
-        begin = time.monotonic()
+        deadline = time.monotonic() + bound
+        topic, core = message.topic, self._core
+        settings = self._run_publish(core.publish_existing(topic), topic, deadline, bound)
+        if settings is not None:
+            core.check(message, settings)
+            self._run_publish(core.publish(topic), topic, deadline, bound)
+        return deadline - time.monotonic()
+
+    def _publish_for_batch(self, batch: BatchSend, topic: str) -> None:
+        bound, core = self._core.time_left(batch), self._core
+        deadline = time.monotonic() + bound
+        settings = self._run_publish(core.publish_existing(topic), topic, deadline, bound)
+        if settings is not None and batch.check(topic, settings, core.check):
+            self._run_publish(core.publish(topic), topic, deadline, bound)
+
+    def _run_publish(
+        self, work: Coroutine[Any, Any, R], topic: str, deadline: float, bound: float
+    ) -> R:
         try:
-            self._runtime.run(self._core.publish(topic), bound)
+            return self._runtime.run(work, max(0.0, deadline - time.monotonic()))
         except TimedOut:
             raise self._core.routes_late(topic, bound) from None
-        return bound - (time.monotonic() - begin)
 
     def metrics(self) -> ProducerMetrics:
         """Return what this producer has stored, failed and sent so far, and what waits now.

@@ -37,8 +37,8 @@ class Core:
     def abandon(self, _: str) -> None:
         """Nothing was taken."""
 
-    async def publish(self, _: str) -> None:
-        """Publish, which takes a moment."""
+    async def publish_existing(self, _: str) -> None:
+        """Publish a topic that exists, which takes a moment."""
         time.sleep(0.001)
 
     async def close(self) -> None:

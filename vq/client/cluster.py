@@ -10,7 +10,7 @@ import itertools
 import logging
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple, TypeVar
 
 from vq.backoff import Backoff
@@ -20,7 +20,7 @@ from vq.client.departures import Departures
 from vq.client.future import report
 from vq.client.ids import IdGenerator, IdsUsedUp
 from vq.clock import Clock, SystemClock
-from vq.coordination.cluster_settings import create_missing_topic
+from vq.coordination.cluster_settings import create_missing_topic, settings_of_missing_topic
 from vq.coordination.coordinator import Coordinator, SessionState
 from vq.coordination.routes import Routes, RouteWatcher
 from vq.coordination.slots import SlotLease
@@ -37,7 +37,7 @@ from vq.errors import (
     VqError,
 )
 from vq.log_lines import get_logger
-from vq.model import Address, TopicPartition, check_name
+from vq.model import Address, TopicPartition, TopicSettings, check_name
 from vq.remoting import broker_connection as connections
 from vq.remoting.broker_connection import BrokerConnection
 from vq.remoting.frames import Buffer
@@ -103,8 +103,7 @@ class ClusterClient:
         self._connecting: dict[Address, asyncio.Task[BrokerConnection]] = {}
         self.unreachable: dict[Address, Failures] = {}
         self._listeners: list[Callable[[], None]] = []
-        self._tracking: dict[str, asyncio.Task[None]] = {}
-        self._creating: dict[str, asyncio.Task[None]] = {}
+        self._calls = _SharedCalls()
         self._refreshing: dict[str, asyncio.Task[None]] = {}
         self._closing: asyncio.Task[None] | None = None
         self._given_up = ""  # why the coordinator gave up for good
@@ -135,8 +134,7 @@ class ClusterClient:
     async def _close(self) -> None:
         tasks: list[asyncio.Task[Any]] = [
             *self._connecting.values(),
-            *self._tracking.values(),
-            *self._creating.values(),
+            *self._calls.tasks(),
             *self._refreshing.values(),
         ]
         if self._slot_task is not None and not self._slot_task.done():
@@ -166,11 +164,8 @@ class ClusterClient:
             UnknownTopic: There is no topic of that name.
         """
         check_name("topic", topic)
-        task = self._tracking.get(topic)
-        if task is None:
-            # Concurrent callers share one read: a thousand first sends cost one.
-            task = self._tracking[topic] = asyncio.create_task(self._track(topic))
-        await _shared(task)
+        # Concurrent callers share one read: a thousand first sends cost one.
+        await self._calls.share(self._watcher.track, topic)
         return self._watcher.snapshot
 
     async def track_or_create(self, topic: str) -> Routes:
@@ -183,23 +178,24 @@ class ClusterClient:
         """
         with contextlib.suppress(UnknownTopic):
             return await self.track(topic)
-        task = self._creating.get(topic)
-        if task is None:
-            task = self._creating[topic] = asyncio.create_task(self._create(topic))
-        await _shared(task)
+        await self._calls.share(create_missing_topic, self.coordinator, topic)
         return await self.track(topic)
 
-    async def _create(self, topic: str) -> None:
-        try:
-            await create_missing_topic(self.coordinator, topic)
-        finally:
-            del self._creating[topic]
+    async def track_or_see(self, topic: str) -> TopicSettings | None:
+        """Like ``track``, for a topic that may be missing.
 
-    async def _track(self, topic: str) -> None:
-        try:
-            await self._watcher.track(topic)
-        finally:
-            del self._tracking[topic]
+        Returns:
+            None if the topic is tracked. If it is missing, the settings with which
+            ``track_or_create`` creates it.
+
+        Raises:
+            InvalidArgument: The name is not valid for a topic.
+            UnknownTopic: There is no topic of that name, and it may not be created.
+        """
+        with contextlib.suppress(UnknownTopic):
+            await self.track(topic)
+            return None
+        return await self._calls.share(settings_of_missing_topic, self.coordinator, topic)
 
     def refresh(self, topic: str) -> None:
         """Read a topic's routes again soon; at most one read of a topic runs at a time."""
@@ -446,6 +442,36 @@ class ClusterClient:
         finally:
             if anew:
                 connection.close()
+
+
+class _SharedCalls:
+    """Calls under way: callers with the same function and arguments share one."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[tuple[object, ...], asyncio.Task[Any]] = {}
+
+    async def share(self, call: Callable[..., Coroutine[Any, Any, T]], *arguments: object) -> T:
+        """Return the result of ``call(*arguments)``; see ``_shared``."""
+        key = (call, *arguments)
+        task = self._tasks.get(key)
+        if task is None:
+            task = self._tasks[key] = asyncio.create_task(self._run(key, call, arguments))
+        return await _shared(task)
+
+    async def _run(
+        self,
+        key: tuple[object, ...],
+        call: Callable[..., Coroutine[Any, Any, T]],
+        arguments: tuple[object, ...],
+    ) -> T:
+        try:
+            return await call(*arguments)
+        finally:
+            del self._tasks[key]
+
+    def tasks(self) -> list[asyncio.Task[Any]]:
+        """Return the tasks of all calls under way."""
+        return list(self._tasks.values())
 
 
 async def _shared(task: "asyncio.Task[T]") -> T:

@@ -13,7 +13,7 @@ from vq.coordination.registry import groups
 from vq.coordination.topics import TopicExists, check_supported
 from vq.coordination.update import update
 from vq.errors import InvalidArgument, UnknownTopic
-from vq.model import COMMON_POOL, GroupView, check_name
+from vq.model import COMMON_POOL, GroupView, TopicSettings, check_name
 
 #: Takes the settings and returns those to write instead.
 Change = Callable[[ClusterSettings], ClusterSettings]
@@ -65,6 +65,23 @@ def _check(settings: ClusterSettings, known: Sequence[GroupView]) -> None:
         raise InvalidArgument(f"pool = {wanted.pool or COMMON_POOL!r}: {missing}")
 
 
+async def settings_of_missing_topic(coordinator: Coordinator, name: str) -> TopicSettings:
+    """Return the settings that a missing topic gets if a producer creates it now.
+
+    Raises:
+        InvalidArgument: The name is not valid for a topic.
+        UnknownTopic: The cluster does not allow it.
+    """
+    check_name("topic", name)
+    wanted = (await read_settings(coordinator)).auto_create
+    if wanted is None:
+        raise UnknownTopic(
+            f"there is no topic {name!r}; create it: `vq topic create {name} --partitions N`; or "
+            "let producers create topics: `vq cluster settings --auto-create on`"
+        )
+    return wanted
+
+
 async def create_missing_topic(coordinator: Coordinator, name: str) -> None:
     """Create a topic that a producer wants, if the cluster allows it.
 
@@ -75,13 +92,7 @@ async def create_missing_topic(coordinator: Coordinator, name: str) -> None:
         UnknownTopic: The cluster does not allow it.
         CoordinationError: No broker group can take partitions, or ZooKeeper did not answer.
     """
-    check_name("topic", name)
-    wanted = (await read_settings(coordinator)).auto_create
-    if wanted is None:
-        raise UnknownTopic(
-            f"there is no topic {name!r}; create it: `vq topic create {name} --partitions N`; or "
-            "let producers create topics: `vq cluster settings --auto-create on`"
-        )
+    wanted = await settings_of_missing_topic(coordinator, name)
     try:
         await topics.create_topic(coordinator, name, wanted)
     except TopicExists:

@@ -400,7 +400,7 @@ async def test_routes_that_cannot_be_read_name_zookeeper(
     async def never(_: str) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(producer._core, "publish", never)
+    monkeypatch.setattr(producer._core, "publish_existing", never)
     with pytest.raises(
         NotSent, match=r"routes of t could not .* ZooKeeper within 0.01 s"
     ) as caught:

@@ -415,7 +415,7 @@ async def test_whoever_waits_at_the_end_is_told_that_it_is_the_end(
         asyncio.create_task(client.track("t")),
     ]
     cluster.network.cut(HOST, "nowhere")
-    await until(lambda: client._tracking and client._connecting)
+    await until(lambda: client._calls.tasks() and client._connecting)
     waiting.pop().cancel()
     await client.close()
     for each in waiting:

@@ -8,17 +8,17 @@ With ``config.ordered``, no message is appended behind one of the same call and 
 appended and failed: the application could not stop the call in between.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Self
 
 from vq.client.config import ProducerConfig
 from vq.client.future import SendFuture
 from vq.client.producer.accumulator import Accumulator
-from vq.client.producer.interceptors import Interceptors, outcome_of
+from vq.client.producer.interceptors import Interceptors, Sending, outcome_of
 from vq.client.producer.topic_queues import TopicQueues
 from vq.errors import BatchFailed, InvalidArgument, NotSent, VqError
-from vq.model import Message, SendResult, TopicPartition
+from vq.model import Message, SendResult, TopicPartition, TopicSettings
 from vq.shown import shown
 
 
@@ -54,6 +54,7 @@ class BatchSend:
         self._rests: dict[str, list[int]] = {}  # places of messages not yet prepared, last first
         self._prepared: list[tuple[int, SendFuture]] = []  # of one topic, not yet appended
         self._last: dict[int, SendFuture] = {}  # of this topic, appended, by partition
+        self._begun: tuple[int, Sending] | None = None  # its ``before_send`` ran, not prepared
         self._target: tuple[TopicQueues, int] | None = None  # of this topic, where no key decides
         for place in range(len(self._messages) - 1, -1, -1):
             message = self._messages[place]
@@ -65,6 +66,48 @@ class BatchSend:
                 )
         self.topics = list(self._rests)
 
+    def check(
+        self,
+        topic: str,
+        settings: TopicSettings,
+        check: Callable[[Message, TopicSettings], None],
+    ) -> bool:
+        """Refuse messages before the first one that a new topic could take.
+
+        Args:
+            topic: Their topic, which is missing.
+            settings: Those of the new topic.
+            check: Raises the error of a message that the new topic could not take.
+
+        Returns:
+            Whether there is such a message, for which the topic is to be created.
+        """
+        rest = self._rests[topic]
+        while rest:
+            place = rest[-1]
+            try:
+                self._check_one(place, settings, check)
+            except VqError as error:
+                self._sends[place] = error
+                rest.pop()
+            else:
+                return True
+        return False
+
+    def _check_one(
+        self,
+        place: int,
+        settings: TopicSettings,
+        check: Callable[[Message, TopicSettings], None],
+    ) -> None:
+        message = self._messages[place]
+        if self._interceptors is None:
+            check(message, settings)
+            return
+        with self._interceptors.begin(message) as sending:
+            check(sending.message, settings)
+            self._begun = (place, sending)  # before_send runs once
+
     def append(self, topic: str, *, block: bool) -> bool:
         """Append messages of a topic, one chunk at most; return whether it was the last one.
 
@@ -75,11 +118,12 @@ class BatchSend:
             BufferFull: There is no space until the deadline, or now without ``block``.
             NotPublished, InvalidState: See ``Accumulator.append_any``.
         """
-        accumulator = self._accumulator
+        accumulator, rest = self._accumulator, self._rests[topic]
+        if not rest and not self._prepared:
+            return True  # all were refused
         if self._target is None:
             self._target = accumulator.target(topic)
         queues, partition = self._target
-        rest = self._rests[topic]
         if not self._prepared:
             self._prepare(queues, partition, rest)
         if self._prepared:
@@ -134,7 +178,7 @@ class BatchSend:
         while rest and len(self._prepared) < config.batch_records and size < config.batch_bytes:
             place = rest.pop()
             try:
-                future = self._prepared_one(self._messages[place], queues)
+                future = self._prepared_one(place, queues)
             except VqError as error:
                 self._sends[place] = error
                 continue
@@ -144,11 +188,14 @@ class BatchSend:
             size += future.size
             self._prepared.append((place, future))
 
-    def _prepared_one(self, message: Message, queues: TopicQueues) -> SendFuture:
+    def _prepared_one(self, place: int, queues: TopicQueues) -> SendFuture:
         prepare = self._accumulator.prepare
+        message = self._messages[place]
         if self._interceptors is None:
             return prepare(message, None, queues, self.deadline)
-        with self._interceptors.begin(message) as sending:
+        begun, self._begun = self._begun, None
+        sending = begun[1] if begun and begun[0] == place else self._interceptors.begin(message)
+        with sending:
             return prepare(sending.message, sending, queues, self.deadline)
 
     def refuse(self, topic: str, error: VqError) -> None:
@@ -158,6 +205,7 @@ class BatchSend:
             future.fail(error)
         for place in self._rests[topic]:
             self._sends[place] = error
+        self._end_begun(error)
         self._prepared.clear()
         self._rests[topic].clear()
         self._last.clear()
@@ -176,9 +224,15 @@ class BatchSend:
         if exc is None:
             return
         error = outcome_of(exc)
+        self._end_begun(error)
         for _, future in self._prepared:
             if future.callback is not None:
                 future.callback(None, error)
+
+    def _end_begun(self, error: VqError) -> None:
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            begun[1].ended(None, error)
 
     def accepted(self) -> list[SendFuture]:
         """Return the futures of the messages that were appended, in order."""

@@ -8,6 +8,7 @@ futures, callbacks ◀────────────── apply_answer �
 
 import asyncio
 import functools
+import random
 from collections.abc import Callable, Iterable
 
 from vq.client.cluster import ClusterClient
@@ -27,6 +28,7 @@ from vq.client.producer.sender import Sender
 from vq.client.producer.spread import Single, Spread, make_spread
 from vq.client.producer.stages import Stages, serialize_with
 from vq.client.producer.topic_queues import TopicQueues
+from vq.coordination.routes import Routes
 from vq.errors import (
     BufferFull,
     InvalidState,
@@ -36,7 +38,7 @@ from vq.errors import (
     UnknownTopic,
     VqError,
 )
-from vq.model import Address, Message, TopicPartition, check_timeout
+from vq.model import Address, Message, TopicPartition, TopicSettings, check_timeout
 from vq.remoting.blocking_connection import BlockingConnection
 
 _CLOSED = "the producer is closed"
@@ -67,7 +69,7 @@ class ProducerCore:
         self._cluster = cluster
         self._strategy = strategy_of(config.partitioner) or DEFAULT
         self._choose = own_choice(config.partitioner)
-        stages = Stages(
+        self._stages = stages = Stages(
             serialize=serialize_with(config.serializer),
             directs_all=self._choose is not None or self._strategy.keys is Keys.REQUIRED,
         )
@@ -116,27 +118,76 @@ class ProducerCore:
         """
         self._check_open()
         await self._cluster.lease_slot()
-        routes = await self._cluster.track_or_create(topic)
+        self._open(topic, await self._cluster.track_or_create(topic))
+
+    async def publish_existing(self, topic: str) -> TopicSettings | None:
+        """Publish a topic for a send, which creates it only if the message is right.
+
+        Returns:
+            None if the topic is published. If it is missing, the settings with which ``publish``
+            creates it: pass them to ``check`` first.
+
+        Raises:
+            UnknownTopic, PermissionRefused: See ``publish``.
+        """
+        self._check_open()
+        await self._cluster.lease_slot()
+        settings = await self._cluster.track_or_see(topic)
+        if settings is None:
+            self._open(topic, self._cluster.routes)
+        return settings
+
+    def check(self, message: Message, settings: TopicSettings) -> None:
+        """Refuse a message that a new topic with these settings could not take. Any thread.
+
+        The message passes all stages, as it does again when it is sent.
+
+        Raises:
+            InvalidArgument, MessageTooLarge: A stage refuses the message.
+        """
+        topic, meter = message.topic, Meter(self._cluster.clock.monotonic)
+        trial = self._make_queues(
+            topic,
+            "",
+            lambda partition: PartitionQueue(
+                partition, lambda: 1, self.config, self._sender.on_ended, meter.topic(topic)
+            ),
+            lambda _: Single(random.Random(0)),
+        )
+        trial.update(settings, settings.partitions, range(settings.partitions))
+        self._stages.prepare(message, trial)
+
+    def _open(self, topic: str, routes: Routes) -> None:
         if not routes.topic(topic).settings.writable:
             raise PermissionRefused(f"topic {topic} is not writable: its settings say so")
         self._check_open()
         queues = self._accumulator.topics.get(topic)
         if queues is None:
-            queues = TopicQueues(
-                topic,
-                routes.topic(topic).id,
-                self._make_queue,
-                keys=self._strategy.keys,
-                spread=self._make_spread,
-                choose=self._choose,
-                compressor_of=functools.partial(compressor_of, self.config),
-                on_unavailable=self.config.on_unavailable,
-                ordered=self.config.ordered,
-            )
+            topic_id = routes.topic(topic).id
+            queues = self._make_queues(topic, topic_id, self._make_queue, self._make_spread)
             self._follow(queues)
             self._accumulator.open(queues)
             if self._follower is not None:
                 self._follower.look_soon()
+
+    def _make_queues(
+        self,
+        topic: str,
+        topic_id: str,
+        make_queue: Callable[[TopicPartition], PartitionQueue],
+        spread: Callable[[Callable[[int], bool]], Spread],
+    ) -> TopicQueues:
+        return TopicQueues(
+            topic,
+            topic_id,
+            make_queue,
+            keys=self._strategy.keys,
+            spread=spread,
+            choose=self._choose,
+            compressor_of=functools.partial(compressor_of, self.config),
+            on_unavailable=self.config.on_unavailable,
+            ordered=self.config.ordered,
+        )
 
     def _make_queue(self, partition: TopicPartition) -> PartitionQueue:
         return PartitionQueue(

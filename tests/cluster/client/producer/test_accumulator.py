@@ -317,7 +317,7 @@ async def test_a_send_has_one_deadline_for_routes_room_and_outcome(
         left.append(timeout)
         return append_any(message, callback, timeout, **options)
 
-    monkeypatch.setattr(core, "publish", slow)
+    monkeypatch.setattr(core, "publish_existing", slow)
     monkeypatch.setattr(core, "wait_for_space", noted_wait)
     monkeypatch.setattr(core, "append_any", noted)
     assert (await producer.send(Message("t", b"x"), timeout=30.0)).id > 0

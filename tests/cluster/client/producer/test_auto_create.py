@@ -1,6 +1,7 @@
 """Topics that a producer creates: only where the cluster allows it, once, however many ask."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from support.broker import MemoryCluster
@@ -8,8 +9,47 @@ from support.client import factory_of
 from support.producers import producer_of, stored
 
 from vq import aio
-from vq.errors import InvalidArgument, UnknownTopic
-from vq.model import Message, TopicSettings
+from vq.client.producer.interceptors import ProducerInterceptor
+from vq.errors import BatchFailed, InvalidArgument, MessageTooLarge, UnknownTopic, VqError
+from vq.limits import MESSAGE_BYTES_MAX
+from vq.model import Message, SendResult, TopicSettings
+from vq.serializers import Json
+
+#: Messages that no new topic takes, and the settings of the producer.
+NEVER: dict[str, tuple[Message, dict[str, Any]]] = {
+    "larger than the topic takes": (Message("new", b"x" * 101), {}),
+    "larger than any topic takes": (Message("new", b"x" * (MESSAGE_BYTES_MAX + 1)), {}),
+    "a tag that no filter can name": (Message("new", b"x", tag=" a"), {}),
+    "a content that is no bytes": (Message("new", "x"), {}),
+    "a key of a wrong kind": (Message("new", b"x", key=1.5), {}),  # type: ignore[arg-type]
+    "headers that are too large": (Message("new", b"x", headers={"a": "x" * 40_000}), {}),
+    "a partition that nothing looks at": (Message("new", b"x", partition=1), {}),
+    "no key for hash": (Message("new", b"x"), {"partitioner": "hash"}),
+    "a partition that will not exist": (Message("new", b"x"), {"partitioner": lambda *_: 2}),
+    "what the serializer refuses": (Message("new", object()), {"serializer": Json()}),
+}
+WAYS = ("send", "send_async", "send_oneway", "send_batch")
+
+
+class Noting(ProducerInterceptor):
+    """Notes what it sees; makes the content of messages with the tag ``long`` too large."""
+
+    def __init__(self) -> None:
+        self.before: list[Message] = []
+        self.after: list[tuple[bytes, type[VqError] | None]] = []
+
+    def before_send(self, message: Message) -> Message:
+        self.before.append(message)
+        return message._replace(content=b"x" * 101) if message.tag == "long" else message
+
+    def after_send(
+        self, message: Message, result: SendResult | None, error: VqError | None
+    ) -> None:
+        self.after.append((message.content, None if error is None else type(error)))
+
+
+async def names(factory: aio.MessageFactory) -> list[str]:
+    return [each.name for each in await factory.admin.list_topics()]
 
 
 async def test_a_missing_topic_is_an_error_unless_it_is_allowed(
@@ -47,3 +87,65 @@ async def test_a_consumer_creates_no_topic(factory: aio.MessageFactory) -> None:
     consumer = await factory.create_consumer()
     with pytest.raises(UnknownTopic):
         await consumer.get("new", 0, 0, 1)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", NEVER)
+async def test_a_message_that_can_never_be_sent_creates_no_topic(
+    factory: aio.MessageFactory, kind: str, way: str
+) -> None:
+    message, settings = NEVER[kind]
+    await factory.admin.set_auto_create(TopicSettings(partitions=2, max_message_bytes=100))
+    async with await producer_of(factory, **settings) as producer:
+        with pytest.raises((InvalidArgument, MessageTooLarge, BatchFailed)):
+            await getattr(producer, way)([message] if way == "send_batch" else message)
+        assert await names(factory) == ["t"]
+        assert producer.metrics().topics == {}
+        await producer.publish("new")
+    assert await names(factory) == ["new", "t"], "publish declares the topic"
+
+
+async def test_the_first_message_that_a_new_topic_takes_creates_it(
+    factory: aio.MessageFactory,
+) -> None:
+    """Those before it in a batch are refused as usual, those behind it are stored or refused."""
+    await factory.admin.set_auto_create(TopicSettings(max_message_bytes=100))
+    contents = [b"x" * 101, b"1", "text", b"2"]
+    async with await producer_of(factory) as producer:
+        with pytest.raises(BatchFailed) as caught:
+            await producer.send_batch([Message("new", each) for each in contents])
+    assert (caught.value.stored, caught.value.refused) == ([1, 3], [0, 2])
+    assert isinstance(caught.value.outcomes[0], MessageTooLarge)
+    assert await stored(factory, "new", 1) == [b"1", b"2"]
+
+
+async def test_interceptors_see_each_message_once(factory: aio.MessageFactory) -> None:
+    """A new topic takes what they make of a message."""
+    await factory.admin.set_auto_create(TopicSettings(max_message_bytes=100))
+    noting = Noting()
+    batch = [Message("new", b"0", tag="long"), Message("new", b"1"), Message("new", b"2")]
+    async with await producer_of(factory, interceptors=(noting,)) as producer:
+        with pytest.raises(BatchFailed):
+            await producer.send_batch(batch[:1])
+        assert await names(factory) == ["t"]
+        with pytest.raises(BatchFailed):
+            await producer.send_batch(batch)
+    assert noting.before == [batch[0], *batch]
+    refused = (b"x" * 101, MessageTooLarge)
+    assert noting.after == [refused, refused, (b"1", None), (b"2", None)]
+    assert await stored(factory, "new", 1) == [b"1", b"2"]
+
+
+async def test_a_batch_that_cannot_create_its_topic_ends_what_was_begun(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """The interceptors know the outcome of a message that was checked and never appended."""
+    await factory.admin.set_auto_create(TopicSettings())
+    noting = Noting()
+    async with await producer_of(factory, interceptors=(noting,)) as producer:
+        await producer.publish("t")
+        await cluster.stop()
+        with pytest.raises(BatchFailed):
+            await producer.send_batch([Message("new", b"1"), Message("new", b"2")], timeout=1)
+    assert [content for content, _ in noting.after] == [b"1"]
+    assert [each.content for each in noting.before] == [b"1"]
