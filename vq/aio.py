@@ -31,7 +31,7 @@ from vq.client.consumer.permit import Permit
 from vq.client.future import LoopSendFuture, SendCallback, SendFuture, check_callback
 from vq.client.kinds import settings_of
 from vq.client.producer.batch_send import BatchSend
-from vq.client.producer.core import ProducerCore
+from vq.client.producer.core import ProducerCore, deleted_if_unpublished
 from vq.client.producer.metrics import ProducerMetrics
 from vq.client.producer.oneway import OnewayCounts
 from vq.errors import BufferFull, InvalidState, NotPublished, VqError
@@ -166,7 +166,8 @@ class MessageProducer:
         await self._publish_for(message, bound)
         if may_wait:
             await core.wait_for_space(deadline - loop.time())
-        return core.append_any(message, callback, deadline - loop.time(), block=False)
+        with deleted_if_unpublished(message.topic):
+            return core.append_any(message, callback, deadline - loop.time(), block=False)
 
     def metrics(self) -> ProducerMetrics:
         """Return what this producer has stored, failed and sent so far, and what waits now.
@@ -215,7 +216,7 @@ class MessageProducer:
             await self._publish_for_batch(batch, topic)
         while True:
             is_full = True
-            with contextlib.suppress(BufferFull):
+            with contextlib.suppress(BufferFull), deleted_if_unpublished(topic):
                 if batch.append(topic, block=False):
                     return
                 is_full = False

@@ -23,7 +23,7 @@ from vq.client.consumer.permit import Permit
 from vq.client.future import SendCallback, SendFuture, check_callback
 from vq.client.kinds import settings_of
 from vq.client.producer.batch_send import BatchSend
-from vq.client.producer.core import ProducerCore
+from vq.client.producer.core import ProducerCore, deleted_if_unpublished
 from vq.client.producer.metrics import ProducerMetrics
 from vq.client.producer.oneway import OnewayCounts
 from vq.client.runtime import LoopThread
@@ -113,7 +113,8 @@ class MessageProducer:
             pass  # it is published below: an error there has nothing to do with this one
         if future is None:
             left = self._publish_for(message, timeout)
-            future = self._core.send_blocking(message, left)
+            with deleted_if_unpublished(message.topic):
+                future = self._core.send_blocking(message, left)
         return future.result()
 
     def send_async(
@@ -157,7 +158,8 @@ class MessageProducer:
         except NotPublished:
             pass
         left = self._publish_for(message, timeout)
-        return self._core.append_any(message, callback, left)
+        with deleted_if_unpublished(message.topic):
+            return self._core.append_any(message, callback, left)
 
     def send_oneway(self, message: Message, timeout: float | None = None) -> None:
         """Accept one message, and only count its outcome.
@@ -215,8 +217,9 @@ class MessageProducer:
                 try:
                     if not core.is_published(topic):
                         self._publish_for_batch(batch, topic)
-                    while not batch.append(topic, block=True):
-                        pass
+                    with deleted_if_unpublished(topic):
+                        while not batch.append(topic, block=True):
+                            pass
                 except VqError as error:
                     batch.refuse(topic, error)
         for future in reversed(batch.accepted()):  # the last one is mostly the last to be stored

@@ -3,16 +3,27 @@
 One node holds them. Operators write it, and producers read it when a topic is missing.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 
 from vq.coordination import topics
 from vq.coordination.allocation import missing_pool
-from vq.coordination.coordinator import Coordinator, Create, Node, NoNode, Operation, Set
+from vq.coordination.coordinator import (
+    Check,
+    ConnectionLost,
+    Coordinator,
+    Create,
+    Node,
+    NoNode,
+    Operation,
+    Set,
+    Stat,
+)
 from vq.coordination.paths import ClusterSettings
 from vq.coordination.registry import groups
 from vq.coordination.topics import TopicExists, check_supported
-from vq.coordination.update import update
-from vq.errors import InvalidArgument, UnknownTopic
+from vq.coordination.update import TRIES_MAX, update
+from vq.errors import CoordinationError, InvalidArgument, UnknownTopic
 from vq.model import COMMON_POOL, GroupView, TopicSettings, check_name
 
 #: Takes the settings and returns those to write instead.
@@ -85,15 +96,53 @@ async def settings_of_missing_topic(coordinator: Coordinator, name: str) -> Topi
 async def create_missing_topic(coordinator: Coordinator, name: str) -> None:
     """Create a topic that a producer wants, if the cluster allows it.
 
-    If others create it at the same time, there is one topic and no error.
+    If others create it at the same time, there is one topic and no error. It is created with one
+    transaction, which fails if an operator has changed the settings since they were read.
 
     Raises:
         InvalidArgument: The name is not valid for a topic; nothing was written.
         UnknownTopic: The cluster does not allow it.
-        CoordinationError: No broker group can take partitions, or ZooKeeper did not answer.
+        CoordinationError: No broker group can take partitions, or ZooKeeper did not answer; if it
+            was asked to create the topic, the message says so.
     """
-    wanted = await settings_of_missing_topic(coordinator, name)
-    try:
-        await topics.create_topic(coordinator, name, wanted)
-    except TopicExists:
-        await coordinator.sync()  # another client created it: read no older state of the tree
+    for _ in range(TRIES_MAX):
+        stat = await coordinator.exists(ClusterSettings.path())
+        wanted = await settings_of_missing_topic(coordinator, name)
+        try:
+            await topics.create_topic(
+                coordinator, name, wanted, only_if=functools.partial(_unchanged, coordinator, stat)
+            )
+        except TopicExists:
+            # Another client created it, or it is not ready: read no older state of the tree.
+            await coordinator.sync()
+        except _Changed:
+            continue
+        except ConnectionLost as error:
+            raise CoordinationError(
+                f"topic {name!r} was created or not: {error}",
+                hint="send or publish again; if it was created, it is used",
+            ) from error
+        return
+    raise CoordinationError(
+        f"the settings of the cluster changed {TRIES_MAX} times while topic {name!r} was created; "
+        "try again"
+    )
+
+
+class _Changed(CoordinationError):
+    """An operator changed the settings since they were read."""
+
+
+async def _unchanged(coordinator: Coordinator, known: Stat | None) -> Check:
+    """Return the check that the settings are those of ``known``.
+
+    So no topic is created after an operator has forbidden it.
+
+    Raises:
+        _Changed: They are others already.
+    """
+    path = ClusterSettings.path()
+    stat = await coordinator.exists(path)
+    if known is None or stat is None or (stat.czxid, stat.version) != (known.czxid, known.version):
+        raise _Changed(path)
+    return Check(path, known.version)

@@ -164,7 +164,10 @@ async def read_topic(
             ) from None
         topic = Topic.decode(path, node.data)
         if topic.phase != READY and not any_phase:
-            raise UnknownTopic(f"topic {name!r} is not ready: it is {topic.phase}")
+            raise UnknownTopic(
+                f"topic {name!r} is not ready: it is {topic.phase}",
+                hint=f"try again; if it stays so, finish with `vq topic delete {name}`",
+            )
         changes = await _read_changes(coordinator, name, watch)
         base = TopicView(
             name=name,

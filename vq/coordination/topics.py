@@ -15,7 +15,7 @@ import contextlib
 import itertools
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -84,6 +84,8 @@ __all__ = [
     "was_deleted",
 ]
 
+#: Returns a check that must hold when a topic is created.
+OnlyIf = Callable[[], Awaitable[Check]]
 #: Partitions created or deleted by one ``multi``.
 STEP_PARTITIONS: Final = 500
 #: Longest pause before the second try to create a topic, after another client placed partitions on
@@ -125,11 +127,13 @@ async def create_topic(
     settings: TopicSettings | None = None,
     *,
     rng: random.Random | None = None,
+    only_if: OnlyIf | None = None,
 ) -> TopicView:
     """Create a topic and place its partitions evenly on the live broker groups.
 
     ``rng`` draws the topic's id. After a lost reply the function reads the tree; if it returns, the
-    topic exists.
+    topic exists. ``only_if`` reads and returns a check; the topic is created only if it holds in
+    the same transaction. Its errors are passed on.
 
     Raises:
         InvalidArgument: A setting does not work yet.
@@ -144,7 +148,7 @@ async def create_topic(
     whole = settings.partitions <= STEP_PARTITIONS
     phase = READY if whole else CREATING
     topic = Topic(id=f"{rng.getrandbits(64):016x}", settings=settings, phase=phase)
-    places = await _create_first(coordinator, name, topic, rng)
+    places = await _create_first(coordinator, name, topic, rng, only_if)
     if not whole:
         await _create_rest(coordinator, name, topic, places)
     return await read_topic(coordinator, name)
@@ -394,7 +398,11 @@ def _creations(name: str, places: Sequence[str], start: int, end: int) -> list[C
 
 
 async def _create_first(
-    coordinator: Coordinator, name: str, topic: Topic, rng: random.Random
+    coordinator: Coordinator,
+    name: str,
+    topic: Topic,
+    rng: random.Random,
+    only_if: OnlyIf | None,
 ) -> Sequence[str]:
     """Create the topic's nodes and its first partitions, and count them if these are all.
 
@@ -429,6 +437,8 @@ async def _create_first(
         ]
         if topic.phase == READY:
             operations += counted(counts, opened)
+        if only_if is not None:
+            operations.append(await only_if())
         return Plan(operations, places)
 
     return await apply_plan(coordinator, plan, what=f"topic {name!r}")
@@ -517,6 +527,6 @@ async def _delete_tree(coordinator: Coordinator, path: str) -> None:
 
 
 assert AUTO_CREATE_PARTITIONS_MAX <= STEP_PARTITIONS, "producers create topics in one step"
-assert STEP_PARTITIONS + COUNTS_PER_MULTI_MAX + 3 <= MULTI_OPERATIONS_MAX, (
+assert STEP_PARTITIONS + COUNTS_PER_MULTI_MAX + 4 <= MULTI_OPERATIONS_MAX, (
     "one step and its counts must fit into one multi"
 )

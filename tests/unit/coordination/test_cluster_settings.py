@@ -1,18 +1,21 @@
 """The settings of the cluster, and topics that producers create because these allow it."""
 
 import asyncio
+import itertools
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from support.coordination import LeadingBroker, client_of
+from support.coordination import FAULTS, LeadingBroker, client_of, disarm, strike
 
-from vq.coordination import topics
+from vq.coordination import registry, topics
 from vq.coordination.cluster_settings import (
     change_settings,
     create_missing_topic,
     read_settings,
 )
+from vq.coordination.coordinator import Coordinator
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.paths import ClusterSettings
 from vq.coordination.registry import ensure_group
@@ -148,6 +151,88 @@ async def test_many_clients_at_once_create_one_topic(ensemble: MemoryEnsemble) -
         await asyncio.gather(*(create_missing_topic(each, "t") for each in (first, second) * 10))
         view = await topics.describe_topic(second, "t")
         assert (view.settings, len(view.partitions)) == (WANTED, 3)
+        await broker.stop()
+
+
+@pytest.mark.parametrize("then", ["off", "others", "gone"])
+async def test_no_topic_is_created_with_settings_that_were_changed_meanwhile(
+    client: MemoryCoordinator,
+    other: MemoryCoordinator,
+    monkeypatch: pytest.MonkeyPatch,
+    then: str,
+) -> None:
+    """After an operator has forbidden it, no producer creates a topic."""
+    broker = LeadingBroker(client, node="n1", address=Address("127.0.0.1", 8123))
+    await broker.start()
+    await allow(client)
+    counted, changed = topics.counted_groups, False
+
+    async def counted_groups(coordinator: Coordinator) -> Any:
+        nonlocal changed
+        if not changed:
+            changed = True
+            if then == "off":
+                await forbid(other)
+            elif then == "others":
+                await allow(other, TopicSettings(partitions=2))
+            else:
+                await other.delete("settings")
+        return await counted(coordinator)
+
+    monkeypatch.setattr(topics, "counted_groups", counted_groups)
+    if then == "others":
+        await create_missing_topic(client, "t")
+        assert (await topics.describe_topic(client, "t")).settings.partitions == 2
+    else:
+        with pytest.raises(UnknownTopic, match="--auto-create on"):
+            await create_missing_topic(client, "t")
+        assert await topics.list_topics(client) == []
+    await broker.stop()
+
+
+async def test_settings_that_always_change_end_in_an_error(
+    client: MemoryCoordinator, other: MemoryCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = LeadingBroker(client, node="n1", address=Address("127.0.0.1", 8123))
+    await broker.start()
+    await allow(client)
+    counted, partitions = topics.counted_groups, itertools.count(10)
+
+    async def counted_groups(coordinator: Coordinator) -> Any:
+        await allow(other, TopicSettings(partitions=next(partitions)))
+        return await counted(coordinator)
+
+    monkeypatch.setattr(topics, "counted_groups", counted_groups)
+    with pytest.raises(CoordinationError, match="changed 20 times while topic 't'"):
+        await create_missing_topic(client, "t")
+    assert await topics.list_topics(client) == []
+    await broker.stop()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("skip", range(9))
+async def test_a_fault_leaves_a_whole_topic_or_none(
+    ensemble: MemoryEnsemble, fault: str, skip: int
+) -> None:
+    """At any call: the topic is created, or the error says that it perhaps is."""
+    async with client_of(ensemble) as first, client_of(ensemble) as second:
+        broker = LeadingBroker(second, node="n1", address=Address("127.0.0.1", 8123))
+        await broker.start()
+        await allow(second)
+        strike(ensemble, first, fault, skip)
+        failed = False
+        try:
+            await create_missing_topic(first, "t")
+        except CoordinationError:
+            failed = True
+        disarm(first)
+        found = await topics.list_topics(second)
+        assert found == ["t"] or (failed and found == [])
+        if found:
+            assert len((await topics.describe_topic(second, "t")).partitions) == 3
+        else:
+            await create_missing_topic(second, "t")
+        assert [view.partitions for view in await registry.groups(second)] == [3]
         await broker.stop()
 
 

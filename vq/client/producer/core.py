@@ -7,9 +7,10 @@ futures, callbacks ◀────────────── apply_answer �
 """
 
 import asyncio
+import contextlib
 import functools
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from vq.client.cluster import ClusterClient
 from vq.client.config import ProducerConfig
@@ -32,6 +33,7 @@ from vq.coordination.routes import Routes
 from vq.errors import (
     BufferFull,
     InvalidState,
+    NotPublished,
     NotSent,
     PermissionRefused,
     TimedOut,
@@ -42,6 +44,22 @@ from vq.model import Address, Message, TopicPartition, TopicSettings, check_time
 from vq.remoting.blocking_connection import BlockingConnection
 
 _CLOSED = "the producer is closed"
+
+
+@contextlib.contextmanager
+def deleted_if_unpublished(topic: str) -> Iterator[None]:
+    """Append messages to a topic that was published a moment ago.
+
+    Raises:
+        UnknownTopic: The topic was deleted since.
+    """
+    try:
+        yield
+    except NotPublished as error:
+        raise UnknownTopic(
+            f"topic {topic} was deleted while the message was sent; it is not stored",
+            hint="send it again if the topic is to exist",
+        ) from error
 
 
 class ProducerCore:

@@ -149,3 +149,28 @@ async def test_a_batch_that_cannot_create_its_topic_ends_what_was_begun(
             await producer.send_batch([Message("new", b"1"), Message("new", b"2")], timeout=1)
     assert [content for content, _ in noting.after] == [b"1"]
     assert [each.content for each in noting.before] == [b"1"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_topic_that_is_deleted_between_publish_and_append_is_unknown(
+    factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """A refusal like any other, not an advice to publish."""
+    async with await producer_of(factory) as producer:
+        core = producer._core
+        publish = core.publish_existing
+
+        async def publish_and_delete(topic: str) -> TopicSettings | None:
+            found = await publish(topic)
+            core._accumulator.topics.pop(topic)
+            return found
+
+        monkeypatch.setattr(core, "publish_existing", publish_and_delete)
+        message = Message("t", b"x")
+        with pytest.raises((UnknownTopic, BatchFailed)) as caught:
+            await getattr(producer, way)([message] if way == "send_batch" else message)
+        error = caught.value
+        if isinstance(error, BatchFailed):
+            error = error.outcomes[0]
+        assert isinstance(error, UnknownTopic)
+        assert "was deleted while the message was sent" in str(error)
