@@ -11,10 +11,16 @@ OpenTelemetry's semantic conventions for messaging; names that begin with ``vq.`
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from opentelemetry import trace
-from opentelemetry.context import Context
-from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+try:
+    from opentelemetry import trace
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(
+        f"vq.opentelemetry needs the package {missing.name}: pip install 'vq[opentelemetry]'",
+        name=missing.name,
+    ) from missing
 
 from vq.client.producer.interceptors import ProducerInterceptor
 from vq.errors import OutcomeUnknown, VqError

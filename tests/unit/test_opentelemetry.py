@@ -1,5 +1,7 @@
 """Spans of sends and of handled messages, seen by the exporter of the real SDK."""
 
+import importlib
+import sys
 from typing import Any
 
 import pytest
@@ -185,3 +187,12 @@ def test_without_an_sdk_messages_stay_as_they_are() -> None:
     sending = Interceptors([TracingInterceptor(trace.NoOpTracerProvider())]).begin(message)
     assert sending.message is message
     sending(PLACE, None)
+
+
+def test_without_the_extra_the_import_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    monkeypatch.delitem(sys.modules, "vq.opentelemetry")
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'vq\[opentelemetry\]'"):
+        importlib.import_module("vq.opentelemetry")
