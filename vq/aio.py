@@ -76,7 +76,8 @@ class MessageProducer:
     async def send(self, message: Message, timeout: float | None = None) -> SendResult:
         """Send one message and wait until it is stored as its topic's settings promise.
 
-        Many sends may wait at once; those to one partition share batches and keep their order.
+        Many sends may wait at once; those to one partition share batches and keep their order. If
+        the task is cancelled, a message that was accepted is sent nevertheless.
 
         Raises:
             Refused: The message is certainly not stored.
@@ -108,8 +109,9 @@ class MessageProducer:
         Raises:
             BufferFull: The buffer stayed full until the deadline, or is full with
                 ``when_full="raise"``.
-            InvalidArgument, MessageTooLarge, InvalidState, UnknownTopic: The message was not
-                accepted.
+            NotSent: The topic's routes could not be read until the deadline.
+            InvalidArgument, MessageTooLarge, InvalidState, UnknownTopic, PermissionRefused: The
+                message was not accepted.
         """
         if callback is not None:
             check_callback(callback)

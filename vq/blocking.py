@@ -135,8 +135,9 @@ class MessageProducer:
         Raises:
             BufferFull: The buffer stayed full until the deadline, or is full with
                 ``when_full="raise"``.
-            InvalidArgument, MessageTooLarge, InvalidState, UnknownTopic: The message was not
-                accepted.
+            NotSent: The topic's routes could not be read until the deadline.
+            InvalidArgument, MessageTooLarge, InvalidState, UnknownTopic, PermissionRefused: The
+                message was not accepted.
         """
         if callback is not None:
             check_callback(callback)
@@ -172,8 +173,9 @@ class MessageProducer:
         While the buffer is full it waits, or raises, as ``config.when_full`` says.
 
         Raises:
-            BufferFull, InvalidArgument, MessageTooLarge, InvalidState, UnknownTopic: The message
-                was not accepted.
+            BufferFull, NotSent: The message was not accepted in time, see ``send_async``.
+            InvalidArgument, MessageTooLarge, InvalidState, UnknownTopic, PermissionRefused: The
+                message was not accepted.
         """
         topic = message.topic if isinstance(message, Message) else ""
         count = self._core.oneway.callback_for(topic)

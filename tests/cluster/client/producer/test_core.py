@@ -212,3 +212,18 @@ async def test_shutdown_waits_for_a_producer_that_another_task_is_closing(
         client._changed()
         await asyncio.gather(closing, ending)
         assert isinstance(future.outcome, SendResult)
+
+
+async def test_a_cancelled_send_is_sent_nevertheless(factory: aio.MessageFactory) -> None:
+    """Only the wait ends: the message was accepted."""
+    producer = await producer_of(factory)
+    await producer.publish("t")
+    producer._core._cluster.ids_ready = False  # nothing can be sent now
+    call = asyncio.create_task(producer.send(Message("t", b"x")))
+    await until(lambda: space(producer._core) < producer.config.buffer_bytes)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    producer._core._cluster.ids_ready = True
+    await producer.flush()
+    assert await stored(factory) == [b"x"]
