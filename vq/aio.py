@@ -87,7 +87,7 @@ class MessageProducer:
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         future = await self._accept(message, None, timeout, may_wait=True)
-        future.add_done_callback(lambda _: None if waiter.done() else waiter.set_result(None))
+        future._on_done(lambda: None if waiter.done() else waiter.set_result(None))
         self._core.hurry()
         await waiter
         return future.result()
@@ -165,7 +165,8 @@ class MessageProducer:
         loop = asyncio.get_running_loop()
         bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
         deadline = loop.time() + bound
-        await self._publish_for(message, bound)
+        if not core.is_published(message.topic):
+            await self._publish_for(message, bound)
         if may_wait:
             await core.wait_for_space(deadline - loop.time())
         with deleted_if_unpublished(message.topic):

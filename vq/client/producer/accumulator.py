@@ -536,6 +536,12 @@ class Accumulator:
         """Return whether ``append_any`` would find space now."""
         return self._appender.space > 0 and self._appender.places > 0
 
+    @property
+    def places_left(self) -> int:
+        """How many more messages the buffer takes if they are empty; larger ones may be fewer."""
+        space, places = self._appender.space, self._appender.places
+        return max(0, min(places, -(-space // MESSAGE_OVERHEAD_BYTES)))
+
     def _published(self, topic: object) -> TopicQueues:
         queues = self.topics.get(topic) if isinstance(topic, str) else None
         if self._closed:

@@ -331,7 +331,7 @@ class ProducerCore:
         )
 
     async def wait_for_space(self, timeout: float | None) -> None:
-        """Wait on the loop until ``append_any`` finds space.
+        """Wait on the loop until ``append_any`` finds space; call it before any other wait.
 
         Raises:
             BufferFull: There is no space within the send's deadline.
@@ -339,7 +339,7 @@ class ProducerCore:
         bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
         try:
             async with asyncio.timeout(bound):
-                await self._sender.wait_until(self._accumulator.has_space)
+                await self._sender.wait_for_space()
         except TimeoutError:
             raise BufferFull(f"no space for a message within {bound:g} s") from None
 

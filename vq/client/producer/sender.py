@@ -19,6 +19,7 @@ from vq.client.producer.accumulator import Accumulator
 from vq.client.producer.batch import Batch
 from vq.client.producer.partition_queue import PartitionQueue
 from vq.client.producer.puts import apply_answer, put_header
+from vq.client.producer.space_line import SpaceLine
 from vq.client.producer.stages import Stages
 from vq.client.producer.topic_queues import TopicQueues
 from vq.errors import ConnectionCut, NotSent, PartitionUnavailable, Unreachable, VqError
@@ -59,6 +60,7 @@ class Sender:
         self._dropped: list[TopicQueues] = []  # some of their queues are not yet closed
         # Woken when messages get their outcome, in this order.
         self._waiters: dict[asyncio.Future[None], None] = {}
+        self._space_line = SpaceLine(lambda: self.accumulator.places_left)
         self._retry_timer: asyncio.TimerHandle | None = None
         self._tick_timer: asyncio.TimerHandle | None = None
         self._rest_timer: asyncio.TimerHandle | None = None  # while appends do not wake the sender
@@ -110,7 +112,7 @@ class Sender:
     def on_ended(self, count: int, size: int) -> None:
         """Free the space of messages that have their outcome; called by the queues."""
         self.accumulator.give_back(count, size)
-        if self._waiters:
+        if self._waiters or self._space_line.waiting:
             self._loop.call_soon_threadsafe(self.wake_waiters)
 
     # Sending ----------------------------------------------------------------------------------
@@ -127,7 +129,8 @@ class Sender:
             self._ensure_tick()
             self._close_dropped()
         may_rest = not self._dropped
-        hurry = not self._linger_s or bool(self._waiters) or self.accumulator.is_short_of_space
+        awaited = bool(self._waiters) or self._space_line.waiting
+        hurry = not self._linger_s or awaited or self.accumulator.is_short_of_space
         linger_until = 0.0
         for queue in self.accumulator.queues():
             if queue.pending or queue.in_flight or queue.owner:
@@ -365,17 +368,24 @@ class Sender:
             finally:
                 self._waiters.pop(waiter, None)
 
+    async def wait_for_space(self) -> None:
+        """Wait until there is space; see ``SpaceLine``."""
+        if self._linger_s:
+            self._loop.call_soon(self.send_waiting)
+        await self._space_line.wait()
+
     def check_all(self) -> None:
         """Do what a sending thread may have left undone when a signal handler raised in it."""
         self.accumulator.wake_sender()
         self._loop.call_soon_threadsafe(self.wake_waiters)
 
     def wake_waiters(self) -> None:
-        """Have every caller of ``wait_until`` evaluate its condition again."""
+        """Have every caller of ``wait_until`` evaluate its condition again, and use the space."""
         waiters, self._waiters = self._waiters, {}
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
+        self._space_line.wake()
 
     def close(self) -> None:
         """Stop the timers; no message is left."""

@@ -174,6 +174,41 @@ async def test_a_full_buffer_makes_senders_wait_and_then_goes_on(
     assert space(core) == core.config.buffer_bytes
 
 
+async def test_many_sends_that_wait_for_space_are_woken_once_or_twice(
+    factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, each batch with an outcome woke all of them."""
+    count = 500
+    producer = await producer_of(factory, buffer_messages=5)
+    await producer.publish("t")
+    loop = asyncio.get_running_loop()
+    create, waits = loop.create_future, 0
+
+    def create_future() -> Any:
+        nonlocal waits
+        waits += 1
+        return create()
+
+    monkeypatch.setattr(loop, "create_future", create_future)
+    sends = [producer.send(Message("t", b"%d" % n, key=0)) for n in range(count)]
+    results = await asyncio.gather(*sends)
+    assert sorted(results, key=lambda each: each.offset) == results
+    assert waits < 10 * count
+
+
+async def test_a_send_that_waits_for_space_does_not_publish_its_topic_again(
+    factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = await producer_of(factory, buffer_messages=1)
+    await producer.publish("t")
+
+    async def publish(_: str) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(producer._core, "publish", publish)
+    await asyncio.gather(*(producer.send(Message("t", b"x")) for _ in range(3)))
+
+
 async def test_a_full_buffer_refuses_at_once_if_the_application_says_so(
     factory: aio.MessageFactory,
 ) -> None:
@@ -185,7 +220,7 @@ async def test_a_full_buffer_refuses_at_once_if_the_application_says_so(
     with pytest.raises(BufferFull, match="buffer_messages is 2"):
         await producer.send_async(Message("t", b"2"))
     waiting = asyncio.create_task(producer.send(Message("t", b"3")))
-    await until(lambda: bool(core._sender._waiters))
+    await until(lambda: core._sender._space_line.waiting)
     core._cluster.ids_ready = True
     core._sender.send_waiting()
     assert (await waiting).id > 0
@@ -395,7 +430,7 @@ async def test_space_between_the_look_and_the_wait_wakes_a_sender(
             core._sender.on_ended(0, 0)  # another thread made space when this one had looked
         return looks > 1
 
-    monkeypatch.setattr(core._accumulator, "has_space", overtaken)
+    monkeypatch.setattr(core._sender._space_line, "_count_places", overtaken)
     async with asyncio.timeout(WAIT_S):
         await core.wait_for_space(60.0)
-    assert core._sender._waiters == {}
+    assert not core._sender._space_line.waiting

@@ -180,7 +180,7 @@ async def test_interceptors_see_every_message_of_a_batch_once(factory: aio.Messa
     assert sorted(notes.after) == sorted(names)
     notes.after.clear()
     call = asyncio.create_task(producer.send_batch(numbered(3), timeout=30.0))
-    await until(lambda: bool(producer._core._sender._waiters))
+    await until(lambda: producer._core._sender._space_line.waiting)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call

@@ -1,0 +1,138 @@
+"""The line for space in the buffer: who waits, who is woken, and that no place is left unused."""
+
+import asyncio
+
+import pytest
+from support.waiting import WAIT_S
+
+from vq.client.producer.space_line import SpaceLine
+
+
+class Buffer:
+    """Counts places; tasks take one each, in turn."""
+
+    def __init__(self, places: int = 0) -> None:
+        self.places = places
+        self.looks = 0
+        self.taken: list[int] = []
+        self.line = SpaceLine(self._count)
+
+    def _count(self) -> int:
+        self.looks += 1
+        return self.places
+
+    async def take(self, number: int) -> None:
+        await self.line.wait()
+        self.places -= 1
+        self.taken.append(number)
+
+    def give_back(self, places: int) -> None:
+        self.places += places
+        self.line.wake()
+
+    async def waiting(self, count: int) -> list[asyncio.Task[None]]:
+        """Return tasks that wait."""
+        tasks = [asyncio.create_task(self.take(number)) for number in range(count)]
+        await settle()
+        return tasks
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_whoever_comes_first_has_the_first_place() -> None:
+    buffer = Buffer()
+    tasks = await buffer.waiting(5)
+    for places, taken in ((2, [0, 1]), (1, [0, 1, 2]), (9, [0, 1, 2, 3, 4])):
+        buffer.give_back(places)
+        await settle()
+        assert buffer.taken == taken
+    await asyncio.gather(*tasks)
+    assert not buffer.line.waiting
+
+
+async def test_a_place_wakes_no_more_tasks_than_it_serves() -> None:
+    """Otherwise n tasks cost n² wake-ups."""
+    buffer, count = Buffer(), 500
+    tasks = await buffer.waiting(count)
+    for _ in range(count):
+        buffer.give_back(1)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    async with asyncio.timeout(WAIT_S):
+        await asyncio.gather(*tasks)
+    assert buffer.looks < 10 * count
+
+
+async def test_places_that_come_together_wake_each_task_once() -> None:
+    buffer = Buffer()
+    tasks = await buffer.waiting(6)
+    for _ in range(3):
+        buffer.give_back(1)  # before any of them runs
+    looks = buffer.looks
+    await settle()
+    assert buffer.taken == [0, 1, 2]
+    assert buffer.looks - looks <= 3 + 3
+    buffer.give_back(3)
+    await asyncio.gather(*tasks)
+
+
+@pytest.mark.parametrize("woken_first", [True, False])
+async def test_a_task_that_is_cancelled_leaves_its_place_to_the_next(woken_first: bool) -> None:
+    buffer = Buffer()
+    first, second = await buffer.waiting(2)
+    if woken_first:
+        buffer.give_back(1)
+        first.cancel()
+    else:
+        first.cancel()
+        buffer.give_back(1)
+    async with asyncio.timeout(WAIT_S):
+        await second
+    assert buffer.taken == [1]
+    assert buffer.line._woken == 0
+
+
+async def test_a_task_that_does_not_use_its_place_leaves_it_to_the_next() -> None:
+    """Its message is refused, for example."""
+    buffer = Buffer()
+    unused = asyncio.create_task(buffer.line.wait())
+    await asyncio.sleep(0)
+    tasks = await buffer.waiting(1)
+    buffer.give_back(1)
+    async with asyncio.timeout(WAIT_S):
+        await asyncio.gather(unused, *tasks)
+    assert buffer.taken == [0]
+
+
+async def test_a_task_whose_place_was_taken_stays_the_first() -> None:
+    buffer = Buffer()
+    tasks = await buffer.waiting(2)
+    buffer.give_back(1)
+    buffer.places -= 1  # by a send that found space at once
+    await settle()
+    assert buffer.taken == []
+    buffer.give_back(1)
+    await settle()
+    assert buffer.taken == [0]
+    buffer.give_back(1)
+    await asyncio.gather(*tasks)
+
+
+async def test_space_between_the_look_and_the_wait_wakes_a_task() -> None:
+    """Another thread may give it back."""
+    given = False
+
+    def count() -> int:
+        nonlocal given
+        if not given:
+            given = True
+            asyncio.get_running_loop().call_soon(line.wake)
+            return 0
+        return 1
+
+    line = SpaceLine(count)
+    async with asyncio.timeout(WAIT_S):
+        await line.wait()
