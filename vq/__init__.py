@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from vq.client.future import SendFuture
     from vq.client.producer.interceptors import ProducerInterceptor
     from vq.client.producer.metrics import Latency, ProducerMetrics, TopicMetrics
-    from vq.client.producer.oneway import OnewayCounts
     from vq.client.producer.partition_load import PartitionLoad
     from vq.client.producer.partitioner import TopicPartitions
     from vq.errors import (
@@ -68,7 +67,6 @@ _HOMES = {
     "vq.client.producer.metrics": ("Latency", "ProducerMetrics", "TopicMetrics"),
     "vq.client.producer.partition_load": ("PartitionLoad",),
     "vq.client.producer.partitioner": ("TopicPartitions",),
-    "vq.client.producer.oneway": ("OnewayCounts",),
     "vq.errors": (
         "BatchFailed",
         "InvalidArgument",
@@ -107,7 +105,6 @@ __all__ = [
     "MessageProducer",
     "OnListenerError",
     "OnUnavailable",
-    "OnewayCounts",
     "OutcomeUnknown",
     "PartitionLoad",
     "PartitionPlacement",

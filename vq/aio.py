@@ -33,7 +33,6 @@ from vq.client.kinds import settings_of
 from vq.client.producer.batch_send import BatchSend
 from vq.client.producer.core import ProducerCore, deleted_if_unpublished
 from vq.client.producer.metrics import ProducerMetrics
-from vq.client.producer.oneway import OnewayCounts
 from vq.errors import BufferFull, InvalidState, NotPublished, VqError
 from vq.model import (
     Address,
@@ -130,10 +129,14 @@ class MessageProducer:
         future = self._core.append(message, callback, timeout)
         if future is not None:
             return future
-        if self._core.interceptors is None:
-            return await self._accept_any(message, callback, timeout, may_wait=may_wait)
-        with self._core.interceptors.begin(message, callback) as sending:
-            return await self._accept_any(sending.message, sending, timeout, may_wait=may_wait)
+        try:
+            if self._core.interceptors is None:
+                return await self._accept_any(message, callback, timeout, may_wait=may_wait)
+            with self._core.interceptors.begin(message, callback) as sending:
+                return await self._accept_any(sending.message, sending, timeout, may_wait=may_wait)
+        except BufferFull:
+            self._core.count_full()
+            raise
 
     async def _accept_any(
         self,
@@ -183,13 +186,9 @@ class MessageProducer:
     async def send_oneway(self, message: Message, timeout: float | None = None) -> None:
         """Accept one message, and only count its outcome. See ``vq.MessageProducer``."""
         topic = message.topic if isinstance(message, Message) else ""
-        count = self._core.oneway.callback_for(topic)
+        ended = self._core.oneway.callback_for(topic)
         may_wait = self.config.when_full is WhenFull.BLOCK
-        await self._accept(message, count, timeout, may_wait=may_wait)
-
-    def oneway_counts(self) -> OnewayCounts:
-        """Return how many one-way messages are stored, refused and unknown so far."""
-        return self._core.oneway.counts
+        await self._accept(message, ended, timeout, may_wait=may_wait)
 
     async def send_batch(
         self, messages: Iterable[Message], timeout: float | None = None
@@ -209,7 +208,9 @@ class MessageProducer:
                 try:
                     await self._append_all(batch, topic)
                 except VqError as error:
-                    batch.refuse(topic, error)
+                    count = batch.refuse(topic, error)
+                    if isinstance(error, BufferFull):
+                        core.count_full(count)
         await core.ended(batch.accepted())
         return batch.results()
 

@@ -25,9 +25,8 @@ from vq.client.kinds import settings_of
 from vq.client.producer.batch_send import BatchSend
 from vq.client.producer.core import ProducerCore, deleted_if_unpublished
 from vq.client.producer.metrics import ProducerMetrics
-from vq.client.producer.oneway import OnewayCounts
 from vq.client.runtime import LoopThread
-from vq.errors import InvalidState, NotPublished, TimedOut, VqError
+from vq.errors import BufferFull, InvalidState, NotPublished, TimedOut, VqError
 from vq.model import (
     Address,
     Message,
@@ -98,11 +97,15 @@ class MessageProducer:
             InvalidArgument: The message is invalid.
         """
         self._runtime.check()
-        if self._interceptors is None:
-            return self._send_and_wait(message, timeout)
-        with self._interceptors.begin(message) as sending:
-            result = self._send_and_wait(sending.message, timeout)
-            sending.ended(result, None)
+        try:
+            if self._interceptors is None:
+                return self._send_and_wait(message, timeout)
+            with self._interceptors.begin(message) as sending:
+                result = self._send_and_wait(sending.message, timeout)
+                sending.ended(result, None)
+        except BufferFull:
+            self._core.count_full()
+            raise
         return result
 
     def _send_and_wait(self, message: Message, timeout: float | None) -> SendResult:
@@ -146,10 +149,14 @@ class MessageProducer:
     def _send(
         self, message: Message, callback: SendCallback | None, timeout: float | None
     ) -> SendFuture:
-        if self._interceptors is None:
-            return self._accept(message, callback, timeout)
-        with self._interceptors.begin(message, callback) as sending:
-            return self._accept(sending.message, sending, timeout)
+        try:
+            if self._interceptors is None:
+                return self._accept(message, callback, timeout)
+            with self._interceptors.begin(message, callback) as sending:
+                return self._accept(sending.message, sending, timeout)
+        except BufferFull:
+            self._core.count_full()
+            raise
 
     def _accept(
         self, message: Message, callback: SendCallback | None, timeout: float | None
@@ -166,9 +173,10 @@ class MessageProducer:
         """Accept one message, and only count its outcome.
 
         The message is batched and sent again until its deadline, as any other. If it is refused or
-        its outcome is unknown, the application is not told: ``oneway_counts`` counts it, and a line
-        at WARNING is logged for each topic and cause, with the number of messages, at most every
-        10 s. What is accepted and not sent when the process is killed is lost without a trace.
+        its outcome is unknown, the application is not told: ``metrics`` counts it as any other, and
+        a line at WARNING is logged for each topic and cause, with the number of messages, at most
+        every 10 s. What is accepted and not sent is lost without a trace when the process is
+        killed.
 
         While the buffer is full it waits, or raises, as ``config.when_full`` says.
 
@@ -178,14 +186,9 @@ class MessageProducer:
                 message was not accepted.
         """
         topic = message.topic if isinstance(message, Message) else ""
-        count = self._core.oneway.callback_for(topic)
-        if self._append(message, count, timeout) is None:
-            self._send(message, count, timeout)
-
-    def oneway_counts(self) -> OnewayCounts:
-        """Return how many one-way messages are stored, refused and unknown so far."""
-        self._runtime.check_parent()
-        return self._core.oneway.counts
+        ended = self._core.oneway.callback_for(topic)
+        if self._append(message, ended, timeout) is None:
+            self._send(message, ended, timeout)
 
     def send_batch(
         self, messages: Iterable[Message], timeout: float | None = None
@@ -223,7 +226,9 @@ class MessageProducer:
                         while not batch.append(topic, block=True):
                             pass
                 except VqError as error:
-                    batch.refuse(topic, error)
+                    count = batch.refuse(topic, error)
+                    if isinstance(error, BufferFull):
+                        core.count_full(count)
         for future in reversed(batch.accepted()):  # the last one is mostly the last to be stored
             future.exception()
         return batch.results()

@@ -22,6 +22,7 @@ from support.waiting import PROCESSES_WAIT_S, WAIT_S, block_until
 from support.zookeeper import ZooKeeperService
 
 import vq
+from vq.client.config import WhenFull
 from vq.errors import (
     BufferFull,
     CoordinationError,
@@ -264,7 +265,7 @@ def test_one_way_messages_are_stored(factory: vq.MessageFactory, topic: str) -> 
     for number in range(10):
         assert producer.send_oneway(vq.Message(topic, b"%d" % number)) is None  # type: ignore[func-returns-value]
     producer.flush()
-    assert producer.oneway_counts() == (10, 0, 0)
+    assert producer.metrics().topics[topic].messages_stored == 10
 
 
 class stopped:
@@ -318,6 +319,37 @@ def test_deadlines_hold_while_a_broker_stands_still(
     for error, content in zip(errors, [b"quick"] * 4 + [b"behind"], strict=True):
         if isinstance(error, Refused) and content == b"behind":
             assert content not in stored
+
+
+def test_what_a_full_buffer_refuses_is_counted(
+    cluster: ProcessCluster, factory: vq.MessageFactory
+) -> None:
+    """Each message whose send raised ``BufferFull``, in every way to send, and each wait."""
+    name = f"full-{next(_names)}"
+    create_topic(cluster, name, partitions=1)
+    config = vq.ProducerConfig(buffer_messages=2, when_full=WhenFull.RAISE)
+    producer = factory.create_producer(config)
+    producer.publish(name)
+    owner = factory.get_partitions_for_topic(name)[0].writer_group
+    assert owner is not None
+    with stopped(cluster, owner):
+        for _ in range(2):
+            producer.send_async(vq.Message(name, b"x"))
+        for message in (vq.Message(name, b"x"), vq.Message(name, b"x", key="k")):
+            with pytest.raises(BufferFull):
+                producer.send_async(message)
+            with pytest.raises(BufferFull):
+                producer.send_oneway(message)
+        assert (producer.metrics().buffer_full, producer.metrics().buffer_waits) == (4, 0)
+        with pytest.raises(BufferFull):
+            producer.send_sync(vq.Message(name, b"x"), 0.1)
+        with pytest.raises(vq.BatchFailed):
+            producer.send_batch([vq.Message(name, b"x")] * 3, 0.1)
+    metrics = producer.metrics()
+    assert (metrics.buffer_full, metrics.buffer_waits) == (8, 2)
+    assert 0.2 <= metrics.buffer_wait_s < WAIT_S
+    producer.close()
+    assert producer.metrics().total.messages_stored == 2
 
 
 def test_ctrl_c_in_a_send_leaves_the_other_threads_their_results(

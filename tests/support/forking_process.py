@@ -103,7 +103,6 @@ class Parent:
             lambda: self.producer.publish("other"),
             self.producer.flush,
             self.producer.metrics,
-            self.producer.oneway_counts,
             self.factory.create_producer,
             self.factory.create_consumer,
             self.factory.get_status,

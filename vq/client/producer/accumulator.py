@@ -21,6 +21,7 @@ from vq.client.config import (
 )
 from vq.client.future import ANY_PARTITION, BlockingSendFuture, SendCallback, SendFuture
 from vq.client.producer.head import Head
+from vq.client.producer.metrics import Waiting
 from vq.client.producer.partition_queue import PartitionQueue
 from vq.client.producer.stages import Stages
 from vq.client.producer.topic_queues import TopicQueues
@@ -262,6 +263,8 @@ class Accumulator:
         self._future = future
         self._space_came = threading.Condition(self.lock)
         self._waiting = 0  # threads that wait for space
+        self._waits = 0  # that have ended
+        self._wait_s = 0.0
         self._sender_thread = threading.get_ident()
         self._closed = ""  # why nothing is appended any more
         self._stages = stages
@@ -525,12 +528,19 @@ class Accumulator:
             if self._waiting:
                 self._space_came.notify_all()
 
-    def waiting(self) -> tuple[int, int]:
+    def waiting(self) -> Waiting:
         """Return how many messages have no outcome yet, and their bytes without the overhead."""
         with self.lock:
             count = buffer_messages_of(self._config) - self._appender.places
             used = self._config.buffer_bytes - self._appender.space
-            return count, used - count * MESSAGE_OVERHEAD_BYTES
+            size = used - count * MESSAGE_OVERHEAD_BYTES
+            return Waiting(count, size, self._waits, self._wait_s)
+
+    def count_wait(self, seconds: float) -> None:
+        """Count a wait for space that has ended."""
+        with self.lock:
+            self._waits += 1
+            self._wait_s += seconds
 
     def has_space(self) -> bool:
         """Return whether ``append_any`` would find space now."""
@@ -560,6 +570,7 @@ class Accumulator:
         space = self._config.buffer_bytes // 2
         places = (buffer_messages_of(self._config) + 1) // 2
         self._waiting += 1
+        begin = self._clock() if block else 0.0
         try:
             if block:
                 self.hurry_sender()
@@ -571,6 +582,8 @@ class Accumulator:
                     raise InvalidState(self._closed)
         finally:
             self._waiting -= 1
+            if block:
+                self.count_wait(self._clock() - begin)
 
     def _full(self) -> BufferFull:
         config = self._config

@@ -92,6 +92,13 @@ class Batch:
         """Whether it is certainly not stored, and no copy of it can be any more."""
         return not (self.sent or self.unknown or self.stored or self.resolving)
 
+    @property
+    def diverted(self) -> int:
+        """How many of its messages are stored, and directed to another partition."""
+        if not self.has_diverted:
+            return 0
+        return sum(isinstance(item.outcome, DivertedResult) for item in self.items)
+
     def resolve(self, partition: int, offset: int) -> None:
         """Give every future its offset and run its callback; the first record is at ``offset``.
 

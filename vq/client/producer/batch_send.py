@@ -198,8 +198,9 @@ class BatchSend:
         with sending:
             return prepare(sending.message, sending, queues, self.deadline)
 
-    def refuse(self, topic: str, error: VqError) -> None:
-        """Give ``error`` to the messages of a topic that were not appended."""
+    def refuse(self, topic: str, error: VqError) -> int:
+        """Give ``error`` to the messages of a topic that were not appended; return how many."""
+        count = len(self._prepared) + len(self._rests[topic])
         for place, future in self._prepared:
             self._sends[place] = error
             future.fail(error)
@@ -210,6 +211,7 @@ class BatchSend:
         self._rests[topic].clear()
         self._last.clear()
         self._target = None
+        return count
 
     def __enter__(self) -> Self:
         return self

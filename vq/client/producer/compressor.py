@@ -4,8 +4,8 @@ The kind and the threshold come from the producer's settings, else from the topi
 the thread that sends, after the size was checked and before the message takes buffer space.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from vq import limits
@@ -19,6 +19,14 @@ from vq.store.format import (
     COMPRESSION_ZSTD,
     FLAG_COMPRESSION_SHIFT,
 )
+
+#: Takes the bytes of a content and those to store.
+Count = Callable[[int, int], object]
+
+
+def _ignore(before: int, after: int) -> None:
+    """Count nothing."""
+
 
 _KINDS: Final[Mapping[str, int]] = {
     Compression.NONE: COMPRESSION_NONE,
@@ -35,10 +43,12 @@ class Compressor:
     Attributes:
         kind: One of ``format.COMPRESSION_*``.
         threshold: Least bytes of a content that is compressed.
+        count: Called for each content that is compressed, with its bytes and those to store.
     """
 
     kind: int
     threshold: int
+    count: Count = field(default=_ignore, compare=False)
 
     def __call__(self, content: bytes) -> tuple[int, bytes]:
         """Return flag bits of the record, and the bytes to store.
@@ -47,12 +57,15 @@ class Compressor:
         """
         if len(content) >= self.threshold:
             compressed = compress(content, self.kind)
+            self.count(len(content), min(len(content), len(compressed)))
             if len(compressed) < len(content):
                 return self.kind << FLAG_COMPRESSION_SHIFT, compressed
         return 0, content
 
 
-def compressor_of(config: ProducerConfig, settings: TopicSettings) -> Compressor | None:
+def compressor_of(
+    config: ProducerConfig, settings: TopicSettings, *, count: Count = _ignore
+) -> Compressor | None:
     """Return the compressor of a producer for a topic; None: nothing is compressed.
 
     Kind and threshold are two settings: a producer may take one of them from the topic.
@@ -62,5 +75,5 @@ def compressor_of(config: ProducerConfig, settings: TopicSettings) -> Compressor
         return None
     for threshold in (config.compression_threshold, settings.compression_threshold):
         if threshold is not None:
-            return Compressor(kind, threshold)
-    return Compressor(kind, limits.COMPRESSION_THRESHOLD_BYTES)
+            return Compressor(kind, threshold, count)
+    return Compressor(kind, limits.COMPRESSION_THRESHOLD_BYTES, count)

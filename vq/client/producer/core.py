@@ -21,8 +21,8 @@ from vq.client.producer.blocking_sender import BlockingConnections, BlockingSend
 from vq.client.producer.compressor import compressor_of
 from vq.client.producer.interceptors import Interceptors
 from vq.client.producer.load_follower import LoadFollower
-from vq.client.producer.metrics import Meter, ProducerMetrics
-from vq.client.producer.oneway import OnewayOutcomes
+from vq.client.producer.metrics import Meter, ProducerMetrics, TopicMeter
+from vq.client.producer.oneway import OnewayLog
 from vq.client.producer.partition_queue import PartitionQueue
 from vq.client.producer.partitioner import DEFAULT, Keys, own_choice, strategy_of, wants_load
 from vq.client.producer.sender import Sender
@@ -73,7 +73,7 @@ class ProducerCore:
         append: Appends a plain message, see ``accumulator.Appender.append``. With interceptors no
             message is plain.
         append_any: Appends any message, see ``accumulator.Accumulator.append_any``.
-        oneway: Counts and logs the outcomes of one-way messages.
+        oneway: Logs the one-way messages that are not stored.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class ProducerCore:
         self.append = self._accumulator.append if self.interceptors is None else not_plain
         self.append_any = self._accumulator.append_any
         self._meter = Meter(cluster.clock.monotonic)
-        self.oneway = OnewayOutcomes(asyncio.get_running_loop(), cluster.clock.monotonic)
+        self.oneway = OnewayLog(asyncio.get_running_loop(), cluster.clock.monotonic)
         self._connections = BlockingConnections(self._blocking_connection)
         self._blocking_sender = BlockingSender(
             self._accumulator,
@@ -171,6 +171,7 @@ class ProducerCore:
                 partition, lambda: 1, self.config, self._sender.on_ended, meter.topic(topic)
             ),
             lambda _: Single(random.Random(0)),
+            meter.topic(topic),
         )
         trial.update(settings, settings.partitions, range(settings.partitions))
         self._stages.prepare(message, trial)
@@ -182,7 +183,9 @@ class ProducerCore:
         queues = self._accumulator.topics.get(topic)
         if queues is None:
             topic_id = routes.topic(topic).id
-            queues = self._make_queues(topic, topic_id, self._make_queue, self._make_spread)
+            queues = self._make_queues(
+                topic, topic_id, self._make_queue, self._make_spread, self._meter.topic(topic)
+            )
             self._follow(queues)
             self._accumulator.open(queues)
             if self._follower is not None:
@@ -194,6 +197,7 @@ class ProducerCore:
         topic_id: str,
         make_queue: Callable[[TopicPartition], PartitionQueue],
         spread: Callable[[Callable[[int], bool]], Spread],
+        meter: TopicMeter,
     ) -> TopicQueues:
         return TopicQueues(
             topic,
@@ -202,7 +206,7 @@ class ProducerCore:
             keys=self._strategy.keys,
             spread=spread,
             choose=self._choose,
-            compressor_of=functools.partial(compressor_of, self.config),
+            compressor_of=functools.partial(compressor_of, self.config, count=meter.compressed),
             on_unavailable=self.config.on_unavailable,
             ordered=self.config.ordered,
         )
@@ -337,15 +341,24 @@ class ProducerCore:
             BufferFull: There is no space within the send's deadline.
         """
         bound = self.config.send_timeout_s if timeout is None else check_timeout(timeout)
+        if self._accumulator.has_space():
+            return
+        begin = self._cluster.clock.monotonic()
         try:
             async with asyncio.timeout(bound):
                 await self._sender.wait_for_space()
         except TimeoutError:
             raise BufferFull(f"no space for a message within {bound:g} s") from None
+        finally:
+            self._accumulator.count_wait(self._cluster.clock.monotonic() - begin)
+
+    def count_full(self, messages: int = 1) -> None:
+        """Count messages that were not accepted, because the buffer is full. Any thread."""
+        self._meter.buffer_full(messages)
 
     def metrics(self) -> ProducerMetrics:
         """Return the counts so far. Any thread."""
-        return self._meter.read(*self._accumulator.waiting())
+        return self._meter.read(self._accumulator.waiting())
 
     # Close ------------------------------------------------------------------------------------
     @property

@@ -1,7 +1,7 @@
 """What a producer has done so far: counts for each topic, made batch by batch.
 
-No count costs anything for a single message: a ``TopicMeter`` is called when a batch is made, sent
-again, or ended.
+No count costs anything for a plain message: a ``TopicMeter`` is called when a batch is sent again
+or ended, and when a content is compressed; the ``Meter`` when a full buffer refuses a message.
 """
 
 import threading
@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
-from typing import Final
+from typing import Final, NamedTuple
 
 from vq.errors import InvalidArgument, OutcomeUnknown, VqError
 from vq.shown import shown
@@ -65,36 +65,59 @@ class Latency:
 class TopicMetrics:
     """Counts of one topic, or of all, since the producer was made.
 
-    Bytes are payloads as they are stored, with encoded tags, keys and headers. Messages that
-    were not accepted are not counted: the sender got the error.
+    Every number only rises. Each accepted message is counted once, with its outcome, however it
+    was sent. Bytes are payloads as they are stored, with encoded tags, keys and headers. Messages
+    that were not accepted are not counted: the sender got the error.
 
     Attributes:
         messages_stored, bytes_stored: Acknowledged.
+        messages_diverted: Of those stored: in another partition than that of their key or
+            partitioner, because it was unavailable (``on_unavailable="any"``).
         messages_refused, bytes_refused: Accepted, and then certainly not stored.
         messages_unknown, bytes_unknown: They may be stored.
-        batches: Batches made.
-        batch_messages, batch_bytes: What was put into these batches.
         resends: How often a batch was sent again.
+        messages_compressed: How often a content was compressed, because it has
+            ``compression_threshold`` bytes or more. Counted before the message is accepted. A
+            content that did not get smaller counts, too; it is stored as it was. With ``vq.aio``, a
+            message that waits for space is compressed again behind the wait.
+        bytes_before_compression, bytes_after_compression: Of these contents; the same for one that
+            did not get smaller.
         latency: From the append of a batch's first message to the acknowledgement of the batch, of
             stored batches.
     """
 
     messages_stored: int = 0
     bytes_stored: int = 0
+    messages_diverted: int = 0
     messages_refused: int = 0
     bytes_refused: int = 0
     messages_unknown: int = 0
     bytes_unknown: int = 0
-    batches: int = 0
-    batch_messages: int = 0
-    batch_bytes: int = 0
     resends: int = 0
+    messages_compressed: int = 0
+    bytes_before_compression: int = 0
+    bytes_after_compression: int = 0
     latency: Latency = field(default_factory=Latency)
 
     @property
+    def batches_stored(self) -> int:
+        """Stored batches: those that ``latency`` has measured."""
+        return self.latency.count
+
+    @property
     def mean_batch_messages(self) -> float | None:
-        """Messages in a batch, in the mean; None before the first batch."""
-        return self.batch_messages / self.batches if self.batches else None
+        """Messages in a stored batch, in the mean; None before the first one."""
+        batches = self.batches_stored
+        return self.messages_stored / batches if batches else None
+
+    @property
+    def compression_ratio(self) -> float | None:
+        """Bytes before compression for each byte after it; None before the first one.
+
+        Of the contents that were compressed, not of all.
+        """
+        after = self.bytes_after_compression
+        return self.bytes_before_compression / after if after else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,12 +129,20 @@ class ProducerMetrics:
         messages_waiting, bytes_waiting: Accepted, without an outcome yet: in the buffer or in
             flight. They are what is used of ``buffer_messages`` and of ``buffer_bytes`` without the
             overhead of each message.
+        buffer_full: Messages that were not accepted, because the buffer was full: their send raised
+            ``BufferFull``, or ``send_batch`` gave it to them.
+        buffer_waits: How often a send waited for space in the buffer. ``send_batch`` may wait
+            several times.
+        buffer_wait_s: Seconds that these waits took, together; a wait counts when it ends.
         topics: The counts of each topic that this producer has published and that exists.
     """
 
     total: TopicMetrics
     messages_waiting: int
     bytes_waiting: int
+    buffer_full: int
+    buffer_waits: int
+    buffer_wait_s: float
     topics: Mapping[str, TopicMetrics]
 
     @property
@@ -127,6 +158,15 @@ class ProducerMetrics:
         total = self.total
         ended = total.bytes_stored + total.bytes_refused + total.bytes_unknown
         return ended + self.bytes_waiting
+
+
+class Waiting(NamedTuple):
+    """What is in a producer's buffer now, and the waits for space in it so far."""
+
+    messages: int
+    size: int
+    waits: int
+    wait_s: float
 
 
 class _Tally:
@@ -161,26 +201,27 @@ class TopicMeter:
         self._clock = clock
         self._tally = _Tally()
 
-    def batch_made(self, messages: int, size: int) -> None:
-        """Count a new batch."""
-        with self._lock:
-            counts = self._tally.counts
-            counts["batches"] += 1
-            counts["batch_messages"] += messages
-            counts["batch_bytes"] += size
-
     def batch_resent(self) -> None:
         """Count a batch that is sent again."""
         with self._lock:
             self._tally.counts["resends"] += 1
 
-    def stored(self, messages: int, size: int, since: float) -> None:
+    def compressed(self, before: int, after: int) -> None:
+        """Count a content that was compressed: its bytes, and those that are stored."""
+        with self._lock:
+            counts = self._tally.counts
+            counts["messages_compressed"] += 1
+            counts["bytes_before_compression"] += before
+            counts["bytes_after_compression"] += after
+
+    def stored(self, messages: int, size: int, since: float, *, diverted: int = 0) -> None:
         """Count a stored batch whose first message was appended at the time ``since``."""
         seconds = self._clock() - since
         with self._lock:
             tally = self._tally
             tally.counts["messages_stored"] += messages
             tally.counts["bytes_stored"] += size
+            tally.counts["messages_diverted"] += diverted
             tally.classes[bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
             tally.sum_s += seconds
 
@@ -221,6 +262,7 @@ class Meter:
         self._lock = threading.RLock()
         self._topics: dict[str, TopicMeter] = {}
         self._gone = TopicMeter(self._lock, clock)  # of topics that were deleted
+        self._buffer_full = 0
 
     def topic(self, name: str) -> TopicMeter:
         """Return the meter of a topic; the same one until ``forget``."""
@@ -237,15 +279,24 @@ class Meter:
             if meter is not None:
                 meter.join(self._gone)
 
-    def read(self, messages_waiting: int, bytes_waiting: int) -> ProducerMetrics:
+    def buffer_full(self, messages: int) -> None:
+        """Count messages that were not accepted, because the buffer was full."""
+        with self._lock:
+            self._buffer_full += messages
+
+    def read(self, waiting: Waiting) -> ProducerMetrics:
         """Return the counts so far."""
         with self._lock:
+            buffer_full = self._buffer_full
             topics = {name: meter.read() for name, meter in self._topics.items()}
             total = _sum((self._gone.read(), *topics.values()))
         return ProducerMetrics(
             total=total,
-            messages_waiting=messages_waiting,
-            bytes_waiting=bytes_waiting,
+            messages_waiting=waiting.messages,
+            bytes_waiting=waiting.size,
+            buffer_full=buffer_full,
+            buffer_waits=waiting.waits,
+            buffer_wait_s=waiting.wait_s,
             topics=topics,
         )
 

@@ -1,7 +1,7 @@
-"""One-way messages: nobody waits for their outcomes, which are counted here.
+"""One-way messages: nobody waits for their outcomes; what is not stored is logged here.
 
-In here: the counts, and log lines of what was not stored. Not in here: how messages are sent; a
-one-way message has the same deadline, batches and resends as any other.
+Not in here: how messages are sent; a one-way message has the same deadline, batches and resends as
+any other. Nor are they counted here: ``metrics`` counts them with all others.
 
 A failure is logged once for each topic and cause, with the number of messages. The same topic and
 cause has its next line after ten seconds at the earliest, with all that failed since.
@@ -9,7 +9,6 @@ cause has its next line after ten seconds at the earliest, with all that failed 
 
 import asyncio
 from collections.abc import Callable
-from typing import NamedTuple
 
 from vq.client.future import SendCallback
 from vq.errors import OutcomeUnknown, VqError
@@ -23,20 +22,6 @@ LOG_EVERY_S = 10.0
 _TOPICS_MAX = 1_024
 
 Cause = tuple[str, type[VqError]]
-
-
-class OnewayCounts(NamedTuple):
-    """The outcomes of a producer's one-way messages so far.
-
-    Attributes:
-        stored: Stored as their topics' settings promise.
-        refused: Accepted by the producer, and certainly not stored.
-        unknown: They may or may not be stored.
-    """
-
-    stored: int
-    refused: int
-    unknown: int
 
 
 class Failures:
@@ -56,8 +41,8 @@ class Failures:
         self.next_line_at = 0.0
 
 
-class OnewayOutcomes:
-    """Counts and logs for one producer.
+class OnewayLog:
+    """Logs for one producer.
 
     ``callback_for`` is for any thread. Callbacks run where all callbacks of the producer run.
 
@@ -73,12 +58,6 @@ class OnewayOutcomes:
         self._failures: dict[Cause, Failures] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
-        self._stored = self._refused = self._unknown = 0
-
-    @property
-    def counts(self) -> OnewayCounts:
-        """The outcomes so far."""
-        return OnewayCounts(self._stored, self._refused, self._unknown)
 
     def callback_for(self, topic: str) -> SendCallback:
         """Return the callback of one-way messages to a topic."""
@@ -92,18 +71,12 @@ class OnewayOutcomes:
 
     def _callback(self, topic: str) -> SendCallback:
         def ended(_: SendResult | None, error: VqError | None) -> None:
-            if error is None:
-                self._stored += 1
-            else:
+            if error is not None:
                 self._on_failure(topic, error)
 
         return ended
 
     def _on_failure(self, topic: str, error: VqError) -> None:
-        if isinstance(error, OutcomeUnknown):
-            self._unknown += 1
-        else:
-            self._refused += 1
         failures = self._failures.setdefault((topic, type(error)), Failures())
         failures.count += 1
         failures.last = error

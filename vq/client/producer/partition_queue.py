@@ -279,7 +279,6 @@ class PartitionQueue:
         stamps.sequence += 1
         self.in_flight += (batch,)  # no call between these: see ``topic_queues``
         del self.pending[:taken]
-        self._meter.batch_made(batch.count, batch.size)
         return batch
 
     def _note_diverted(self, batch: Batch, taken: int) -> None:
@@ -498,7 +497,7 @@ class PartitionQueue:
             return
         self._on_ended(batch.count, batch.size)
         if error is None:
-            self._meter.stored(batch.count, batch.size, batch.since)
+            self._meter.stored(batch.count, batch.size, batch.since, diverted=batch.diverted)
         else:
             self._meter.failed(batch.count, batch.size, error)
 

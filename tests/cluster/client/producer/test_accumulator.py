@@ -172,6 +172,10 @@ async def test_a_full_buffer_makes_senders_wait_and_then_goes_on(
     await asyncio.gather(*waiting)
     await producer.close()
     assert space(core) == core.config.buffer_bytes
+    metrics = producer.metrics()
+    assert (metrics.total.messages_stored, metrics.buffer_waits) == (4, 4)
+    assert metrics.buffer_wait_s >= 0.02 * 4, "all waits, one beside the other"
+    assert metrics.buffer_full == 0, "no send raised it"
 
 
 async def test_many_sends_that_wait_for_space_are_woken_once_or_twice(
@@ -226,6 +230,8 @@ async def test_a_full_buffer_refuses_at_once_if_the_application_says_so(
     assert (await waiting).id > 0
     assert all([(await ended(each)).id for each in accepted])
     assert (await ended(await producer.send_async(Message("t", b"4")))).id > 0
+    metrics = producer.metrics()
+    assert (metrics.buffer_full, metrics.buffer_waits, metrics.messages_accepted) == (1, 1, 4)
 
 
 @pytest.mark.parametrize("topics", [1, 8])

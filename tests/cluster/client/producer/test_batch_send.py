@@ -87,6 +87,9 @@ async def test_a_batch_has_one_deadline(factory: aio.MessageFactory) -> None:
         await producer.send_batch(numbered(6), timeout=0.3)
     assert [type(each) for each in failed.value.outcomes] == [NotSent] * 4 + [BufferFull] * 2
     assert space(producer._core) == producer.config.buffer_bytes
+    metrics = producer.metrics()
+    assert (metrics.messages_accepted, metrics.buffer_full) == (4, 2)
+    assert metrics.buffer_waits >= 1
 
 
 async def test_a_cancelled_batch_is_sent_nevertheless(factory: aio.MessageFactory) -> None:
@@ -118,7 +121,8 @@ async def test_one_way_messages_are_stored_and_counted(factory: aio.MessageFacto
         sent = await producer.send_oneway(message)  # type: ignore[func-returns-value]
         assert sent is None
     await producer.close()
-    assert producer.oneway_counts() == (20, 0, 0)
+    total = producer.metrics().total
+    assert (total.messages_stored, total.messages_refused, total.messages_unknown) == (20, 0, 0)
     assert sorted(await stored(factory)) == [each.content for each in numbered(20)]
 
 
@@ -131,7 +135,8 @@ async def test_one_way_messages_that_are_not_stored_are_counted_and_logged(
     for message in numbered(20):
         await producer.send_oneway(message, timeout=0.05)
     await producer.close()
-    assert producer.oneway_counts() == (0, 20, 0)
+    total = producer.metrics().total
+    assert (total.messages_stored, total.messages_refused, total.messages_unknown) == (0, 20, 0)
     (line,) = [line for line in caplog.messages if "one-way" in line]
     assert "topic=t count=20 outcome=refused cause=NotSent" in line
 
@@ -144,7 +149,7 @@ async def test_a_one_way_message_that_is_not_accepted_is_refused_at_once(
         await producer.send_oneway(Message("nowhere", b"x"))
     with pytest.raises(InvalidArgument):
         await producer.send_oneway(b"none")  # type: ignore[arg-type]
-    assert producer.oneway_counts() == (0, 0, 0)
+    assert producer.metrics().messages_accepted == 0
 
 
 class Notes(vq.ProducerInterceptor):

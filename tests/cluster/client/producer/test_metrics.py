@@ -1,5 +1,7 @@
 """``producer.metrics()`` against a broker in memory."""
 
+import random
+
 import pytest
 from support.broker import MemoryCluster
 from support.producers import delete_topic, ended, producer_of, published, queue_of, send
@@ -28,8 +30,7 @@ async def test_stored_messages_are_counted_with_their_batches(
         == 10
     )
     assert (metrics.messages_waiting, metrics.bytes_waiting) == (0, 0)
-    assert metrics.total.batch_messages == 10
-    assert metrics.total.batches == metrics.total.latency.count >= 1
+    assert metrics.total.batches_stored == metrics.total.latency.count >= 1
     assert metrics.topics["t"].messages_stored == 10
 
 
@@ -82,3 +83,28 @@ async def test_the_latency_of_a_batch_send_begins_with_the_call(
         metrics = producer.metrics()
     assert metrics.total.messages_stored == 3
     assert metrics.total.latency.sum_s < WAIT_S * metrics.total.latency.count
+
+
+async def test_compressed_contents_are_counted_before_and_after(
+    factory: aio.MessageFactory,
+) -> None:
+    """Those that do not get smaller, too; not those below the threshold."""
+    text, noise = b"abc" * 1_000, random.Random(1).randbytes(1_000)
+    async with await producer_of(factory, compression="zlib", compression_threshold=500) as made:
+        for content in (text, noise, b"short"):
+            await made.send(Message("t", content))
+        metrics = made.metrics()
+    total = metrics.total
+    assert (total.messages_stored, total.messages_compressed) == (3, 2)
+    assert total.bytes_before_compression == len(text) + len(noise)
+    assert total.bytes_stored == total.bytes_after_compression + len(b"short")
+    assert total.compression_ratio is not None
+    assert 3 < total.compression_ratio < 4
+    assert metrics.topics["t"] == total
+
+
+async def test_a_plain_producer_counts_no_compression(factory: aio.MessageFactory) -> None:
+    async with await producer_of(factory) as producer:
+        await producer.send(Message("t", b"x" * 200_000))
+        total = producer.metrics().total
+    assert (total.messages_compressed, total.compression_ratio) == (0, None)

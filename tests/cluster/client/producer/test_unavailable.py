@@ -233,6 +233,8 @@ async def test_queued_messages_follow_the_policy_in_their_order(
     else:
         assert {outcome.diverted for outcome in outcomes} == {policy is OnUnavailable.ANY}
     await core.flush()
+    diverted = len(lost) if policy is OnUnavailable.ANY else 0
+    assert core.metrics().topics["t"].messages_diverted == diverted
 
 
 @pytest.mark.parametrize("policy", OnUnavailable)

@@ -5,8 +5,16 @@ from typing import Any
 
 import pytest
 
-from vq.client.producer.metrics import LATENCY_BOUNDS_S, Latency, Meter, TopicMetrics
+from vq.client.producer.metrics import (
+    LATENCY_BOUNDS_S,
+    Latency,
+    Meter,
+    TopicMetrics,
+    Waiting,
+)
 from vq.errors import Busy, InvalidArgument, TimedOut
+
+NOTHING = Waiting(0, 0, 0, 0.0)
 
 
 def latency_of(*seconds: float) -> Latency:
@@ -18,8 +26,11 @@ def latency_of(*seconds: float) -> Latency:
 
 
 def test_a_new_producer_has_counted_nothing() -> None:
-    metrics = Meter(lambda: 0.0).read(0, 0)
+    metrics = Meter(lambda: 0.0).read(NOTHING)
     assert (metrics.messages_accepted, metrics.bytes_accepted) == (0, 0)
+    assert (metrics.buffer_full, metrics.buffer_waits, metrics.buffer_wait_s) == (0, 0, 0.0)
+    assert metrics.total.batches_stored == 0
+    assert metrics.total.compression_ratio is None
     assert metrics.total.mean_batch_messages is None
     assert metrics.total.latency.quantile(0.5) is None
     assert metrics.topics == {}
@@ -28,35 +39,40 @@ def test_a_new_producer_has_counted_nothing() -> None:
 def test_outcomes_are_counted_by_kind() -> None:
     meter = Meter(lambda: 2.0)
     topic = meter.topic("t")
-    topic.batch_made(3, 30)
-    topic.batch_made(1, 7)
     topic.batch_resent()
-    topic.stored(3, 30, 1.0)
+    topic.stored(3, 30, 1.0, diverted=2)
+    topic.compressed(100, 20)
+    topic.compressed(50, 50)
     topic.failed(1, 7, TimedOut("late"))
     topic.failed(2, 5, Busy("no"))
     assert topic.read() == TopicMetrics(
         messages_stored=3,
         bytes_stored=30,
+        messages_diverted=2,
         messages_unknown=1,
         bytes_unknown=7,
         messages_refused=2,
         bytes_refused=5,
-        batches=2,
-        batch_messages=4,
-        batch_bytes=37,
         resends=1,
+        messages_compressed=2,
+        bytes_before_compression=150,
+        bytes_after_compression=70,
         latency=latency_of(1.0),
     )
-    metrics = meter.read(4, 40)
+    meter.buffer_full(1)
+    meter.buffer_full(5)
+    metrics = meter.read(Waiting(4, 40, 3, 1.5))
     assert metrics.messages_accepted == 3 + 1 + 2 + 4
     assert metrics.bytes_accepted == 30 + 7 + 5 + 40
-    assert metrics.total.mean_batch_messages == 2.0
+    assert (metrics.buffer_full, metrics.buffer_waits, metrics.buffer_wait_s) == (6, 3, 1.5)
+    assert metrics.total.batches_stored == 1
+    assert metrics.total.mean_batch_messages == 3.0
+    assert metrics.total.compression_ratio == 150 / 70
 
 
 def test_what_a_deleted_topic_counts_later_counts() -> None:
     meter = Meter(lambda: 1.0)
     first = meter.topic("a")
-    first.batch_made(5, 50)
     meter.forget("a")
     second = meter.topic("a")
     second.failed(1, 10, Busy("no"))
@@ -64,10 +80,10 @@ def test_what_a_deleted_topic_counts_later_counts() -> None:
     first.failed(3, 30, TimedOut("late"))
     meter.forget("a")
     first.batch_resent()
-    metrics = meter.read(0, 0)
+    metrics = meter.read(NOTHING)
     assert metrics.messages_accepted == 6
     assert metrics.topics == {}
-    assert (metrics.total.batches, metrics.total.resends) == (1, 1)
+    assert (metrics.total.batches_stored, metrics.total.resends) == (1, 1)
     assert metrics.total.latency == latency_of(0.5)
 
 
@@ -75,13 +91,13 @@ def test_the_producer_is_the_sum_of_its_topics_also_of_deleted_ones() -> None:
     meter = Meter(lambda: 1.0)
     meter.topic("a").stored(1, 2, 0.0)
     meter.topic("b").stored(10, 20, 0.9)
-    both = meter.read(0, 0)
+    both = meter.read(NOTHING)
     assert both.total.messages_stored == 11
     assert both.total.latency.count == 2
     assert both.total.latency.sum_s == pytest.approx(1.1)
     meter.forget("a")
     meter.forget("a")
-    after = meter.read(0, 0)
+    after = meter.read(NOTHING)
     assert after.total.messages_stored == 11
     assert after.total.latency == both.total.latency
     assert list(after.topics) == ["b"]

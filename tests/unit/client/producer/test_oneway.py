@@ -1,4 +1,4 @@
-"""One-way messages: their outcomes are counted, and no failure goes by without a line."""
+"""One-way messages: no failure goes by without a line."""
 
 import logging
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from vq.client.producer.oneway import LOG_EVERY_S, OnewayCounts, OnewayOutcomes
+from vq.client.producer.oneway import LOG_EVERY_S, OnewayLog
 from vq.errors import NotSent, StorageFailed, TimedOut, VqError
 from vq.model import SendResult
 
@@ -42,8 +42,8 @@ def loop() -> Loop:
 
 
 @pytest.fixture
-def outcomes(loop: Loop) -> OnewayOutcomes:
-    return OnewayOutcomes(loop, lambda: loop.now)  # type: ignore[arg-type]
+def outcomes(loop: Loop) -> OnewayLog:
+    return OnewayLog(loop, lambda: loop.now)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -59,22 +59,13 @@ def lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     return take
 
 
-def fail(outcomes: OnewayOutcomes, error: VqError, count: int = 1, topic: str = "t") -> None:
+def fail(outcomes: OnewayLog, error: VqError, count: int = 1, topic: str = "t") -> None:
     for _ in range(count):
         outcomes.callback_for(topic)(None, error)
 
 
-def test_each_outcome_is_counted_as_what_it_is(outcomes: OnewayOutcomes) -> None:
-    assert outcomes.counts == OnewayCounts(0, 0, 0)
-    for _ in range(3):
-        outcomes.callback_for("t")(STORED, None)
-    fail(outcomes, NotSent("down"), 2)
-    fail(outcomes, TimedOut("no answer"))
-    assert outcomes.counts == OnewayCounts(stored=3, refused=2, unknown=1)
-
-
 def test_what_is_stored_is_not_logged(
-    outcomes: OnewayOutcomes, loop: Loop, lines: Callable[[], list[str]]
+    outcomes: OnewayLog, loop: Loop, lines: Callable[[], list[str]]
 ) -> None:
     outcomes.callback_for("t")(STORED, None)
     assert not loop.timers
@@ -83,7 +74,7 @@ def test_what_is_stored_is_not_logged(
 
 
 def test_failures_of_one_batch_have_one_line(
-    outcomes: OnewayOutcomes, loop: Loop, lines: Callable[[], list[str]]
+    outcomes: OnewayLog, loop: Loop, lines: Callable[[], list[str]]
 ) -> None:
     fail(outcomes, NotSent("broker is down"), 2_000)
     assert len(loop.timers) == 1
@@ -95,7 +86,7 @@ def test_failures_of_one_batch_have_one_line(
 
 
 def test_a_topic_and_a_cause_have_a_line_every_ten_seconds(
-    outcomes: OnewayOutcomes, loop: Loop, lines: Callable[[], list[str]]
+    outcomes: OnewayLog, loop: Loop, lines: Callable[[], list[str]]
 ) -> None:
     """Nothing is left out: the next line has the number of all that failed since."""
     fail(outcomes, NotSent("1"))
@@ -116,7 +107,7 @@ def test_a_topic_and_a_cause_have_a_line_every_ten_seconds(
 
 
 def test_a_cause_that_does_not_come_again_is_forgotten(
-    outcomes: OnewayOutcomes, loop: Loop, lines: Callable[[], list[str]]
+    outcomes: OnewayLog, loop: Loop, lines: Callable[[], list[str]]
 ) -> None:
     fail(outcomes, StorageFailed("disk"))
     loop.run()
@@ -127,7 +118,7 @@ def test_a_cause_that_does_not_come_again_is_forgotten(
 
 
 def test_the_close_leaves_nothing_unsaid(
-    outcomes: OnewayOutcomes, loop: Loop, lines: Callable[[], list[str]]
+    outcomes: OnewayLog, loop: Loop, lines: Callable[[], list[str]]
 ) -> None:
     """Neither what waits for its next line, nor what fails after the close."""
     fail(outcomes, NotSent("1"))
@@ -142,9 +133,8 @@ def test_the_close_leaves_nothing_unsaid(
     assert not loop.timers
 
 
-def test_callbacks_of_many_topics_are_bounded(outcomes: OnewayOutcomes) -> None:
+def test_callbacks_of_many_topics_are_bounded(outcomes: OnewayLog) -> None:
     assert outcomes.callback_for("t") is outcomes.callback_for("t")
     for number in range(5_000):
         outcomes.callback_for(str(number))(STORED, None)
     assert len(outcomes._callbacks) <= 1_024
-    assert outcomes.counts.stored == 5_000

@@ -793,7 +793,7 @@ def test_the_meter_counts_batches_resends_and_outcomes() -> None:
     line.queue.on_stored(first, 0)
     line.queue.on_refused(second, errors.MessageTooLarge("no"), line.now)
     found = line.meter.read()
-    assert (found.batches, found.batch_messages, found.batch_bytes, found.resends) == (2, 3, 6, 2)
+    assert (found.batches_stored, found.resends) == (1, 2)
     assert (found.messages_stored, found.bytes_stored) == (2, 3)
     assert (found.messages_unknown, found.bytes_unknown) == (1, 3)
     assert found.latency.sum_s == line.now - 100.0
@@ -821,6 +821,11 @@ def test_batches_that_are_certainly_not_stored_are_taken_apart() -> None:
     ]
     assert numbers(again) == [(0, 0), (0, 1), (0, 2), (0, 3)]
     assert outcomes(futures) == ["pending"] * 6
+    for batch in again:
+        line.queue.on_stored(batch, 0)
+    found = line.meter.read()
+    assert (found.messages_stored, found.bytes_stored) == (7, 7), "each message counts once"
+    assert (found.batches_stored, found.mean_batch_messages) == (4, 7 / 4)
 
 
 def test_a_batch_in_front_of_one_that_may_be_stored_stays() -> None:
