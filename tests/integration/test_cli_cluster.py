@@ -128,6 +128,58 @@ def test_keys_of_three_types(cluster: ProcessCluster) -> None:
     assert b"key 'x' is not an integer" in refused.stderr
 
 
+def test_lines_without_a_key_are_refused_by_number_or_counted(cluster: ProcessCluster) -> None:
+    """Such a line would go to any partition; so would one whose key was altered."""
+    cluster.vq_json("topic", "create", "keyless", "--partitions", "2")
+    data = b"a=1\nno key\n\xff=3\nb=4\n"
+    refused = cluster.vq("produce", "keyless", "--key-separator", "=", "--json", stdin=data)
+    told = json.loads(refused.stdout)
+    assert refused.returncode == 1
+    assert (told["sent"], told["acknowledged"], told["refused"]) == (4, 2, 2)
+    assert told["failures"] == {"InvalidArgument": 2}
+    assert b"line 2: InvalidArgument: no '=' in this line" in refused.stderr
+    assert b"line 3: InvalidArgument: key b'\\xff' is not UTF-8" in refused.stderr
+    options = ("--key-separator", "=", "--allow-no-key")
+    told = cluster.vq_json("produce", "keyless", *options, stdin=b"a=5\nno key\n")
+    assert (told["acknowledged"], told["without_key"]) == (2, 1)
+    lines = drained(cluster, "keyless", "g", 4, "--json")
+    found = {each["content"]: each["key"] for each in map(json.loads, lines)}
+    assert found == {"1": "a", "4": "b", "5": "a", "no key": None}
+
+
+def test_a_key_that_no_message_can_have_does_not_end_the_others(cluster: ProcessCluster) -> None:
+    cluster.vq_json("topic", "create", "wide-keys")
+    data = b"1:a\n99999999999999999999:b\n3:c\n"
+    options = ("--key-separator", ":", "--key-type", "int", "--json")
+    ended = cluster.vq("produce", "wide-keys", *options, stdin=data)
+    told = json.loads(ended.stdout)
+    assert (ended.returncode, told["acknowledged"], told["refused"]) == (1, 2, 1)
+    assert b"line 2: InvalidArgument: key 99999999999999999999 is outside" in ended.stderr
+
+
+UNFIT = [
+    (("--tag", "a||b"), "tag 'a||b' has '||', which separates the tags of a filter"),
+    (("--tag", " a"), "tag ' a' begins or ends with white space"),
+    (("--tag", "a\t"), "tag 'a\\t' begins or ends with white space"),
+    (("--tag", ""), "tag '' of 0 bytes is outside [1, 255]"),
+    (("--header", "a"), "header 'a' is not NAME=VALUE"),
+    (("--partition", "7"), "--partition 7 is outside [0, 1), the partitions of topic unfit"),
+    (("--key-type", "int"), "--key-type int has no effect without --key or --key-separator"),
+]
+
+
+def test_options_that_suit_no_line_are_refused_before_the_first_one(
+    cluster: ProcessCluster,
+) -> None:
+    """Exit code 2 as for all usage errors, also if there is no line; nothing is stored."""
+    cluster.vq_json("topic", "create", "unfit")
+    for number, (options, error) in enumerate(UNFIT):
+        ended = cluster.vq("produce", "unfit", *options, stdin=b"1\n" * (number % 2))
+        assert (ended.returncode, ended.stdout) == (2, b"")
+        assert error in ended.stderr.decode()
+    assert cluster.vq_json("topic", "describe", "unfit")["partitions"][0]["bytes"] == 0
+
+
 @pytest.mark.parametrize("compression", ["zlib", "zstd", "lz4"])
 def test_compressed_lines_are_read_like_others(cluster: ProcessCluster, compression: str) -> None:
     """By a group, by a group with a filter, and by their offset; the topic has other defaults."""
@@ -136,8 +188,12 @@ def test_compressed_lines_are_read_like_others(cluster: ProcessCluster, compress
     cluster.vq_json("topic", "create", topic, *options)
     data = b"".join(b"%d " % number * 300 + b"\n" for number in range(40))
     options = ("--compression", compression, "--compression-threshold", "500")
-    cluster.vq_json("produce", topic, *options, "--tag", "red", stdin=data)
-    cluster.vq_json("produce", topic, *options, stdin=b"short\n")
+    told = cluster.vq_json("produce", topic, *options, "--tag", "red", stdin=data)
+    assert told["bytes"] == len(data) - 40
+    assert told["stored_bytes"] < told["bytes"] / 3
+    assert told["compression_ratio"] > 3
+    told = cluster.vq_json("produce", topic, *options, stdin=b"short\n")
+    assert (told["stored_bytes"], told["compression_ratio"]) == (5, None)
     described = cluster.vq_json("topic", "describe", topic)
     assert (described["compression"], described["compression_threshold"]) == ("zstd", 65_536)
     assert described["partitions"][0]["bytes"] < len(data) / 3

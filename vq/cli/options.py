@@ -175,6 +175,17 @@ def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
     )
 
 
+def no_effect(option: str, why: str, instead: str) -> click.UsageError:
+    """Return the error for an option that would change nothing beside the others.
+
+    Args:
+        option: The option with its value.
+        why: The other options, such as "without --key".
+        instead: What to do if the option is to have an effect.
+    """
+    return click.UsageError(f"{option} has no effect {why}: leave it out, or {instead}")
+
+
 def yes_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``--yes``, which every command that takes something away needs."""
     return click.option("--yes", is_flag=True, help="Do it; without it only the plan is shown.")(

@@ -87,9 +87,14 @@ class Output:
         print(safe(text), file=self._stderr, flush=True)
 
     @contextlib.contextmanager
-    def progress(self, what: str, *, total: int | None = None) -> Iterator[Advance]:
-        """Show progress while the block runs, only on a terminal; yields ``advance(count)``."""
-        if self.as_json or not self._stderr.isatty():
+    def progress(
+        self, what: str, *, total: int | None = None, shared: bool = False
+    ) -> Iterator[Advance]:
+        """Show progress while the block runs, only on a terminal; yields ``advance(count)``.
+
+        Nothing is shown with ``shared``: somebody types on that terminal.
+        """
+        if self.as_json or shared or not self._stderr.isatty():
             yield lambda _count: None
             return
         from rich.console import Console

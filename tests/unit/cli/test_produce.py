@@ -1,108 +1,123 @@
-"""Lines become messages, and outcomes are counted by kind."""
+"""Options that belong together, outcomes counted by kind, and an even pace."""
 
-import io
+from typing import Any
 
+import click
 import pytest
 
+from vq.cli.lines import LineFormat
 from vq.cli.produce import (
-    LINE_BYTES_MAX,
-    LongLine,
     OnePartition,
     Pace,
+    Run,
     Tally,
-    headers_of,
-    lines_of,
-    message_of,
+    check_on_unavailable,
+    check_options,
+    check_partition,
     partitioner_of,
 )
+from vq.client.config import ProducerConfig
 from vq.client.producer.partitioner import TopicPartitions
 from vq.errors import DiskFull, InvalidArgument, TimedOut
-from vq.model import DivertedResult, Key, Message, SendResult
+from vq.model import DivertedResult, Message, SendResult
+
+NOTHING: dict[str, Any] = {
+    "key": None,
+    "key_separator": None,
+    "key_type": None,
+    "allow_no_key": False,
+    "partition_by": None,
+    "partition": None,
+    "compression": None,
+    "compression_threshold": None,
+}
 
 
 @pytest.mark.parametrize(
-    ("data", "lines"),
+    "given",
     [
-        (b"", []),
-        (b"one", [b"one"]),
-        (b"one\n", [b"one"]),
-        (b"one\n\ntwo\r\n", [b"one", b"", b"two\r"]),
-        (b"\xff\x00\n", [b"\xff\x00"]),
+        {},
+        {"key": "a", "key_type": "int", "partition_by": "hash"},
+        {"key_separator": ":", "key_type": "hex", "allow_no_key": True},
+        {"partition": 0, "key": "a"},
+        {"compression_threshold": 1},
+        {"compression": "zstd", "compression_threshold": 1},
     ],
 )
-def test_a_line_is_what_stands_before_a_newline(data: bytes, lines: list[bytes]) -> None:
-    assert list(lines_of(io.BytesIO(data))) == lines
-
-
-@pytest.mark.parametrize("end", [b"", b"\n", b"\nnext", b"\nnext\n"])
-@pytest.mark.parametrize("more", [0, 1, 2, LINE_BYTES_MAX, 3 * LINE_BYTES_MAX])
-def test_a_line_that_no_message_holds_is_counted_and_not_kept(end: bytes, more: int) -> None:
-    """/dev/zero has no newline: reading it as one line took all the memory there was."""
-    size = LINE_BYTES_MAX + more
-    first, *others = lines_of(io.BytesIO(b"x" * size + end))
-    assert first == (LongLine(size) if more else b"x" * size)
-    assert others == ([b"next"] if b"next" in end else [])
+def test_options_that_belong_together(given: dict[str, Any]) -> None:
+    check_options(**{**NOTHING, **given})
 
 
 @pytest.mark.parametrize(
-    ("line", "separator", "content", "key"),
+    ("given", "error"),
     [
-        (b"k:v:w", None, b"k:v:w", None),
-        (b"k:v:w", ":", b"v:w", "k"),
-        (b"no key", ":", b"no key", None),
-        (b":v", ":", b"v", ""),
-        (b"k\xffv", "\udcff", b"v", "k"),  # how an argument arrives that is not UTF-8
+        ({"key": "a", "key_separator": ":"}, "--key and --key-separator exclude one another"),
+        ({"key_separator": ""}, "--key-separator is empty"),
+        ({"key_type": "int"}, "--key-type int has no effect without --key or --key-separator"),
+        ({"key_type": "text"}, "--key-type text has no effect without --key or --key-separator"),
+        ({"allow_no_key": True}, "--allow-no-key has no effect without --key-separator"),
+        ({"key": "a", "allow_no_key": True}, "--allow-no-key has no effect without"),
+        (
+            {"partition": 3, "partition_by": "key"},
+            "--partition 3 and --partition-by key exclude one another",
+        ),
+        ({"partition_by": "hash"}, "--partition-by hash needs a key"),
+        (
+            {"partition_by": "hash", "key_separator": ":", "allow_no_key": True},
+            "--partition-by hash needs a key in every message.*without --allow-no-key",
+        ),
+        (
+            {"compression": "none", "compression_threshold": 1},
+            "--compression-threshold 1 has no effect with --compression none",
+        ),
     ],
 )
-def test_the_key_is_the_text_before_the_first_separator(
-    line: bytes, separator: str | None, content: bytes, key: str | None
+def test_an_option_without_an_effect_is_refused_with_the_other_one(
+    given: dict[str, Any], error: str
 ) -> None:
-    made = message_of("t", line, tag="x", key=None, separator=separator)
-    assert made == Message("t", content, tag="x", key=key)
+    with pytest.raises(click.UsageError, match=error):
+        check_options(**{**NOTHING, **given})
 
 
 @pytest.mark.parametrize(
-    ("line", "key_type", "key"),
+    ("config", "form", "error"),
     [
-        (b"1001:x", "text", "1001"),
-        (b"1001:x", "int", 1001),
-        (b"-7:x", "int", -7),
-        (b"00fF:x", "hex", b"\x00\xff"),
-        (b":x", "hex", b""),
+        ({}, {}, "--on-unavailable fail has no effect without --key, --key-separator or"),
+        ({"partitioner": "random"}, {"key": "a"}, "has no effect with --partition-by random"),
+        ({"partitioner": OnePartition(1)}, {}, ""),
+        ({}, {"key": "a"}, ""),
+        ({}, {"separator": ":"}, ""),
+        ({"ordered": True}, {}, ""),  # all messages stay at one partition
     ],
 )
-def test_the_type_of_a_key_is_chosen(line: bytes, key_type: str, key: Key) -> None:
-    made = message_of("t", line, tag=None, key=None, separator=":", key_type=key_type)
-    assert (made.key, type(made.key)) == (key, type(key))
-
-
-@pytest.mark.parametrize(
-    ("line", "key_type", "wanted"),
-    [
-        (b"x:", "int", "key 'x' is not an integer"),
-        (b":", "int", "key '' is not an integer"),
-        (b"\xff:", "int", "is not an integer"),
-        (b"f:", "hex", "key 'f' is not bytes as hexadecimal digits"),
-    ],
-)
-def test_a_key_of_another_type_is_refused(line: bytes, key_type: str, wanted: str) -> None:
-    with pytest.raises(InvalidArgument, match=wanted):
-        message_of("t", line, tag=None, key=None, separator=":", key_type=key_type)
+def test_on_unavailable_needs_messages_with_a_partition_of_their_own(
+    config: dict[str, Any], form: dict[str, Any], error: str
+) -> None:
+    settings, lines = ProducerConfig(**config), LineFormat(topic="t", **form)
+    check_on_unavailable(settings, lines, None)
+    if not error:
+        check_on_unavailable(settings, lines, "fail")
+        return
+    with pytest.raises(click.UsageError, match=error):
+        check_on_unavailable(settings, lines, "fail")
 
 
 def test_partitioners() -> None:
-    assert partitioner_of("key", None) is None  # the producer's own way
+    assert partitioner_of(None, None) is None  # the producer's own way
+    assert partitioner_of("key", None) is None
     assert partitioner_of("round-robin", None) == "round-robin"
-    assert isinstance(partitioner_of("key", 4), OnePartition)
+    assert isinstance(partitioner_of(None, 4), OnePartition)
     message = Message("t", b"x", key="a")
     assert OnePartition(4).choose(message, TopicPartitions("t", 5, ())) == 4
-    with pytest.raises(InvalidArgument, match=r"partition 5 is outside \[0, 5\)"):
-        OnePartition(5).choose(message, TopicPartitions("t", 5, ()))
+    check_partition("t", 4, 5)
+    with pytest.raises(InvalidArgument, match=r"--partition 5 is outside \[0, 5\).*topic t"):
+        check_partition("t", 5, 5)
 
 
 def test_outcomes_are_counted_by_kind_and_the_first_errors_are_kept() -> None:
     counted: list[int] = []
-    tally = Tally(counted.append)
+    tally = Tally()
+    tally.advance = counted.append
     tally.ended(1, SendResult(0, 88, 1), None)
     tally.ended(2, None, TimedOut("3 s"))
     for line in range(3, 20):
@@ -110,25 +125,54 @@ def test_outcomes_are_counted_by_kind_and_the_first_errors_are_kept() -> None:
     tally.ended(20, DivertedResult(1, 88, 1), None)
     assert (tally.acknowledged, tally.unknown, tally.refused) == (2, 1, 17)
     assert tally.diverted == 1
+    assert tally.failures == {"TimedOut": 1, "DiskFull": 17}
     assert tally.errors[:2] == ["line 2: TimedOut: 3 s", "line 3: DiskFull: 90 %"]
     assert len(tally.errors) == 5
     assert sum(counted) == 20
 
 
-def test_headers_are_names_and_values() -> None:
-    assert headers_of(()) is None
-    assert headers_of(("a=1", "b=x=y", "c=")) == {"a": "1", "b": "x=y", "c": ""}
-    made = message_of("t", b"k:v", tag=None, key=None, separator=":", headers={"a": "1"})
-    assert made == Message("t", b"v", key="k", headers={"a": "1"})
+def test_lines_whose_outcome_nobody_waits_for_are_unknown() -> None:
+    """Ctrl-C twice: the summary must not leave out lines that were sent."""
+    tally = Tally()
+    tally.begun = 3
+    tally.ended(1, SendResult(0, 88, 1), None)
+    tally.give_up()
+    tally.ended(2, SendResult(0, 99, 2), None)  # too late: the summary is made
+    assert (tally.count, tally.acknowledged, tally.unknown) == (3, 1, 2)
+    assert tally.failures == {"Interrupted": 2}
 
 
-@pytest.mark.parametrize(
-    ("texts", "error"),
-    [(("a",), "'a' is not NAME=VALUE"), (("=1",), "not NAME=VALUE"), (("a=1", "a=2"), "twice")],
-)
-def test_a_header_needs_a_name_of_its_own(texts: tuple[str, ...], error: str) -> None:
-    with pytest.raises(InvalidArgument, match=error):
-        headers_of(texts)
+class Producer:
+    """Refuses what has the key 1, as a producer refuses a key that no message can have."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    def send_async(self, message: Message, callback: Any) -> None:
+        if message.key == 1:
+            raise InvalidArgument("key 1")
+        self.sent.append(message.content)
+        callback(SendResult(0, 88, 1), None)
+
+    def flush(self) -> None:
+        """Everything has its outcome."""
+
+
+def test_a_line_that_is_refused_does_not_end_the_others() -> None:
+    producer, tally = Producer(), Tally()
+    form = LineFormat(topic="t", separator=":", key_type="int")
+    run = Run(producer, form, tally, None)  # type: ignore[arg-type]
+    run.send_all([b"0:a", b"1:b", b"c", b"x:d", b"2:e"])
+    assert producer.sent == [b"a", b"e"]
+    assert (tally.begun, tally.count, tally.acknowledged, tally.refused) == (5, 5, 2, 3)
+    assert [text.partition(":")[0] for text in tally.errors] == ["line 2", "line 3", "line 4"]
+
+
+def test_lines_without_a_key_are_counted() -> None:
+    producer, tally = Producer(), Tally()
+    form = LineFormat(topic="t", separator=":", may_lack_key=True)
+    Run(producer, form, tally, None).send_all([b"0:a", b"b"])  # type: ignore[arg-type]
+    assert (tally.acknowledged, tally.keyless, tally.size) == (2, 1, 2)
 
 
 def test_a_pace_is_even() -> None:

@@ -1,0 +1,152 @@
+"""``vq produce`` on a real terminal: its progress, and what ctrl-C tells.
+
+keyboard ─▶ pseudo-terminal ─▶ vq produce ─▶ b1 (a process)        progress ─▶ the same terminal
+"""
+
+import fcntl
+import signal
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from typing import IO
+
+import pytest
+from support.cluster import ProcessCluster, process_cluster
+from support.terminal import CTRL_C, OnTerminal
+from support.zookeeper import ZooKeeperService
+
+pytestmark = pytest.mark.slow
+DRAWN = "sending to"
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperService
+) -> Iterator[ProcessCluster]:
+    """One broker for the whole module; each test has a topic of its own."""
+    with process_cluster(tmp_path_factory.mktemp("brokers"), zookeeper.hosts) as made:
+        made.add("b1")
+        yield made
+
+
+def produce(
+    cluster: ProcessCluster,
+    topic: str,
+    *options: str,
+    stdin: int | None = subprocess.PIPE,
+    stdout: int | None = subprocess.PIPE,
+    stderr: int | None = None,
+) -> OnTerminal:
+    """Start ``vq produce`` to a new topic; by default only its standard error is the terminal."""
+    cluster.vq_json("topic", "create", topic)
+    command = cluster.command("produce", topic, *options)
+    return OnTerminal(command, cluster.environ, stdin=stdin, stdout=stdout, stderr=stderr)
+
+
+def write(running: OnTerminal, lines: int) -> None:
+    """Give the command some more lines."""
+    assert running.process.stdin is not None
+    running.process.stdin.write(b"x\n" * lines)
+    running.process.stdin.flush()
+
+
+def summary(running: OnTerminal) -> dict[str, str]:
+    """Close the input, read standard output to its end; return the fields of the summary."""
+    assert running.process.stdin is not None
+    assert running.process.stdout is not None
+    running.process.stdin.close()
+    text = running.process.stdout.read().decode()
+    assert "\x1b" not in text
+    return dict(line.split("\t") for line in text.splitlines())
+
+
+def test_progress_is_drawn_follows_the_lines_and_goes_away(cluster: ProcessCluster) -> None:
+    with produce(cluster, "drawn", "--max", "12") as running:
+        write(running, 5)
+        running.until(lambda: any("5/12" in line for line in running.screen))
+        write(running, 7)
+        running.until(lambda: "12/12" in running.raw)
+        told = summary(running)
+        assert running.ended() == 0
+    assert (told["sent"], told["acknowledged"]) == ("12", "12")
+    assert running.screen == [], "the line is erased; nothing else was written"
+    assert running.raw.rstrip().endswith("\x1b[2K"), "and the cursor stands where it stood"
+    assert running.raw.rindex("\x1b[?25h") > running.raw.rindex("\x1b[?25l"), "and is shown"
+
+
+def test_progress_needs_no_number_of_lines(cluster: ProcessCluster) -> None:
+    with produce(cluster, "endless") as running:
+        write(running, 3)
+        running.until(lambda: any("3/?" in line for line in running.screen))
+        assert summary(running)["acknowledged"] == "3"
+        assert running.ended() == 0
+    assert running.screen == []
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "streams"),
+    [
+        ("json", ("--json",), {}),
+        ("stderr-is-a-pipe", (), {"stdout": None, "stderr": subprocess.PIPE}),
+        ("lines-are-typed", (), {"stdin": None}),
+    ],
+)
+def test_no_progress_where_it_would_disturb(
+    cluster: ProcessCluster, name: str, options: tuple[str, ...], streams: dict[str, int | None]
+) -> None:
+    """A pipe gets results only; a document is a document; typed lines stay readable."""
+    with produce(cluster, name, *options, **streams) as running:
+        if running.process.stdin is None:
+            running.enter("typed\n\x04")  # ctrl-D ends the input
+        else:
+            write(running, 1)
+            running.process.stdin.close()
+        assert running.ended() == 0
+        if running.process.stderr is not None:
+            assert running.process.stderr.read() == b""
+    assert DRAWN not in running.raw
+    assert "\x1b" not in running.raw
+
+
+def test_ctrl_c_tells_what_became_of_the_lines(cluster: ProcessCluster) -> None:
+    with produce(cluster, "interrupted") as running:
+        write(running, 4)
+        running.until(lambda: any("4/?" in line for line in running.screen))
+        running.enter(CTRL_C)
+        assert running.ended() == 130
+        told = summary(running)
+    assert (told["sent"], told["acknowledged"], told["unknown"]) == ("4", "4", "0")
+    lines = [line for line in running.screen if line]
+    assert [line.partition(" after ")[0] for line in lines] == ["interrupted", "interrupted"]
+    assert lines[0].startswith("interrupted after 4 lines; waiting for the outcome")
+
+
+def test_a_second_ctrl_c_ends_at_once_and_tells_what_is_unknown(cluster: ProcessCluster) -> None:
+    """The broker does not answer: the first ctrl-C waits for the outcome of what was sent."""
+    broker = cluster.brokers["b1"]
+    with produce(cluster, "given-up", "--timeout", "600") as running:
+        write(running, 2)
+        running.until(lambda: any("2/?" in line for line in running.screen))
+        broker.signal(signal.SIGSTOP)
+        try:
+            write(running, 3)
+            assert running.process.stdin is not None
+            pipe = running.process.stdin
+            running.until(lambda: not _unread(pipe))
+            running.enter(CTRL_C)
+            running.until(lambda: "interrupted after" in "".join(running.screen))
+            running.enter(CTRL_C)
+            assert running.ended() == 130
+            told = summary(running)
+        finally:
+            broker.signal(signal.SIGCONT)
+    assert told["acknowledged"] == "2"
+    assert 2 <= int(told["sent"]) <= 5, "those that it read from the pipe and sent"
+    assert f"interrupted after {told['sent']} lines" in "".join(running.screen)
+    assert int(told["unknown"]) == int(told["sent"]) - 2
+
+
+def _unread(pipe: IO[bytes]) -> int:
+    """Return how many bytes are in a pipe."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
