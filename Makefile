@@ -76,7 +76,7 @@ proto:
 	$(RUN) tools/proto.py
 
 docs:
-	$(call bootstrap,demo)
+	$(call bootstrap,demo test)
 	$(RUN) tools/cli_reference.py
 	$(RUN) tools/api_reference.py
 	$(RUN) tools/partition_states.py

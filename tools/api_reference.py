@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import vq
-from vq import admin, aio, serializers
+from vq import admin, aio, opentelemetry, serializers
 from vq import errors as vq_errors
 from vq.admin import changes
 from vq.coordination import coordinator, groups, registry, slots, topics
@@ -33,8 +33,10 @@ package may change at any time.
 
 `vq` is for blocking code, from any number of threads. `vq.aio` has the same as coroutines, for one
 event loop. Settings, messages, results and errors are the same objects in both. `vq.admin` has what
-`factory.admin` of both takes and returns, `vq.serializers` makes contents of objects. Errors are on
-[a page of their own](errors.md).
+`factory.admin` of both takes and returns, `vq.serializers` makes contents of objects,
+`vq.opentelemetry` traces messages (it needs the extra `vq[opentelemetry]`). Errors are on
+[a page of their own](errors.md), and the numbers of a producer, too
+([producer-metrics.md](producer-metrics.md)).
 
 A factory that is open must not be carried across a fork: its methods raise `InvalidState` in the
 child. Open a factory in each process.
@@ -67,7 +69,13 @@ read again before the next try.
 The classes that have no name in `vq` itself are in `vq.errors`.
 """
 
-PUBLIC = (("vq", vq), ("vq.aio", aio), ("vq.admin", admin), ("vq.serializers", serializers))
+PUBLIC = (
+    ("vq", vq),
+    ("vq.aio", aio),
+    ("vq.admin", admin),
+    ("vq.serializers", serializers),
+    ("vq.opentelemetry", opentelemetry),
+)
 
 _MODULES = re.compile(r"\b(?:vq(?:\.[a-z_]+)+|collections\.abc|typing|types)\.(?=[A-Z])")
 _ENUM = re.compile(r"<(\w+\.\w+): [^>]*>")

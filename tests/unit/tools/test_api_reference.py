@@ -15,7 +15,7 @@ import pytest
 from support.tool import load_tool
 
 import vq
-from vq import admin, aio, limits
+from vq import admin, aio, limits, opentelemetry, serializers
 from vq import errors as vq_errors
 from vq.broker.config import BrokerConfig, ConnectionLimits
 from vq.client.config import (
@@ -31,6 +31,13 @@ from vq.errors import InvalidArgument, MessageTooLarge, VqError
 from vq.model import Compression
 
 ROOT = Path(__file__).parents[3]
+MODULES = {
+    "vq": vq,
+    "vq.aio": aio,
+    "vq.admin": admin,
+    "vq.serializers": serializers,
+    "vq.opentelemetry": opentelemetry,
+}
 
 
 @pytest.fixture(scope="module")
@@ -45,16 +52,18 @@ def test_the_references_are_fresh(tool: ModuleType) -> None:
 
 def test_every_public_name_has_its_section(tool: ModuleType) -> None:
     page = tool.api()
-    for title, module in (("vq", vq), ("vq.aio", aio), ("vq.admin", admin)):
+    for title, module in MODULES.items():
         for name in module.__all__:
             assert f"### `{title}.{name}`\n" in page
 
 
 def test_every_public_method_says_what_it_does() -> None:
     """An empty text on the page would be of no help."""
-    for module in (vq, aio, admin):
+    for module in MODULES.values():
         for name in module.__all__:
             subject = getattr(module, name)
+            if inspect.isclass(subject) or inspect.isfunction(subject):
+                assert subject.__doc__, name
             members = vars(subject).items() if inspect.isclass(subject) else ()
             for member_name, member in members:
                 if callable(member) and not member_name.startswith("_"):
@@ -229,3 +238,20 @@ def test_every_rule_about_outcomes_names_tests_that_exist() -> None:
     for path in (ROOT / "tests").rglob("test_*.py"):
         defined |= set(re.findall(r"def (test_\w+)\(", path.read_text()))
     assert not named - defined
+
+
+def test_every_number_of_a_producer_has_its_row() -> None:
+    """docs/reference/producer-metrics.md says what each one counts, its unit and its kind."""
+    page = (ROOT / "docs" / "reference" / "producer-metrics.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \|(.*)\|$", page, re.MULTILINE))
+    known: set[str] = set()
+    for kind in (vq.ProducerMetrics, vq.TopicMetrics, vq.Latency):
+        known |= {field.name for field in dataclasses.fields(kind)}
+        known |= {name for name, each in vars(kind).items() if isinstance(each, property)}
+    assert rows.keys() == known
+    for name, row in rows.items():
+        unit, how, counted = (cell.strip() for cell in row.split("|"))
+        assert counted, name
+        if name not in {"total", "topics"}:
+            assert unit, name
+            assert how in {"counter", "gauge", "counter (histogram)", "constant"}, name
