@@ -207,6 +207,23 @@ class TopicSettings:
         object.__setattr__(self, "pool", check_pool(self.pool))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicOrigin:
+    """Who created a topic, and when.
+
+    Attributes:
+        client: The ``client_id`` of the client that created it.
+        host: The machine of that client.
+        time_ms: When, by the clock of that client, in milliseconds since 1970.
+        auto: A producer created it, because the settings of the cluster allowed it.
+    """
+
+    client: str
+    host: str
+    time_ms: int
+    auto: bool = False
+
+
 def check_pool(pool: str | None) -> str | None:
     """Return the name of a pool; None for the common pool, which may be named.
 

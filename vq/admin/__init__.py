@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from vq.coordination.groups import UnknownGroup
     from vq.coordination.paths import ClusterSettings, CommittedOffset
     from vq.coordination.topics import TopicExists
-    from vq.model import GroupView, NodeInfo
+    from vq.model import GroupView, NodeInfo, TopicOrigin
 
 
 _HOMES = {
@@ -51,7 +51,7 @@ _HOMES = {
     "vq.coordination.groups": ("UnknownGroup",),
     "vq.coordination.paths": ("ClusterSettings", "CommittedOffset"),
     "vq.coordination.topics": ("TopicExists",),
-    "vq.model": ("GroupView", "NodeInfo"),
+    "vq.model": ("GroupView", "NodeInfo", "TopicOrigin"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -82,6 +82,7 @@ __all__ = [
     "Topic",
     "TopicDescription",
     "TopicExists",
+    "TopicOrigin",
     "TopicSummary",
     "UnknownGroup",
     "Verified",

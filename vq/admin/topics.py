@@ -15,23 +15,27 @@ from vq.client.cluster import ClusterClient
 from vq.coordination import topics
 from vq.coordination.reading import TopicView, gather_all
 from vq.errors import VqError
-from vq.model import Address, PartitionPlacement, PartitionState, TopicSettings
+from vq.model import Address, PartitionPlacement, PartitionState, TopicOrigin, TopicSettings
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import VerifyRequest
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as ZooKeeper knows it; ``id`` tells it from a namesake that was deleted."""
+    """A topic as ZooKeeper knows it; ``id`` tells it from a namesake that was deleted.
+
+    ``origin`` says who created it; None: unknown, an earlier vq created it.
+    """
 
     name: str
     id: str
     settings: TopicSettings
     partitions: tuple[PartitionPlacement, ...]
+    origin: TopicOrigin | None = None
 
 
 def _topic(view: TopicView) -> Topic:
-    return Topic(view.name, view.id, view.settings, view.partitions)
+    return Topic(view.name, view.id, view.settings, view.partitions, view.origin)
 
 
 # Changing -------------------------------------------------------------------------------------
@@ -46,7 +50,9 @@ async def create_topic(
         ChangeUnknown: ZooKeeper went away; it is made, made in part, or not made.
     """
     with unknown_when_cut(f"creating {name}"):
-        return _topic(await topics.create_topic(cluster.coordinator, name, settings))
+        return _topic(
+            await topics.create_topic(cluster.coordinator, name, settings, origin=cluster.origin())
+        )
 
 
 async def change_settings(cluster: ClusterClient, name: str, settings: TopicSettings) -> Topic:
@@ -128,18 +134,22 @@ class TopicSummary:
         settings: With the number of its partitions.
         open: How many of its partitions take messages on which broker group; "" stands for those
             that take none.
+        origin: Who created it; None: unknown, an earlier vq created it.
     """
 
     name: str
     id: str
     settings: TopicSettings
     open: Mapping[str, int]
+    origin: TopicOrigin | None = None
 
 
 async def list_topics(cluster: ClusterClient) -> list[TopicSummary]:
     """Return all topics, sorted by name; reads two nodes for each, whatever its partitions."""
     found = await topics.summarize_topics(cluster.coordinator)
-    return [TopicSummary(each.name, each.id, each.settings, each.open) for each in found]
+    return [
+        TopicSummary(each.name, each.id, each.settings, each.open, each.origin) for each in found
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ from vq.cli.topic_settings import (
     with_options,
 )
 from vq.cli.verify import verify
-from vq.model import PartitionPlacement, TopicSettings
+from vq.model import PartitionPlacement, TopicOrigin, TopicSettings
 
 
 @click.group(cls=Commands)
@@ -93,6 +93,7 @@ def list_(invocation: Invocation) -> None:
             "retention": shown_retention(each.settings),
             "groups": ",".join(sorted(group or "-" for group in each.open)),
             "id": each.id,
+            **_shown_origin(each.origin),
         }
         for each in invocation.run(work())
     ]
@@ -151,7 +152,19 @@ def _settings(described: Topic) -> dict[str, Value]:
     return {
         "topic": described.name,
         "id": described.id,
+        **_shown_origin(described.origin),
         **shown_settings(described.settings),
+    }
+
+
+def _shown_origin(origin: TopicOrigin | None) -> dict[str, Value]:
+    if origin is None:
+        return dict.fromkeys(("created", "created_by", "auto_created"))
+    moment = datetime.fromtimestamp(origin.time_ms / 1000, UTC)
+    return {
+        "created": moment.isoformat(timespec="milliseconds"),
+        "created_by": f"{origin.client} on {origin.host}",
+        "auto_created": origin.auto,
     }
 
 

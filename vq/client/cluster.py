@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import logging
 import random
+import socket
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple, TypeVar
@@ -37,7 +38,7 @@ from vq.errors import (
     VqError,
 )
 from vq.log_lines import get_logger
-from vq.model import Address, TopicPartition, TopicSettings, check_name
+from vq.model import Address, TopicOrigin, TopicPartition, TopicSettings, check_name
 from vq.remoting import broker_connection as connections
 from vq.remoting.broker_connection import BrokerConnection
 from vq.remoting.frames import Buffer
@@ -178,8 +179,20 @@ class ClusterClient:
         """
         with contextlib.suppress(UnknownTopic):
             return await self.track(topic)
-        await self._calls.share(create_missing_topic, self.coordinator, topic)
+        await self._calls.share(self._create, topic)
         return await self.track(topic)
+
+    async def _create(self, topic: str) -> None:
+        await create_missing_topic(self.coordinator, topic, self.origin(auto=True))
+
+    def origin(self, *, auto: bool = False) -> TopicOrigin:
+        """Return the origin of a topic that this client creates now."""
+        return TopicOrigin(
+            client=self.config.client_id,
+            host=socket.gethostname(),
+            time_ms=self.clock.wall_ms(),
+            auto=auto,
+        )
 
     async def track_or_see(self, topic: str) -> TopicSettings | None:
         """Like ``track``, for a topic that may be missing.

@@ -24,7 +24,7 @@ from vq.coordination.registry import groups
 from vq.coordination.topics import TopicExists, check_supported
 from vq.coordination.update import TRIES_MAX, update
 from vq.errors import CoordinationError, InvalidArgument, UnknownTopic
-from vq.model import COMMON_POOL, GroupView, TopicSettings, check_name
+from vq.model import COMMON_POOL, GroupView, TopicOrigin, TopicSettings, check_name
 
 #: Takes the settings and returns those to write instead.
 Change = Callable[[ClusterSettings], ClusterSettings]
@@ -93,7 +93,9 @@ async def settings_of_missing_topic(coordinator: Coordinator, name: str) -> Topi
     return wanted
 
 
-async def create_missing_topic(coordinator: Coordinator, name: str) -> None:
+async def create_missing_topic(
+    coordinator: Coordinator, name: str, origin: TopicOrigin | None = None
+) -> None:
     """Create a topic that a producer wants, if the cluster allows it.
 
     If others create it at the same time, there is one topic and no error. It is created with one
@@ -110,7 +112,11 @@ async def create_missing_topic(coordinator: Coordinator, name: str) -> None:
         wanted = await settings_of_missing_topic(coordinator, name)
         try:
             await topics.create_topic(
-                coordinator, name, wanted, only_if=functools.partial(_unchanged, coordinator, stat)
+                coordinator,
+                name,
+                wanted,
+                only_if=functools.partial(_unchanged, coordinator, stat),
+                origin=origin,
             )
         except TopicExists:
             # Another client created it, or it is not ready: read no older state of the tree.

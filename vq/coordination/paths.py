@@ -26,7 +26,7 @@ version) and refuses a higher ``v``. This module does no I/O.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar, Final, Self
 
 from vq import limits
@@ -37,6 +37,7 @@ from vq.model import (
     FlushMode,
     PartitionState,
     Span,
+    TopicOrigin,
     TopicSettings,
     check_pool,
 )
@@ -351,13 +352,15 @@ class Topic(Value):
     """``topics/<topic>``: settings, number of partitions, phase.
 
     The placement is in the nodes below (``Partition``). Clients see a topic only in phase
-    ``ready``; creating or deleting a large one takes several steps.
+    ``ready``; creating or deleting a large one takes several steps. ``origin`` is None, and left
+    out, if it is not known.
     """
 
     _what = "topic"
     id: str
     settings: TopicSettings
     phase: str = READY
+    origin: TopicOrigin | None = None
 
     @staticmethod
     def path(topic: str) -> str:
@@ -365,7 +368,11 @@ class Topic(Value):
         return join(TOPICS, topic)
 
     def _to_json(self) -> dict[str, Any]:
-        return {"id": self.id, "phase": self.phase, "settings": _settings_to_json(self.settings)}
+        settings = _settings_to_json(self.settings)
+        values: dict[str, Any] = {"id": self.id, "phase": self.phase, "settings": settings}
+        if self.origin is not None:
+            values["origin"] = asdict(self.origin)
+        return values
 
     @classmethod
     def _from_json(cls, document: Mapping[str, Any]) -> Self:
@@ -375,7 +382,23 @@ class Topic(Value):
             raise ValueError(f"phase = {phase!r}")
         if not isinstance(document["id"], str):
             raise TypeError(f"id = {document['id']!r} is not a string")
-        return cls(id=document["id"], settings=settings, phase=phase)
+        origin = _origin(document.get("origin"))
+        return cls(id=document["id"], settings=settings, phase=phase, origin=origin)
+
+
+#: Times of origins are before this one, in the year 6429: a later one need not be a date.
+_TIME_MS_END: Final = 1 << 47
+
+
+def _origin(document: object) -> TopicOrigin | None:
+    """Return who created a topic, None if the value does not say it: nothing depends on it."""
+    if not isinstance(document, Mapping):
+        return None
+    match document.get("client"), document.get("host"), document.get("time_ms"):
+        case str(client), str(host), int(time_ms) if 0 <= time_ms < _TIME_MS_END:
+            auto = document.get("auto") is True
+            return TopicOrigin(client=client, host=host, time_ms=time_ms, auto=auto)
+    return None
 
 
 def _settings_to_json(settings: TopicSettings) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 from vq.coordination.coordinator import Coordinator, NoNode, Stat, Watch, join
 from vq.coordination.paths import READY, TOPICS, Partition, PlacementChanges, Topic
 from vq.errors import CoordinationError, UnknownTopic
-from vq.model import PartitionPlacement, TopicSettings
+from vq.model import PartitionPlacement, TopicOrigin, TopicSettings
 
 T = TypeVar("T")
 
@@ -45,6 +45,7 @@ class TopicView:
     phase: str = READY
     created: int = 0
     changes: int = 0
+    origin: TopicOrigin | None = None
 
     def with_partitions(self, found: "Mapping[int, PlacedVersion]") -> "TopicView":
         """Return the view with new placements of some partitions; unknown numbers are appended."""
@@ -72,6 +73,7 @@ class TopicSummary:
     settings: TopicSettings
     phase: str
     open: Mapping[str, int]
+    origin: TopicOrigin | None = None
 
 
 #: A placement, and the version of the node it was read from.
@@ -179,6 +181,7 @@ async def read_topic(
             phase=topic.phase,
             created=node.stat.czxid,
             changes=changes.version,
+            origin=topic.origin,
         )
         numbers = _changed(known, base, changes)
         if known is not None and numbers is not None:
@@ -214,12 +217,12 @@ async def read_summary(coordinator: Coordinator, name: str) -> TopicSummary | No
         node, listed = await gather_all([coordinator.get(path), coordinator.get(list_path)])
         topic = Topic.decode(path, node.data)
         if topic.phase != READY:
-            return TopicSummary(name, topic.id, topic.settings, topic.phase, {})
+            return TopicSummary(name, topic.id, topic.settings, topic.phase, {}, topic.origin)
         changes = PlacementChanges.of_node(list_path, listed.data, listed.stat.version)
         # One ``multi`` created both; otherwise one of them is of another topic with this name.
         counts = changes.open if listed.stat.czxid == node.stat.czxid else None
         if counts is not None and sum(counts.values()) == topic.settings.partitions:
-            return TopicSummary(name, topic.id, topic.settings, topic.phase, counts)
+            return TopicSummary(name, topic.id, topic.settings, topic.phase, counts, topic.origin)
     except NoNode:
         pass
     try:
@@ -227,7 +230,7 @@ async def read_summary(coordinator: Coordinator, name: str) -> TopicSummary | No
     except UnknownTopic:
         return None
     counts = Counter(each.writer_group or "" for each in view.partitions)
-    return TopicSummary(name, view.id, view.settings, view.phase, counts)
+    return TopicSummary(name, view.id, view.settings, view.phase, counts, view.origin)
 
 
 async def _read_changes(

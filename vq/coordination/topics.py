@@ -66,7 +66,7 @@ from vq.coordination.registry import counted_groups
 from vq.coordination.update import Plan, apply_plan, update
 from vq.errors import CoordinationError, InvalidArgument, UnknownTopic
 from vq.limits import AUTO_CREATE_PARTITIONS_MAX
-from vq.model import PartitionPlacement, Span, TopicSettings, check_name
+from vq.model import PartitionPlacement, Span, TopicOrigin, TopicSettings, check_name
 
 __all__ = [
     "TopicExists",
@@ -128,12 +128,13 @@ async def create_topic(
     *,
     rng: random.Random | None = None,
     only_if: OnlyIf | None = None,
+    origin: TopicOrigin | None = None,
 ) -> TopicView:
     """Create a topic and place its partitions evenly on the live broker groups.
 
     ``rng`` draws the topic's id. After a lost reply the function reads the tree; if it returns, the
     topic exists. ``only_if`` reads and returns a check; the topic is created only if it holds in
-    the same transaction. Its errors are passed on.
+    the same transaction. Its errors are passed on. ``origin`` is stored with the topic.
 
     Raises:
         InvalidArgument: A setting does not work yet.
@@ -147,7 +148,7 @@ async def create_topic(
         raise await _exists_already(coordinator, name)
     whole = settings.partitions <= STEP_PARTITIONS
     phase = READY if whole else CREATING
-    topic = Topic(id=f"{rng.getrandbits(64):016x}", settings=settings, phase=phase)
+    topic = Topic(id=f"{rng.getrandbits(64):016x}", settings=settings, phase=phase, origin=origin)
     places = await _create_first(coordinator, name, topic, rng, only_if)
     if not whole:
         await _create_rest(coordinator, name, topic, places)
@@ -170,7 +171,7 @@ async def delete_topic(coordinator: Coordinator, name: str) -> None:
 
     async def plan(_: CoordinationError | None) -> Plan[None]:
         view = await read_topic(coordinator, name, any_phase=True)
-        topic = Topic(id=view.id, settings=view.settings, phase=DELETING)
+        topic = Topic(id=view.id, settings=view.settings, phase=DELETING, origin=view.origin)
         operations = [
             Set(path, topic.encode(), view.version),
             *await _remember_deletion(coordinator, view),
@@ -266,7 +267,7 @@ async def change_settings(
         if settings == view.settings:
             return Plan((), None)
         check_supported(settings)
-        topic = Topic(id=view.id, settings=settings)
+        topic = Topic(id=view.id, settings=settings, origin=view.origin)
         return Plan([Set(Topic.path(name), topic.encode(), view.version)], None)
 
     await apply_plan(coordinator, plan, what=f"topic {name!r}")
@@ -476,7 +477,8 @@ async def _additions(coordinator: Coordinator, view: TopicView, total: int) -> l
     places = [each.writer_group or "" for each in view.partitions]
     views, counts = await counted_groups(coordinator)
     places += allocate(total - before, views, pool=settings.pool)
-    topic, opened = Topic(id=view.id, settings=settings), Counter(places[before:])
+    topic = Topic(id=view.id, settings=settings, origin=view.origin)
+    opened = Counter(places[before:])
     path = PlacementChanges.path(view.name)
     operations: list[Operation] = [
         Set(Topic.path(view.name), topic.encode(), view.version),

@@ -17,8 +17,9 @@ from vq.client.config import MessageFactoryConfig
 from vq.coordination import topics
 from vq.coordination.coordinator import ConnectionLost, NotConnected, SessionExpired
 from vq.coordination.memory import MemoryEnsemble
-from vq.model import TopicSettings
+from vq.model import TopicOrigin, TopicSettings
 
+ORIGIN = TopicOrigin(client="app", host="web1", time_ms=1_763_800_000_007, auto=True)
 CUTS = [ConnectionLost("no reply"), NotConnected("away for 6 s"), SessionExpired("it ended")]
 
 
@@ -29,7 +30,7 @@ def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     @asynccontextmanager
     async def cluster_client(_config: MessageFactoryConfig) -> AsyncIterator[Any]:
         async with client_of(MemoryEnsemble()) as coordinator:
-            yield SimpleNamespace(coordinator=coordinator)
+            yield SimpleNamespace(coordinator=coordinator, origin=lambda: ORIGIN)
 
     async def plan(_: object, name: str) -> Deletion:
         return Deletion(name, 1, 0, exact=True)
@@ -128,6 +129,15 @@ def test_the_settings_of_a_topic_are_shown_as_they_count(
 ) -> None:
     fields = topic._settings(Topic("t", "id", settings, ()))
     assert (fields["compression"], fields["compression_threshold"]) == shown
+
+
+def test_who_created_a_topic_is_shown() -> None:
+    """Nothing of a topic that an earlier vq created."""
+    fields = topic._settings(Topic("t", "id", TopicSettings(), (), ORIGIN))
+    assert fields["created"] == "2025-11-22T08:26:40.007+00:00"
+    assert (fields["created_by"], fields["auto_created"]) == ("app on web1", True)
+    fields = topic._settings(Topic("t", "id", TopicSettings(), ()))
+    assert (fields["created"], fields["created_by"], fields["auto_created"]) == (None, None, None)
 
 
 @pytest.mark.usefixtures("in_memory")

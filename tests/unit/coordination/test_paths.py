@@ -29,7 +29,7 @@ from vq.coordination.paths import (
     Value,
 )
 from vq.errors import CoordinationError, InvalidArgument
-from vq.model import FlushMode, PartitionState, Span, TopicSettings
+from vq.model import FlushMode, PartitionState, Span, TopicOrigin, TopicSettings
 
 #: Every value class: an instance, and the JSON an operator sees. Stored data depend on it.
 GOLDEN: list[tuple[Value, str]] = [
@@ -276,3 +276,29 @@ def test_a_topic_of_an_earlier_vq_has_no_compression() -> None:
     document["settings"]["compression"] = "snappy"
     with pytest.raises(CoordinationError, match="snappy"):
         Topic.decode("topics/t", json.dumps(document).encode())
+
+
+def test_the_origin_of_a_topic_is_stored_as_readable_json() -> None:
+    origin = TopicOrigin(client="c", host="h", time_ms=7, auto=True)
+    value = Topic(id="ab", settings=TopicSettings(), origin=origin)
+    text = '"origin": {"client": "c", "host": "h", "time_ms": 7, "auto": true}}'
+    assert value.encode().decode().endswith(text)
+    assert Topic.decode("p", value.encode()) == value
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        1,
+        [],
+        {"client": "c"},
+        {"client": "c", "host": "h", "time_ms": -1, "auto": True},
+        {"client": "c", "host": "h", "time_ms": 1 << 60, "auto": True},
+        {"client": 1, "host": "h", "time_ms": 1, "auto": True},
+    ],
+)
+def test_an_origin_that_cannot_be_read_is_unknown(origin: object) -> None:
+    """Nothing depends on it, so it must not make the topic unreadable."""
+    document = json.loads(Topic(id="ab", settings=TopicSettings()).encode())
+    data = json.dumps({**document, "origin": origin}).encode()
+    assert Topic.decode("p", data) == Topic(id="ab", settings=TopicSettings())

@@ -28,7 +28,7 @@ from vq.coordination.paths import (
 from vq.coordination.placement import move
 from vq.coordination.topics import TopicExists
 from vq.errors import CoordinationError, InvalidArgument, UnknownTopic
-from vq.model import FlushMode, Span, TopicPartition, TopicSettings
+from vq.model import FlushMode, Span, TopicOrigin, TopicPartition, TopicSettings
 
 
 async def add_broker(client: MemoryCoordinator, group: str, *, pool: str | None = None) -> None:
@@ -377,3 +377,16 @@ async def test_a_touch_that_read_an_old_placement_writes_nothing(
             await topics.touch_partition(client, "t", 0, 1)
     now = await topics.describe_topic(client, "t")
     assert (now.partitions, now.partition_versions) == ((moved,), (1,))
+
+
+async def test_a_topic_keeps_its_origin(client) -> None:
+    """Whatever is changed: it says who created the topic."""
+    origin = TopicOrigin(client="c", host="h", time_ms=7, auto=True)
+    await topics.create_topic(client, "t", TopicSettings(partitions=2), origin=origin)
+    view = await topics.change_settings(client, "t", TopicSettings(partitions=2, retention_hours=5))
+    assert view.origin == origin
+    assert (await topics.add_partitions(client, "t", 1)).origin == origin
+    [summary] = await topics.summarize_topics(client)
+    assert summary.origin == origin
+    await topics.create_topic(client, "large", TopicSettings(partitions=501), origin=origin)
+    assert (await topics.describe_topic(client, "large")).origin == origin

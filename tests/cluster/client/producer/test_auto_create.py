@@ -174,3 +174,21 @@ async def test_a_topic_that_is_deleted_between_publish_and_append_is_unknown(
             error = error.outcomes[0]
         assert isinstance(error, UnknownTopic)
         assert "was deleted while the message was sent" in str(error)
+
+
+async def test_a_topic_says_who_created_it(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """An operator sees which topics producers have created, and which application did."""
+    await factory.admin.set_auto_create(TopicSettings())
+    await factory.admin.create_topic("made", TopicSettings())
+    async with factory_of(cluster, seed=12, client_id="shop") as shop:
+        await (await producer_of(shop)).publish("new")
+    found = {each.name: each.origin for each in await factory.admin.list_topics()}
+    made, new = found["made"], found["new"]
+    assert made is not None
+    assert new is not None
+    assert (made.client, made.auto) == ("vq-python", False)
+    assert (new.client, new.auto) == ("shop", True)
+    assert new.host
+    assert (await factory.admin.describe_topic("new")).topic.origin == new
