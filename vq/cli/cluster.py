@@ -75,8 +75,11 @@ def status(invocation: Invocation) -> None:
 def settings(invocation: Invocation, auto_create: str | None, **options: Any) -> None:
     """Show the settings of the cluster, or change those that are given.
 
-    The other options are the settings of topics that producers create. They are kept while
-    auto-create is off. Topics that exist already keep their settings.
+    With auto-create on, a producer that publishes a missing topic, or sends to it, creates it. The
+    other options are the settings of such topics; an option that is not given keeps its value,
+    also while auto-create is off. Topics that exist already keep their settings.
+
+    `vq topic list --json` and `vq topic describe` show which topics producers have created.
     """
     is_given = any(value is not None for value in options.values())
     if auto_create == "off" and is_given:

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from support.coordination import FAULTS, LeadingBroker, client_of, disarm, strike
 
-from vq.coordination import registry, topics
+from vq.coordination import cluster_settings, registry, topics
 from vq.coordination.cluster_settings import (
     change_settings,
     create_missing_topic,
     read_settings,
 )
-from vq.coordination.coordinator import Coordinator
+from vq.coordination.coordinator import Check, Coordinator
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.paths import ClusterSettings
 from vq.coordination.registry import ensure_group
@@ -154,20 +154,22 @@ async def test_many_clients_at_once_create_one_topic(ensemble: MemoryEnsemble) -
         await broker.stop()
 
 
+@pytest.mark.parametrize("when", ["before the check is read", "after the check was read"])
 @pytest.mark.parametrize("then", ["off", "others", "gone"])
 async def test_no_topic_is_created_with_settings_that_were_changed_meanwhile(
     client: MemoryCoordinator,
     other: MemoryCoordinator,
     monkeypatch: pytest.MonkeyPatch,
     then: str,
+    when: str,
 ) -> None:
     """After an operator has forbidden it, no producer creates a topic."""
     broker = LeadingBroker(client, node="n1", address=Address("127.0.0.1", 8123))
     await broker.start()
     await allow(client)
-    counted, changed = topics.counted_groups, False
+    unchanged, changed = cluster_settings._unchanged, False
 
-    async def counted_groups(coordinator: Coordinator) -> Any:
+    async def change() -> None:
         nonlocal changed
         if not changed:
             changed = True
@@ -177,9 +179,15 @@ async def test_no_topic_is_created_with_settings_that_were_changed_meanwhile(
                 await allow(other, TopicSettings(partitions=2))
             else:
                 await other.delete("settings")
-        return await counted(coordinator)
 
-    monkeypatch.setattr(topics, "counted_groups", counted_groups)
+    async def meanwhile(*arguments: Any) -> Check:
+        if when.startswith("before"):
+            await change()
+        check = await unchanged(*arguments)
+        await change()
+        return check
+
+    monkeypatch.setattr(cluster_settings, "_unchanged", meanwhile)
     if then == "others":
         await create_missing_topic(client, "t")
         assert (await topics.describe_topic(client, "t")).settings.partitions == 2
