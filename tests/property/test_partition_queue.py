@@ -16,7 +16,7 @@ from vq import errors
 from vq.client.config import OnUnavailable, ProducerConfig
 from vq.client.future import BlockingSendFuture, SendFuture
 from vq.client.producer import stamps
-from vq.client.producer.batch import Batch
+from vq.client.producer.batch import Batch, Ended
 from vq.client.producer.metrics import Meter
 from vq.client.producer.partition_queue import PartitionQueue
 from vq.client.producer.partitioner import Keys
@@ -117,9 +117,9 @@ class Run:
         self.wire: deque[tuple[Batch, int, ProducerStamp, bytes, bool]] = deque()
         self.delayed: list[tuple[ProducerStamp, list[bytes]]] = []
 
-    def on_ended(self, count: int, size: int) -> None:
-        self.ended[0] += count
-        self.ended[1] += size
+    def on_ended(self, ended: Ended) -> None:
+        self.ended[0] += ended.count
+        self.ended[1] += ended.size
 
     def submit(self) -> None:
         content = b"%d" % len(self.futures)
@@ -392,8 +392,8 @@ class Topic:
         self.keys: list[int | None] = []
         self.follow()
 
-    def on_ended(self, count: int, size: int) -> None:
-        self.ended += count
+    def on_ended(self, ended: Ended) -> None:
+        self.ended += ended.count
 
     def follow(self) -> None:
         self.queues.update(TopicSettings(partitions=3), 3, sorted(self.able))

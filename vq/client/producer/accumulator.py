@@ -20,6 +20,7 @@ from vq.client.config import (
     buffer_messages_of,
 )
 from vq.client.future import ANY_PARTITION, BlockingSendFuture, SendCallback, SendFuture
+from vq.client.producer.batch import Ended
 from vq.client.producer.head import Head
 from vq.client.producer.metrics import Waiting
 from vq.client.producer.partition_queue import PartitionQueue
@@ -167,7 +168,7 @@ class PythonAppender:
                 or len(content) > queues.plain_bytes_max
             ):
                 return None
-            queues.appended.append(future)
+            queues.appended += (future,)  # no call between these: see ``topic_queues``
             self.space -= future.size + MESSAGE_OVERHEAD_BYTES
             self.places -= 1
         if not self.awake:
@@ -179,7 +180,11 @@ class PythonAppender:
         return future
 
     def use(self, size: int, count: int, /) -> None:
-        """See ``Appender.use``."""
+        """See ``Appender.use``.
+
+        A signal handler may raise before its first step, and then the account stays wrong by these
+        messages. It cannot interrupt the compiled one.
+        """
         self.space -= size + count * MESSAGE_OVERHEAD_BYTES
         self.places -= count
 
@@ -447,7 +452,7 @@ class Accumulator:
                 future.partition = queues.next_partition()
                 future.dealt = True
             queues.directed |= future.partition >= 0
-            queues.appended.append(future)
+            queues.appended += (future,)  # no call between these two: see ``topic_queues``
             self._appender.use(future.size, 1)
         return future, queues
 
@@ -521,10 +526,12 @@ class Accumulator:
     def awake(self, awake: bool) -> None:
         self._appender.awake = awake
 
-    def give_back(self, count: int, size: int) -> None:
-        """Free the space of ``count`` messages that have their outcome, ``size`` bytes together."""
+    def give_back(self, ended: Ended) -> None:
+        """Free the space of messages that have their outcome, once."""
         with self.lock:
-            self._appender.use(-size, -count)
+            if not ended.freed:
+                ended.freed = True  # no call between these two: see ``topic_queues``
+                self._appender.use(-ended.size, -ended.count)
             if self._waiting:
                 self._space_came.notify_all()
 

@@ -26,7 +26,25 @@ def _encode(items: list[SendFuture], ids: list[int]) -> tuple[bytes, list[int]]:
     return encode_records(list(map(_content, items)), list(map(_head, items)), ids)
 
 
-class Batch:
+class Ended:
+    """Messages that have their outcome.
+
+    Attributes:
+        count: How many.
+        size: Their bytes in the buffer.
+        freed: Their space was given back. A signal handler may interrupt whoever does that, who
+            then does it again: it counts once.
+    """
+
+    __slots__ = ("count", "freed", "size")
+
+    def __init__(self, count: int, size: int) -> None:
+        self.count = count
+        self.size = size
+        self.freed = False
+
+
+class Batch(Ended):
     """Messages of one partition that are sent, stored and acknowledged together.
 
     Attributes:
@@ -42,13 +60,14 @@ class Batch:
         stored: The broker confirmed it, and its futures have their outcome.
         resolving: Some of its futures may have their offset already.
         done: All its futures have their outcome.
+        counted: Its outcome was counted, and its space given back.
         has_diverted: Some of its messages are directed to another partition.
     """
 
     __slots__ = (
         "attempts",
         "body",
-        "count",
+        "counted",
         "crc",
         "deadline",
         "done",
@@ -60,7 +79,6 @@ class Batch:
         "resolving",
         "sent",
         "since",
-        "size",
         "sizes",
         "stamp",
         "stored",
@@ -75,14 +93,13 @@ class Batch:
         self.crc: int = google_crc32c.value(self.body)
         self.since = items[0].appended_at
         self.deadline: float = min(map(_deadline, items))
-        self.count = len(items)
-        self.size = len(self.body) - len(items) * RECORD_HEADER_BYTES
+        super().__init__(len(items), len(self.body) - len(items) * RECORD_HEADER_BYTES)
         self.attempts = 0
         self.sent = False
         self.unknown = False
         self.stored = False
         self.resolving = False
-        self.done = False
+        self.done = self.counted = False
         self.has_diverted = False
         self.error: VqError | None = None
         self.last_refusal: VqError | None = None

@@ -30,7 +30,7 @@ from vq import errors
 from vq.backoff import Backoff
 from vq.client.config import ProducerConfig
 from vq.client.future import BlockingSendFuture, SendFuture
-from vq.client.producer.batch import Batch, bytes_of, fail_all, is_diverted
+from vq.client.producer.batch import Batch, Ended, bytes_of, fail_all, is_diverted
 from vq.client.producer.filling import Filling
 from vq.client.producer.metrics import TopicMeter
 from vq.client.producer.stamps import Stamps
@@ -77,7 +77,7 @@ class PartitionQueue:
         partition: TopicPartition,
         new_producer_id: Callable[[], int],
         config: ProducerConfig,
-        on_ended: Callable[[int, int], None],
+        on_ended: Callable[[Ended], None],
         meter: TopicMeter,
         why_waiting: Callable[[], str] = lambda: "",
     ) -> None:
@@ -99,7 +99,7 @@ class PartitionQueue:
         self._stamps = Stamps(new_producer_id)
         self._meter = meter
         self._why_waiting = why_waiting
-        self._on_ended = on_ended  # called with the count and the bytes of resolved messages
+        self._on_ended = on_ended
         self._backoff = Backoff(first_s=config.retry_backoff_s, most_s=config.retry_backoff_max_s)
         self._failures = 0  # since the broker stored a batch
         self._refusal: errors.VqError | None = None  # the last retriable refusal, until one stores
@@ -325,6 +325,7 @@ class PartitionQueue:
                 raise
             finally:
                 self._count_ended(batch, None)
+        self._count_ended(batch, None)  # in case that a signal handler raised there
         batch.stored = True
         self._remove_finished()
 
@@ -493,9 +494,10 @@ class PartitionQueue:
 
     def _count_ended(self, batch: Batch, error: errors.VqError | None) -> None:
         """Report a batch as ended once it is done; an interrupted one is reported later."""
-        if not batch.done:
+        if not batch.done or batch.counted or not batch.count:
             return
-        self._on_ended(batch.count, batch.size)
+        self._on_ended(batch)
+        batch.counted = True
         if error is None:
             self._meter.stored(batch.count, batch.size, batch.since, diverted=batch.diverted)
         else:
@@ -517,7 +519,7 @@ class PartitionQueue:
             self.failing = []
             self.has_failed = self._config.ordered
             count, size = len(items), bytes_of(items)
-            self._on_ended(count, size)
+            self._on_ended(Ended(count, size))
             self._meter.failed(count, size, error)
 
     def _not_sent(self) -> errors.VqError:
@@ -550,6 +552,7 @@ class PartitionQueue:
             if batch.error is not None:
                 if fails_now:
                     self._fail(batch, self._final_error(batch, batch.error))
+                self._count_ended(batch, batch.error)
             else:
                 return
             self.in_flight.popleft()

@@ -16,7 +16,7 @@ from vq.client.config import ProducerConfig
 from vq.client.future import SendFuture
 from vq.client.ids import IdsUsedUp
 from vq.client.producer.accumulator import Accumulator
-from vq.client.producer.batch import Batch
+from vq.client.producer.batch import Batch, Ended
 from vq.client.producer.partition_queue import PartitionQueue
 from vq.client.producer.puts import apply_answer, put_header
 from vq.client.producer.space_line import SpaceLine
@@ -109,9 +109,9 @@ class Sender:
         if error is not None and error.refresh_routes:
             self._loop.call_soon_threadsafe(self._cluster.refresh, queue.partition.topic)
 
-    def on_ended(self, count: int, size: int) -> None:
+    def on_ended(self, ended: Ended) -> None:
         """Free the space of messages that have their outcome; called by the queues."""
-        self.accumulator.give_back(count, size)
+        self.accumulator.give_back(ended)
         if self._waiters or self._space_line.waiting:
             self._loop.call_soon_threadsafe(self.wake_waiters)
 

@@ -24,6 +24,7 @@ from support.waiting import WAIT_S, until
 from vq import aio
 from vq.client.config import MESSAGE_OVERHEAD_BYTES, ProducerConfig, WhenFull
 from vq.client.future import SendFuture
+from vq.client.producer.batch import Ended
 from vq.client.producer.partitioner import TopicPartitions, key_partition
 from vq.errors import (
     BufferFull,
@@ -433,7 +434,7 @@ async def test_space_between_the_look_and_the_wait_wakes_a_sender(
         nonlocal looks
         looks += 1
         if looks == 1:
-            core._sender.on_ended(0, 0)  # another thread made space when this one had looked
+            core._sender.on_ended(Ended(0, 0))  # another thread made space when this one had looked
         return looks > 1
 
     monkeypatch.setattr(core._sender._space_line, "_count_places", overtaken)

@@ -12,7 +12,7 @@ from support.waiting import until
 
 from vq import aio
 from vq.client.future import BlockingSendFuture, SendFuture
-from vq.client.producer import sender
+from vq.client.producer import accumulator, sender
 from vq.client.producer.core import ProducerCore
 from vq.model import Message, SendResult
 
@@ -109,6 +109,8 @@ async def settled(core: ProducerCore) -> None:
     async with asyncio.timeout(5):
         await core.flush()
     await until(lambda: is_idle(core))
+    if accumulator.COMPILED:  # in Python, the account may be interrupted as well
+        assert core._accumulator.waiting()[:2] == (0, 0)
 
 
 async def test_a_blocking_send_may_be_interrupted_anywhere(

@@ -28,6 +28,7 @@ from vq.client import future as future_module
 from vq.client.future import BlockingSendFuture, SendFuture
 from vq.client.producer import batch as batch_module
 from vq.client.producer import sender
+from vq.client.producer.batch import Ended
 from vq.client.producer.blocking_sender import BlockingConnections
 from vq.client.producer.core import ProducerCore
 from vq.client.producer.partitioner import key_partition
@@ -98,7 +99,7 @@ async def test_flush_sleeps_while_a_blocking_sender_is_at_it(
     assert not flushing.done()
     assert turns <= 20
     future.fail(NotSent())
-    core._sender.on_ended(0, 0)
+    core._sender.on_ended(Ended(0, 0))
     async with asyncio.timeout(WAIT_S):
         await flushing
 
@@ -144,7 +145,7 @@ async def test_an_outcome_between_the_look_and_the_wait_wakes_flush(
             seen = super().done()
             if not seen:
                 self.fail(NotSent())
-                core._sender.on_ended(0, 0)
+                core._sender.on_ended(Ended(0, 0))
             return seen
 
     claimed(core, Overtaken(b"x", None, None, 1e9))

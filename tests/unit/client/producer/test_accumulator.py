@@ -23,6 +23,7 @@ from vq.client.producer.accumulator import (
     PythonAppender,
     make_appender,
 )
+from vq.client.producer.batch import Ended
 from vq.client.producer.compressor import compressor_of
 from vq.client.producer.head import encode_head
 from vq.client.producer.metrics import Meter
@@ -57,7 +58,7 @@ def queues_of(topic: str = "t", **options: Any) -> TopicQueues:
             partition,
             lambda: 7,
             ProducerConfig(),
-            lambda _, __: None,
+            lambda _: None,
             Meter(lambda: 0.0).topic("t"),
         ),
         keys=Keys.DIRECT,
@@ -427,7 +428,7 @@ def test_every_way_in_counts_the_same_and_all_comes_back() -> None:
     ]
     used = sum(each.size + MESSAGE_OVERHEAD_BYTES for each in [plain, *others])
     assert made._appender.space == made._config.buffer_bytes - used
-    made.give_back(5, plain.size + sum(each.size for each in others))
+    made.give_back(Ended(5, plain.size + sum(each.size for each in others)))
     assert made._appender.space == made._config.buffer_bytes
 
 
@@ -440,7 +441,7 @@ def test_every_way_in_counts_against_the_bound_in_messages() -> None:
     assert made.append(Message("t", b"x"), None, None) is None
     with pytest.raises(BufferFull, match=r"3 messages use \d+ bytes; buffer_messages is 3, "):
         made.append_any(Message("t", b"x"))
-    made.give_back(1, 1)
+    made.give_back(Ended(1, 1))
     assert made.append(Message("t", b"x"), None, None)
 
 
@@ -464,7 +465,7 @@ def test_a_send_that_waits_for_its_outcome_waits_for_space_too(bound: dict[str, 
         block_until(lambda: made._waiting)
         with pytest.raises(BufferFull):
             made.append_any(Message("t", b"x"))
-        made.give_back(2, size)
+        made.give_back(Ended(2, size))
         assert waiting.result(WAIT_S)
 
 
@@ -545,7 +546,7 @@ def test_a_message_whose_topic_is_made_again_while_it_waits_for_space_is_refused
         block_until(lambda: made._waiting)
         made.remove(made.topics["t"], UnknownTopic("gone"))
         made.open(queues_of())
-        made.give_back(0, every_byte)
+        made.give_back(Ended(0, every_byte))
         assert isinstance(waiting.exception(WAIT_S), NotPublished)
     assert made._appender.space == every_byte
 

@@ -9,6 +9,7 @@ from support.waiting import WAIT_S, block_until
 
 from vq.client.config import ProducerConfig
 from vq.client.producer.accumulator import Accumulator
+from vq.client.producer.batch import Ended
 from vq.client.producer.batch_send import BatchSend
 from vq.client.producer.metrics import Meter
 from vq.client.producer.partition_queue import PartitionQueue
@@ -142,7 +143,7 @@ def test_a_call_may_have_more_messages_than_the_buffer() -> None:
             taken = bench.pending()[0]
             sent += taken
             del bench.accumulator.topics["t"].queues[0].pending[: len(taken)]
-            bench.accumulator.give_back(len(taken), sum(map(len, taken)))
+            bench.accumulator.give_back(Ended(len(taken), sum(map(len, taken))))
         waiting.result(WAIT_S)
     assert sent == [b"%d" % n for n in range(10)]
     assert bench.accumulator._appender.places == 4
@@ -189,7 +190,7 @@ def test_a_refused_topic_has_its_error_in_every_message_that_was_not_accepted() 
     batch = bench.batch(*numbered(3), Message("u", b"u"), Message("nowhere", b"x"))
     assert not batch.append("t", block=False)
     batch.refuse("t", BufferFull("full"))
-    bench.accumulator.give_back(2, 2)
+    bench.accumulator.give_back(Ended(2, 2))
     assert batch.append("u", block=False)
     with pytest.raises(NotPublished):
         batch.append("nowhere", block=False)
@@ -209,7 +210,7 @@ def test_a_topic_that_is_made_again_meanwhile_takes_no_message_of_the_call() -> 
     batch = bench.batch(*numbered(2))
     batch.append("t", block=False)
     bench.accumulator.remove(bench.accumulator.topics["t"], NotSent("gone"))
-    bench.accumulator.give_back(1, 1)
+    bench.accumulator.give_back(Ended(1, 1))
     with pytest.raises(NotPublished):
         batch.append("t", block=False)
 

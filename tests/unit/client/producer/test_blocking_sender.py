@@ -15,7 +15,7 @@ from vq.client.config import ProducerConfig
 from vq.client.future import BlockingSendFuture
 from vq.client.producer import accumulator
 from vq.client.producer.accumulator import Accumulator
-from vq.client.producer.batch import Batch
+from vq.client.producer.batch import Batch, Ended
 from vq.client.producer.blocking_sender import BlockingConnections, BlockingSender
 from vq.client.producer.metrics import Meter
 from vq.client.producer.partition_queue import PartitionQueue
@@ -381,7 +381,7 @@ def test_one_that_is_late_just_when_it_gets_the_lead_passes_it_on(producer: Prod
         assert queue.owner is futures[0], "its thread sleeps still"
         queue.pending.remove(futures[0])
         futures[0].fail(NotSent("late"))
-        producer.accumulator.give_back(1, futures[0].size)
+        producer.accumulator.give_back(Ended(1, futures[0].size))
         with in_thread(lambda: producer.sender.send(queue, futures[1])) as second:
             producer.sender.send(queue, futures[0])
             assert second.exception(WAIT_S) is None

@@ -34,7 +34,7 @@ class Line:
             TopicPartition("t", 3),
             itertools.count(7).__next__,
             config,
-            lambda count, size: self.ended.append((count, size)),
+            lambda ended: self.ended.append((ended.count, ended.size)),
             self.meter,
         )
         self._ids = itertools.count(1)
