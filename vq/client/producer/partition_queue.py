@@ -427,10 +427,16 @@ class PartitionQueue:
         """Fail every message."""
         for batch in self.in_flight:
             if not batch.done:
-                self._fail(batch, self._given_up(batch))
+                refusal = batch.last_refusal or error
+                self._fail(batch, refusal if batch.certain else self._unanswered(error))
             batch.sent = False
         self.in_flight.clear()
         self.fail_pending(error)
+
+    def _unanswered(self, error: errors.VqError) -> errors.VqError:
+        return errors.TimedOut(
+            f"{self.partition}: sent, and perhaps stored; no answer came before the end: {error}"
+        )
 
     def _give_up_late(self, batch: Batch, now: float) -> None:
         error = self._given_up(batch)

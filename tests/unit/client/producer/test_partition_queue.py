@@ -920,3 +920,18 @@ def test_a_thread_does_not_lead_where_its_message_was_moved_to() -> None:
     line.queue.owner = "sender"
     assert line.queue.leave(), "the sender has work here"
     assert line.queue.owner is None
+
+
+def test_what_is_closed_says_why_and_not_that_its_deadline_has_passed() -> None:
+    """A factory that is shut down ends messages long before their deadlines."""
+    line = Line(batch_records=1)
+    sent, refused = line.submit(b"1", b"2")
+    batches = line.send()
+    (waiting,) = line.submit(b"3")
+    line.refuse(batches[1], errors.Busy())
+    line.queue.close(errors.NotSent("the factory is shut down"))
+    why = "the factory is shut down"
+    expected = f"t-3: sent, and perhaps stored; no answer came before the end: {why}"
+    assert (type(sent.outcome), str(sent.outcome)) == (errors.TimedOut, expected)
+    assert outcomes([refused, waiting]) == ["Busy", "NotSent"]
+    assert str(waiting.outcome) == why
