@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import secrets
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import click
 
 from vq.admin.connect import cluster_client
 from vq.cli import worker
-from vq.cli.options import Invocation, Seconds, WholeNumber, command_options
+from vq.cli.options import Invocation, Seconds, WholeNumber, command_options, no_effect
 from vq.client.config import MessageFactoryConfig
 from vq.coordination import groups, topics
 from vq.devtools.processes import BrokerChild, BrokerSpec
@@ -28,6 +28,13 @@ from vq.model import Address, FlushMode, TopicSettings
 PARTS = ("async", "sync", "consume", "latency")
 _COLUMNS = ("benchmark", "messages", "per_second", "mb_per_s", "p50_ms", "p99_ms", "max_ms")
 _WARM_UP_S = 1.0
+#: The parts that an option has an effect on; ``consume`` receives what ``async`` would send.
+_USED_BY = {
+    "messages": ("async", "consume"),
+    "seconds": ("sync", "latency"),
+    "threads": ("async", "consume", "sync"),
+    "rate": ("latency",),
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,6 +239,31 @@ def _parts(_context: click.Context, _option: click.Parameter, names: tuple[str, 
     return tuple(name for name in PARTS if name in names) if names else PARTS
 
 
+def _given(context: click.Context) -> dict[str, Any]:
+    """Return the options that stand on the command line, with their values."""
+    typed = click.core.ParameterSource.COMMANDLINE
+    return {
+        name: value
+        for name, value in context.params.items()
+        if context.get_parameter_source(name) is typed
+    }
+
+
+def _check_used(parts: tuple[str, ...], given: Mapping[str, Any]) -> None:
+    """Check that some part that is measured uses each option that was given.
+
+    Raises:
+        click.UsageError: None does.
+    """
+    for name, users in _USED_BY.items():
+        if name in given and not set(users) & set(parts):
+            raise no_effect(
+                f"--{name} {given[name]}",
+                "with --only " + " --only ".join(parts),
+                f"add --only {users[-1]}",
+            )
+
+
 @click.command()
 @click.option(
     "--standalone", is_flag=True, help="Measure a temporary cluster of one broker, started here."
@@ -307,6 +339,7 @@ def bench(invocation: Invocation, *, standalone: bool, flush: str, **values: Any
     from when each message was due. Everything acknowledged is read back and compared; exit code 1
     when anything is missing, doubled, altered or out of order. Topics are deleted afterwards.
     """
+    _check_used(values["parts"], _given(click.get_current_context()))
     load = Load(flush=FlushMode(flush), **values)
     config = invocation.client_config()
     with contextlib.ExitStack() as stack:

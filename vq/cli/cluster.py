@@ -14,6 +14,7 @@ from vq.cli.errors import CommandFailed
 from vq.cli.options import Commands, Invocation, command_options
 from vq.cli.topic_settings import (
     remark_retention,
+    remark_threshold,
     shown_settings,
     topic_options,
     with_options,
@@ -101,6 +102,7 @@ def settings(invocation: Invocation, auto_create: str | None, **options: Any) ->
 
     found = invocation.run(work())
     remark_retention(invocation.output, options)
+    remark_threshold(invocation.output, options, found.new_topics)
     invocation.output.record(
         {
             "auto_create": "on" if found.may_create else "off",

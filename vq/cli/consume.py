@@ -12,7 +12,7 @@ import click
 from vq.blocking import MessageFactory
 from vq.cli import text
 from vq.cli.logs import log_to_stderr
-from vq.cli.options import Invocation, Seconds, WholeNumber, command_options
+from vq.cli.options import Invocation, Seconds, WholeNumber, command_options, no_effect
 from vq.client.config import StartPosition
 from vq.errors import InvalidArgument
 from vq.limits import MIB
@@ -127,6 +127,8 @@ def consume(
     the group's progress is committed every few seconds and at the end. At least once: after a
     crash the last seconds may be printed again.
     """
+    if verbose and invocation.output.as_json:
+        raise no_effect("-v", "with --json, which shows every field", "leave --json out")
     position = None if start is None else StartPosition(start)
     config = invocation.consumer_config(group=group, start_position=position)
     if not config.group:

@@ -30,6 +30,7 @@ from vq.cli.options import (
 from vq.cli.output import Value
 from vq.cli.topic_settings import (
     remark_retention,
+    remark_threshold,
     shown_retention,
     shown_settings,
     topic_options,
@@ -64,6 +65,7 @@ def create(invocation: Invocation, name: str, **options: Any) -> None:
         return
     invocation.output.remark(f"created {name} with {len(rows)} partition(s)")
     remark_retention(invocation.output, options)
+    remark_threshold(invocation.output, options, settings)
     invocation.output.table(rows, columns=("partition", "group", "state"))
 
 

@@ -14,7 +14,7 @@ from vq import limits
 from vq.cli.options import compression_options
 from vq.cli.output import Output, Value
 from vq.errors import InvalidArgument
-from vq.model import COMMON_POOL, FlushMode, TopicSettings
+from vq.model import COMMON_POOL, Compression, FlushMode, TopicSettings
 
 
 def topic_options(*, partitions_max: int, defaults: bool) -> Callable[..., Any]:
@@ -128,6 +128,16 @@ def remark_retention(output: Output, options: Mapping[str, Any]) -> None:
     """Say that an age that was given has no effect yet."""
     if options["retention_hours"] not in {None, "forever"}:
         output.remark("--retention-hours is stored; no broker deletes by age yet")
+
+
+def remark_threshold(output: Output, options: Mapping[str, Any], settings: TopicSettings) -> None:
+    """Say for whom a threshold that was given counts, if the topic itself is not compressed."""
+    threshold = options["compression_threshold"]
+    if threshold is not None and settings.compression in {None, Compression.NONE}:
+        output.remark(
+            f"--compression-threshold {threshold} counts only for producers whose own settings say "
+            "how to compress; give --compression zstd to compress for all"
+        )
 
 
 def shown_settings(settings: TopicSettings) -> dict[str, Value]:

@@ -3,11 +3,12 @@
 import io
 import time
 
+import click
 import pytest
 from support.delivery import Told, endless
 from support.waiting import WAIT_S, block_until
 
-from vq.cli.consume import Enough, Printer, _hide_enough, form_of
+from vq.cli.consume import Enough, Printer, _hide_enough, consume, form_of
 from vq.client.config import ConsumerConfig
 from vq.client.consumer.delivery import ThreadDelivery, Workers
 from vq.client.consumer.fetcher import Chunk
@@ -102,3 +103,8 @@ def test_only_the_log_lines_of_our_own_refusal_are_hidden(
     troubles.over(where)
     assert caplog.records
     assert [_hide_enough(record) for record in caplog.records] == [not hidden] * len(caplog.records)
+
+
+def test_json_shows_every_field_already() -> None:
+    with pytest.raises(click.UsageError, match="-v has no effect with --json"):
+        consume.main(["t", "--group", "g", "-v", "--json"], standalone_mode=False)

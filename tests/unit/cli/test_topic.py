@@ -94,10 +94,12 @@ def test_an_option_without_effect_is_refused(option: str) -> None:
 )
 def test_compression_of_a_new_topic(
     monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
     given: list[str],
     compression: str | None,
     threshold: int | None,
 ) -> None:
+    """A threshold alone counts only for some producers, which the command says."""
     asked: list[TopicSettings] = []
 
     async def create(_cluster: object, _name: str, settings: TopicSettings) -> SimpleNamespace:
@@ -109,6 +111,8 @@ def test_compression_of_a_new_topic(
     assert [(each.compression, each.compression_threshold) for each in asked] == [
         (compression, threshold)
     ]
+    alone = threshold is not None and compression in {None, "none"}
+    assert ("counts only for producers whose own" in capsys.readouterr().err) is alone
 
 
 @pytest.mark.parametrize("size", ["", "K", "-1", "1.5K", "64k b", "64KB", "1048577", "2M", "٣K"])
