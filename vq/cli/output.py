@@ -7,14 +7,16 @@ None: ``unknown`` for people, ``null`` in JSON, never 0.
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TextIO
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
 
 from vq.cli.text import json_text, safe
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
 #: What a cell may hold.
 Value = str | int | float | bool | None
-Advance = Callable[[int], None]
 #: Wider than any table, to measure the width that one needs.
 _ENDLESS = 100_000
 
@@ -88,23 +90,39 @@ class Output:
 
     @contextlib.contextmanager
     def progress(
-        self, what: str, *, total: int | None = None, shared: bool = False
-    ) -> Iterator[Advance]:
-        """Show progress while the block runs, only on a terminal; yields ``advance(count)``.
+        self,
+        what: str,
+        done: Callable[[], int],
+        *,
+        total: int | None = None,
+        shared: bool = False,
+    ) -> Iterator[None]:
+        """Show progress while the block runs, only on a terminal.
 
-        Nothing is shown with ``shared``: somebody types on that terminal.
+        Args:
+            what: The text before the bar.
+            done: Returns how much is done. Asked for each picture, some times a second and in
+                another thread: a step of the work itself costs nothing.
+            total: How much there is to do; None: nobody knows.
+            shared: Somebody types on that terminal; nothing is shown.
         """
         if self.as_json or shared or not self._stderr.isatty():
-            yield lambda _count: None
+            yield
             return
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
         from rich.progress import TimeElapsedColumn as Elapsed
 
+        class Asking(Progress):
+            def get_renderables(self) -> "Iterable[RenderableType]":
+                for task in self.tasks:
+                    self.update(task.id, completed=done())
+                yield from super().get_renderables()
+
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Elapsed())
-        with Progress(*columns, console=Console(file=self._stderr), transient=True) as shown:
-            task = shown.add_task(what, total=total)
-            yield lambda count: shown.advance(task, count)
+        with Asking(*columns, console=Console(file=self._stderr), transient=True) as shown:
+            shown.add_task(what, total=total)
+            yield
 
     def _rich_table(self, rows: Sequence[Mapping[str, Value]], columns: Sequence[str]) -> None:
         from rich.box import SIMPLE_HEAD

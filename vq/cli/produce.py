@@ -31,7 +31,7 @@ from vq.cli.options import (
     compression_options,
     no_effect,
 )
-from vq.cli.output import Advance, Output
+from vq.cli.output import Output
 from vq.client.config import OnUnavailable, ProducerConfig
 from vq.client.producer.metrics import ProducerMetrics
 from vq.client.producer.partitioner import (
@@ -104,7 +104,6 @@ class Tally:
         self.diverted = 0
         self.failures: Counter[str] = Counter()
         self.errors: list[str] = []
-        self.advance: Advance = lambda _count: None
         self._closed = False
         self._lock = threading.Lock()
 
@@ -123,7 +122,6 @@ class Tally:
                 self.diverted += result is not None and result.diverted
             else:
                 self._failed(line, error)
-        self.advance(1)
 
     def give_up(self) -> None:
         """Count the lines without an outcome as unknown; later outcomes do not count."""
@@ -403,8 +401,9 @@ def produce(
             check_partition(topic, partition, len(factory.get_partitions_for_topic(topic)))
         run = Run(producer, form, tally, None if rate is None else Pace(rate, time.monotonic()))
         try:
-            with output.progress(f"sending to {topic}", total=limit, shared=file.isatty()) as show:
-                tally.advance = show
+            with output.progress(
+                f"sending to {topic}", lambda: tally.count, total=limit, shared=file.isatty()
+            ):
                 run.send_all(itertools.islice(lines_of(file), limit))
         except (KeyboardInterrupt, OSError, VqError) as error:
             stopped = error

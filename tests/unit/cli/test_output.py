@@ -131,14 +131,22 @@ def test_titles_and_progress_stay_out_of_json_and_pipes() -> None:
     stdout, stderr = io.StringIO(), io.StringIO()
     output = Output(as_json=True, stdout=stdout, stderr=stderr)
     output.title("Topics")
-    with output.progress("sending", total=3) as advance:
-        advance(3)
+    with output.progress("sending", lambda: 3, total=3):
+        pass
     assert stdout.getvalue() == stderr.getvalue() == ""
 
 
 def test_progress_shows_on_a_terminal_and_never_on_standard_output() -> None:
     stdout, stderr = io.StringIO(), Terminal()
-    with Output(stdout=stdout, stderr=stderr).progress("sending", total=3) as advance:
-        advance(3)
+    asked: list[int] = []
+
+    def done() -> int:
+        asked.append(2)
+        return 2
+
+    with Output(stdout=stdout, stderr=stderr).progress("sending", done, total=3):
+        pass
     assert "sending" in stderr.getvalue()
+    assert "2/3" in click.unstyle(stderr.getvalue())
+    assert len(asked) < 10, "asked for a picture, not for a step of the work"
     assert stdout.getvalue() == ""
