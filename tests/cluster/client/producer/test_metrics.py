@@ -5,6 +5,7 @@ import random
 import pytest
 from support.broker import MemoryCluster
 from support.producers import delete_topic, ended, producer_of, published, queue_of, send
+from support.threads import in_thread
 from support.waiting import WAIT_S, until
 
 from vq import aio
@@ -108,3 +109,19 @@ async def test_a_plain_producer_counts_no_compression(factory: aio.MessageFactor
         await producer.send(Message("t", b"x" * 200_000))
         total = producer.metrics().total
     assert (total.messages_compressed, total.compression_ratio) == (0, None)
+
+
+async def test_a_wait_for_space_counts_when_it_ends(factory: aio.MessageFactory) -> None:
+    core = await published(factory, buffer_messages=1)
+    core._cluster.ids_ready = False  # nothing can be sent now
+    send(core, Message("t", b"1"))
+    with in_thread(lambda: core.append_any(Message("t", b"2"))) as running:
+        await until(lambda: core._accumulator._waiting)
+        assert core.metrics().buffer_waits == 0
+        core._cluster.ids_ready = True
+        core._sender.send_waiting()
+        await until(running.done)
+    await core.close()
+    metrics = core.metrics()
+    assert (metrics.buffer_waits, metrics.buffer_full, metrics.messages_accepted) == (1, 0, 2)
+    assert metrics.buffer_wait_s > 0.0
