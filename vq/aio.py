@@ -33,7 +33,7 @@ from vq.client.kinds import settings_of
 from vq.client.producer.batch_send import BatchSend
 from vq.client.producer.core import ProducerCore, deleted_if_unpublished
 from vq.client.producer.metrics import ProducerMetrics
-from vq.errors import BufferFull, InvalidState, NotPublished, VqError
+from vq.errors import BufferFull, CoordinationError, InvalidState, NotPublished, VqError
 from vq.model import (
     Address,
     Message,
@@ -108,7 +108,7 @@ class MessageProducer:
         Raises:
             BufferFull: The buffer stayed full until the deadline, or is full with
                 ``when_full="raise"``.
-            NotSent: The topic's routes could not be read until the deadline.
+            NotSent: The topic could not be published until the deadline.
             InvalidArgument, MessageTooLarge, InvalidState, UnknownTopic, PermissionRefused: The
                 message was not accepted.
         """
@@ -254,6 +254,8 @@ class MessageProducer:
                 yield
         except TimeoutError:
             raise self._core.routes_late(topic, timeout) from None
+        except CoordinationError as error:
+            raise self._core.not_published(topic, error) from error
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until every message accepted so far has its outcome; see ``vq.MessageProducer``.

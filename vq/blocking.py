@@ -26,7 +26,14 @@ from vq.client.producer.batch_send import BatchSend
 from vq.client.producer.core import ProducerCore, deleted_if_unpublished
 from vq.client.producer.metrics import ProducerMetrics
 from vq.client.runtime import LoopThread
-from vq.errors import BufferFull, InvalidState, NotPublished, TimedOut, VqError
+from vq.errors import (
+    BufferFull,
+    CoordinationError,
+    InvalidState,
+    NotPublished,
+    TimedOut,
+    VqError,
+)
 from vq.model import (
     Address,
     Message,
@@ -83,6 +90,8 @@ class MessageProducer:
         Raises:
             UnknownTopic: There is no such topic, and the cluster does not let producers create it.
             PermissionRefused: The topic is not writable.
+            CoordinationError: ZooKeeper does not answer, or no broker group can take the partitions
+                of the new topic. A send raises ``NotSent`` instead.
         """
         self._runtime.run(self._core.publish(topic))
 
@@ -138,7 +147,7 @@ class MessageProducer:
         Raises:
             BufferFull: The buffer stayed full until the deadline, or is full with
                 ``when_full="raise"``.
-            NotSent: The topic's routes could not be read until the deadline.
+            NotSent: The topic could not be published until the deadline.
             InvalidArgument, MessageTooLarge, InvalidState, UnknownTopic, PermissionRefused: The
                 message was not accepted.
         """
@@ -261,6 +270,8 @@ class MessageProducer:
             return self._runtime.run(work, max(0.0, deadline - time.monotonic()))
         except TimedOut:
             raise self._core.routes_late(topic, bound) from None
+        except CoordinationError as error:
+            raise self._core.not_published(topic, error) from error
 
     def metrics(self) -> ProducerMetrics:
         """Return what this producer has stored, failed and sent so far, and what waits now.

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -16,7 +17,14 @@ from vq.client.future import SendFuture
 from vq.client.producer.core import ProducerCore
 from vq.client.producer.interceptors import Interceptors, ProducerInterceptor
 from vq.client.runtime import LoopThread
-from vq.errors import InvalidState, NotPublished, OutcomeUnknown, VqError
+from vq.errors import (
+    CoordinationError,
+    InvalidState,
+    NotPublished,
+    NotSent,
+    OutcomeUnknown,
+    VqError,
+)
 from vq.model import Message, SendResult
 
 
@@ -79,6 +87,30 @@ def test_a_send_has_one_deadline_for_routes_and_outcome(
     assert first in {None, bound}
     assert second is not None
     assert 0.0 < second < bound
+
+
+@pytest.mark.parametrize("way", ["send_sync", "send_async", "send_oneway"])
+def test_a_topic_that_cannot_be_published_refuses_the_message(way: str) -> None:
+    """Nothing was sent, so the outcome is certain."""
+
+    class Failing(Core):
+        not_published = ProducerCore.not_published
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.oneway = SimpleNamespace(callback_for=lambda _: None)
+
+        async def publish_existing(self, _: str) -> None:
+            raise CoordinationError("no answer", hint="look")
+
+    runtime = LoopThread("test")
+    try:
+        producer = MessageProducer(cast("ProducerCore", Failing()), runtime)
+        with pytest.raises(NotSent, match="could not be published, nothing was sent: no") as caught:
+            getattr(producer, way)(Message("t", b"x"))
+        assert caught.value.hint == "look"
+    finally:
+        runtime.stop()
 
 
 def test_a_closed_producer_is_forgotten() -> None:

@@ -32,6 +32,7 @@ from vq.client.producer.topic_queues import TopicQueues
 from vq.coordination.routes import Routes
 from vq.errors import (
     BufferFull,
+    CoordinationError,
     InvalidState,
     NotPublished,
     NotSent,
@@ -332,6 +333,12 @@ class ProducerCore:
             f"the routes of {topic} could not be read from ZooKeeper within {timeout:g} s; nothing "
             "was sent",
             hint=f"check that ZooKeeper answers at {where}, or give the send more time",
+        )
+
+    def not_published(self, topic: str, error: CoordinationError) -> NotSent:
+        """Return the error of a send whose topic could not be read, or not be created."""
+        return NotSent(
+            f"topic {topic} could not be published, nothing was sent: {error}", hint=error.hint
         )
 
     async def wait_for_space(self, timeout: float | None) -> None:

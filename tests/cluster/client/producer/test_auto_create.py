@@ -10,7 +10,15 @@ from support.producers import producer_of, stored
 
 from vq import aio
 from vq.client.producer.interceptors import ProducerInterceptor
-from vq.errors import BatchFailed, InvalidArgument, MessageTooLarge, UnknownTopic, VqError
+from vq.errors import (
+    BatchFailed,
+    CoordinationError,
+    InvalidArgument,
+    MessageTooLarge,
+    NotSent,
+    UnknownTopic,
+    VqError,
+)
 from vq.limits import MESSAGE_BYTES_MAX
 from vq.model import Message, SendResult, TopicSettings
 from vq.serializers import Json
@@ -136,6 +144,23 @@ async def test_interceptors_see_each_message_once(factory: aio.MessageFactory) -
     assert await stored(factory, "new", 1) == [b"1", b"2"]
 
 
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_send_that_cannot_create_its_topic_is_refused(
+    cluster: MemoryCluster, factory: aio.MessageFactory, way: str
+) -> None:
+    """Certainly not stored, so it is a refusal; publish passes on why."""
+    await factory.admin.set_auto_create(TopicSettings())
+    async with await producer_of(factory) as producer:
+        await producer.publish("t")
+        await cluster.stop()
+        message = Message("new", b"x")
+        with pytest.raises((NotSent, BatchFailed), match="no broker group of the common pool"):
+            await getattr(producer, way)([message] if way == "send_batch" else message)
+        with pytest.raises(CoordinationError, match="no broker group of the common pool"):
+            await producer.publish("new")
+    assert await names(factory) == ["t"]
+
+
 async def test_a_batch_that_cannot_create_its_topic_ends_what_was_begun(
     cluster: MemoryCluster, factory: aio.MessageFactory
 ) -> None:
@@ -147,7 +172,7 @@ async def test_a_batch_that_cannot_create_its_topic_ends_what_was_begun(
         await cluster.stop()
         with pytest.raises(BatchFailed):
             await producer.send_batch([Message("new", b"1"), Message("new", b"2")], timeout=1)
-    assert [content for content, _ in noting.after] == [b"1"]
+    assert noting.after == [(b"1", NotSent)]
     assert [each.content for each in noting.before] == [b"1"]
 
 
