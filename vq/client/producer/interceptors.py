@@ -41,7 +41,8 @@ class ProducerInterceptor:
         it where callbacks run, just before the message's own callback. There it must be short and
         must not wait for vq. If the message is not accepted (a later interceptor refuses it, its
         size is too large, the buffer is full), the thread that sends calls it. If a signal handler
-        interrupts a send, the outcome is unknown. An exception that it raises is logged.
+        interrupts a send, the outcome is unknown; if it interrupts ``before_send``, or the steps
+        between two hooks, this may not be called. An exception that it raises is logged.
 
         Args:
             message: The object that ``before_send`` of this interceptor returned.
