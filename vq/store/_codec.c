@@ -534,6 +534,10 @@ static int append_message(const reader_t *reader, const uint8_t *head)
     uint32_t length = load_u32(head), flag = load_u32(head + FLAG_AT);
     text_t body = {head + HEADER_BYTES, length}, field;
     PyObject *tag = Py_None, *key = NULL, *headers = NULL;
+    long long offset, next_offset;
+    if (__builtin_add_overflow(reader->base, (long long)(head - reader->data), &offset) ||
+        __builtin_add_overflow(offset, HEADER_BYTES + (long long)length, &next_offset))
+        return 0; /* Python's integers have no bound */
     if (flag & TAG) {
         if (!cut_field(&body, &field))
             return 0;
@@ -551,7 +555,6 @@ static int append_message(const reader_t *reader, const uint8_t *head)
             return found;
         }
     }
-    long long offset = reader->base + (head - reader->data);
     PyObject *fields[MESSAGE_FIELDS] = {
         Py_NewRef(reader->topic),
         PyBytes_FromStringAndSize((const char *)body.data, (Py_ssize_t)body.size),
@@ -560,7 +563,7 @@ static int append_message(const reader_t *reader, const uint8_t *head)
         headers ? headers : Py_NewRef(Py_None),
         Py_NewRef(reader->partition),
         PyLong_FromLongLong(offset),
-        PyLong_FromLongLong(offset + HEADER_BYTES + (long long)length),
+        PyLong_FromLongLong(next_offset),
         PyLong_FromUnsignedLongLong(load_u64(head + ID_AT)),
     };
     PyObject *message = named_tuple(reader->type, fields, MESSAGE_FIELDS);

@@ -331,6 +331,18 @@ def test_wrong_types_are_refused() -> None:
             _codec.decode_common(DATA, position, *good[2:])
 
 
+@needs_compiled
+@pytest.mark.parametrize("base", [2**63 - 1, 2**63 - len(DATA)])
+def test_offsets_beyond_63_bits_are_left_to_python(base: int) -> None:
+    """A broker may answer with any offset; the sum must not overflow."""
+    from vq.store import _codec
+
+    out: list[Message] = []
+    common = ("t", 3, Message, {}, out, read_properties, FLAG_CONTROL, CONTROL_PAYLOAD_BYTES)
+    assert _codec.decode_common(DATA, 0, base, *common) < len(DATA)
+    assert all(0 <= message.offset < message.next_offset for message in out)
+
+
 UTF8_EDGES = [
     b"",
     b"plain",
