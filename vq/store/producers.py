@@ -130,6 +130,15 @@ class ProducerTable:
         entry.batches.append((sequence, start_offset))
         entries.move_to_end(producer_id)
 
+    def before(self, offset: int) -> "ProducerTable":
+        """Return a table of the batches that start before ``offset``, of those remembered."""
+        table = ProducerTable(forgot=self.forgot)
+        for producer_id, entry in self._entries.items():
+            for sequence, start in entry.batches:
+                if start < offset:
+                    table.record(ProducerStamp(producer_id, entry.epoch, sequence), start)
+        return table
+
     def copy(self) -> "ProducerTable":
         """Return an independent table with the same content."""
         return ProducerTable.from_bytes(self.to_bytes())

@@ -136,3 +136,11 @@ def test_damage_is_noticed() -> None:
     for at in range(len(data)):
         with pytest.raises(CorruptData):
             ProducerTable.from_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+
+
+def test_a_table_of_before_an_offset_knows_nothing_behind_it() -> None:
+    """Batches at 0, 1000 … 7000; the last five are remembered."""
+    made = table().before(5000)
+    assert made.check(stamp(4)) == 4000
+    assert made.check(stamp(5)) is None
+    assert table().check(stamp(5)) == 5000

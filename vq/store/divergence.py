@@ -1,0 +1,297 @@
+"""Cutting a log back to where a newer master's log parts from it; what is cut is kept and told.
+
+A node that led, or followed a master that is gone, may hold batches that its group never committed.
+Before it follows the present master it cuts them (``broker.replica_rules.common_end`` finds where).
+They go to files beside the log, each named by the offset of its first byte:
+
+    0000000000004212.diverged        log bytes from offset 4212 on, as they were
+    0000000000004212.diverged-1      the same, of a later cut at the same place
+
+Such a file is part of no log. Retention does not delete it; an operator reads it and removes it.
+
+``cut_back`` works on a log that nobody has open. A crash at any point leaves a log that opens: it
+ends at the cut, or at a batch behind it, and cutting again does the rest.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from vq.errors import CorruptData, InvalidArgument
+from vq.store.checkpoint import Checkpoint
+from vq.store.disk import Disk, File
+from vq.store.format import (
+    CHECKPOINT_NAME,
+    CONTROL_BYTES,
+    INDEX_SUFFIX,
+    OFFSET_DIGITS,
+    BatchHeader,
+    block_name,
+    decode_control,
+    parse_block_name,
+)
+from vq.store.manifest import ManifestEntry
+from vq.store.offset_index import OffsetIndex
+from vq.store.producers import ProducerTable
+
+__all__ = ["DIVERGED_MARK", "Diverged", "cut_back", "diverged"]
+
+DIVERGED_MARK: Final = ".diverged"
+
+
+@dataclass(frozen=True, slots=True)
+class Diverged:
+    """A file of bytes that were cut from a log.
+
+    Attributes:
+        path: The file.
+        start_offset: Of its first byte, which begins a batch.
+        end_offset: Behind its last whole batch.
+        batches: How many it has.
+        messages: In these; control records not counted.
+        first_epoch: Master epoch of the first batch.
+        last_epoch: That of the last one.
+        first_append_ms: Append time of the first batch (ms since 1970 UTC).
+        last_append_ms: That of the last one.
+    """
+
+    path: Path
+    start_offset: int
+    end_offset: int
+    batches: int
+    messages: int
+    first_epoch: int
+    last_epoch: int
+    first_append_ms: int
+    last_append_ms: int
+
+
+def diverged(directory: Path, disk: Disk) -> list[Diverged]:
+    """Return the files of cut bytes beside the log in ``directory``, by offset.
+
+    Raises:
+        OSError: The disk cannot deliver them.
+    """
+    names = disk.listdir(directory) if disk.exists(directory) else []
+    found = []
+    for name in sorted(names):
+        digits, mark, _ = name.partition(DIVERGED_MARK)
+        if mark and len(digits) == OFFSET_DIGITS and digits.isdigit():
+            found.append(_describe(directory / name, int(digits), disk))
+    return found
+
+
+def cut_back(directory: Path, offset: int, *, topic_id: str, disk: Disk) -> list[Diverged]:
+    """Have the log in ``directory`` end at ``offset``; return files with what followed, by offset.
+
+    It blocks, so call it on a lane. The headers of all batches before the offset are read once, to
+    know who wrote the last ones.
+
+    Args:
+        directory: Of a log that was opened and closed since the last crash.
+        offset: Where a batch begins, or where the log ends.
+        topic_id: Of the topic.
+        disk: The disk.
+
+    Raises:
+        InvalidArgument: No batch begins there; nothing was changed.
+        CorruptData: A batch before the offset is damaged, or there is no checkpoint of this topic;
+            nothing was changed.
+        OSError: The disk failed, or is full. Open the log, close it, and cut again.
+    """
+    return _Cut(directory, topic_id, disk).run(offset)
+
+
+class _Cut:
+    """One cut of one log; ``run`` is called once."""
+
+    def __init__(self, directory: Path, topic_id: str, disk: Disk) -> None:
+        self.directory = directory
+        self.disk = disk
+        self.checkpoint = Checkpoint.from_bytes(disk.read_bytes(directory / CHECKPOINT_NAME))
+        if self.checkpoint.topic_id != topic_id:
+            raise CorruptData(
+                f"the checkpoint in {directory} is of topic id {self.checkpoint.topic_id}, not "
+                f"{topic_id}"
+            )
+        first = self.checkpoint.start_offset
+        starts = map(parse_block_name, disk.listdir(directory))
+        self.starts = sorted(start for start in starts if start is not None and start >= first)
+
+    def run(self, offset: int) -> list[Diverged]:
+        """See ``cut_back``."""
+        checkpoint = self._checkpoint_at(offset)
+        # From here on, recovery needs nothing at or behind the offset.
+        self.disk.write_atomic(self.directory / CHECKPOINT_NAME, checkpoint.to_bytes())
+        kept = [start for start in self.starts if start < offset]
+        files: list[tuple[Path, int]] = []
+        for start in reversed(self.starts[len(kept) :]):  # what is left has no gap at any time
+            files += self._move_aside(start)
+        if kept:
+            files += self._cut_tail(kept[-1], offset)
+        return [_describe(path, start, self.disk) for path, start in reversed(files)]
+
+    def _checkpoint_at(self, offset: int) -> Checkpoint:
+        """Return the checkpoint of a log that ends at ``offset``."""
+        was = self.checkpoint
+        producers = ProducerTable.from_bytes(was.producers).before(was.start_offset)
+        messages, epoch, time = was.start_messages, 0, 0
+        position, index = was.start_offset, b""
+        for start in self.starts:
+            if start >= offset or start != position:
+                break
+            before = messages
+            found = OffsetIndex(start, messages_before=messages)
+            for header in self._headers(start):
+                if header.start_offset >= offset:
+                    break
+                found.maybe_add(header.start_offset, messages - before, header.append_time_ms)
+                if header.producer_id:
+                    producers.record(header.stamp, header.start_offset)
+                messages += header.record_count
+                epoch, time = header.master_epoch, header.append_time_ms
+                position = header.end_offset
+            index = found.to_bytes(end_offset=position, messages=messages - before)
+        if position != offset:
+            raise InvalidArgument(
+                f"no batch of the log in {self.directory} begins at offset {offset}; the last one "
+                f"before it ends at {position}; nothing was cut"
+            )
+        return Checkpoint(
+            topic_id=was.topic_id,
+            start_offset=was.start_offset,
+            offset=offset,
+            start_messages=was.start_messages,
+            messages=messages,
+            append_time_ms=time,
+            epoch=epoch,
+            sealed=was.sealed and offset >= was.offset,
+            index=index,
+            producers=producers.to_bytes(),
+            manifest=tuple(ManifestEntry(start) for start in self.starts if start < offset),
+        )
+
+    def _headers(self, start: int) -> Iterator[BatchHeader]:
+        """Yield the headers of a block.
+
+        Raises:
+            CorruptData: They stop before the next block begins, or before the checkpoint.
+        """
+        end = start
+        for header in _headers_of(self._path(start), start, self.disk):
+            yield header
+            end = header.end_offset
+        following = next((each for each in self.starts if each > start), self.checkpoint.offset)
+        if end < following:
+            raise CorruptData(
+                f"{self._path(start)} has no batch at offset {end}; nothing was cut",
+                details={"offset": end},
+            )
+
+    def _move_aside(self, start: int) -> list[tuple[Path, int]]:
+        """Move a block aside, or delete one without a batch."""
+        path = self._path(start)
+        self._drop_index(start)
+        moved = []
+        if next(_headers_of(path, start, self.disk), None) is None:
+            self.disk.unlink(path)
+        else:
+            moved = [(self._free_name(start), start)]
+            self.disk.rename(path, moved[0][0])
+        self.disk.sync_directory(self.directory)
+        return moved
+
+    def _cut_tail(self, start: int, offset: int) -> list[tuple[Path, int]]:
+        """Keep what a block holds from ``offset`` on in a file of its own, and cut it off."""
+        path = self._path(start)
+        size = self.disk.size(path)
+        if size == offset - start:
+            return []
+        self._drop_index(start)
+        self.disk.sync_directory(self.directory)
+        file = self.disk.open(path)
+        try:
+            rest = file.pread(offset - start, size - (offset - start))
+            rest = rest[: max(self._whole(path, start) - offset, len(rest.rstrip(b"\0")))]
+            saved = []
+            if rest:
+                saved = [(self._free_name(offset, rest), offset)]
+                self.disk.write_atomic(saved[0][0], rest)
+            file.truncate(offset - start)
+            file.datasync()
+        finally:
+            file.close()
+        return saved
+
+    def _whole(self, path: Path, start: int) -> int:
+        """Return where the last batch of a block ends; it may end in zeros itself."""
+        end = start
+        for header in _headers_of(path, start, self.disk):
+            end = header.end_offset
+        return end
+
+    def _drop_index(self, start: int) -> None:
+        """Delete the index: other batches of the same lengths may follow, and it would fit them."""
+        with contextlib.suppress(FileNotFoundError):
+            self.disk.unlink(self._path(start).with_suffix(INDEX_SUFFIX))
+
+    def _free_name(self, start: int, content: bytes | None = None) -> Path:
+        """Return a name that is free, or that of a file with this very content."""
+        base = f"{start:0{OFFSET_DIGITS}d}{DIVERGED_MARK}"
+        number = 0
+        while True:
+            path = self.directory / (f"{base}-{number}" if number else base)
+            if not self.disk.exists(path) or self.disk.read_bytes(path) == content:
+                return path
+            number += 1
+
+    def _path(self, start: int) -> Path:
+        return self.directory / block_name(start)
+
+
+def _headers_of(path: Path, start: int, disk: Disk) -> Iterator[BatchHeader]:
+    """Yield the headers of the batches in a file of log bytes, up to the first byte that is none.
+
+    Args:
+        path: The file.
+        start: Offset of its first byte.
+        disk: The disk.
+    """
+    file = disk.open(path)
+    try:
+        end = start + disk.size(path)
+        offset = start
+        while (header := _header_at(file, offset, start)) is not None:
+            if header.end_offset > end:
+                return
+            yield header
+            offset = header.end_offset
+    finally:
+        file.close()
+
+
+def _header_at(file: File, offset: int, start: int) -> BatchHeader | None:
+    try:
+        header = decode_control(file.pread(offset - start, CONTROL_BYTES), 0)
+    except CorruptData:
+        return None
+    return header if header is not None and header.start_offset == offset else None
+
+
+def _describe(path: Path, start: int, disk: Disk) -> Diverged:
+    headers = list(_headers_of(path, start, disk))
+    first = headers[0] if headers else None
+    last = headers[-1] if headers else None
+    return Diverged(
+        path=path,
+        start_offset=start,
+        end_offset=last.end_offset if last else start,
+        batches=len(headers),
+        messages=sum(each.record_count for each in headers),
+        first_epoch=first.master_epoch if first else 0,
+        last_epoch=last.master_epoch if last else 0,
+        first_append_ms=first.append_time_ms if first else 0,
+        last_append_ms=last.append_time_ms if last else 0,
+    )
