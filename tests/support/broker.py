@@ -105,42 +105,46 @@ class MemoryCluster:
     runners: dict[str, HeldRunner] = field(default_factory=dict)
     nodes: dict[str, BrokerNode] = field(default_factory=dict)
 
-    def node(self, group: str = "b1", **settings: Any) -> BrokerNode:
-        """Return a node of its own group, not started; its disk outlives it."""
+    def node(self, group: str = "b1", node: str = "n1", **settings: Any) -> BrokerNode:
+        """Return a node, not started; its disk outlives it.
+
+        It is known here by its group; another one than ``n1`` by group and node: ``b1-n2``.
+        """
         clock = self.ensemble.clock
-        disk = self.disks.setdefault(group, MemoryDisk())
+        key = group if node == "n1" else f"{group}-{node}"
+        disk = self.disks.setdefault(key, MemoryDisk())
         config = BrokerConfig(
             **{
                 "data": DATA,
                 "cluster": "test",
                 "group": group,
-                "node": "n1",
-                "host": group,
+                "node": node,
+                "host": key,
                 "refresh_interval_s": 0.5,
                 "connections": ConnectionLimits(sweep_interval_s=0.02),
                 **settings,
             }
         )
-        self.coordinators[group] = self.ensemble.coordinator("test", session_timeout_s=4.0)
-        self.runners[group] = HeldRunner()
-        self.flushers[group] = HeldFlusher(FlushRunner(clock))
-        self.nodes[group] = BrokerNode(
+        self.coordinators[key] = self.ensemble.coordinator("test", session_timeout_s=4.0)
+        self.runners[key] = HeldRunner()
+        self.flushers[key] = HeldFlusher(FlushRunner(clock))
+        self.nodes[key] = BrokerNode(
             config,
-            coordinator=self.coordinators[group],
+            coordinator=self.coordinators[key],
             network=self.network.at(config.host),
             disk=disk,
             clock=clock,
             rng=random.Random(7),
-            flusher=self.flushers[group],
-            runner=self.runners[group],
+            flusher=self.flushers[key],
+            runner=self.runners[key],
         )
-        return self.nodes[group]
+        return self.nodes[key]
 
-    async def start(self, group: str = "b1", **settings: Any) -> BrokerNode:
-        """Return a node that serves."""
-        node = self.node(group, **settings)
-        await node.start()
-        return node
+    async def start(self, group: str = "b1", node: str = "n1", **settings: Any) -> BrokerNode:
+        """Return a node that serves, or follows."""
+        made = self.node(group, node, **settings)
+        await made.start()
+        return made
 
     @asynccontextmanager
     async def admin(self) -> AsyncIterator[MemoryCoordinator]:

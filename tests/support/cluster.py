@@ -60,9 +60,9 @@ class ProcessCluster:
         """Start the broker of a group and wait until it serves; ``more`` are flags of its own."""
         return self.run(BrokerChild(self.spec(group, *more, node=node, zookeeper=zookeeper)))
 
-    def run(self, broker: BrokerChild) -> BrokerChild:
-        """Start a broker as the one of its group and wait until it serves."""
-        self.brokers[broker.spec.group] = broker
+    def run(self, broker: BrokerChild, *, name: str = "") -> BrokerChild:
+        """Start a broker and wait until it serves; it is known here by its group or ``name``."""
+        self.brokers[name or broker.spec.group] = broker
         broker.start()
         broker.wait_ready(PROCESSES_WAIT_S)
         return broker

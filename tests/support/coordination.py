@@ -8,7 +8,7 @@ from support.waiting import WAIT_S, until
 
 from vq.clock import SystemClock
 from vq.coordination.coordinator import Coordinator, SessionState
-from vq.coordination.leadership import Leadership, Registered
+from vq.coordination.leadership import Leadership, Registered, Standing
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.paths import CommittedOffset
 from vq.coordination.registry import BrokerRegistration
@@ -33,6 +33,7 @@ class LeadingBroker:
 
     Attributes:
         registered: The registration that leads, None while there is none.
+        standings: What it was told to be, in order.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class LeadingBroker:
         **options: Any,
     ) -> None:
         self.registered: Registered | None = None
+        self.standings: list[Standing] = []
         self._on_change = on_change
         self.leadership = Leadership(
             coordinator,
@@ -54,7 +56,7 @@ class LeadingBroker:
             node=node,
             directory=directory,
             accept_data_loss=accept_data_loss,
-            on_change=self._leads,
+            on_change=self._stands,
         )
         options = {"address": Address("127.0.0.1", 1)} | options
         self.registration = BrokerRegistration(
@@ -67,8 +69,8 @@ class LeadingBroker:
             **options,
         )
 
-    async def start(self, *, timeout_s: float = WAIT_S) -> Registered:
-        """Register, then lead."""
+    async def start(self, *, timeout_s: float = WAIT_S) -> Standing:
+        """Register, then lead or follow."""
         await self.leadership.check(timeout_s=timeout_s)
         await self.registration.start(timeout_s=timeout_s)
         try:
@@ -87,6 +89,10 @@ class LeadingBroker:
         self.leadership.registered(incarnation)
         if incarnation is None and self.registered is not None:
             self._leads(None)
+
+    def _stands(self, standing: Standing) -> None:
+        self.standings.append(standing)
+        self._leads(standing if isinstance(standing, Registered) else None)
 
     def _leads(self, registered: Registered | None) -> None:
         self.registered = registered

@@ -97,6 +97,8 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             requests_waiting=5,
             problems=["new connections wait"],
             more=True,
+            copies=[wire.CopyStatus(node="n2", partitions=1, bytes_behind=300)],
+            follows="n3",
         )
     ),
     (Command.VERIFY, "request"): Sample(
@@ -275,6 +277,57 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
         )
     ),
     (Command.ADOPT, "response"): Sample(wire.AdoptResponse()),
+    (Command.REPLICATE, "request"): Sample(
+        wire.ReplicateRequest(
+            session=1,
+            sequence=2,
+            max_bytes=1048576,
+            max_wait_ms=15000,
+            partitions=[
+                wire.FetchPartition(handle=4, offset=118),
+                wire.FetchPartition(handle=5, topic="orders", partition=3, topic_id="5f0c"),
+            ],
+            removed=[3],
+            close=True,
+            node="n2",
+            incarnation=4294967298,
+            epoch=3,
+        )
+    ),
+    (Command.REPLICATE, "response"): Sample(
+        wire.FetchResponse(
+            results=[
+                wire.FetchResult(
+                    handle=5, next_offset=34, high_watermark=30, epoch=3, size=len(RECORD)
+                )
+            ]
+        ),
+        RECORD,
+    ),
+    (Command.EPOCH_END, "request"): Sample(
+        wire.EpochEndRequest(
+            node="n2",
+            incarnation=4294967298,
+            epoch=3,
+            topic="orders",
+            partition=3,
+            topic_id="5f0c",
+            of_epoch=2,
+            end=6000,
+            new=True,
+        )
+    ),
+    (Command.EPOCH_END, "response"): Sample(
+        wire.EpochEndResponse(
+            epoch=3,
+            found=True,
+            end_epoch=1,
+            end_offset=5000,
+            log_start_offset=200,
+            producers=b"\x01\x02",
+            next_start=7000,
+        )
+    ),
 }
 
 #: The refusal of a GET, in place of its response.

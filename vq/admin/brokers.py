@@ -185,6 +185,10 @@ def _result(address: Address, response: StatusResponse) -> StatusResult:
         if field.name not in {"partitions", "more"}
     }
     raw["problems"] = list(response.problems)
+    raw["copies"] = [
+        {field.name: getattr(each, field.name) for field in each.DESCRIPTOR.fields}
+        for each in response.copies
+    ]
     raw["partitions"] = [
         {
             **{field.name: getattr(each, field.name) for field in each.DESCRIPTOR.fields},

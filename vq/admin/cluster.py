@@ -5,7 +5,7 @@ reason; its numbers are None, never 0.
 """
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vq.admin import brokers
 from vq.admin.brokers import BadPartition, Damage, broker_status
@@ -26,6 +26,9 @@ class BrokerReport:
         epoch: Of the group's master; None before anybody led it.
         status: The broker's own answer; None: it did not answer.
         error: Why there is no answer; "" when there is one.
+        in_sync: Whether the group's record names the node: it has all acknowledged messages.
+        bytes_behind: What a node that copies lacks of its master's logs, as the master says; None:
+            it copies nothing, or the master did not answer.
     """
 
     group: GroupView
@@ -33,6 +36,8 @@ class BrokerReport:
     epoch: int | None
     status: StatusResult | None
     error: str = ""
+    in_sync: bool = False
+    bytes_behind: int | None = None
 
     @property
     def bad_partitions(self) -> list[BadPartition]:
@@ -107,7 +112,25 @@ async def _reports(cluster: ClusterClient, view: GroupView) -> list[BrokerReport
     epoch = None if state is None else state.epoch
     if not nodes:
         return [BrokerReport(view, None, epoch, None, "no broker is registered")]
-    return await gather_all(_report(cluster, view, node, epoch) for node in nodes)
+    found = await gather_all(_report(cluster, view, node, epoch) for node in nodes)
+    behind = {
+        each["node"]: each["bytes_behind"]
+        for report in found
+        if report.status is not None
+        for each in report.status.raw["copies"]
+    }
+    return [
+        replace(
+            report,
+            in_sync=state is not None and _name(report) in state.insync,
+            bytes_behind=behind.get(_name(report)),
+        )
+        for report in found
+    ]
+
+
+def _name(report: BrokerReport) -> str:
+    return "" if report.node is None else report.node.node
 
 
 async def _report(

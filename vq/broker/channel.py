@@ -15,10 +15,11 @@ The high watermark (HW) is where readers stop: with flush ``sync`` the end of wh
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from vq.broker.batch_check import check_batch
 from vq.broker.context import Context, Role
+from vq.broker.copies import Copies, Woken
 from vq.broker.flush_due import FlushDue
 from vq.broker.partition_state import RULES, Event, Rules, State, found, next_state, placed
 from vq.broker.session import Session
@@ -67,14 +68,6 @@ class Acknowledgement(NamedTuple):
     duplicate: bool
 
 
-class Woken(Protocol):
-    """A request parked in a channel until its high watermark moves."""
-
-    def wake(self) -> None:
-        """Look again: the high watermark, or something else that readers depend on, changed."""
-        ...
-
-
 def local_span(placement: PartitionPlacement, group: str) -> Span | None:
     """Return the last span that ``group`` holds, or None when it holds none."""
     return next((span for span in reversed(placement.spans) if span.group == group), None)
@@ -110,6 +103,7 @@ class Channel:
         flushing: The flusher works on the log at this moment; it must not be closed.
         acks: In rising order of targets, but for resends.
         parked: GETs that wait for data.
+        copies: Of the log, on other nodes.
     """
 
     __slots__ = (
@@ -118,6 +112,7 @@ class Channel:
         "acks",
         "cause",
         "context",
+        "copies",
         "flushing",
         "high_watermark",
         "log",
@@ -158,6 +153,7 @@ class Channel:
         self.cause: BaseException | None = None
         self.acks: deque[Acknowledgement] = deque()
         self.parked: dict[Woken, None] = {}
+        self.copies = Copies()
         self._flush_due = FlushDue(context.call_later, self.flush_now)
         self._when_settled: list[Callable[[], None]] = []
         self.older: list[Channel] = []
@@ -350,6 +346,17 @@ class Channel:
                 return older
         return self
 
+    def range_at(self, offset: int) -> tuple["Channel", int]:
+        """Return the channel of the range that a copy which ends at ``offset`` is of.
+
+        Also where the next range begins; 0: it is the last one.
+        """
+        ranges = [*self.older, self]
+        for number, each in enumerate(ranges[:-1]):
+            if offset <= each.end_of_range:
+                return each, ranges[number + 1].start_offset
+        return self, 0
+
     def take_logs(self) -> list[Log]:
         """Give up all logs, to be closed."""
         logs = [each.log for each in (*self.older, self) if each.log is not None]
@@ -432,6 +439,8 @@ class Channel:
         counters.batches_in += 1
         counters.messages_in += count
         counters.bytes_in += size
+        if self.copies.parked:
+            _wake_all(self, self.copies.parked)
         if settings.flush is _SYNC:
             session.count_put_bytes(size)
             ack = (end, session, request_id, start + CONTROL_BYTES, size, False)
@@ -441,6 +450,30 @@ class Channel:
             self._flush_due.appended(count, settings)
             self._acknowledge(session, request_id, start + CONTROL_BYTES, duplicate=False)
             self._move_high_watermark(end)
+
+    def copy(self, data: bytes) -> None:
+        """Append whole batches of the master's log, on a node that follows it.
+
+        Raises:
+            VqError: They are not what follows here, or cannot be written.
+        """
+        log = self.log
+        if log is None:
+            raise self.why_refused()
+        before = log.messages_appended
+        try:
+            log.append_framed(data)
+        except VqError as error:
+            if log.state is LogState.FAILED:
+                self.fail(error)
+            raise
+        if not self.sync:
+            self._flush_due.appended(log.messages_appended - before, self.settings)
+
+    def detach(self) -> Log | None:
+        """Give up the log, which is to be changed on disk; ``attach`` gives it back."""
+        log, self.log = self.log, None
+        return log
 
     def why_refused(self, epoch: int = 0) -> VqError:
         """Return the error for a PUT, of a client that knows ``epoch``, that is not taken."""
@@ -607,16 +640,12 @@ class Channel:
         if offset > self.high_watermark:
             self.high_watermark = offset
             if self.parked:
-                self.wake()
+                _wake_all(self, self.parked)
 
     def wake(self) -> None:
         """Have all parked requests look again."""
-        for waiting in list(self.parked):
-            try:
-                waiting.wake()
-            except Exception:
-                logger.exception("waking a reader failed", partition=self)
-                self.parked.pop(waiting, None)
+        _wake_all(self, self.parked)
+        _wake_all(self, self.copies.parked)
 
     def close(self, error: VqError) -> None:
         """Refuse everything from now on; parked requests are answered with ``error``."""
@@ -625,3 +654,12 @@ class Channel:
         for older in self.older:
             older.close(error)
         self.wake()
+
+
+def _wake_all(channel: Channel, parked: dict[Woken, None]) -> None:
+    for waiting in list(parked):
+        try:
+            waiting.wake()
+        except Exception:
+            logger.exception("waking a reader failed", partition=channel)
+            parked.pop(waiting, None)

@@ -42,12 +42,14 @@ class Role:
         holds: Whether an append may still be acknowledged under ``epoch``.
         epoch: The epoch in which this node leads, stamped into every batch; 0 while it does not.
         problem: Why the node does not use a newer epoch than ``epoch``; "" if there is none.
+        follows: The node that leads instead, and whose logs this one copies; "" if there is none.
     """
 
     group: str
     holds: Callable[[], bool]
     epoch: int = 0
     problem: str = ""
+    follows: str = ""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -18,12 +18,13 @@ from vq.broker.context import Context
 from vq.broker.directory import Directory, known, look_up
 from vq.broker.fetching import Fetches
 from vq.broker.session import Handler, Session
-from vq.errors import Busy, InternalError, NotMaster, VqError
+from vq.errors import Busy, InternalError, NotMaster, StaleEpoch, VqError
 from vq.log_lines import get_logger
 from vq.model import TopicPartition
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
 from vq.remoting.format import Command
+from vq.shown import shown
 
 logger = get_logger(__name__)
 
@@ -56,7 +57,8 @@ class Dispatcher:
     """See the module's text.
 
     Attributes:
-        put_refusal: Why the whole node takes no PUTs, or None: stopping, or the disk is full.
+        refusal: Why the whole node serves no partition, or None: another node leads its group.
+        put_refusal: Why the whole node takes no PUTs, or None: also stopping, or the disk is full.
         handlers: The table that ``server.Server`` routes by.
     """
 
@@ -77,18 +79,33 @@ class Dispatcher:
         self._role = context.role
         self._status = status
         self._lines: dict[tuple[Session, TopicPartition], deque[_WaitingPut]] = {}
+        self.refusal: VqError | None = None
         self.put_refusal: VqError | None = None
         self.handlers: dict[int, Handler] = {
             Command.PUT: self.put,
-            Command.GET: self.get,
-            Command.FETCH: fetches.fetch,
-            Command.OFFSETS: self.offsets,
+            Command.GET: self._serving(self.get),
+            Command.FETCH: self._serving(fetches.fetch),
+            Command.OFFSETS: self._serving(self.offsets),
             Command.VERIFY: self.verify,
             Command.PING: self.ping,
             Command.STATUS: self.status,
-            Command.SEAL: self.seal,
-            Command.ADOPT: self.adopt,
+            Command.SEAL: self._serving(self.seal),
+            Command.ADOPT: self._serving(self.adopt),
+            Command.REPLICATE: self.replicate,
+            Command.EPOCH_END: self.epoch_end,
         }
+        self._fetches = fetches
+
+    def _serving(self, handler: Handler) -> Handler:
+        """Return a handler that refuses while another node leads the group."""
+
+        def handle(session: Session, request_id: RequestId, header: Any, body: bytes) -> None:
+            if self.refusal is not None:
+                session.refuse(request_id, self.refusal)
+            else:
+                handler(session, request_id, header, body)
+
+        return handle
 
     def put(
         self, session: Session, request_id: RequestId, header: wire.PutRequest, body: bytes
@@ -246,6 +263,42 @@ class Dispatcher:
             session.refuse(request_id, self.put_refusal)
         else:
             self._moves.adopt(session, request_id, header)
+
+    def replicate(
+        self, session: Session, request_id: RequestId, header: wire.ReplicateRequest, body: bytes
+    ) -> None:
+        """REPLICATE: have another node of the group copy logs of this one."""
+        error = self._why_not_copied(header)
+        if error is not None:
+            session.refuse(request_id, error)
+        else:
+            self._fetches.replicate(session, request_id, header, body)
+
+    def epoch_end(
+        self, session: Session, request_id: RequestId, header: wire.EpochEndRequest, body: bytes
+    ) -> None:
+        """EPOCH_END: tell where the log of this node parts from a copy."""
+        error = self._why_not_copied(header)
+        channel = self._known(header)
+        if error is not None:
+            session.refuse(request_id, error)
+        elif channel is None:
+            self._resolve(self.epoch_end, session, request_id, header, b"")
+        else:
+            reading.epoch_end(channel, session, request_id, header)
+
+    def _why_not_copied(
+        self, header: wire.ReplicateRequest | wire.EpochEndRequest
+    ) -> VqError | None:
+        """Return why a copy must not follow this node, None if it may."""
+        role, epoch = self._role, header.epoch
+        if epoch == role.epoch and epoch:
+            return None
+        return (StaleEpoch if epoch > role.epoch else NotMaster)(
+            f"node {shown(header.node)} follows epoch {epoch} of group {role.group}; this node "
+            f"leads in epoch {role.epoch}",
+            details={"epoch": role.epoch},
+        )
 
     def _resolve(
         self, handler: Handler, session: Session, request_id: RequestId, header: Any, body: bytes

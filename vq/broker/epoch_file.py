@@ -1,4 +1,4 @@
-"""The highest epoch this data directory has acted in, stored before acting in it.
+"""The highest epoch this data directory has acted in or followed, stored before that.
 
 A text file of one line, ``<data>/@epoch``, sample:
 
@@ -11,6 +11,7 @@ the group's record in ZooKeeper was lost: an epoch that does not rise is no fenc
 
 from pathlib import Path
 
+from vq.broker.replica_rules import accepts
 from vq.errors import CoordinationError, DirectoryRefused
 from vq.shown import shown
 from vq.store.checked_text import checksum
@@ -68,6 +69,27 @@ class EpochFile:
                 "group's record was lost or is another cluster's. Restore ZooKeeper's data, or "
                 "point the broker at the right ensemble"
             )
+        self._write(epoch)
+
+    def accept(self, epoch: int) -> None:
+        """Make ``epoch`` durable as the one followed from now on, unless it is; blocks.
+
+        Raises:
+            CoordinationError: It is older than the one stored.
+            DirectoryRefused: The one stored cannot be read.
+            OSError: It could not be stored; it must not be followed.
+        """
+        known = read_epoch(self._data, self._disk)
+        if not accepts(known, epoch):
+            raise CoordinationError(
+                f"the group's master leads in epoch {epoch}, but this data directory has "
+                f"followed or acted in {known}: the group's record was lost or is another "
+                "cluster's. Restore ZooKeeper's data, or point the broker at the right ensemble"
+            )
+        if epoch != known or epoch == self._half_stored:
+            self._write(epoch)
+
+    def _write(self, epoch: int) -> None:
         text = f"{_MARK} {_VERSION} {epoch}"
         self._half_stored = epoch
         self._disk.write_atomic(self._data / _NAME, f"{text} {checksum(text)}\n".encode())

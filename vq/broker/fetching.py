@@ -23,13 +23,13 @@ from vq.broker.channel import Channel
 from vq.broker.cold_reads import ColdRead
 from vq.broker.config import ConnectionLimits
 from vq.broker.context import Context, Timer
+from vq.broker.copies import Woken
 from vq.broker.directory import Directory, known, look_up
 from vq.broker.fetch_answer import FetchAnswer, FetchWait
+from vq.broker.reach import READERS, CopyReach, Reach
 from vq.broker.reading import (
     FILTER_SCAN_BYTES,
     check_boundary,
-    check_range,
-    check_readable,
     check_tags,
     cold,
     scan,
@@ -70,6 +70,21 @@ class Fetches:
         self, session: Session, request_id: RequestId, header: wire.FetchRequest, body: bytes
     ) -> None:
         """FETCH: change what a session waits for, and answer when some of it is there."""
+        self._request(session, request_id, header, READERS)
+
+    def replicate(
+        self, session: Session, request_id: RequestId, header: wire.ReplicateRequest, body: bytes
+    ) -> None:
+        """REPLICATE: the same for a node of this group, up to the end of the logs."""
+        self._request(session, request_id, header, CopyReach(header.node, header.incarnation))
+
+    def _request(
+        self,
+        session: Session,
+        request_id: RequestId,
+        header: wire.FetchRequest | wire.ReplicateRequest,
+        reach: Reach,
+    ) -> None:
         key = session, header.session
         found = self._sessions.get(key)
         try:
@@ -83,12 +98,15 @@ class Fetches:
                     found.end()
                 if not self.count_bytes(session, limits.FETCH_STATE_ENTRY_BYTES):
                     raise Busy(self.too_many_bytes)
-                found = self._sessions[key] = FetchSession(self, session, header.session)
-            elif found is None or header.sequence != found.sequence + 1:
+                found = self._sessions[key] = FetchSession(self, session, header.session, reach)
+            elif found is None or type(found.reach) is not type(reach):
                 raise FetchSessionLost(
-                    f"fetch session {header.session} is "
-                    f"{f'at sequence {found.sequence}' if found else 'unknown'}, the request has "
-                    f"sequence {header.sequence}"
+                    f"fetch session {header.session} is unknown, or was begun by another command"
+                )
+            elif header.sequence != found.sequence + 1:
+                raise FetchSessionLost(
+                    f"fetch session {header.session} is at sequence {found.sequence}, the request "
+                    f"has sequence {header.sequence}"
                 )
         except VqError as error:
             if found is not None:
@@ -174,7 +192,7 @@ class FetchedPartition:
         self.size = size
         self.channel: Channel | None = None
         self.failure: VqError | None = None
-        self._parked_in: Channel | None = None
+        self._parked_in: dict[Woken, None] | None = None
 
     def ask(self, item: wire.FetchPartition) -> None:
         """Take what the client wants to read next."""
@@ -210,9 +228,11 @@ class FetchedPartition:
         except VqError as error:
             self.failure = error
         else:
-            if part.read_limit <= self.position and not self.at_once and not self.validate:
-                part.parked[self] = None
-                self._parked_in = part
+            reach = self.session.reach
+            reach.asked(part, self.offset)
+            if reach.limit(part) <= self.position and not self.at_once and not self.validate:
+                self._parked_in = reach.parked(part)
+                self._parked_in[self] = None
                 return
         self.session.ready(self)
 
@@ -235,10 +255,11 @@ class FetchedPartition:
         """
         channel = self.channel
         assert channel is not None
-        check_readable(channel, self.epoch)
+        reach = self.session.reach
+        reach.check(channel, self.epoch)
         if channel.older:
             channel = channel.holding(self.position)
-        check_range(channel, self.position)
+        reach.check_range(channel, self.position)
         return channel
 
     def wake(self) -> None:
@@ -249,7 +270,7 @@ class FetchedPartition:
     def unpark(self) -> None:
         """Wait for nothing any more."""
         if self._parked_in is not None:
-            self._parked_in.parked.pop(self, None)
+            self._parked_in.pop(self, None)
             self._parked_in = None
 
 
@@ -266,6 +287,7 @@ class FetchSession:
 
     Attributes:
         partitions: By handle.
+        reach: How far its reads go.
         sequence: Of the last request.
     """
 
@@ -284,11 +306,13 @@ class FetchSession:
         "_session",
         "_waiting",
         "partitions",
+        "reach",
         "sequence",
     )
 
-    def __init__(self, fetches: Fetches, session: Session, number: int) -> None:
+    def __init__(self, fetches: Fetches, session: Session, number: int, reach: Reach) -> None:
         self._fetches = fetches
+        self.reach = reach
         self._session = session
         self._number = number
         self.partitions: dict[int, FetchedPartition] = {}
@@ -313,7 +337,9 @@ class FetchSession:
         session.waiting[self] = None
 
     # Requests -----------------------------------------------------------------------------------
-    def take(self, request_id: RequestId, header: wire.FetchRequest) -> None:
+    def take(
+        self, request_id: RequestId, header: wire.FetchRequest | wire.ReplicateRequest
+    ) -> None:
         """Change what is waited for; answer now, or as soon as there is something to tell.
 
         A request that waits already is answered first, with what there is: perhaps nothing.
@@ -355,6 +381,8 @@ class FetchSession:
         self._remove(item.handle)
         try:
             check_tags(item.tags)
+            if item.tags and self.reach is not READERS:
+                raise InvalidRequest("a copy of a log takes all records; send no tags")
             tags = frozenset(tag.encode() for tag in item.tags)
             size = limits.FETCH_STATE_ENTRY_BYTES + sum(
                 limits.FETCH_STATE_TAG_BYTES + len(tag) for tag in tags
@@ -378,6 +406,8 @@ class FetchSession:
         fetched = self.partitions.pop(handle, None)
         if fetched is not None:
             fetched.unpark()
+            if fetched.channel is not None:
+                self.reach.gone(fetched.channel)
             self._unready(fetched)
             self._fetches.uncount_bytes(self._session, fetched.size)
 
@@ -492,7 +522,7 @@ class FetchSession:
                     fetched.look()
                     return True
             part = fetched.readable()
-            limit = part.read_limit
+            limit = self.reach.limit(part)
             wanted = min(limit - fetched.position, fetched.max_bytes)
             if wanted > room and self._answer.size:
                 return False  # it comes first in the next answer, and whole
@@ -541,7 +571,11 @@ class FetchSession:
     def _must_fetch(self, fetched: FetchedPartition, part: Channel, max_bytes: int) -> bool:
         """Whether bytes must be brought into memory first; then the partition is not ready."""
         offset = fetched.position
-        fetch = None if fetched.warm == offset else cold(part, offset, max_bytes)
+        fetch = (
+            None
+            if fetched.warm == offset
+            else cold(part, offset, max_bytes, self.reach.limit(part))
+        )
         if fetch is None:
             return False
         self._ready.pop(fetched, None)

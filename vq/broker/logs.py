@@ -23,6 +23,7 @@ from vq.store.begun import Beginning, BegunLog
 from vq.store.block import BlockCache
 from vq.store.directory import DataDirectory, LocalTopic
 from vq.store.disk import Disk
+from vq.store.divergence import Diverged, cut_back
 from vq.store.log import Log, LogConfig, LogState
 
 logger = get_logger(__name__)
@@ -185,6 +186,12 @@ class Logs:
         self._disk.sync_directory(usual.parent)
         self._note_aside(log, usual, aside)
         return aside
+
+    def cut_back(self, partition: TopicPartition, log: Log, offset: int) -> list[Diverged]:
+        """Close the log and cut it back; see ``divergence.cut_back``."""
+        log.close()
+        directory = self._directory.log_directory(*partition)
+        return cut_back(directory, offset, topic_id=log.topic_id, disk=self._disk)
 
     def _note_aside(self, log: Log, usual: Path, aside: Path) -> None:
         self._begun.note_moved(log.topic_id, usual.name, aside.name)

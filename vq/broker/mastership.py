@@ -1,7 +1,7 @@
-"""Whether this node may act as master of its group, and in which epoch.
+"""Whether this node acts as master of its group or follows another node, and in which epoch.
 
-In here: taking an epoch (stored first, then acted in), looking whether the group still has this
-node as its master, and the reason why PUTs are refused. Not in here: registering the node
+In here: taking an epoch (stored first, then acted in or followed), looking whether the group still
+has this node as its master, and the reason why PUTs are refused. Not in here: registering the node
 (``coordination.registry``), claiming the group (``coordination.leadership``), and for how long a
 reply of ZooKeeper vouches for us (``lease``).
 
@@ -17,7 +17,7 @@ from vq.broker.context import Role
 from vq.broker.lease import Lease
 from vq.broker.runner import Runner
 from vq.coordination.coordinator import Coordinator
-from vq.coordination.leadership import Registered
+from vq.coordination.leadership import Following, Standing
 from vq.coordination.registry import read_state
 from vq.errors import CoordinationError, DiskFull, NotMaster, VqError
 from vq.log_lines import get_logger
@@ -36,11 +36,12 @@ class Mastership:
         lease: Its ``alone`` and ``revoked`` are set in here.
         node: The name of this node.
         store: Makes an epoch durable that was not acted in before; blocks.
-        on_change: Called after ``refusal``, or the epoch that is acted in, changed.
+        accept: Makes an epoch durable that is followed from now on; blocks.
+        on_change: Called after ``refusal``, or what this node acts as, changed.
 
     Attributes:
         refusal: Why this node takes no PUTs, None if it does.
-        acting: The registration and the epoch that is acted in.
+        acting: The registration, and the epoch that is acted in or followed.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Mastership:
         *,
         node: str,
         store: Callable[[int], None],
+        accept: Callable[[int], None],
         on_change: Callable[[], None],
     ) -> None:
         self._role = role
@@ -60,16 +62,17 @@ class Mastership:
         self._runner = runner
         self._node = node
         self._store = store
+        self._accept = accept
         self._on_change = on_change
-        self._newest: Registered | None = None
+        self._newest: Standing | None = None
         self._seen_epoch = 0  # of the group's record, when it was read last
         self._wake = asyncio.Event()
         self.refusal: VqError | None = NotMaster("this node is not registered yet")
-        self.acting: Registered | None = None
+        self.acting: Standing | None = None
 
-    def claimed(self, registered: Registered) -> None:
-        """Take the epoch of a claim that was made."""
-        self._newest = registered
+    def stands(self, standing: Standing) -> None:
+        """Take the epoch of a claim that was made, or of the master that is to be followed."""
+        self._newest = standing
         self._wake.set()
 
     async def take_first(self) -> None:
@@ -99,13 +102,17 @@ class Mastership:
                 self._wake.set()
 
     async def _take_newest(self) -> None:
-        """Store the epoch of the newest claim, then act in it."""
+        """Store the epoch of the newest claim, then act in it or follow it."""
         newest = self._newest
         if newest is None or newest == self.acting:
             return
+        if isinstance(newest, Following):
+            await self._runner.run(lambda: self._accept(newest.epoch))
+            self._follow(newest)
+            return
         await self._runner.run(lambda: self._store(newest.epoch))
         role = self._role
-        role.epoch, role.problem = max(role.epoch, newest.epoch), ""
+        role.epoch, role.problem, role.follows = max(role.epoch, newest.epoch), "", ""
         self.acting = newest
         if newest.epoch < self._seen_epoch:
             return  # while it was stored, somebody else began to lead; that refusal stays
@@ -120,6 +127,24 @@ class Mastership:
                 group=role.group,
                 error=error,
             )
+
+    def _follow(self, following: Following) -> None:
+        """Lead no more; acknowledgements that wait for an epoch of our own are not given."""
+        role = self._role
+        role.epoch, role.problem, role.follows = 0, "", following.master
+        self._lease.revoked = True
+        self.acting = following
+        at = f" at {following.address}" if following.address is not None else ", which is down"
+        details: dict[str, int | str] = {"epoch": following.epoch, "master": following.master}
+        if following.address is not None:
+            details |= {"host": following.address.host, "port": following.address.port}
+        self._refuse(
+            NotMaster(
+                f"group {role.group} is led by node {following.master}{at}; this node copies "
+                "its logs",
+                details=details,
+            )
+        )
 
     def _cannot_store(self, error: BaseException) -> None:
         role, newest = self._role, self._newest
@@ -144,8 +169,8 @@ class Mastership:
         """
         role, newest = self._role, self._newest
         state = await read_state(self._coordinator, role.group)
-        if state is None:
-            return  # nobody else can lead by it either
+        if state is None or isinstance(newest, Following):
+            return  # nobody else can lead by it either; or this node does not lead
         self._seen_epoch = state.epoch
         self._lease.alone = state.insync == (self._node,)
         claimed = max(role.epoch, newest.epoch if newest is not None else 0)

@@ -26,6 +26,7 @@ from vq.broker.dispatcher import Dispatcher
 from vq.broker.epoch_file import EpochFile
 from vq.broker.fetching import Fetches
 from vq.broker.flusher import Flusher, FlushRunner, ThreadFlusher
+from vq.broker.following import Follower
 from vq.broker.lease import Lease
 from vq.broker.load import FlushMeter, LoadMeter, LoadPublisher
 from vq.broker.logs import Logs
@@ -42,7 +43,7 @@ from vq.broker.turn import Turn
 from vq.broker.verifying import Verifier
 from vq.clock import Clock
 from vq.coordination.coordinator import Coordinator, SessionState
-from vq.coordination.leadership import Leadership
+from vq.coordination.leadership import Following, Leadership
 from vq.coordination.paths import BrokerLoad
 from vq.coordination.registry import BrokerRegistration
 from vq.errors import CoordinationError, DiskFull, InvalidState, ShuttingDown, VqError
@@ -210,15 +211,6 @@ class BrokerNode:
             clock=clock,
             call_later=loop.call_later,
         )
-        self._mastership = Mastership(
-            role,
-            self._lease,
-            self._coordinator,
-            self._runner,
-            node=config.node,
-            store=self._store_epoch,
-            on_change=self._mastership_changed,
-        )
         self._logs = Logs(
             directory,
             disk=self._disk,
@@ -240,6 +232,25 @@ class BrokerNode:
             self._partitions,
             tasks=self._tasks,
             seal_timeout_s=config.seal_timeout_s,
+        )
+        follower = Follower(
+            self._partitions,
+            self._network,
+            cluster=config.cluster,
+            group=config.group,
+            node=config.node,
+            rng=self._rng,
+        )
+        self._tasks.start(follower.run())
+        self._mastership = Mastership(
+            role,
+            self._lease,
+            self._coordinator,
+            self._runner,
+            node=config.node,
+            store=self._store_epoch,
+            accept=self._accept_epoch,
+            on_change=lambda: self._mastership_changed(follower),
         )
         fetches = Fetches(self._partitions, self._context, turn, config.connections)
         verifier = Verifier(
@@ -263,13 +274,18 @@ class BrokerNode:
             identity=self._identity(0),
         )
         status.server = self._server
-        status.problems = self._problems
+        status.problems = lambda: self._problems(follower)
         self._update_refusal()
 
-    def _problems(self) -> list[str]:
+    def _problems(self, follower: Follower) -> list[str]:
         """Return what is wrong with the node as a whole, for STATUS."""
-        refusal = self._dispatcher.put_refusal
-        found = [self._listener.trouble if self._listener is not None else "", str(refusal or "")]
+        # To follow another node is no problem.
+        refusal = None if self._dispatcher.refusal is not None else self._dispatcher.put_refusal
+        found = [
+            self._listener.trouble if self._listener is not None else "",
+            str(refusal or ""),
+            follower.problem,
+        ]
         return [*filter(None, found), *self._partitions.told_problems()]
 
     def _identity(self, incarnation: int) -> ServerIdentity:
@@ -315,7 +331,7 @@ class BrokerNode:
             directory=directory.identity.id,
             accept_data_loss=config.accept_data_loss,
             rng=self._rng,
-            on_change=self._mastership.claimed,
+            on_change=self._mastership.stands,
         )
         await self._leadership.check()  # before waiting for a node that another directory left
         self._registration = BrokerRegistration(
@@ -334,6 +350,7 @@ class BrokerNode:
         await self._registration.start()
         await self._leadership.start()
         await self._mastership.take_first()
+        await self._partitions.lead()
         self._tasks.start(self._mastership.run())
 
     def _registration_changed(self, incarnation: int | None) -> None:
@@ -356,10 +373,21 @@ class BrokerNode:
             "not even the broker's epoch can be stored",
         )
 
-    def _mastership_changed(self) -> None:
+    def _accept_epoch(self, epoch: int) -> None:
+        self._reserve.spend(
+            lambda: self._epoch_file.accept(epoch),
+            "not even the epoch of the group's master can be stored",
+        )
+
+    def _mastership_changed(self, follower: Follower) -> None:
         acting = self._mastership.acting
+        following = acting if isinstance(acting, Following) else None
         if acting is not None:
             self._server.identity = self._identity(acting.incarnation)
+        self._dispatcher.refusal = self._mastership.refusal if following is not None else None
+        follower.follow(following)
+        if following is None and acting is not None:
+            self._tasks.start(self._partitions.lead())
         self._update_refusal()
 
     def _on_session(self, state: SessionState) -> None:

@@ -112,8 +112,8 @@ def _stays(state: State, *events: Event) -> dict[Event, State]:
 
 def _takes_appends(state: State) -> dict[Event, State]:
     """Return the row of a state in which the placement gives the appends to this group."""
-    seal = {Event.SEAL: State.SEALED}
-    return _PLACED | _SPECIAL_LOG | seal | _stays(state, Event.MOVE_OVER) | _ENDS
+    own = {Event.SEAL: State.SEALED, Event.PUT_ASIDE: State.OPENING}
+    return _PLACED | _SPECIAL_LOG | own | _stays(state, Event.MOVE_OVER) | _ENDS
 
 
 def _ended(state: State) -> dict[Event, State]:

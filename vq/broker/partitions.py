@@ -44,7 +44,7 @@ from vq.log_lines import get_logger
 from vq.model import TopicPartition
 from vq.shown import shown
 from vq.store.directory import NamesakeFound
-from vq.store.log import LogState
+from vq.store.log import Log, LogState
 
 logger = get_logger(__name__)
 
@@ -313,10 +313,25 @@ class Partitions:
         if not channel.held:
             await self._forget(channel)
 
+    async def lead(self) -> None:
+        """See that the logs are those that the placements ask for: this node leads now."""
+        for channel in list(self.channels.values()):
+            try:
+                await self._fit(channel)
+            except (OSError, VqError) as error:
+                logger.warning(
+                    "log cannot be prepared, trying again when its placement changes",
+                    partition=channel,
+                    error=error,
+                )
+
     async def _fit(self, channel: Channel) -> None:
-        """See that the log is the one that the placement asks for."""
+        """See that the log is the one that the placement asks for, on the node that leads.
+
+        A copy has what the log of its master has, also while that is about to change.
+        """
         span, log = channel.span, channel.log
-        if span is None or log is None or channel.failed:
+        if span is None or log is None or channel.failed or not self._context.role.epoch:
             return
         if channel.unprepared:
             logger.warning(
@@ -567,17 +582,21 @@ class Partitions:
             self._check_current(channel, version)
             if channel.failed:
                 return
-            channel.put_aside()
-            try:
-                path = await self._runner.run(
-                    lambda: self._logs.put_aside(channel.partition, log), Lane.MOVES
-                )
-            except (OSError, VqError):
-                await self._open(channel)  # it is closed by now; whoever asks again finds it
-                raise
-            if path is not None:
-                await self._add_older(channel, path)
-            await self._open(channel, start_offset, producers, lane=Lane.MOVES)
+            await self._renew(channel, log, start_offset, producers)
+
+    async def _renew(self, channel: Channel, log: Log, start_offset: int, producers: bytes) -> None:
+        """Put the log of a channel, which is settled, aside, and begin one at ``start_offset``."""
+        channel.put_aside()
+        try:
+            path = await self._runner.run(
+                lambda: self._logs.put_aside(channel.partition, log), Lane.MOVES
+            )
+        except (OSError, VqError):
+            await self._open(channel)  # it is closed by now; whoever asks again finds it
+            raise
+        if path is not None:
+            await self._add_older(channel, path)
+        await self._open(channel, start_offset, producers, lane=Lane.MOVES)
 
     async def seal_log(self, channel: Channel, version: int) -> tuple[int, bytes]:
         """Seal the channel's log for a move that was decided under ``version``.
@@ -621,6 +640,56 @@ class Partitions:
         if channel.state is State.CLOSED:
             raise channel.why_refused()
         channel.check_version(version)
+
+    # Copying ------------------------------------------------------------------------------------
+    async def begin_log(self, channel: Channel, start_offset: int, producers: bytes) -> None:
+        """Give a channel without a log an empty one that begins at ``start_offset``.
+
+        Raises:
+            DiskFull: There is no space for it now; it may be tried again.
+        """
+        async with self.files(channel.partition):
+            if channel.log is None and channel.rules.read:
+                await self._open(channel, start_offset, producers)
+
+    async def renew_log(self, channel: Channel, start_offset: int, producers: bytes) -> None:
+        """Put the log of a copy aside, an earlier range, and begin one at ``start_offset``.
+
+        Raises:
+            VqError, OSError: It could not be put aside, or no log begun.
+        """
+        async with self.files(channel.partition):
+            await self.settle(channel)
+            if channel.log is not None and not channel.failed:
+                await self._renew(channel, channel.log, start_offset, producers)
+
+    async def cut_log(self, channel: Channel, offset: int) -> None:
+        """Have the log of a copy end at ``offset``; what followed is kept beside it.
+
+        Raises:
+            VqError, OSError: It could not be cut; the channel has its log, or says why not.
+        """
+        async with self.files(channel.partition):
+            await self.settle(channel)
+            log = channel.detach()
+            if log is None:
+                return
+            try:
+                files = await self._runner.run(
+                    lambda: self._logs.cut_back(channel.partition, log, offset)
+                )
+            finally:
+                await self._open(channel)
+        for each in files:
+            logger.warning(
+                "batches that the master does not have are cut and kept",
+                partition=channel,
+                file=each.path,
+                start_offset=each.start_offset,
+                end_offset=each.end_offset,
+                messages=each.messages,
+                epochs=f"{each.first_epoch}-{each.last_epoch}",
+            )
 
     # Closing ------------------------------------------------------------------------------------
     async def settle(self, channel: Channel) -> None:

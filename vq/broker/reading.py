@@ -91,13 +91,19 @@ def _answer(
     )
 
 
-def cold(channel: Channel, offset: int, max_bytes: int) -> Callable[[], None] | None:
+def cold(
+    channel: Channel, offset: int, max_bytes: int, limit: int | None = None
+) -> Callable[[], None] | None:
     """Return what must be called on a thread before such bytes are read; None: nothing.
+
+    ``limit`` is where the read stops; None: where those of clients do.
 
     Raises:
         VqError: They cannot be read.
     """
-    log, limit = channel.log, channel.read_limit
+    log = channel.log
+    if limit is None:
+        limit = channel.read_limit
     return None if log is None or offset >= limit else log.reader.cold(offset, max_bytes, limit)
 
 
@@ -185,6 +191,36 @@ def check_range(channel: Channel, offset: int) -> None:
         f"offset {offset} of {channel} is outside [{channel.earliest}, {channel.high_watermark}]",
         details={"earliest": channel.earliest, "latest": channel.high_watermark},
     )
+
+
+def epoch_end(
+    channel: Channel, session: Session, request_id: RequestId, header: wire.EpochEndRequest
+) -> None:
+    """Answer an EPOCH_END."""
+    channel, next_start = channel.range_at(channel.earliest if header.new else header.end)
+    log = channel.log
+    response = wire.EpochEndResponse(
+        epoch=channel.role.epoch,
+        found=True,
+        end_offset=channel.start_offset,
+        log_start_offset=channel.start_offset,
+        next_start=next_start,
+    )
+    try:
+        if channel.state is State.CLOSED or (log is None and not channel.rules.read):
+            raise channel.why_refused()
+        if log is not None:
+            end = log.reader.epoch_end(header.of_epoch)
+            response.found = end is not None
+            response.end_epoch, response.end_offset = end or (0, 0)
+            response.producers = log.producers.before(log.start_offset).to_bytes()
+    except CorruptData as error:
+        channel.context.suspect(channel, int(error.details.get("offset", channel.start_offset)))
+        session.refuse(request_id, PartitionQuarantined(f"{channel}: {error}"))
+    except VqError as error:
+        session.refuse(request_id, error)
+    else:
+        session.reply(request_id, response)
 
 
 class WaitingGet:

@@ -1,6 +1,7 @@
 """The answer to STATUS. Every number is read where it is counted."""
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from vq import limits
@@ -89,6 +90,8 @@ class StatusReport:
                 server.requests_waiting + server.reads_waiting - 1 if server is not None else 0
             ),
             problems=self.problems(),
+            copies=_copies(channels.values()) if role.epoch else (),
+            follows=role.follows,
         )
         if request.with_partitions:
             self._tell_partitions(response, (request.after_topic, request.after_partition))
@@ -109,6 +112,25 @@ class StatusReport:
             told.damage.extend(damage)
             ranges -= len(damage)
             size += told.ByteSize() + _PARTITION_EXTRA_BYTES + len(damage) * _RANGE_EXTRA_BYTES
+
+
+def _copies(channels: Iterable[Channel]) -> list[wire.CopyStatus]:
+    """Return what each node has that copies some of the logs."""
+    total = 0
+    stored: Counter[str] = Counter()
+    partitions: Counter[str] = Counter()
+    for channel in channels:
+        log = channel.log
+        total += log.size_bytes if log is not None else 0
+        for node, position in channel.copies.positions.items():
+            stored[node] += position.offset - channel.start_offset
+            partitions[node] += 1
+    return [
+        wire.CopyStatus(
+            node=node, partitions=partitions[node], bytes_behind=max(0, total - stored[node])
+        )
+        for node in sorted(partitions)
+    ]
 
 
 def _partition(channel: Channel) -> wire.PartitionStatus:

@@ -51,6 +51,9 @@ def status(invocation: Invocation) -> None:
             f"no broker has ever registered in cluster {config.cluster!r} at {config.zookeeper}: "
             "start one with `vq broker`, or name another --cluster or --zookeeper"
         )
+    for each in found.brokers:
+        if each.status is not None and each.status.raw["follows"]:
+            output.remark(_copy_text(each))
     for bad in found.failed_partitions:
         output.remark(f"{bad.topic}-{bad.partition} is {bad.state}: {bad.reason}")
     for problem in found.problems:
@@ -135,6 +138,18 @@ def _fail_unless_well(found: ClusterStatus) -> None:
         raise CommandFailed(f"brokers report {len(found.problems)} problem(s), see above")
 
 
+def _copy_text(report: BrokerReport) -> str:
+    assert report.node is not None
+    assert report.status is not None
+    behind = "an unknown number of bytes"
+    if report.bytes_behind is not None:
+        behind = f"{bytes_text(report.bytes_behind)}"
+    return (
+        f"{report.group.group}/{report.node.node} copies the logs of "
+        f"{report.status.raw['follows']} and is {behind} behind; it does not take over"
+    )
+
+
 def _row(report: BrokerReport) -> dict[str, Any]:
     node, answer = report.node, report.status
     raw = {} if answer is None else answer.raw
@@ -145,6 +160,8 @@ def _row(report: BrokerReport) -> dict[str, Any]:
         "node": None if node is None else node.node,
         "address": None if node is None else str(node.address),
         "role": role,
+        "in_sync": None if node is None else report.in_sync,
+        "bytes_behind": report.bytes_behind,
         "epoch": report.epoch,
         "partitions": report.group.partitions,
         "connections": raw.get("connections"),

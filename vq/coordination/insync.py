@@ -25,6 +25,7 @@ __all__ = [
     "MastershipRefused",
     "check_directory",
     "elected",
+    "follows",
     "joined",
     "left",
 ]
@@ -100,6 +101,17 @@ def elected(
             "give this node a group of its own"
         )
     return replace(_with(state, candidate), epoch=state.epoch + 1, master=node)
+
+
+def follows(state: GroupState | None, node: str, *, master_is_alive: bool) -> bool:
+    """Return whether a node that starts, or looks again, follows the master and claims nothing.
+
+    It does while another node of its group leads. It also does if it is not in sync, whether that
+    node lives or not: then it waits for it.
+    """
+    if state is None or state.master == node:
+        return False
+    return master_is_alive or node not in state.insync
 
 
 def check_directory(state: GroupState, candidate: Candidate) -> None:

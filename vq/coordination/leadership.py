@@ -1,13 +1,14 @@
-"""Leadership of a broker group: a registered node claims it, each time with a higher epoch.
+"""Leadership of a broker group: a registered node claims it, or follows the node that leads.
 
-``insync`` decides who may lead; this module does the compare-and-set on the group's ``state``.
-``registry`` registers the node; ``broker.mastership`` stores an epoch before the broker acts in it.
+``insync`` decides who may lead; this module does the compare-and-set on the group's ``state``, each
+time with a higher epoch. ``registry`` registers the node; ``broker.mastership`` stores an epoch
+before the broker acts in it.
 """
 
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from vq.coordination.coordinator import (
@@ -20,8 +21,15 @@ from vq.coordination.coordinator import (
     NoNode,
     SessionExpired,
     Set,
+    WatchEvent,
 )
-from vq.coordination.insync import Candidate, check_directory, elected
+from vq.coordination.insync import (
+    Candidate,
+    MastershipRefused,
+    check_directory,
+    elected,
+    follows,
+)
 from vq.coordination.keeper import Keeper
 from vq.coordination.paths import BrokerNode, GroupState
 from vq.coordination.registry import (
@@ -34,7 +42,7 @@ from vq.coordination.registry import (
 from vq.coordination.update import Plan, apply_plan
 from vq.errors import CoordinationError, InvalidState
 from vq.log_lines import get_logger
-from vq.model import check_name
+from vq.model import Address, check_name
 
 logger = get_logger(__name__)
 
@@ -49,13 +57,35 @@ class Registered:
     epoch: int
 
 
+@dataclass(frozen=True, slots=True)
+class Following:
+    """This process is registered as ``incarnation``, and another node leads the group.
+
+    Attributes:
+        incarnation: Of this process.
+        epoch: In which the master leads.
+        master: Its name.
+        master_incarnation: Its registration; None: it is not registered now.
+        address: Where it is; None: it is not registered now.
+    """
+
+    incarnation: int
+    epoch: int
+    master: str
+    master_incarnation: int | None = None
+    address: Address | None = None
+
+
+Standing = Registered | Following
+
+
 class Leadership:
     """The leadership of one group, which one node claims for each of its registrations.
 
     The owner calls ``registered`` when the node is registered; only then the node can lead.
-    ``start`` claims the group. After each new registration the task claims the group again with a
-    new epoch, with back-off and for ever, and calls ``on_change``. ``stop`` ends the task and does
-    not change the group's state.
+    ``start`` claims the group, or finds whom to follow. After each new registration, and when what
+    it follows changes, the task does so again, with back-off and for ever, and calls ``on_change``.
+    ``stop`` ends the task and does not change the group's state.
 
     Args:
         coordinator: A started coordinator.
@@ -65,7 +95,8 @@ class Leadership:
         accept_data_loss: Lead even if the group's state has another data directory for this node.
             The messages in that directory are then lost for the group.
         rng: For the back-off.
-        on_change: Called on the loop after every claim. Must not block.
+        on_change: Called on the loop after every claim, and after every change of what it
+            follows. Must not block.
     """
 
     def __init__(
@@ -77,7 +108,7 @@ class Leadership:
         directory: str = "",
         accept_data_loss: bool = False,
         rng: random.Random | None = None,
-        on_change: Callable[[Registered], None] | None = None,
+        on_change: Callable[[Standing], None] | None = None,
     ) -> None:
         self._coordinator = coordinator
         self.group = check_name("group", group)
@@ -88,7 +119,7 @@ class Leadership:
         self._rng = rng or random.SystemRandom()
         self._on_change = on_change
         self._incarnation: int | None = None
-        self._claimed_for: int | None = None
+        self._standing: Standing | None = None
         self._keeper = Keeper(
             coordinator,
             self._look,
@@ -118,19 +149,18 @@ class Leadership:
         if state is not None and not self._accept_data_loss:
             check_directory(state, self._candidate(0))
 
-    async def start(self, *, timeout_s: float = REGISTER_TIMEOUT_S) -> Registered:
-        """Claim the group for the present registration, and keep claiming it until ``stop``.
+    async def start(self, *, timeout_s: float = REGISTER_TIMEOUT_S) -> Standing:
+        """Claim the group for the present registration, or follow; keep doing so until ``stop``.
 
         Raises:
-            MastershipRefused: Another node leads the group, or this node is not in sync, or the
-                messages are in another data directory.
+            MastershipRefused: The messages are in another data directory.
             CoordinationError: ZooKeeper did not answer.
         """
         if self._keeper.started:
             raise InvalidState("the leadership was started before")
-        registered = await self._try(self._claim, timeout_s)
+        standing = await self._try(self._stand, timeout_s)
         self._keeper.start()
-        return registered
+        return standing
 
     async def _try(self, call: Callable[[], Awaitable[T]], timeout_s: float) -> T:
         """Call, and call again after retriable errors, within the time-out."""
@@ -148,24 +178,87 @@ class Leadership:
         """Stop claiming the group."""
         await self._keeper.stop()
 
-    async def _claim(self) -> Registered:
+    async def _stand(self) -> Standing:
+        """Claim the group for the present registration, or find whom to follow."""
         incarnation = self._incarnation
         if incarnation is None:
             raise CoordinationError(f"node {self.node!r} of group {self.group!r} is not registered")
-        epoch = await self.claim_mastership(incarnation)
+        standing: Standing | None = await self._whom_to_follow(incarnation)
+        if standing is None:
+            try:
+                standing = Registered(incarnation, await self.claim_mastership(incarnation))
+            except MastershipRefused:
+                standing = await self._whom_to_follow(incarnation)
+                if standing is None:
+                    raise
         if self._incarnation != incarnation:
             raise SessionExpired("the registration ended while the broker claimed its group")
-        self._claimed_for = incarnation
-        registered = Registered(incarnation, epoch)
-        logger.info("broker leads its group", path=self._path, incarnation=incarnation, epoch=epoch)
+        if standing != self._standing:
+            self._standing = standing
+            self._tell(standing)
+        return standing
+
+    def _tell(self, standing: Standing) -> None:
+        if isinstance(standing, Registered):
+            logger.info(
+                "broker leads its group",
+                path=self._path,
+                incarnation=standing.incarnation,
+                epoch=standing.epoch,
+            )
+        else:
+            logger.info(
+                "broker follows the master of its group",
+                path=self._path,
+                incarnation=standing.incarnation,
+                epoch=standing.epoch,
+                master=standing.master,
+                address=standing.address,
+            )
         if self._on_change is not None:
-            self._on_change(registered)
-        return registered
+            self._on_change(standing)
+
+    async def _whom_to_follow(self, incarnation: int) -> Following | None:
+        """Return the master that leads instead of this node; None: claim the group."""
+        try:
+            path = GroupState.path(self.group)
+            found = await self._coordinator.get(path, watch=self._wake)
+        except NoNode:
+            return None
+        state = GroupState.decode(path, found.data)
+        if state.master == self.node:
+            return None
+        following = Following(incarnation, state.epoch, state.master)
+        master = BrokerNode.path(self.group, state.master)
+        try:
+            node = await self._coordinator.get(master, watch=self._wake)
+        except NoNode:
+            # Its registration is awaited by a watch of its own: this one told that there is none.
+            stat = await self._coordinator.exists(master, watch=self._wake)
+            if stat is not None:
+                self._keeper.wake()
+        else:
+            value = BrokerNode.decode(master, node.data)
+            following = replace(
+                following,
+                master_incarnation=node.stat.czxid,
+                address=Address(value.host, value.port),
+            )
+        if follows(state, self.node, master_is_alive=following.address is not None):
+            return following
+        return None
+
+    def _wake(self, _: WatchEvent) -> None:
+        self._keeper.wake()
 
     async def _look(self, _: bool) -> None:
-        """Claim the group for a new registration; see ``Keeper``."""
-        if self._incarnation is not None and self._incarnation != self._claimed_for:
-            await self._claim()
+        """Claim the group for a new registration, or look whom to follow; see ``Keeper``."""
+        if self._incarnation is None:
+            return
+        standing = self._standing
+        if isinstance(standing, Registered) and standing.incarnation == self._incarnation:
+            return
+        await self._stand()
 
     async def claim_mastership(self, incarnation: int) -> int:
         """Become master of the group with a new epoch; return the epoch.

@@ -102,7 +102,7 @@ class BrokerChild:
             )
 
     def wait_ready(self, timeout_s: float = 30.0) -> StatusResponse:
-        """Wait until the broker leads its group and answers; return its status.
+        """Wait until the broker leads its group, or follows its master; return its status.
 
         Raises:
             ChildEnded: It ended instead.
@@ -111,7 +111,8 @@ class BrokerChild:
         deadline = time.monotonic() + timeout_s
         while True:
             status = asyncio.run(ask_status(self.spec.address, cluster=self.spec.cluster))
-            if status is not None and status.group == self.spec.group and status.master:
+            stands = status is not None and (status.master or status.follows)
+            if status is not None and stands and status.group == self.spec.group:
                 return status
             if not self.running:
                 raise ChildEnded(

@@ -63,7 +63,7 @@ class Place(enum.IntEnum):
 class Command(enum.IntEnum):
     """Numbers of commands. They never change, like the field numbers in wire.proto.
 
-    Reserved: 30 to 39 for transactions, 40 for replication.
+    Reserved: 30 to 39 for transactions.
     """
 
     HELLO = 1
@@ -76,6 +76,8 @@ class Command(enum.IntEnum):
     VERIFY = 14
     SEAL = 20
     ADOPT = 21
+    REPLICATE = 40
+    EPOCH_END = 41
 
 
 #: Commands that may wait for data. They have a bound of their own, so that waiting reads do not

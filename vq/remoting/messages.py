@@ -49,6 +49,8 @@ MESSAGES: Final[Mapping[int, Pair]] = {
     Command.VERIFY: Pair(wire.VerifyRequest, wire.VerifyResponse),
     Command.SEAL: Pair(wire.SealRequest, wire.SealResponse),
     Command.ADOPT: Pair(wire.AdoptRequest, wire.AdoptResponse),
+    Command.REPLICATE: Pair(wire.ReplicateRequest, wire.FetchResponse),
+    Command.EPOCH_END: Pair(wire.EpochEndRequest, wire.EpochEndResponse),
 }
 _REQUEST_CLASS: Final = {int(command): pair.request for command, pair in MESSAGES.items()}
 _RESPONSE_CLASS: Final = {int(command): pair.response for command, pair in MESSAGES.items()}

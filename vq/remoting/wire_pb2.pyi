@@ -112,8 +112,18 @@ class PartitionStatus(_message.Message):
     damaged_ranges: int
     def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., state: _Optional[str] = ..., size_bytes: _Optional[int] = ..., reason: _Optional[str] = ..., damage: _Optional[_Iterable[_Union[DamagedRange, _Mapping]]] = ..., damaged_ranges: _Optional[int] = ...) -> None: ...
 
+class CopyStatus(_message.Message):
+    __slots__ = ("node", "partitions", "bytes_behind")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_BEHIND_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    partitions: int
+    bytes_behind: int
+    def __init__(self, node: _Optional[str] = ..., partitions: _Optional[int] = ..., bytes_behind: _Optional[int] = ...) -> None: ...
+
 class StatusResponse(_message.Message):
-    __slots__ = ("cluster", "group", "node", "broker_version", "uptime_ms", "epoch", "master", "partition_count", "connections", "messages_in", "bytes_in", "bytes_out", "flushes", "disk_bytes_free", "disk_bytes_total", "partitions", "requests_waiting", "problems", "more")
+    __slots__ = ("cluster", "group", "node", "broker_version", "uptime_ms", "epoch", "master", "partition_count", "connections", "messages_in", "bytes_in", "bytes_out", "flushes", "disk_bytes_free", "disk_bytes_total", "partitions", "requests_waiting", "problems", "more", "copies", "follows")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
@@ -133,6 +143,8 @@ class StatusResponse(_message.Message):
     REQUESTS_WAITING_FIELD_NUMBER: _ClassVar[int]
     PROBLEMS_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
+    COPIES_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWS_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     group: str
     node: str
@@ -152,7 +164,9 @@ class StatusResponse(_message.Message):
     requests_waiting: int
     problems: _containers.RepeatedScalarFieldContainer[str]
     more: bool
-    def __init__(self, cluster: _Optional[str] = ..., group: _Optional[str] = ..., node: _Optional[str] = ..., broker_version: _Optional[str] = ..., uptime_ms: _Optional[int] = ..., epoch: _Optional[int] = ..., master: _Optional[bool] = ..., partition_count: _Optional[int] = ..., connections: _Optional[int] = ..., messages_in: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., flushes: _Optional[int] = ..., disk_bytes_free: _Optional[int] = ..., disk_bytes_total: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionStatus, _Mapping]]] = ..., requests_waiting: _Optional[int] = ..., problems: _Optional[_Iterable[str]] = ..., more: _Optional[bool] = ...) -> None: ...
+    copies: _containers.RepeatedCompositeFieldContainer[CopyStatus]
+    follows: str
+    def __init__(self, cluster: _Optional[str] = ..., group: _Optional[str] = ..., node: _Optional[str] = ..., broker_version: _Optional[str] = ..., uptime_ms: _Optional[int] = ..., epoch: _Optional[int] = ..., master: _Optional[bool] = ..., partition_count: _Optional[int] = ..., connections: _Optional[int] = ..., messages_in: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., flushes: _Optional[int] = ..., disk_bytes_free: _Optional[int] = ..., disk_bytes_total: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionStatus, _Mapping]]] = ..., requests_waiting: _Optional[int] = ..., problems: _Optional[_Iterable[str]] = ..., more: _Optional[bool] = ..., copies: _Optional[_Iterable[_Union[CopyStatus, _Mapping]]] = ..., follows: _Optional[str] = ...) -> None: ...
 
 class PutRequest(_message.Message):
     __slots__ = ("topic", "partition", "record_count", "crc", "producer_id", "producer_epoch", "sequence", "transaction_id", "epoch", "topic_id", "resend")
@@ -323,6 +337,70 @@ class FetchResponse(_message.Message):
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     results: _containers.RepeatedCompositeFieldContainer[FetchResult]
     def __init__(self, results: _Optional[_Iterable[_Union[FetchResult, _Mapping]]] = ...) -> None: ...
+
+class ReplicateRequest(_message.Message):
+    __slots__ = ("session", "sequence", "max_bytes", "max_wait_ms", "partitions", "removed", "close", "node", "incarnation", "epoch")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    sequence: int
+    max_bytes: int
+    max_wait_ms: int
+    partitions: _containers.RepeatedCompositeFieldContainer[FetchPartition]
+    removed: _containers.RepeatedScalarFieldContainer[int]
+    close: bool
+    node: str
+    incarnation: int
+    epoch: int
+    def __init__(self, session: _Optional[int] = ..., sequence: _Optional[int] = ..., max_bytes: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[FetchPartition, _Mapping]]] = ..., removed: _Optional[_Iterable[int]] = ..., close: _Optional[bool] = ..., node: _Optional[str] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class EpochEndRequest(_message.Message):
+    __slots__ = ("node", "incarnation", "epoch", "topic", "partition", "topic_id", "of_epoch", "end", "new")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    OF_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    NEW_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    incarnation: int
+    epoch: int
+    topic: str
+    partition: int
+    topic_id: str
+    of_epoch: int
+    end: int
+    new: bool
+    def __init__(self, node: _Optional[str] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[int] = ..., topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., of_epoch: _Optional[int] = ..., end: _Optional[int] = ..., new: _Optional[bool] = ...) -> None: ...
+
+class EpochEndResponse(_message.Message):
+    __slots__ = ("epoch", "found", "end_epoch", "end_offset", "log_start_offset", "producers", "next_start")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FOUND_FIELD_NUMBER: _ClassVar[int]
+    END_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    PRODUCERS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_START_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    found: bool
+    end_epoch: int
+    end_offset: int
+    log_start_offset: int
+    producers: bytes
+    next_start: int
+    def __init__(self, epoch: _Optional[int] = ..., found: _Optional[bool] = ..., end_epoch: _Optional[int] = ..., end_offset: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., producers: _Optional[bytes] = ..., next_start: _Optional[int] = ...) -> None: ...
 
 class OffsetsRequest(_message.Message):
     __slots__ = ("topic", "partition", "time_ms", "by_time", "count", "from_offset", "to_offset", "epoch", "topic_id", "place", "place_offset", "place_message_id", "place_tags")

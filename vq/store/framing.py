@@ -19,7 +19,7 @@ from vq.store.format import (
     pack_control,
 )
 
-__all__ = ["check_frames", "epoch_is_over", "frame"]
+__all__ = ["batches_ready", "check_frames", "epoch_is_over", "frame"]
 
 _NO_STAMP: Final = ProducerStamp(0, 0, 0)
 
@@ -111,6 +111,25 @@ def check_frames(
         batches.append(batch)
         position += batch.byte_length
     return batches
+
+
+def batches_ready(data: bytes, durable: int) -> int:
+    """Return how many bytes at the front of ``data`` are batches that a copy may write now.
+
+    They are whole, and nothing that they call durable lies behind ``durable``, up to where the copy
+    is. Bytes that are no batch end them.
+    """
+    position = 0
+    while True:
+        try:
+            batch = decode_control(data, position)
+        except CorruptData:
+            return position
+        if batch is None or batch.synced_offset > durable:
+            return position
+        if batch.byte_length > len(data) - position:
+            return position
+        position += batch.byte_length
 
 
 def _whole_batch(data: bytes, position: int, offset: int) -> BatchHeader:

@@ -374,7 +374,7 @@ async def test_a_handle_that_failed_can_be_added_again(served):
 async def test_a_look_up_that_failed_while_nobody_waited_is_told(served):
     """To the next request that names the handle; the client adds the partition again then."""
     assert await served.client.fetch(0, add(0, topic="late", handle=3), max_wait_ms=0) == {}
-    fetches = served.node._dispatcher.handlers[Command.FETCH].__self__
+    fetches = served.node._dispatcher._fetches
     (session,) = fetches._sessions.values()
     await until(lambda: session.partitions[3].failure)
     await served.cluster.create_topic("late")
@@ -474,7 +474,7 @@ async def test_sessions_of_a_connection_do_not_meet(served):
 async def test_nothing_is_left_of_a_connection_that_ends(served):
     """Whatever its sessions were doing."""
     other = await served.connect()
-    fetches = served.node._dispatcher.handlers[Command.FETCH].__self__
+    fetches = served.node._dispatcher._fetches
     other.send_fetch(0, add(0), add(1, tags=["a"]), add(0, topic="unknown", handle=9))
     other.send_fetch(0, add(0), session=2)
     await until(lambda: parked(served) == [0, 1])
@@ -747,7 +747,7 @@ async def test_hostile_requests_harm_nobody(served, seed, caplog):
     rng = random.Random(seed)
     await fill(served.client, [0, 1])
     other = await served.connect()
-    fetches = served.node._dispatcher.handlers[Command.FETCH].__self__
+    fetches = served.node._dispatcher._fetches
 
     def number(most: int) -> int:
         return rng.choice([0, 0, 1, 2, 3, rng.randrange(300), most])

@@ -109,8 +109,8 @@ async def test_a_foreign_data_directory_is_refused(cluster, change):
     """A directory of another cluster, group or node is not touched."""
     await (await cluster.start()).stop()
     disk = cluster.disks["b1"]
-    cluster.disks["b9"] = disk
-    node = cluster.node(change.pop("group", "b1"), **change)
+    cluster.disks["b9"] = cluster.disks["b1-n2"] = disk
+    node = cluster.node(**change)
     files = {name: disk.read_bytes(DATA / name) for name in ("@identity", "@epoch")}
     with pytest.raises(DirectoryRefused, match="belongs to"):
         await node.start()

@@ -79,3 +79,28 @@ def test_an_epoch_is_stored_again_only_after_its_own_write_failed():
     file.store(8)
     with pytest.raises(CoordinationError, match="acted in 8"):
         file.store(8)
+
+
+def test_an_epoch_that_is_followed_may_be_the_same_again():
+    """A node that was restarted follows the same master; an older epoch it never follows."""
+    disk = MemoryDisk()
+    disk.mkdir(DATA)
+    for epoch in (3, 3, 5):
+        EpochFile(DATA, disk).accept(epoch)
+        assert read_epoch(DATA, disk) == epoch
+    with pytest.raises(CoordinationError, match=r"leads in epoch 4, .* acted in 5"):
+        EpochFile(DATA, disk).accept(4)
+    with pytest.raises(CoordinationError, match="acted in 5"):
+        EpochFile(DATA, disk).store(5)
+
+
+def test_an_epoch_that_may_not_be_durable_is_written_again():
+    disk = MemoryDisk()
+    disk.mkdir(DATA)
+    file = EpochFile(DATA, disk)
+    disk.fail("sync_directory")
+    with pytest.raises(OSError, match="told to fail"):
+        file.accept(3)
+    before = len(disk.operations)
+    file.accept(3)
+    assert len(disk.operations) > before

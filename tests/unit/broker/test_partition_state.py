@@ -28,9 +28,9 @@ from vq.store.log import LogState
 PICTURE = """
              wr ro nw rd el  sf sh dm  se ad mo us pa  fa of cl
 opening      wr ro nw rd el  -  -  -   -  -  op -  -   fa un cl
-writes       wr ro nw rd el  us up qu  se -  wr -  -   fa un cl
-read_only    wr ro nw rd el  us up qu  se -  ro -  -   fa un cl
-not_writable wr ro nw rd el  us up qu  se -  nw -  -   fa un cl
+writes       wr ro nw rd el  us up qu  se -  wr -  op  fa un cl
+read_only    wr ro nw rd el  us up qu  se -  ro -  op  fa un cl
+not_writable wr ro nw rd el  us up qu  se -  nw -  op  fa un cl
 reads        wr ro nw rd el  rd -  qu  -  -  rd -  rd  fa un cl
 elsewhere    wr ro nw rd el  el -  qu  -  pr el -  -   fa un cl
 prepared     wr ro nw rd pr  pr -  pr  -  pr el -  pr  fa un cl

@@ -7,6 +7,7 @@ from vq.coordination.insync import (
     ChangeRefused,
     MastershipRefused,
     elected,
+    follows,
     joined,
     left,
 )
@@ -39,6 +40,22 @@ def test_nobody_follows_a_living_master_but_itself() -> None:
     with pytest.raises(MastershipRefused, match="led by node 'n1', which is alive"):
         elected(STATE, Candidate("b1", "n2", 20, "d2"), master_is_alive=True)
     assert elected(STATE, Candidate("b1", "n1", 20, "d1"), master_is_alive=True).epoch == 8
+
+
+@pytest.mark.parametrize(
+    ("node", "master_is_alive", "expected"),
+    [
+        ("n1", True, False),  # its own earlier registration
+        ("n1", False, False),
+        ("n2", True, True),
+        ("n2", False, False),  # in sync: it may lead
+        ("n3", True, True),
+        ("n3", False, True),  # it waits for the master
+    ],
+)
+def test_who_follows(node: str, master_is_alive: bool, expected: bool) -> None:
+    assert follows(STATE, node, master_is_alive=master_is_alive) is expected
+    assert not follows(None, node, master_is_alive=master_is_alive)
 
 
 def test_a_node_outside_of_the_set_never_leads() -> None:

@@ -12,7 +12,7 @@ def test_the_prefix_is_twenty_bytes() -> None:
 
 
 def test_commands_keep_their_numbers() -> None:
-    """30 to 40 are reserved."""
+    """30 to 39 are reserved."""
     assert {command.name: command.value for command in Command} == {
         "HELLO": 1,
         "PING": 2,
@@ -24,4 +24,6 @@ def test_commands_keep_their_numbers() -> None:
         "VERIFY": 14,
         "SEAL": 20,
         "ADOPT": 21,
+        "REPLICATE": 40,
+        "EPOCH_END": 41,
     }

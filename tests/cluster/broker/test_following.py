@@ -1,0 +1,269 @@
+"""A node that does not lead its group has, byte by byte, what its master has."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+
+import pytest
+from support.broker import DATA, Client, MemoryCluster, message
+from support.waiting import until
+
+from vq.broker.channel import Channel
+from vq.broker.node import BrokerNode
+from vq.coordination.paths import GroupState
+from vq.coordination.registry import read_state
+from vq.coordination.topics import delete_topic
+from vq.errors import NotMaster
+from vq.model import ProducerStamp
+from vq.store.divergence import diverged
+from vq.store.log import Log
+from vq.store.memory_disk import MemoryDisk, keep_all, keep_none
+
+
+@dataclass
+class Pair:
+    """A master and a node that copies its logs, topic ``t`` with two partitions, a client."""
+
+    cluster: MemoryCluster
+    master: BrokerNode
+    copy: BrokerNode
+    client: Client
+
+    def log(self, node: BrokerNode, partition: int = 0) -> Log | None:
+        channel = node._partitions.channels.get(("t", partition))
+        return None if channel is None else channel.log
+
+    def same(self, *partitions: int) -> bool:
+        """Whether the copies have the bytes of the master's logs, all of them flushed."""
+        for number in partitions or (0, 1):
+            ours, theirs = self.log(self.master, number), self.log(self.copy, number)
+            if theirs is None or whole(theirs) != (whole(ours) if ours is not None else b""):
+                return False
+            if theirs.synced_offset != theirs.end_offset:
+                return False
+        return True
+
+    async def put(self, count: int = 1, partition: int = 0, **fields: object) -> None:
+        for number in range(count):
+            await self.client.put("t", partition, [message(b"%d" % number * 50)], **fields)
+
+
+def whole(log: Log) -> bytes:
+    found, offset = b"", log.start_offset
+    while offset < log.end_offset:
+        part = bytes(log.reader.read(offset, 1 << 23, log.end_offset))
+        found, offset = found + part, offset + len(part)
+    return found
+
+
+def files(disk: MemoryDisk) -> dict[PurePath, bytes]:
+    """The blocks of topic ``t``, without the space taken ahead."""
+    found = {}
+    for number in (0, 1):
+        directory = DATA / "t" / str(number)
+        for name in disk.listdir(directory) if disk.exists(directory) else ():
+            if name.endswith(".block"):
+                found[directory / name] = disk.read_bytes(directory / name).rstrip(b"\0")
+    return found
+
+
+@pytest.fixture
+async def pair(cluster: MemoryCluster) -> AsyncIterator[Pair]:
+    master = await cluster.start()
+    await cluster.create_topic("t", partitions=2)
+    await until(lambda: len(master._partitions.channels) == 2)
+    copy = await cluster.start(node="n2")
+    client = await Client.connect(cluster.network, master.address)
+    yield Pair(cluster, master, copy, client)
+    client.close()
+
+
+async def restart(pair: Pair, *, disk: MemoryDisk | None = None) -> None:
+    """Start the master again, perhaps with another disk."""
+    await pair.master.stop()
+    if disk is not None:
+        pair.cluster.disks["b1"] = disk
+    pair.master = await pair.cluster.start()
+    pair.client = await Client.connect(pair.cluster.network, pair.master.address)
+
+
+# Copying ------------------------------------------------------------------------------------------
+async def test_all_partitions_are_copied_byte_by_byte(pair):
+    """What was there before the node came, and what comes afterwards."""
+    await pair.put(20)
+    await pair.put(3, partition=1)
+    await until(pair.same)
+    await pair.put(20)
+    await until(pair.same)
+    disks = pair.cluster.disks
+    assert files(disks["b1"]) == files(disks["b1-n2"])
+
+
+async def test_who_wrote_is_known_to_the_copy(pair):
+    """So a resend is recognised by whoever leads next."""
+    for sequence in range(3):
+        await pair.put(producer_id=7, sequence=sequence)
+    await until(pair.same)
+    ours, theirs = pair.log(pair.master), pair.log(pair.copy)
+    stamp = ProducerStamp(7, 0, 2)
+    assert theirs.producers.check(stamp) == ours.producers.check(stamp) is not None
+
+
+async def test_the_master_knows_what_is_stored_in_the_copy(pair):
+    """Not what is on its way there, nor what is written and not flushed."""
+    await pair.put()
+    await until(pair.same)
+    channel: Channel = pair.master._partitions.channels["t", 0]
+    end = pair.log(pair.master).end_offset
+    await until(lambda: channel.copies.positions["n2"].offset == end)
+    pair.cluster.flushers["b1-n2"].held = True
+    await pair.put()
+    await until(lambda: whole(pair.log(pair.copy)) == whole(pair.log(pair.master)))
+    assert channel.copies.positions["n2"].offset == end
+    pair.cluster.flushers["b1-n2"].release()
+    await until(lambda: channel.copies.positions["n2"].offset == pair.log(pair.master).end_offset)
+    assert channel.copies.positions["n2"].incarnation == pair.copy._registration.incarnation
+
+
+async def test_topics_made_and_deleted_later_are_followed(pair):
+    await pair.cluster.create_topic("u", partitions=1)
+    channels = pair.copy._partitions.channels
+    await until(lambda: ("u", 0) in pair.master._partitions.channels)
+    await pair.client.put("u", 0, [message(b"x")])
+    await until(lambda: ("u", 0) in channels and channels["u", 0].log is not None)
+    await until(lambda: channels["u", 0].log.synced_offset > 0)
+    async with pair.cluster.admin() as coordinator:
+        await delete_topic(coordinator, "u")
+    await until(lambda: ("u", 0) not in channels)
+    await pair.put()
+    await until(pair.same)
+
+
+async def test_a_batch_is_written_once_what_it_calls_durable_is_durable_here(pair):
+    """After a loss of power, recovery of the copy finds no damage, whatever was kept."""
+    await pair.put()
+    await until(pair.same)
+    pair.cluster.flushers["b1-n2"].held = True
+    await pair.put(3)  # each says that the ones before it are durable
+    log = pair.log(pair.copy)
+    await until(lambda: log.end_offset > log.synced_offset)
+    batches = [batch for batch in batches_of(log) if batch.start_offset >= log.synced_offset]
+    assert [batch.synced_offset <= log.synced_offset for batch in batches] == [True]
+    pair.cluster.flushers["b1-n2"].release()
+    await until(pair.same)
+
+
+def batches_of(log: Log):
+    return [header for block in log._blocks for header in block.headers(block.start_offset)]
+
+
+# Serving ------------------------------------------------------------------------------------------
+async def test_a_copy_serves_nobody_and_says_who_does(pair):
+    client = await Client.connect(pair.cluster.network, pair.copy.address)
+    calls = [
+        lambda: client.put("t", 0, [message(b"x")]),
+        lambda: client.get("t", 0, 0),
+        lambda: client.fetch(0),
+        lambda: client.offsets("t", 0),
+    ]
+    for call in calls:
+        with pytest.raises(NotMaster, match="led by node n1 at b1:") as caught:
+            await call()
+        address = pair.master.address
+        assert caught.value.details["master"] == "n1"
+        assert caught.value.details["port"] == address.port
+    assert not (await client.status()).master
+
+
+# Faults -------------------------------------------------------------------------------------------
+async def test_copying_goes_on_after_the_connection_was_cut(pair):
+    await pair.put(3)
+    await until(pair.same)
+    for connection in list(pair.master._server.sessions):
+        connection._transport.abort()
+    pair.client = await Client.connect(pair.cluster.network, pair.master.address)
+    await pair.put(3)
+    await until(pair.same)
+
+
+async def test_copying_goes_on_with_a_master_that_was_restarted(pair):
+    """It leads in a new epoch then."""
+    await pair.put(3)
+    await until(pair.same)
+    await restart(pair)
+    await pair.put(3)
+    await until(pair.same)
+    assert pair.log(pair.copy).epoch == 2
+
+
+async def test_a_copy_that_was_restarted_goes_on_where_it_was(pair):
+    await pair.put(3)
+    await until(pair.same)
+    await pair.copy.stop()
+    await pair.put(3)
+    pair.copy = await pair.cluster.start(node="n2")
+    await until(pair.same)
+
+
+async def test_what_the_master_lost_is_cut_and_kept(pair):
+    """With flush async, a loss of power takes what the copy has already."""
+    await pair.cluster.create_topic("a", partitions=1, flush="async")
+    await until(lambda: ("a", 0) in pair.master._partitions.channels)
+    await pair.client.put("a", 0, [message(b"kept")])
+    channel = pair.master._partitions.channels["a", 0]
+    channel.flush_now()
+    await until(lambda: channel.settled)
+    end = channel.log.end_offset
+    copies = pair.copy._partitions.channels
+    pair.cluster.flushers["b1"].held = True
+    await pair.client.put("a", 0, [message(b"lost")])
+    await until(lambda: ("a", 0) in copies and copies["a", 0].log is not None)
+    await until(lambda: copies["a", 0].log.end_offset > end)
+    before = whole(copies["a", 0].log)
+    disk = pair.cluster.disks["b1"].crash(keep_none)
+    pair.cluster.flushers["b1"].release()
+    await restart(pair, disk=disk)
+    await pair.client.put("a", 0, [message(b"new")])
+    theirs = pair.master._partitions.channels["a", 0]
+    await until(lambda: copies["a", 0].log is not None)
+    await until(lambda: whole(copies["a", 0].log) == whole(theirs.log))
+    [saved] = diverged(DATA / "a" / "0", pair.cluster.disks["b1-n2"])
+    assert (saved.start_offset, saved.messages) == (end, 1)
+    assert pair.cluster.disks["b1-n2"].read_bytes(saved.path) == before[end:]
+
+
+async def test_a_copy_that_cannot_be_made_delays_no_other(pair):
+    """Its log begins elsewhere; the reason is in the log, and other partitions are copied."""
+    await pair.put(2)
+    await until(pair.same)
+    await pair.copy.stop()
+    disk = pair.cluster.disks["b1-n2"].crash(keep_all)
+    disk.rename(DATA / "t" / "0", DATA / "t" / "gone")
+    pair.cluster.disks["b1-n2"] = disk
+    pair.copy = await pair.cluster.start(node="n2")
+    await pair.put(2, partition=1)
+    await until(lambda: pair.same(1))
+
+
+async def test_an_operator_can_have_the_copy_lead(pair):
+    """The old master follows when it comes back, and cuts what it alone had."""
+    await pair.put(3)
+    await until(pair.same)
+    await pair.copy.stop()
+    await pair.put()  # the copy lacks it
+    lost = pair.log(pair.master).end_offset
+    await pair.master.stop()
+    pair.copy = await pair.cluster.start(node="n2")
+    async with pair.cluster.admin() as coordinator:
+        state = await read_state(coordinator, "b1")
+        changed = replace(state, master="n2", insync=("n2",), incarnations={}, directories={})
+        await coordinator.set(GroupState.path("b1"), changed.encode())
+    await until(lambda: pair.copy.epoch == 2)
+    client = await Client.connect(pair.cluster.network, pair.copy.address)
+    await client.put("t", 0, [message(b"new")])
+    log = pair.log(pair.copy)
+    old = await pair.cluster.start()
+    await until(lambda: pair.log(old) is not None and whole(pair.log(old)) == whole(log))
+    [saved] = diverged(DATA / "t" / "0", pair.cluster.disks["b1"])
+    assert (saved.messages, saved.end_offset) == (1, lost)
+    pair.master = old

@@ -1,0 +1,44 @@
+"""What a master knows of the copies of one of its logs on other nodes."""
+
+from typing import NamedTuple, Protocol
+
+
+class Woken(Protocol):
+    """A request parked in a channel until its high watermark moves, or its log grows."""
+
+    def wake(self) -> None:
+        """Look again: something that readers, or copies, depend on changed."""
+        ...
+
+
+class CopyPosition(NamedTuple):
+    """What a node that copies the log has of it."""
+
+    offset: int  # everything before it is stored there
+    incarnation: int  # of the node's registration
+    session: object  # in which the node told it
+
+
+class Copies:
+    """The copies of one log.
+
+    Attributes:
+        parked: Those that wait for appends.
+        positions: What each node has, by its name.
+    """
+
+    __slots__ = ("parked", "positions")
+
+    def __init__(self) -> None:
+        self.parked: dict[Woken, None] = {}
+        self.positions: dict[str, CopyPosition] = {}
+
+    def note(self, node: str, position: CopyPosition) -> None:
+        """Note what a node has."""
+        self.positions[node] = position
+
+    def forget(self, node: str, session: object) -> None:
+        """Forget what a node told in a session, unless it told more in another one meanwhile."""
+        known = self.positions.get(node)
+        if known is not None and known.session is session:
+            del self.positions[node]

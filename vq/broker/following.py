@@ -1,0 +1,600 @@
+"""A node that does not lead copies the logs of its group from the node that does.
+
+One connection to the master, and one fetch session on it (REPLICATE) for all partitions:
+
+    add ── where do both logs part? (EPOCH_END) ── cut ── ask ──▶ bytes ── append ── flush
+                                                          ▲                            │
+                                                          └──── ask for what follows ◀─┘
+
+What is asked for tells the master what is stored here, so the next bytes of a partition are asked
+for when the last ones are flushed (with flush ``async``: written). All partitions that were
+flushed together are asked for together.
+
+A batch says how much of the log was durable when it was appended. So a batch is written when all
+of that is durable here, too: after a loss of power, recovery may believe it as on the master.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from vq import limits
+from vq.backoff import Backoff, Draws
+from vq.broker.channel import Channel
+from vq.broker.partition_state import State
+from vq.broker.replica_rules import common_end
+from vq.broker.tasks import Tasks
+from vq.coordination.leadership import Following
+from vq.errors import (
+    ConnectionCut,
+    InternalError,
+    NotMaster,
+    OffsetOutOfRange,
+    ProtocolError,
+    StorageFailed,
+    VqError,
+)
+from vq.log_lines import get_logger
+from vq.remoting import wire_pb2 as wire
+from vq.remoting.broker_connection import BrokerConnection, connect
+from vq.remoting.format import Command
+from vq.remoting.frames import Frame
+from vq.remoting.messages import decode_reply, described_error, encode_header
+from vq.remoting.transport import Network
+from vq.store.framing import batches_ready
+from vq.store.log import Log
+from vq.store.lookup import EpochEnd
+
+logger = get_logger(__name__)
+
+CONNECT_TIMEOUT_S: Final = 5.0
+ANSWER_TIMEOUT_S: Final = 10.0
+#: The master answers a request that waits at the latest after this time.
+WAIT_S: Final = 10.0
+#: How often the partitions of this node are compared with those that are copied, and the connection
+#: with the time of its last answer.
+AUDIT_S: Final = 1.0
+#: Pauses before a connection, or a partition, that failed is tried again.
+BACKOFF: Final = Backoff(first_s=0.1, most_s=5.0, jitter=0.2)
+#: Partitions whose logs are compared with those of the master at the same time.
+COMPARED_AT_ONCE: Final = 32
+_SESSION: Final = 1
+
+
+class CopiedLogs(Protocol):
+    """The channels of this node, and what changes their logs; in practice ``Partitions``."""
+
+    channels: dict[tuple[str, int], Channel]
+
+    async def cut_log(self, channel: Channel, offset: int) -> None:
+        """Have the log end at ``offset``; what followed is kept beside it."""
+        ...
+
+    async def begin_log(self, channel: Channel, start_offset: int, producers: bytes) -> None:
+        """Give a channel without a log an empty one that begins there."""
+        ...
+
+    async def renew_log(self, channel: Channel, start_offset: int, producers: bytes) -> None:
+        """Put the log aside, as an earlier range, and begin one at ``start_offset``."""
+        ...
+
+
+class _NotKnown(Exception):
+    """The answer of the master about an epoch is needed first."""
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__(epoch)
+        self.epoch = epoch
+
+
+class Copy:
+    """One partition that is copied.
+
+    Attributes:
+        channel: Of the partition, on this node.
+        pending: What came and is not written yet.
+    """
+
+    __slots__ = ("_session", "_wrote", "channel", "handle", "pending")
+
+    def __init__(self, channel: Channel, handle: int, session: "CopySession") -> None:
+        self.channel = channel
+        self.handle = handle
+        self.pending = b""
+        self._wrote = False  # something of what came last
+        self._session = session
+
+    @property
+    def offset(self) -> int:
+        """Where it goes on."""
+        log = self.channel.log
+        return self.channel.start_offset if log is None else log.end_offset
+
+    def take(self, data: bytes) -> None:
+        """Write what came; ask for what follows once that is stored.
+
+        Raises:
+            VqError: It cannot be written; nothing of it counts.
+        """
+        self.pending = data
+        self._wrote = False
+        self._write()
+
+    def _write(self) -> None:
+        """Write the batches that may be written now; the others after the next flush."""
+        channel, log = self.channel, self.channel.log
+        if log is None:
+            raise InternalError(f"partition {channel} has no log to copy to")
+        ready = batches_ready(self.pending, log.synced_offset)
+        if ready:
+            channel.copy(self.pending[:ready])
+            self.pending = self.pending[ready:]
+            self._wrote = True
+        elif log.synced_offset >= log.end_offset:  # no flush would help
+            if not self._wrote:
+                channel.copy(self.pending)  # it says what is wrong with them
+            self.pending = b""  # the beginning of a batch, which is asked for again
+        if self.pending or channel.sync:
+            channel.when_settled(self._settled)
+        else:
+            self._session.ask(self)
+
+    def _settled(self) -> None:
+        """All that was written is durable, or nothing more will be."""
+        channel = self.channel
+        if channel.log is None or channel.failed:
+            error = StorageFailed(f"partition {channel}: {channel.cause or 'it is closed'}")
+            self._session.fail(self, error)
+        elif self.pending:
+            try:
+                self._write()
+            except VqError as error:
+                self._session.fail(self, error)
+        else:
+            self._session.ask(self)
+
+
+class CopySession:
+    """The connection to one master, and what is copied over it. Loop-bound.
+
+    Args:
+        connection: To the master.
+        following: Whom this node follows.
+        node: This node's name.
+    """
+
+    def __init__(self, connection: BrokerConnection, following: Following, node: str) -> None:
+        self._connection = connection
+        self._following = following
+        self._node = node
+        self._loop = asyncio.get_running_loop()
+        self._sequence = 0
+        self._copies: dict[int, Copy] = {}
+        self._handles = 0
+        self._asked: dict[Copy, bool] = {}  # with the next request; True: it is new there
+        self._removed: list[int] = []
+        self._scheduled = False
+        self._waiting = 0  # requests without an answer
+        self.answered_at = self._loop.time()
+        self.ended: asyncio.Future[VqError] = self._loop.create_future()
+        self.failures: dict[Channel, VqError] = {}
+
+    @property
+    def channels(self) -> dict[Channel, None]:
+        """What is copied."""
+        return {copy.channel: None for copy in self._copies.values()}
+
+    def add(self, channel: Channel) -> None:
+        """Copy a partition whose log has nothing that the master's has not."""
+        self._handles += 1
+        copy = self._copies[self._handles] = Copy(channel, self._handles, self)
+        self.ask(copy, new=True)
+
+    def remove(self, channel: Channel) -> None:
+        """Copy a partition no more."""
+        for handle, copy in list(self._copies.items()):
+            if copy.channel is channel:
+                self._drop(copy)
+                self._removed.append(handle)
+                self._schedule()
+
+    def _drop(self, copy: Copy) -> None:
+        self._copies.pop(copy.handle, None)
+        self._asked.pop(copy, None)
+
+    def end(self, why: VqError) -> None:
+        """End the session; ``why`` is for the log."""
+        if not self.ended.done():
+            self.ended.set_result(why)
+        self._copies.clear()
+        self._connection.close()
+
+    # Requests -----------------------------------------------------------------------------------
+    def ask(self, copy: Copy, *, new: bool = False) -> None:
+        """Ask for what follows, with the next request."""
+        if self._copies.get(copy.handle) is copy:
+            self._asked[copy] = self._asked.get(copy, False) or new
+            self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._request)
+
+    def _request(self) -> None:
+        """Send one request for all that is asked for."""
+        self._scheduled = False
+        if self.ended.done():
+            return
+        following = self._following
+        request = wire.ReplicateRequest(
+            session=_SESSION,
+            sequence=self._sequence,
+            max_bytes=limits.FETCH_BYTES_MAX,
+            max_wait_ms=round(WAIT_S * 1000),
+            removed=self._removed,
+            node=self._node,
+            incarnation=following.incarnation,
+            epoch=following.epoch,
+        )
+        asked = list(self._asked.items())[: limits.FETCH_PARTITIONS_PER_REQUEST_MAX]
+        for copy, new in asked:
+            item = request.partitions.add(
+                handle=copy.handle, offset=copy.offset, max_bytes=limits.FETCH_BYTES_MAX
+            )
+            if new:
+                item.topic, item.partition = copy.channel.partition
+                item.topic_id = copy.channel.topic_id
+            del self._asked[copy]
+        try:
+            self._connection.send(
+                Command.REPLICATE,
+                encode_header(Command.REPLICATE, request),
+                b"",
+                self._answered,
+            )
+        except VqError as error:
+            self.end(error)
+            return
+        self._waiting += 1
+        self._removed = []
+        self._sequence += 1
+        if self._asked:
+            self._schedule()
+
+    # Answers ------------------------------------------------------------------------------------
+    def _answered(self, frame: Frame | None) -> None:
+        if self.ended.done():
+            return
+        self.answered_at = self._loop.time()
+        self._waiting -= 1
+        try:
+            if frame is None:
+                raise ConnectionCut("the connection to the master has ended")
+            response: Any = decode_reply(frame)
+            self._take(response, frame.body)
+        except VqError as error:
+            self.end(error)
+            return
+        if not response.results:
+            self.keep_waiting()
+
+    def _take(self, response: Any, body: bytes) -> None:
+        """Take the bytes of an answer.
+
+        Raises:
+            ProtocolError: They are fewer than the answer says.
+            NotMaster: Another epoch than the one followed gave them.
+        """
+        view = memoryview(body)
+        for result in response.results:
+            data, view = view[: result.size], view[result.size :]
+            if len(data) != result.size:
+                raise ProtocolError(
+                    f"an answer to REPLICATE has {len(body)} bytes, its results need more"
+                )
+            copy = self._copies.get(result.handle)
+            if copy is None:
+                continue  # it was removed meanwhile
+            if result.status:
+                self._drop(copy)
+                self.failures[copy.channel] = described_error(result)
+                continue
+            if result.epoch != self._following.epoch:
+                raise NotMaster(
+                    f"the master leads in epoch {result.epoch}, this node follows "
+                    f"{self._following.epoch}"
+                )
+            try:
+                copy.take(bytes(data))
+            except VqError as error:
+                self.fail(copy, error)
+
+    def fail(self, copy: Copy, error: VqError) -> None:
+        """Copy a partition no more until its log was compared with the master's again."""
+        if self._copies.get(copy.handle) is copy:
+            self._drop(copy)
+            self.failures[copy.channel] = error
+            self._removed.append(copy.handle)
+
+    def keep_waiting(self) -> None:
+        """Have a request wait at the master, if none does."""
+        if self._copies and not self._waiting and not self.ended.done():
+            self._schedule()
+
+
+class _Retry:
+    """When a partition that failed is tried again."""
+
+    __slots__ = ("at", "failures", "told")
+
+    def __init__(self) -> None:
+        self.at = 0.0
+        self.failures = 0
+        self.told = ""
+
+
+class Follower:
+    """Copies all logs of a group from the node that leads it, while this node does not.
+
+    Args:
+        logs: The channels of this node.
+        network: To reach the master.
+        cluster, group, node: Of this node.
+        rng: For the back-off.
+
+    Attributes:
+        problem: Why nothing is copied, although this node follows; "" if there is no reason.
+    """
+
+    def __init__(
+        self,
+        logs: CopiedLogs,
+        network: Network,
+        *,
+        cluster: str,
+        group: str,
+        node: str,
+        rng: Draws,
+    ) -> None:
+        self._logs = logs
+        self._network = network
+        self._cluster = cluster
+        self._group = group
+        self._node = node
+        self._rng = rng
+        self._following: Following | None = None
+        self._changed = asyncio.Event()  # whom to follow
+        self._look = asyncio.Event()  # that, or something about the session
+        self._retries: dict[Channel, _Retry] = {}
+        self.problem = ""
+
+    def follow(self, following: Following | None) -> None:
+        """Copy from this master from now on; None: this node leads."""
+        if following != self._following:
+            self._following = following
+            self._changed.set()
+            self._look.set()
+
+    async def run(self) -> None:
+        """Copy, for ever."""
+        failures = 0
+        while True:
+            self._changed.clear()
+            following = self._following
+            if following is None or following.address is None:
+                self.problem = ""
+                await self._changed.wait()
+                failures = 0
+                continue
+            try:
+                await self._copy(following)
+                failures = 0
+            except (VqError, OSError) as error:
+                failures += 1
+                pause_s = BACKOFF.pause_s(failures, self._rng)
+                self._tell(following, error, pause_s)
+                await _is_set_within(self._changed, pause_s)
+
+    def _tell(self, following: Following, error: Exception, pause_s: float) -> None:
+        problem = f"nothing is copied from {following.master} at {following.address}: {error}"
+        if problem != self.problem:
+            logger.warning(
+                "copying ended, trying again",
+                master=following.master,
+                address=following.address,
+                retry_s=round(pause_s, 2),
+                error=error,
+            )
+        self.problem = problem
+
+    async def _copy(self, following: Following) -> None:
+        """Copy from one master until another one is to be followed.
+
+        Raises:
+            VqError: The connection ended, or the peer is not that master.
+        """
+        assert following.address is not None
+        connection = await connect(
+            self._network,
+            following.address,
+            client_id=f"copy.{self._group}.{self._node}",
+            cluster=self._cluster,
+            timeout=CONNECT_TIMEOUT_S,
+            on_close=lambda _: self._look.set(),
+        )
+        tasks = Tasks()
+        session = CopySession(connection, following, self._node)
+        try:
+            hello: Any = connection.opened.result()
+            if (hello.group, hello.node) != (self._group, following.master):
+                raise NotMaster(
+                    f"{following.address} is node {hello.node} of group {hello.group}, not "
+                    f"{following.master} of {self._group}"
+                )
+            logger.info("copying", master=following.master, address=following.address)
+            self.problem = ""
+            await self._keep(session, following, connection, tasks)
+        finally:
+            session.end(ConnectionCut("this node follows another master"))
+            await tasks.close()
+
+    async def _keep(
+        self, session: CopySession, following: Following, connection: BrokerConnection, tasks: Tasks
+    ) -> None:
+        """Copy every partition that there is, as long as the session lasts."""
+        comparing: set[Channel] = set()
+        while self._following == following:
+            self._look.clear()
+            if session.ended.done():
+                raise session.ended.result()
+            if asyncio.get_running_loop().time() - session.answered_at > WAIT_S + ANSWER_TIMEOUT_S:
+                raise ConnectionCut(f"the master was silent for {WAIT_S + ANSWER_TIMEOUT_S:g} s")
+            for channel, error in session.failures.items():
+                self._note(channel, error)
+            session.failures.clear()
+            copied = session.channels
+            for channel in self._logs.channels.values():
+                if not _can_be_copied(channel):
+                    continue
+                if channel in copied:
+                    del copied[channel]
+                    continue
+                has_space = len(comparing) < COMPARED_AT_ONCE
+                if has_space and channel not in comparing and self._is_due(channel):
+                    comparing.add(channel)
+                    tasks.start(self._begin(session, following, connection, channel, comparing))
+            for channel in copied:  # closed, or failed
+                session.remove(channel)
+            session.keep_waiting()
+            await _is_set_within(self._look, AUDIT_S)
+
+    # One partition ------------------------------------------------------------------------------
+    def _is_due(self, channel: Channel) -> bool:
+        retry = self._retries.get(channel)
+        return retry is None or asyncio.get_running_loop().time() >= retry.at
+
+    def _note(self, channel: Channel, error: VqError) -> None:
+        """Note that a partition cannot be copied now."""
+        retry = self._retries.setdefault(channel, _Retry())
+        retry.failures += 1
+        pause_s = BACKOFF.pause_s(retry.failures, self._rng)
+        retry.at = asyncio.get_running_loop().time() + pause_s
+        # At the end of an earlier range the next one is begun at once.
+        if retry.told != str(error) and not isinstance(error, OffsetOutOfRange):
+            logger.warning(
+                "partition is not copied, trying again",
+                partition=channel,
+                retry_s=round(pause_s, 2),
+                error=error,
+            )
+        retry.told = str(error)
+
+    async def _begin(
+        self,
+        session: CopySession,
+        following: Following,
+        connection: BrokerConnection,
+        channel: Channel,
+        comparing: set[Channel],
+    ) -> None:
+        """Compare a log with the master's, cut what the master has not, and copy from there."""
+        try:
+            await self._fit(channel, following, connection)
+            session.add(channel)
+            self._retries.pop(channel, None)
+        except (VqError, OSError) as error:
+            self._note(channel, error if isinstance(error, VqError) else StorageFailed(str(error)))
+        finally:
+            comparing.discard(channel)
+            if len(comparing) <= COMPARED_AT_ONCE // 2:  # each look goes over all partitions
+                self._look.set()
+
+    async def _fit(
+        self, channel: Channel, following: Following, connection: BrokerConnection
+    ) -> None:
+        """Have the log begin where the master's does, and hold nothing that the master's does not.
+
+        Raises:
+            VqError, OSError: It does not.
+        """
+        answers: dict[int, EpochEnd | None] = {}
+
+        async def ask(**question: Any) -> Any:
+            topic, number = channel.partition
+            request = wire.EpochEndRequest(
+                node=self._node,
+                incarnation=following.incarnation,
+                epoch=following.epoch,
+                topic=topic,
+                partition=number,
+                topic_id=channel.topic_id,
+                **question,
+            )
+            answer, _ = await connection.request(
+                Command.EPOCH_END, request, timeout=ANSWER_TIMEOUT_S
+            )
+            return answer
+
+        log = channel.log
+        if log is None:
+            answer = await ask(new=True)
+            await self._logs.begin_log(channel, answer.log_start_offset, answer.producers)
+            return
+        asked = log.epoch
+        while True:
+            answer = await ask(of_epoch=asked, end=log.end_offset)
+            found = EpochEnd(answer.end_epoch, answer.end_offset)
+            answers[asked] = found if answer.found else None
+            try:
+                end = _where_to_cut(log, answers)
+                break
+            except _NotKnown as missing:
+                asked = missing.epoch
+        begin = answer.log_start_offset
+        if log.start_offset <= begin <= end:
+            if end < log.end_offset:
+                await self._logs.cut_log(channel, end)
+            elif answer.next_start and end == found.offset:  # all of an earlier range
+                answer = await ask(end=answer.next_start)
+                begin = answer.log_start_offset
+                await self._logs.renew_log(channel, begin, answer.producers)
+        elif log.end_offset <= begin:  # the master keeps nothing of what is here
+            await self._logs.renew_log(channel, begin, answer.producers)
+        else:
+            raise StorageFailed(
+                f"the log of {channel} is [{log.start_offset}, {log.end_offset}) here, and has "
+                f"nothing in common with that of the master, which begins at {begin}. Stop this "
+                f"node, move {log.directory} away, and start it again: then it copies all"
+            )
+
+
+async def _is_set_within(event: asyncio.Event, seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+
+
+def _can_be_copied(channel: Channel) -> bool:
+    return (
+        channel.span is not None
+        and channel.rules.read
+        and channel.state not in {State.FAILED, State.QUARANTINED}
+    )
+
+
+def _where_to_cut(log: Log, answers: Mapping[int, EpochEnd | None]) -> int:
+    """Return where the log has to end.
+
+    Raises:
+        _NotKnown: The master's answer about another epoch is needed.
+    """
+
+    def other(epoch: int) -> EpochEnd | None:
+        if epoch not in answers:
+            raise _NotKnown(epoch)
+        return answers[epoch]
+
+    end = common_end(log.epoch, log.reader.epoch_end, other)
+    return log.start_offset if end is None else end

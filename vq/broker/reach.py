@@ -1,0 +1,124 @@
+"""How far the reads of a fetch session go: readers see what cannot be taken back, copies see all.
+
+A session has one reach from its begin to its end. ``READERS`` is that of clients; a node that
+copies the logs of its group has a ``CopyReach`` of its own.
+"""
+
+from typing import Final, Protocol
+
+from vq.broker.channel import Channel
+from vq.broker.copies import CopyPosition, Woken
+from vq.broker.partition_state import State
+from vq.broker.reading import check_range, check_readable
+from vq.errors import OffsetOutOfRange
+
+
+class Reach(Protocol):
+    """What the partitions of one fetch session give."""
+
+    def check(self, channel: Channel, epoch: int) -> None:
+        """Return if the partition may be read by somebody who knows ``epoch``.
+
+        Raises:
+            VqError: It may not.
+        """
+        ...
+
+    def check_range(self, part: Channel, offset: int) -> None:
+        """Return if ``offset`` is in what is kept here, or just behind it while more may come.
+
+        Raises:
+            VqError: It is not.
+        """
+        ...
+
+    def limit(self, part: Channel) -> int:
+        """Return where reading stops for now."""
+        ...
+
+    def parked(self, part: Channel) -> dict[Woken, None]:
+        """Return where a read waits for this limit to move."""
+        ...
+
+    def asked(self, channel: Channel, offset: int) -> None:
+        """Note that the peer asks for what follows ``offset``."""
+        ...
+
+    def gone(self, channel: Channel) -> None:
+        """Note that the peer does not read the partition any more."""
+        ...
+
+
+class _Readers:
+    """Clients: up to the high watermark."""
+
+    def check(self, channel: Channel, epoch: int) -> None:
+        check_readable(channel, epoch)
+
+    def check_range(self, part: Channel, offset: int) -> None:
+        check_range(part, offset)
+
+    def limit(self, part: Channel) -> int:
+        return part.read_limit
+
+    def parked(self, part: Channel) -> dict[Woken, None]:
+        return part.parked
+
+    def asked(self, channel: Channel, offset: int) -> None:
+        pass
+
+    def gone(self, channel: Channel) -> None:
+        pass
+
+
+class CopyReach:
+    """A node that copies: up to the end of the log, also of topics that clients may not read.
+
+    What it asks for tells what it has: see ``copies.Copies.positions``.
+
+    Args:
+        node: Its name.
+        incarnation: Of its registration.
+    """
+
+    def __init__(self, node: str, incarnation: int) -> None:
+        self._node = node
+        self._incarnation = incarnation
+
+    def check(self, channel: Channel, epoch: int) -> None:
+        """See ``Reach.check``."""
+        if channel.state is State.CLOSED:
+            raise channel.why_refused()
+
+    def check_range(self, part: Channel, offset: int) -> None:
+        """See ``Reach.check_range``."""
+        log, end = part.log, self.limit(part)
+        if log is not None:
+            log.status.check_readable()
+            log.status.check_more(offset)
+        elif not part.rules.read:
+            raise part.why_refused()
+        if not part.start_offset <= offset <= end:
+            raise OffsetOutOfRange(
+                f"offset {offset} of {part} is outside its log [{part.start_offset}, {end}]",
+                details={"earliest": part.start_offset, "latest": end},
+            )
+
+    def limit(self, part: Channel) -> int:
+        """See ``Reach.limit``."""
+        return part.start_offset if part.log is None else part.log.end_offset
+
+    def parked(self, part: Channel) -> dict[Woken, None]:
+        """See ``Reach.parked``."""
+        return part.copies.parked
+
+    def asked(self, channel: Channel, offset: int) -> None:
+        """See ``Reach.asked``."""
+        channel.copies.note(self._node, CopyPosition(offset, self._incarnation, self))
+
+    def gone(self, channel: Channel) -> None:
+        """See ``Reach.gone``."""
+        channel.copies.forget(self._node, self)
+
+
+READERS: Final[Reach] = _Readers()
