@@ -24,6 +24,7 @@ from support.simulation.world import Size
 
 LONG = os.environ.get("VQ_LONG") == "1"
 SEEDS = 3_000 if LONG else 24
+COPIED_SEEDS = 400 if LONG else 16
 BLOCK = 8
 #: How long one kind of fault strikes, in virtual time.
 KIND_S = 20 if LONG else 12
@@ -45,6 +46,15 @@ def test_no_seed_breaks_a_promise(first: int) -> None:
         report = run.simulate(seed)
         assert not report.violations, explain(report)
         assert report.acknowledged >= ACKNOWLEDGED_MIN, f"seed {seed} is void"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, COPIED_SEEDS, BLOCK))
+def test_copies_come_to_what_their_masters_have(first: int) -> None:
+    """Byte by byte, in all ranges of all partitions, whatever struck either of them."""
+    for seed in range(first, first + BLOCK):
+        report = run.simulate(seed, size=Size(copies=1))
+        assert not report.violations, explain(report)
 
 
 @pytest.mark.slow

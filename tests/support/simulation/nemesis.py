@@ -103,7 +103,7 @@ class Nemesis:
                 host.resume()
             if host.alive and host.coordinator is not None:
                 _give_back(world, host.coordinator)
-        for broker in world.brokers:
+        for broker in world.machines:
             broker.disk.capacity_bytes = None
             broker.disk.forget_faults()
             broker.flush_s = 0.000_5
@@ -129,7 +129,7 @@ class Nemesis:
     @property
     def anybody(self) -> list[Host]:
         """The hosts that a fault may hit."""
-        return [*self.world.brokers, *self.members, *self.producers]
+        return [*self.world.machines, *self.members, *self.producers]
 
 
 def _give_back(world: World, coordinator: MemoryCoordinator) -> None:
@@ -153,7 +153,7 @@ async def cut_power(nemesis: Nemesis) -> None:
 
 
 async def _kill_broker(nemesis: Nemesis, kind: str, *, power: bool) -> None:
-    host: BrokerHost | None = nemesis.pick(nemesis.world.brokers)
+    host: BrokerHost | None = nemesis.pick(nemesis.world.machines)
     if host is not None:
         down_s = nemesis.seconds(0.1, 8)
         nemesis.note(kind, host.name, down_s)
@@ -164,7 +164,7 @@ async def _kill_broker(nemesis: Nemesis, kind: str, *, power: bool) -> None:
 async def kill_all_brokers(nemesis: Nemesis) -> None:
     """Every broker loses power, or is killed, within a moment."""
     power = TAKE_UNFLUSHED & set(nemesis.kinds) and nemesis.rng.random() < 0.5
-    for host in nemesis.world.brokers:
+    for host in nemesis.world.machines:
         if host.alive and not host.paused:
             down_s = nemesis.seconds(0.1, 5)
             nemesis.note("power cut" if power else "kill", host.name, down_s)
@@ -175,7 +175,7 @@ async def kill_all_brokers(nemesis: Nemesis) -> None:
 
 async def restart_broker(nemesis: Nemesis) -> None:
     """SIGTERM, and a start soon after."""
-    host: BrokerHost | None = nemesis.pick([b for b in nemesis.world.brokers if b.serves])
+    host: BrokerHost | None = nemesis.pick([b for b in nemesis.world.machines if b.serves])
     if host is not None:
         down_s = nemesis.seconds(0.1, 3)
         nemesis.note("graceful restart", host.name, down_s)
@@ -192,7 +192,7 @@ async def restart_broker(nemesis: Nemesis) -> None:
 
 async def slow_disk(nemesis: Nemesis) -> None:
     """Every flush takes long for a while."""
-    host = nemesis.rng.choice(nemesis.world.brokers)
+    host = nemesis.rng.choice(nemesis.world.machines)
     lasts_s = nemesis.seconds(0.5, 8)
     nemesis.note("slow disk", host.name, lasts_s)
     host.flush_s = nemesis.seconds(0.02, 1.5)
@@ -204,7 +204,7 @@ async def slow_disk(nemesis: Nemesis) -> None:
 
 async def failing_disk(nemesis: Nemesis) -> None:
     """One write or flush fails; some time later an operator restarts the broker."""
-    host: BrokerHost | None = nemesis.pick([b for b in nemesis.world.brokers if b.serves])
+    host: BrokerHost | None = nemesis.pick([b for b in nemesis.world.machines if b.serves])
     if host is None or host.disk_was_hurt:
         return
     kind = nemesis.rng.choice(("datasync", "datasync", "pwrite", "sync_directory", "allocate"))
@@ -220,7 +220,7 @@ async def failing_disk(nemesis: Nemesis) -> None:
 
 async def second_broker(nemesis: Nemesis) -> None:
     """An operator starts a broker twice; the second one must not touch the directory."""
-    host: BrokerHost | None = nemesis.pick([b for b in nemesis.world.brokers if b.serves])
+    host: BrokerHost | None = nemesis.pick([b for b in nemesis.world.machines if b.serves])
     if host is not None:
         nemesis.note("second broker", host.name)
         host.start_second()
@@ -228,7 +228,7 @@ async def second_broker(nemesis: Nemesis) -> None:
 
 async def full_disk(nemesis: Nemesis) -> None:
     """The disk is full, or nearly, for a while."""
-    host: BrokerHost | None = nemesis.pick(nemesis.world.brokers)
+    host: BrokerHost | None = nemesis.pick(nemesis.world.machines)
     if host is None:
         return
     if nemesis.rng.random() < 0.4:

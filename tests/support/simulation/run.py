@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from support.simulation import workload
@@ -17,9 +18,18 @@ from support.simulation.history import History
 from support.simulation.judge import Evidence, Stored, judge
 from support.simulation.loop import Process, Stuck, VirtualLoop, generator
 from support.simulation.nemesis import TAKE_UNFLUSHED, Nemesis, draw_kinds
-from support.simulation.world import CLUSTER, SESSION_TIMEOUT_S, ClientHost, Program, Size, World
+from support.simulation.world import (
+    CLUSTER,
+    SESSION_TIMEOUT_S,
+    BrokerHost,
+    ClientHost,
+    Program,
+    Size,
+    World,
+)
 
 from vq import aio
+from vq.broker.channel import Channel
 from vq.client.cluster import ClusterClient
 from vq.client.config import MessageFactoryConfig
 from vq.coordination import commits
@@ -104,12 +114,24 @@ class Simulation:
             world.history.add("broken", "cluster", str(error))
         await self._collect(operator)
         await self._operator_process.spawn(operator.close())
-        for broker in world.brokers:
+        await self._compare_copies()
+        for broker in world.machines:
             await broker.stop()
+
+    async def _compare_copies(self) -> None:
+        """Have every copy come to what its master has, byte by byte."""
+        masters = {broker.group: broker for broker in self.world.brokers}
+        for copy in self.world.copies:
+            master = masters[copy.group]
+            check = partial(has_the_same, master, copy)
+            try:
+                await self.until(f"{copy.name} to have what {copy.group} has", check)
+            except NotDrained as error:
+                self.violations.append(f"copies: {error}: {', '.join(different(master, copy))}")
 
     async def start(self) -> ClusterClient:
         """Start the brokers; return an operator's client once they serve."""
-        for broker in self.world.brokers:
+        for broker in self.world.machines:
             self._supervise(broker.keep_running())
         await self.until("brokers to start", lambda: all(b.serves for b in self.world.brokers))
         return await self._operator_process.spawn(self._open_operator())
@@ -258,6 +280,50 @@ class Simulation:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks, timeout=5.0)
+
+
+def has_the_same(master: BrokerHost, copy: BrokerHost) -> bool:
+    """Whether a copy serves, and has the bytes of its master."""
+    return copy.serves and not different(master, copy)
+
+
+def different(master: BrokerHost, copy: BrokerHost) -> list[str]:
+    """Return the partitions of which a copy has other bytes than its master."""
+    assert master.node is not None
+    assert copy.node is not None
+    theirs = copy.node._partitions.channels
+    return [
+        f"{channel} has {span(theirs.get(key))}, not {span(channel)}"
+        for key, channel in master.node._partitions.channels.items()
+        if channel.span is not None and all_contents(channel) != all_contents(theirs.get(key))
+    ]
+
+
+def span(channel: Channel | None) -> str:
+    """Return what there is of a log, for people."""
+    logs = [each.log for each in (() if channel is None else (*channel.older, channel))]
+    return " + ".join(
+        "no log" if log is None else f"[{log.start_offset}, {log.end_offset}) {log.state}"
+        for log in logs
+    )
+
+
+def all_contents(channel: Channel | None) -> list[tuple[int, bytes]]:
+    """Return the contents of all ranges that have some."""
+    ranges = [] if channel is None else [*channel.older, channel]
+    return [found for found in map(contents, ranges) if found[1]]
+
+
+def contents(channel: Channel | None) -> tuple[int, bytes]:
+    """Return where the log of a channel begins, and its bytes; one without bytes is none."""
+    log = None if channel is None else channel.log
+    if log is None or not log.size_bytes:
+        return 0, b""
+    found, offset = b"", log.start_offset
+    while offset < log.end_offset:
+        part = bytes(log.reader.read(offset, 1 << 20, log.end_offset))
+        found, offset = found + part, offset + len(part)
+    return log.start_offset, found
 
 
 class _Alarm(logging.Handler):

@@ -202,10 +202,12 @@ class Host:
 
 
 class BrokerHost(Host):
-    """A machine with a disk, for the one node of a broker group."""
+    """A machine with a disk, for a node of a broker group: ``n1``, or one that copies its logs."""
 
-    def __init__(self, world: "World", name: str) -> None:
-        super().__init__(world, name)
+    def __init__(self, world: "World", group: str, node_name: str = "n1") -> None:
+        super().__init__(world, group if node_name == "n1" else f"{group}-{node_name}")
+        self.group = group
+        self.node_name = node_name
         self.disk = MemoryDisk()
         self.flush_s = 0.000_5
         self.node: BrokerNode | None = None
@@ -235,8 +237,8 @@ class BrokerHost(Host):
         config = BrokerConfig(
             data=DATA,
             cluster=CLUSTER,
-            group=self.name,
-            node="n1",
+            group=self.group,
+            node=self.node_name,
             host=host,
             load_interval_s=3.0,
             refresh_interval_s=10.0,
@@ -374,6 +376,7 @@ class Size:
     producers: int = 2
     members: int = 2
     filtered: int = 0  # members of a second group, which takes only messages with a tag
+    copies: int = 0  # further nodes of each broker group
 
 
 class World:
@@ -402,6 +405,11 @@ class World:
         )
         self.network = SimulatedNetwork(generator(seed, "network"))
         self.brokers = [BrokerHost(self, f"b{number + 1}") for number in range(size.brokers)]
+        self.copies = [
+            BrokerHost(self, broker.group, f"n{number + 2}")
+            for broker in self.brokers
+            for number in range(size.copies)
+        ]
         self.clients: list[ClientHost] = []
         self.processes: list[Process] = []
 
@@ -414,7 +422,12 @@ class World:
     @property
     def hosts(self) -> list[Host]:
         """All machines, in the order in which they were added."""
-        return [*self.brokers, *self.clients]
+        return [*self.machines, *self.clients]
+
+    @property
+    def machines(self) -> list[BrokerHost]:
+        """All machines for brokers."""
+        return [*self.brokers, *self.copies]
 
     def trace(self, line: str) -> None:
         """Show a line that is no part of the history."""
