@@ -111,10 +111,13 @@ class Acting(History):
 
 
 def raises(error: BaseException) -> Callable[[], object]:
-    """Return a function that raises ``error``."""
+    """Return a function that raises ``error``, each time as if it were the first.
+
+    Otherwise its traceback grows with each raise, and so does each log line.
+    """
 
     def act() -> None:
-        raise error
+        raise error.with_traceback(None)
 
     return act
 
