@@ -11,13 +11,15 @@ the file to change, the text to find (exactly once), its replacement, the promis
 the tests that should fail. These tests run first, then whole suites in rising order of cost.
 
 The tests run on a copy in a temporary directory; the checkout is never changed. The exit code is 0
-if every mutant was found, 1 if one survived, 2 if the catalogue does not fit the code.
+if every mutant was found, 1 if one survived, 2 if the catalogue does not fit the code. Ctrl-C and
+SIGTERM end the tests that run, remove the copy, and exit with 128 and the number of the signal.
 
 A test may also fail because the machine is busy. So the failed test runs again alone: it must fail
 with the mutant and pass without it. Otherwise the suite runs again.
 """
 
 import argparse
+import contextlib
 import os
 import shutil
 import signal
@@ -26,10 +28,12 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import dropwhile
 from pathlib import Path
+from types import FrameType
+from typing import Never
 
 ROOT = Path(__file__).resolve().parent.parent
 CATALOGUE = ROOT / "tests" / "mutants" / "catalogue.toml"
@@ -57,6 +61,8 @@ LEFT_OUT = shutil.ignore_patterns(
 )
 #: The bound of one test; a mutant that makes a test hang is found.
 TEST_TIMEOUT_S = 60
+#: Signals that end the tool, and the tests that it runs.
+ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: After so many runs with failures that the mutant did not cause, the suite has not found it.
 TRIES = 3
 
@@ -157,20 +163,27 @@ def run_tests(root: Path, paths: Sequence[str], timeout_s: float, jobs: int) -> 
     # Also for the processes that tests start: they must run the changed code.
     environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
     with tempfile.TemporaryFile("w+") as output:
-        child = subprocess.Popen(
-            command,
-            cwd=root,
-            env=environment,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        # No signal comes between the start of the child and the ``try`` that ends it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
         try:
-            code = child.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            code = None
+            child = subprocess.Popen(
+                command,
+                cwd=root,
+                env=environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_let_signals_in,
+            )
+            try:
+                _let_signals_in()
+                code = child.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                code = None
+            finally:
+                _end_group(child)
         finally:
-            _end_group(child)
+            _let_signals_in()
         output.seek(0)
         lines = output.read().splitlines()
     if code == 0:
@@ -193,6 +206,10 @@ def first_failure(lines: Iterable[str]) -> str:
     return "(the run failed without naming a test)"
 
 
+def _let_signals_in() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
+
+
 def _end_group(child: "subprocess.Popen[bytes]") -> None:
     """End the processes that the run left; they share one group."""
     try:
@@ -200,6 +217,26 @@ def _end_group(child: "subprocess.Popen[bytes]") -> None:
     except ProcessLookupError:
         pass
     child.wait()
+
+
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Leave the block by ``SystemExit`` at the first signal of ``ENDS``, also if it was ignored.
+
+    The default of SIGTERM runs no ``finally``, so the tests would go on.
+    """
+
+    def leave(number: int, _: FrameType | None) -> Never:
+        for each in ENDS:  # nothing interrupts the tidying up
+            signal.signal(each, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in ENDS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def judge(
@@ -284,7 +321,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for mutant in chosen:
                 print(f"{mutant.name}: {mutant.breaks}")
             return 0
-        return run(chosen, suites, jobs=options.jobs, every_suite=options.every_suite)
+        with ended_by_signals():
+            return run(chosen, suites, jobs=options.jobs, every_suite=options.every_suite)
     except CatalogueError as error:
         print(f"mutants: {error}", file=sys.stderr)
         return 2

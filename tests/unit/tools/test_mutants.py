@@ -1,15 +1,30 @@
 """The catalogue of mutants fits the code, and the tool that runs it tells found from survived."""
 
+import os
+import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from support.tool import load_tool
+from support.waiting import PROCESSES_WAIT_S
 
 mutants = load_tool("mutants")
 
 ROOT = Path(__file__).parents[3]
 FAILS = "test_code.py::test_one"
+ENTRY = """
+[[mutant]]
+name = "a"
+file = "code.py"
+find = "1"
+replace = "2"
+breaks = "One is one."
+tests = ["test_code.py"]
+"""
 
 
 def a_mutant(**changes: object) -> mutants.Mutant:
@@ -105,9 +120,48 @@ def test_a_failure_counts_if_it_is_the_mutants(
     assert (tree / mutant.file).read_text().endswith("1\n")
 
 
+HANGS = """
+import os, subprocess, time
+
+def test_one():
+    pipe = os.open("{pipe}", os.O_WRONLY)
+    subprocess.Popen(["sleep", "600"], pass_fds=[pipe])
+    os.write(pipe, b"runs")
+    time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_tests_and_removes_the_copy(
+    tree: Path, tmp_path_factory: pytest.TempPathFactory, number: signal.Signals
+) -> None:
+    """A test and a process that it started hold a pipe, whose end comes when both have ended."""
+    place = tmp_path_factory.mktemp("place")
+    for each in (tree / "tools", tree / "tests/mutants", tree / ".venv", place / "tmp"):
+        each.mkdir(parents=True)
+    tool = shutil.copy(ROOT / "tools" / "mutants.py", tree / "tools")
+    (tree / "tests/mutants/catalogue.toml").write_text(ENTRY)
+    pipe = place / "pipe"
+    os.mkfifo(pipe)
+    (tree / "test_code.py").write_text(HANGS.format(pipe=pipe))
+    process = subprocess.Popen(
+        [sys.executable, tool], env={**os.environ, "TMPDIR": str(place / "tmp")}, cwd=tree
+    )
+    try:
+        with pipe.open("rb", buffering=0) as held:
+            assert held.read(4) == b"runs"
+            process.send_signal(number)
+            assert process.wait(PROCESSES_WAIT_S) == 128 + number
+            assert held.read() == b"", "a test still runs"
+    finally:
+        process.kill()
+        process.wait()
+    assert list((place / "tmp").glob("vq-mutants-*")) == []
+
+
 def test_an_entry_that_stands_twice_is_refused(tmp_path: Path) -> None:
-    entry = '[[mutant]]\nname="a"\nfile="x"\nfind="1"\nreplace="2"\nbreaks="b."\ntests=["t"]\n'
     path = tmp_path / "catalogue.toml"
-    path.write_text(entry * 2)
+    path.write_text(ENTRY * 2)
     with pytest.raises(mutants.CatalogueError, match="mutant a stands twice"):
         mutants.load(path)
