@@ -417,3 +417,18 @@ def test_a_value_without_a_text_is_refused_by_its_type() -> None:
 
     with pytest.raises(InvalidArgument, match="a Silent is Silent, which Hessian 2 does not hold"):
         encode(Silent())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        # [[[[0]], [0]], [Q 1]]: the first item of the value 1 is the deepest, not the last one
+        b"\x7a\x7a\x79\x79\x90\x79\x90\x79Q\x91",
+        # [[[0]], [Q 1], [Q 3]]: the value 3 is as deep as the reference inside it
+        b"\x7b\x79\x79\x90\x79Q\x91\x79Q\x93",
+    ],
+)
+def test_a_value_is_as_deep_as_the_deepest_one_inside(data: bytes) -> None:
+    decode(data, bounds=Bounds(100, 5, 100))
+    with pytest.raises(ProtocolError, match="deeper than 4"):
+        decode(data, bounds=Bounds(100, 4, 100))

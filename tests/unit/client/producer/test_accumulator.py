@@ -615,3 +615,12 @@ def test_a_thread_that_goes_away_leaves_its_message_to_the_sender() -> None:
     made.hand_to_sender(queue, future)
     assert wakes == [None]
     assert made.enter(queue), "nobody else has it"
+
+
+def test_a_buffer_for_one_message_holds_one() -> None:
+    """A wait for space ends when half of the places are free: here that is one, not none."""
+    made = accumulator_of(buffer_messages=1, when_full="raise")
+    made.append_any(Message("t", b"x"))
+    with pytest.raises(BufferFull, match="buffer_messages is 1,"):
+        made.append_any(Message("t", b"x"))
+    assert len(made.topics["t"].appended) == 1

@@ -7,7 +7,7 @@ import pytest
 from support.threads import in_thread
 from support.waiting import WAIT_S, block_until
 
-from vq.client.config import ProducerConfig
+from vq.client.config import MESSAGE_OVERHEAD_BYTES, ProducerConfig
 from vq.client.producer.accumulator import Accumulator
 from vq.client.producer.batch import Ended
 from vq.client.producer.batch_send import BatchSend
@@ -26,6 +26,7 @@ from vq.errors import (
     NotSent,
     TimedOut,
 )
+from vq.limits import MESSAGE_BYTES_MAX
 from vq.model import Message, SendResult, TopicSettings
 
 DEADLINE = 1_030.0
@@ -239,3 +240,49 @@ def test_the_hint_of_a_failed_batch_tells_three_outcomes_apart() -> None:
     error = BatchFailed([SendResult(0, 0, 1), NotSent("no"), TimedOut("late")])
     for word in ("again", "`retriable`", "correct", "unknown ones may be stored"):
         assert word in error.hint
+
+
+def test_a_call_keeps_to_the_bytes_of_the_buffer_with_all_its_objects() -> None:
+    buffer_bytes = MESSAGE_BYTES_MAX + MESSAGE_OVERHEAD_BYTES
+    bench = Bench(buffer_bytes=buffer_bytes)
+    batch = bench.batch(*[Message("t", b"x" * 100)] * 1_800)
+    assert batch.append("t", block=False) is False
+    each = 100 + MESSAGE_OVERHEAD_BYTES
+    assert len(batch.accepted()) == -(-buffer_bytes // each), "only the last one goes beyond"
+
+
+def test_the_last_message_of_a_partition_tells_whether_the_next_one_may_follow() -> None:
+    """The first one may be stored, and a later one may have failed."""
+    bench = Bench(ordered=True, batch_records=1)
+    batch = bench.batch(*(Message("t", content, key="k") for content in (b"0", b"1", b"2")))
+    batch.append("t", block=False)
+    batch.append("t", block=False)
+    first, second = batch.accepted()
+    first.succeed(SendResult(0, 0, 1))
+    second.fail(NotSent("late"))
+    assert batch.append("t", block=False)
+    with pytest.raises(BatchFailed) as failed:
+        batch.results()
+    assert "an earlier message of this call failed" in str(failed.value.outcomes[2])
+    assert len(bench.accumulator.topics["t"].appended) == 2
+
+
+def test_a_failure_in_one_topic_keeps_no_other_topic_from_going_on() -> None:
+    bench = Bench(ordered=True, batch_records=1)
+    batch = bench.batch(Message("t", b"0", key="k"), Message("u", b"1", key="k"))
+    assert batch.append("t", block=False)
+    batch.accepted()[0].fail(NotSent("late"))
+    assert batch.append("u", block=False)
+    assert len(batch.accepted()) == 2
+
+
+def test_behind_a_refused_topic_the_next_one_has_its_own_queues() -> None:
+    bench = Bench(batch_records=1)
+    batch = bench.batch(Message("t", b"0"), Message("t", b"1"), Message("u", b"2"))
+    batch.append("t", block=False)
+    bench.accumulator.remove(bench.accumulator.topics["t"], NotSent("gone"))
+    with pytest.raises(NotPublished) as refused:
+        batch.append("t", block=False)
+    batch.refuse("t", refused.value)
+    assert batch.append("u", block=False)
+    assert [each.content for each in bench.accumulator.topics["u"].appended] == [b"2"]

@@ -171,3 +171,10 @@ def test_single_draws_once_and_stays() -> None:
         assert spread.one() == first
         assert spread.deal(["a", "b"]) == [(first, ["a", "b"])]
     assert chosen == {1, 2, 3}
+
+
+def test_single_stays_at_partition_0_too() -> None:
+    spread = Single(random.Random(1))
+    spread.follow([0])
+    spread.follow([1, 2])
+    assert spread.one() == 0

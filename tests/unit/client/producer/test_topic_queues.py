@@ -440,3 +440,15 @@ def test_an_interrupted_move_loses_no_message() -> None:
         if not interrupter.reached:
             break
     assert place > 10
+
+
+def test_weights_that_are_as_before_do_not_begin_the_ring_again() -> None:
+    """The load is read every few seconds: few messages in between must be spread as well."""
+    weights = [2.0, 1.0, 1.0, 1.0]
+    steady, often = queues_of(), queues_of()
+    steady.follow_weights(weights)
+    found = []
+    for _ in range(64):
+        often.follow_weights(list(weights))
+        found += turns(often, 1)
+    assert found == turns(steady, 64)
