@@ -935,3 +935,38 @@ def test_what_is_closed_says_why_and_not_that_its_deadline_has_passed() -> None:
     assert (type(sent.outcome), str(sent.outcome)) == (errors.TimedOut, expected)
     assert outcomes([refused, waiting]) == ["Busy", "NotSent"]
     assert str(waiting.outcome) == why
+
+
+class Racing(list[SendFuture]):
+    """Pending messages to which another thread appends one just after they were copied."""
+
+    def __init__(self, items: list[SendFuture], new: SendFuture) -> None:
+        super().__init__(items)
+        self._new = [new]
+
+    def __getitem__(self, key: Any) -> Any:
+        found = super().__getitem__(key)
+        if self._new:
+            self.append(self._new.pop())
+        return found
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_message_that_comes_while_late_ones_are_taken_out_stays(ordered: bool) -> None:
+    line = Line(ordered=ordered)
+    late = line.submit(b"late", within=1.0)
+    new = SendFuture(b"new", None, None, line.now + 30)
+    line.queue.pending = Racing(line.queue.pending, new)
+    assert line.queue.take_late(line.now + 2) == late
+    assert line.queue.pending == [new]
+
+
+def test_a_blocking_send_whose_batch_is_taken_apart_is_sent_by_the_loop() -> None:
+    line = Line()
+    future = waited(line)
+    (batch,) = line.send()
+    future.leads = True
+    line.refuse(batch, errors.Busy("later"))
+    line.queue.take_apart()
+    assert line.queue.pending == [future]
+    assert not future.leads
