@@ -55,7 +55,6 @@ def test_constraints_are_within_the_declared_ranges() -> None:
 
 #: Test modules that are named for no module of the code. This list only gets shorter.
 NAMED_FOR_NO_MODULE = {
-    "client/test_cluster_address.py",  # one question of many to vq/client/cluster.py
     "coordination/test_coordination_document.py",  # docs/coordination.md
     "remoting/test_golden.py",  # the frames of testdata/wire
     "hessian/test_peer.py",  # another package reads what we write
@@ -69,7 +68,10 @@ NAMED_FOR_NO_MODULE = {
 
 
 def test_a_unit_test_is_named_for_the_module_that_it_tests() -> None:
-    """tests/unit/store/test_log.py is about vq/store/log.py; a package counts as a module."""
+    """A package counts as a module.
+
+    ``tests/unit/store/test_log.py`` and ``test_log_flush.py`` are about ``vq/store/log.py``.
+    """
     unit = ROOT / "tests" / "unit"
     strays = {
         str(path.relative_to(unit))
@@ -80,11 +82,16 @@ def test_a_unit_test_is_named_for_the_module_that_it_tests() -> None:
 
 
 def modules_of(test: Path) -> list[Path]:
-    """Return what a test module below tests/unit may be named for."""
+    """Return what a test module below tests/unit may be named for.
+
+    A module that is split by claim keeps the name of its module in front.
+    """
     code = ROOT if test.parts[0] in {"bench", "tools"} else ROOT / "vq"
-    name = test.stem.removeprefix("test_").removesuffix("_contract")
+    words = test.stem.removeprefix("test_").removesuffix("_contract").split("_")
+    names = ["_".join(words[:count]) for count in range(len(words), 0, -1)]
     folder = code / test.parent
-    return [folder / f"{name}.py", folder / name / "__init__.py", folder / f"_{name}.c"]
+    files = ("{}.py", "{}/__init__.py", "_{}.c")
+    return [folder / file.format(name) for name in names for file in files]
 
 
 def test_the_version_is_said_once_in_code_and_once_in_the_package() -> None:
