@@ -167,7 +167,7 @@ class TopicSettings:
             Stored and shown; no broker deletes by age yet.
         pool: Only broker groups of this pool hold its partitions. None is the common pool: the
             groups without a pool. ``common`` names it, too, and becomes None.
-        replication: ``sync``. ``async`` is refused for a topic until groups can have slaves.
+        replication: ``sync``. ``async`` is refused for a topic; it does not work yet.
         readable: Consumers may read.
         writable: Producers may write.
     """

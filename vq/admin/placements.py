@@ -12,10 +12,10 @@ old master takes back after its ``seal_timeout_s``.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from vq.admin.brokers import master_of
+from vq.admin.brokers import master_and_epoch
 from vq.admin.changes import unknown_when_cut
 from vq.client.cluster import ClusterClient
 from vq.coordination import registry, topics
@@ -43,12 +43,22 @@ async def partitions_of(cluster: ClusterClient, topic: str) -> list[PartitionPla
 # Moves ----------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One partition to be moved, as read from the tree: nothing has happened yet."""
+    """One partition to be moved, as read from the tree: nothing has happened yet.
+
+    Attributes:
+        view: The topic.
+        placement: Of the partition.
+        source: The master of the group that takes its appends.
+        target: The master of the group that shall take them.
+        epochs: In which these two lead their groups. The move is refused in another epoch: a master
+            knows nothing of what another one was asked to seal or to prepare.
+    """
 
     view: TopicView
     placement: PartitionPlacement
     source: NodeInfo
     target: NodeInfo
+    epochs: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def version(self) -> int:
@@ -80,7 +90,7 @@ async def plan_moves(
     """
     view = await topics.describe_topic(cluster.coordinator, topic)
     await _check_target(cluster, view, group)
-    target = await _need_master(cluster, group, "the new")
+    target, target_epoch = await _need_master(cluster, group, "the new")
     moves = []
     for number in sorted(set(partitions)):
         if not 0 <= number < len(view.partitions):
@@ -93,8 +103,9 @@ async def plan_moves(
                 f"{topic}-{number} is open on no group (state {placement.state}); nothing to move"
             )
         if placement.writer_group != group:
-            source = await _need_master(cluster, placement.writer_group, "the old")
-            moves.append(Move(view, placement, source, target))
+            source, epoch = await _need_master(cluster, placement.writer_group, "the old")
+            epochs = {source.group: epoch, target.group: target_epoch}
+            moves.append(Move(view, placement, source, target, epochs))
     return moves
 
 
@@ -111,8 +122,8 @@ async def _check_target(cluster: ClusterClient, view: TopicView, group: str) -> 
         )
 
 
-async def _need_master(cluster: ClusterClient, group: str, which: str) -> NodeInfo:
-    master = await master_of(cluster, group)
+async def _need_master(cluster: ClusterClient, group: str, which: str) -> tuple[NodeInfo, int]:
+    master = await master_and_epoch(cluster, group)
     if master is None:
         raise NotMaster(f"{which} group {group!r} has no running master; start its broker first")
     return master
@@ -189,4 +200,4 @@ async def adopt(cluster: ClusterClient, planned: Move, sealed: SealResponse) -> 
 async def place(cluster: ClusterClient, planned: Move, sealed: SealResponse) -> None:
     """Last step of a move, and the one that counts: the tree names the new group."""
     moved = move(planned.placement, sealed.end_offset, planned.target.group)
-    await topics.change_placement(cluster.coordinator, planned.view, moved)
+    await topics.change_placement(cluster.coordinator, planned.view, moved, epochs=planned.epochs)

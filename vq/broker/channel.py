@@ -283,7 +283,7 @@ class Channel:
             older.settings, older.placement = settings, placement
         self._look()
         if self.log is not None and not self.sync and not self.failed:
-            self._move_high_watermark(self.log.end_offset)
+            self.commit()
         self.wake()
 
     def attach(self, log: Log) -> None:
@@ -446,8 +446,13 @@ class Channel:
             ack = (end, session, request_id, start + CONTROL_BYTES, size, False)
             self.acks.append(_new(Acknowledgement, ack))
             context.storer.mark(self)
+            return
+        self._flush_due.appended(count, settings)
+        if self.role.insync:
+            session.count_put_bytes(size)
+            ack = (end, session, request_id, start + CONTROL_BYTES, size, False)
+            self.acks.append(_new(Acknowledgement, ack))
         else:
-            self._flush_due.appended(count, settings)
             self._acknowledge(session, request_id, start + CONTROL_BYTES, duplicate=False)
             self._move_high_watermark(end)
 
@@ -523,8 +528,8 @@ class Channel:
         log = self.log
         assert log is not None
         offset = start + CONTROL_BYTES
-        if self.sync and start >= log.synced_offset:
-            # synced_offset lies between batches: once it is beyond the start, all of it is durable.
+        if start >= self._committed(log):
+            # What is committed ends between batches: once it is beyond the start, all of it is.
             self.acks.append(Acknowledgement(start + 1, session, request_id, offset, 0, True))
             self.context.storer.mark(self)
         else:
@@ -565,22 +570,38 @@ class Channel:
         self._tell_settled()
 
     def acknowledge_flushed(self) -> None:
-        """Acknowledge what is durable now, and wake the readers."""
+        """Acknowledge what is committed now, and wake the readers."""
+        self.commit()
+        if self._when_settled:
+            self._tell_settled()
+
+    def _committed(self, log: Log) -> int:
+        """Return the offset below which everything is where it has to be; see ``replica_rules``."""
+        own = log.flushing.synced_offset if self.settings.flush is _SYNC else log.end_offset
+        counted = self.role.insync
+        if not counted:
+            return own
+        stored = self.copies.stored(counted)
+        return self.high_watermark if stored is None else min(own, stored)
+
+    def commit(self) -> None:
+        """Acknowledge what is committed now, and wake the readers.
+
+        Called after a flush, after a copy told what it has, and when other nodes count.
+        """
         log = self.log
         if log is None:
             return
-        synced = log.flushing.synced_offset
+        committed = self._committed(log)
         acks = self.acks
-        while acks and acks[0].target <= synced:
+        while acks and acks[0].target <= committed:
             _, session, request_id, offset, size, duplicate = acks.popleft()
             try:
                 session.count_put_bytes(-size)
                 self._acknowledge(session, request_id, offset, duplicate=duplicate)
             except Exception:
                 logger.exception("acknowledging failed", partition=self)
-        self._move_high_watermark(synced)
-        if self._when_settled:
-            self._tell_settled()
+        self._move_high_watermark(committed)
 
     @property
     def settled(self) -> bool:
@@ -624,6 +645,21 @@ class Channel:
         if event is Event.CLOSE or self.state is not State.CLOSED:
             self.cause = cause
         self._step(event)
+
+    def begin_epoch(self) -> None:
+        """Take that this node leads in a new epoch, or does not lead any more.
+
+        Acknowledgements wait for the epoch in which they began, so the outcome of these PUTs is
+        unknown. If other nodes count, nothing is shown that the last master may not have shown,
+        until they told what they have.
+        """
+        role, log = self.role, self.log
+        if self.acks and (role.insync or not role.epoch):
+            self.drop_acks(self._mastership_lost())
+        if log is not None and role.insync:
+            self.high_watermark = max(self.start_offset, min(self.copies.told, log.end_offset))
+        if role.epoch:
+            self.commit()
 
     def drop_acks(self, error: OutcomeUnknown) -> None:
         """Answer all PUTs that wait for a flush: the outcome is unknown."""

@@ -43,6 +43,8 @@ class Role:
         epoch: The epoch in which this node leads, stamped into every batch; 0 while it does not.
         problem: Why the node does not use a newer epoch than ``epoch``; "" if there is none.
         follows: The node that leads instead, and whose logs this one copies; "" if there is none.
+        insync: The other nodes of its group without which nothing is committed; see
+            ``replica_rules.counted``.
     """
 
     group: str
@@ -50,6 +52,7 @@ class Role:
     epoch: int = 0
     problem: str = ""
     follows: str = ""
+    insync: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True, kw_only=True)

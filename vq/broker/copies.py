@@ -1,5 +1,6 @@
 """What a master knows of the copies of one of its logs on other nodes."""
 
+from collections.abc import Collection
 from typing import NamedTuple, Protocol
 
 
@@ -25,17 +26,30 @@ class Copies:
     Attributes:
         parked: Those that wait for appends.
         positions: What each node has, by its name.
+        told: On a node that copies: the high watermark that its master told last.
     """
 
-    __slots__ = ("parked", "positions")
+    __slots__ = ("parked", "positions", "told")
 
     def __init__(self) -> None:
         self.parked: dict[Woken, None] = {}
         self.positions: dict[str, CopyPosition] = {}
+        self.told = 0
 
     def note(self, node: str, position: CopyPosition) -> None:
         """Note what a node has."""
         self.positions[node] = position
+
+    def stored(self, counted: Collection[str]) -> int | None:
+        """Return up to where all of these nodes have the log; None: not known of each of them."""
+        least: int | None = None
+        for node in counted:
+            known = self.positions.get(node)
+            if known is None:
+                return None
+            if least is None or known.offset < least:
+                least = known.offset
+        return least
 
     def forget(self, node: str, session: object) -> None:
         """Forget what a node told in a session, unless it told more in another one meanwhile."""

@@ -26,6 +26,10 @@ class Directory(Protocol):
         """
         ...
 
+    def is_changing(self, partition: TopicPartition) -> bool:
+        """Whether a log of the partition is being opened, cut or put aside at this moment."""
+        ...
+
     def open(self, channel: Channel, then: Callable[[], None]) -> None:
         """Give the channel its log, or a failure; ``then`` is called afterwards."""
         ...

@@ -284,6 +284,8 @@ class Dispatcher:
             session.refuse(request_id, error)
         elif channel is None:
             self._resolve(self.epoch_end, session, request_id, header, b"")
+        elif self._directory.is_changing(channel.partition):
+            session.refuse(request_id, Busy(f"the logs of {channel} are being changed"))
         else:
             reading.epoch_end(channel, session, request_id, header)
 

@@ -229,7 +229,8 @@ class FetchedPartition:
             self.failure = error
         else:
             reach = self.session.reach
-            reach.asked(part, self.offset)
+            if part is self.channel:  # not of an earlier range, which ended long ago
+                reach.asked(part, self.offset)
             if reach.limit(part) <= self.position and not self.at_once and not self.validate:
                 self._parked_in = reach.parked(part)
                 self._parked_in[self] = None

@@ -75,6 +75,10 @@ class CopiedLogs(Protocol):
         """Give a channel without a log an empty one that begins there."""
         ...
 
+    async def unseal_copy(self, channel: Channel) -> None:
+        """Have the log take appends again, if it was sealed when this node led."""
+        ...
+
     async def renew_log(self, channel: Channel, start_offset: int, producers: bytes) -> None:
         """Put the log aside, as an earlier range, and begin one at ``start_offset``."""
         ...
@@ -306,6 +310,8 @@ class CopySession:
                     f"the master leads in epoch {result.epoch}, this node follows "
                     f"{self._following.epoch}"
                 )
+            copies = copy.channel.copies
+            copies.told = max(copies.told, result.high_watermark)
             try:
                 copy.take(bytes(data))
             except VqError as error:
@@ -376,6 +382,10 @@ class Follower:
             self._following = following
             self._changed.set()
             self._look.set()
+
+    def look(self) -> None:
+        """Look soon for partitions that are not copied."""
+        self._look.set()
 
     async def run(self) -> None:
         """Copy, for ever."""
@@ -539,9 +549,14 @@ class Follower:
 
         log = channel.log
         if log is None:
-            answer = await ask(new=True)
+            if channel.older:  # the next range could not be begun when the last one was put aside
+                answer = await ask(end=channel.older[-1].end_of_range)
+                answer = await ask(end=answer.next_start or answer.end_offset)
+            else:
+                answer = await ask(new=True)
             await self._logs.begin_log(channel, answer.log_start_offset, answer.producers)
             return
+        await self._logs.unseal_copy(channel)
         asked = log.epoch
         while True:
             answer = await ask(of_epoch=asked, end=log.end_offset)

@@ -37,6 +37,7 @@ class Mastership:
         node: The name of this node.
         store: Makes an epoch durable that was not acted in before; blocks.
         accept: Makes an epoch durable that is followed from now on; blocks.
+        begin: Has all partitions take what the role says now, before anything is served.
         on_change: Called after ``refusal``, or what this node acts as, changed.
 
     Attributes:
@@ -54,6 +55,7 @@ class Mastership:
         node: str,
         store: Callable[[int], None],
         accept: Callable[[int], None],
+        begin: Callable[[], None],
         on_change: Callable[[], None],
     ) -> None:
         self._role = role
@@ -63,6 +65,7 @@ class Mastership:
         self._node = node
         self._store = store
         self._accept = accept
+        self._begin = begin
         self._on_change = on_change
         self._newest: Standing | None = None
         self._seen_epoch = 0  # of the group's record, when it was read last
@@ -113,6 +116,9 @@ class Mastership:
         await self._runner.run(lambda: self._store(newest.epoch))
         role = self._role
         role.epoch, role.problem, role.follows = max(role.epoch, newest.epoch), "", ""
+        role.insync = frozenset(newest.insync) - {self._node}
+        self._lease.alone = not role.insync
+        self._begin()
         self.acting = newest
         if newest.epoch < self._seen_epoch:
             return  # while it was stored, somebody else began to lead; that refusal stays
@@ -132,7 +138,9 @@ class Mastership:
         """Lead no more; acknowledgements that wait for an epoch of our own are not given."""
         role = self._role
         role.epoch, role.problem, role.follows = 0, "", following.master
+        role.insync = frozenset()
         self._lease.revoked = True
+        self._begin()
         self.acting = following
         at = f" at {following.address}" if following.address is not None else ", which is down"
         details: dict[str, int | str] = {"epoch": following.epoch, "master": following.master}
@@ -172,7 +180,7 @@ class Mastership:
         if state is None or isinstance(newest, Following):
             return  # nobody else can lead by it either; or this node does not lead
         self._seen_epoch = state.epoch
-        self._lease.alone = state.insync == (self._node,)
+        self._lease.alone = state.insync == (self._node,) and not role.insync
         claimed = max(role.epoch, newest.epoch if newest is not None else 0)
         if state.master != self._node or state.epoch > claimed:
             # Another node, or another process under this node's name with other data.

@@ -27,6 +27,7 @@ from vq.broker.epoch_file import EpochFile
 from vq.broker.fetching import Fetches
 from vq.broker.flusher import Flusher, FlushRunner, ThreadFlusher
 from vq.broker.following import Follower
+from vq.broker.insync_set import InSyncSet
 from vq.broker.lease import Lease
 from vq.broker.load import FlushMeter, LoadMeter, LoadPublisher
 from vq.broker.logs import Logs
@@ -242,6 +243,21 @@ class BrokerNode:
             rng=self._rng,
         )
         self._tasks.start(follower.run())
+        self._partitions.on_added = follower.look
+        insync = InSyncSet(
+            role,
+            self._lease,
+            self._coordinator,
+            self._partitions.channels.values,
+            clock,
+            node=config.node,
+        )
+
+        def begin() -> None:
+            self._partitions.begin_epoch()
+            insync.begin()
+
+        self._tasks.start(insync.run())
         self._mastership = Mastership(
             role,
             self._lease,
@@ -250,6 +266,7 @@ class BrokerNode:
             node=config.node,
             store=self._store_epoch,
             accept=self._accept_epoch,
+            begin=begin,
             on_change=lambda: self._mastership_changed(follower),
         )
         fetches = Fetches(self._partitions, self._context, turn, config.connections)

@@ -48,6 +48,10 @@ from vq.store.log import Log, LogState
 
 logger = get_logger(__name__)
 
+#: How long a SEAL waits until the nodes in sync have the whole log; one that does not leaves the
+#: set within this time.
+COMMIT_WAIT_S = 6.0
+
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
@@ -64,6 +68,21 @@ class _Prepared:
     is_there: bool = False
     aside: Sequence[Path] = ()
     problem: OSError | VqError | None = None
+
+
+class _Wait:
+    """Waits until the high watermark of a channel is at an offset, or the channel is closed."""
+
+    def __init__(self, channel: Channel, offset: int) -> None:
+        self.done = asyncio.Event()
+        self._channel = channel
+        self._offset = offset
+        channel.parked[self] = None
+
+    def wake(self) -> None:
+        """See ``copies.Woken``."""
+        if self._channel.high_watermark >= self._offset or not self._channel.rules.read:
+            self.done.set()
 
 
 class Partitions:
@@ -96,6 +115,7 @@ class Partitions:
         self.channels: dict[tuple[str, int], Channel] = {}
         self._by_topic: dict[str, dict[int, Channel]] = {}  # the same
         self.on_sealed: Callable[[Channel], None] | None = None
+        self.on_added: Callable[[], None] = lambda: None
         self.view = TopicsView(
             coordinator,
             on_topic=self._apply,
@@ -165,6 +185,11 @@ class Partitions:
             )
         writer = topic.partitions[partition.partition].writer_group
         return NotMaster(f"partition {partition} lives on {writer}, not {self._context.group}")
+
+    def is_changing(self, partition: TopicPartition) -> bool:
+        """See ``dispatcher.Directory``."""
+        lock = self._files.get(partition)
+        return lock is not None and lock.locked()
 
     def open(self, channel: Channel, then: Callable[[], None]) -> None:
         """See ``dispatcher.Directory``."""
@@ -313,6 +338,11 @@ class Partitions:
         if not channel.held:
             await self._forget(channel)
 
+    def begin_epoch(self) -> None:
+        """See ``Channel.begin_epoch``."""
+        for channel in self.channels.values():
+            channel.begin_epoch()
+
     async def lead(self) -> None:
         """See that the logs are those that the placements ask for: this node leads now."""
         for channel in list(self.channels.values()):
@@ -365,6 +395,7 @@ class Partitions:
             await self.ensure_open(channel)
         self.channels[key] = channel
         self._by_topic.setdefault(key.topic, {})[key.partition] = channel
+        self.on_added()
         await self._fit(channel)
         return channel
 
@@ -615,6 +646,7 @@ class Partitions:
             self._check_current(channel, version)
             channel.seal_log()
             await self.settle(channel)
+            await self._committed(channel)
             log = channel.log
             if log is None or log.state is not LogState.SEALED or channel.unprepared:
                 raise channel.why_refused()
@@ -624,6 +656,27 @@ class Partitions:
                 channel.look_at_log()
             self._check_current(channel, version)
             return log.end_offset, log.producers.to_bytes()
+
+    async def _committed(self, channel: Channel) -> None:
+        """Return once all that is in the log is where it has to be.
+
+        Raises:
+            Busy: That takes too long.
+        """
+        log = channel.log
+        if log is None or channel.high_watermark >= log.end_offset or not channel.role.insync:
+            return
+        wait = _Wait(channel, log.end_offset)
+        try:
+            async with asyncio.timeout(COMMIT_WAIT_S):
+                await wait.done.wait()
+        except TimeoutError:
+            raise Busy(
+                f"the nodes in sync have not stored partition {channel} up to {log.end_offset} "
+                f"within {COMMIT_WAIT_S:g} s"
+            ) from None
+        finally:
+            channel.parked.pop(wait, None)
 
     async def unseal_log(self, channel: Channel) -> bool:
         """Have a sealed log take appends again, if nothing speaks against it; whether it does.
@@ -651,6 +704,15 @@ class Partitions:
         async with self.files(channel.partition):
             if channel.log is None and channel.rules.read:
                 await self._open(channel, start_offset, producers)
+
+    async def unseal_copy(self, channel: Channel) -> None:
+        """Have the log of a copy take appends: it was sealed when this node led.
+
+        The move for which it was sealed is over; its mover is refused in the present epoch.
+        """
+        async with self.files(channel.partition):
+            if channel.log is not None and channel.log.state is LogState.SEALED:
+                channel.log.unseal()
 
     async def renew_log(self, channel: Channel, start_offset: int, producers: bytes) -> None:
         """Put the log of a copy aside, an earlier range, and begin one at ``start_offset``.

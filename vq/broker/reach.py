@@ -115,6 +115,8 @@ class CopyReach:
     def asked(self, channel: Channel, offset: int) -> None:
         """See ``Reach.asked``."""
         channel.copies.note(self._node, CopyPosition(offset, self._incarnation, self))
+        if channel.role.insync:
+            channel.commit()
 
     def gone(self, channel: Channel) -> None:
         """See ``Reach.gone``."""

@@ -173,7 +173,9 @@ def check_range(channel: Channel, offset: int) -> None:
         raise Busy(f"the log of {channel} is being opened")
     span = channel.span
     end = span.end if span is not None else None
-    if channel.start_offset <= offset <= channel.high_watermark and (end is None or offset < end):
+    # What is stored here and not committed yet may have been read from the master before this one.
+    last = channel.high_watermark if log is None else max(channel.high_watermark, log.end_offset)
+    if channel.start_offset <= offset <= last and (end is None or offset < end):
         if log is not None:
             log.status.check_more(offset)
         return

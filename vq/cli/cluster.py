@@ -144,9 +144,10 @@ def _copy_text(report: BrokerReport) -> str:
     behind = "an unknown number of bytes"
     if report.bytes_behind is not None:
         behind = f"{bytes_text(report.bytes_behind)}"
+    takes_over = "takes over if that one is lost" if report.in_sync else "cannot take over"
     return (
         f"{report.group.group}/{report.node.node} copies the logs of "
-        f"{report.status.raw['follows']} and is {behind} behind; it does not take over"
+        f"{report.status.raw['follows']}, is {behind} behind and {takes_over}"
     )
 
 

@@ -8,7 +8,7 @@ before the broker acts in it.
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from vq.coordination.coordinator import (
@@ -51,10 +51,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """This process is registered as ``incarnation`` and leads its group with ``epoch``."""
+    """This process is registered as ``incarnation`` and leads its group with ``epoch``.
+
+    Attributes:
+        incarnation: Of this process.
+        epoch: In which it leads.
+        insync: The nodes of the in-sync set when it claimed the group, itself included.
+    """
 
     incarnation: int
     epoch: int
+    insync: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +193,8 @@ class Leadership:
         standing: Standing | None = await self._whom_to_follow(incarnation)
         if standing is None:
             try:
-                standing = Registered(incarnation, await self.claim_mastership(incarnation))
+                state = await self.claim_mastership(incarnation)
+                standing = Registered(incarnation, state.epoch, state.insync)
             except MastershipRefused:
                 standing = await self._whom_to_follow(incarnation)
                 if standing is None:
@@ -260,8 +268,8 @@ class Leadership:
             return
         await self._stand()
 
-    async def claim_mastership(self, incarnation: int) -> int:
-        """Become master of the group with a new epoch; return the epoch.
+    async def claim_mastership(self, incarnation: int) -> GroupState:
+        """Become master of the group with a new epoch; return the record.
 
         Raises:
             MastershipRefused: Another live node leads, or this node is not in sync, or it was in
@@ -272,25 +280,25 @@ class Leadership:
         candidate = self._candidate(incarnation)
         tried: GroupState | None = None
 
-        async def plan(_: CoordinationError | None) -> Plan[int]:
+        async def plan(_: CoordinationError | None) -> Plan[GroupState]:
             nonlocal tried
             try:
                 node = await self._coordinator.get(path)
             except NoNode:
                 tried = elected(None, candidate, master_is_alive=False)
-                return Plan([own, Create(path, tried.encode())], tried.epoch)
+                return Plan([own, Create(path, tried.encode())], tried)
             state = GroupState.decode(path, node.data)
             if state == tried:
                 # Only this incarnation writes itself as master, so this state shows that our claim
                 # was applied and its answer lost.
-                return Plan((), state.epoch)
+                return Plan((), state)
             tried = elected(
                 state,
                 candidate,
                 master_is_alive=await self._is_alive(state.master),
                 accept_data_loss=self._accept_data_loss,
             )
-            return Plan([own, Set(path, tried.encode(), node.stat.version)], tried.epoch)
+            return Plan([own, Set(path, tried.encode(), node.stat.version)], tried)
 
         return await apply_plan(
             self._coordinator,

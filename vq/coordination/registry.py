@@ -243,12 +243,19 @@ class BrokerRegistration:
         def wake(_: WatchEvent) -> None:
             gone.set()
 
+        parent = BrokerNode.parent(self.group)
         try:
-            await self._coordinator.create(
-                self._path, self._value.encode(), ephemeral=True, parents=True
+            # A node that is created again has version 0 again. The parent's version tells each
+            # registration, so that a change of the in-sync set can be refused after one.
+            await self._coordinator.multi(
+                [Set(parent, b""), Create(self._path, self._value.encode(), ephemeral=True)]
             )
         except NodeExists:
             pass
+        except NoNode:
+            with contextlib.suppress(NodeExists, ConnectionLost, SessionExpired):
+                await self._coordinator.create(parent, parents=True)
+            return None
         except (ConnectionLost, SessionExpired):
             await asyncio.sleep(self._rng.uniform(0, PAUSE_S))
         try:

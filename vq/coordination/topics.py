@@ -48,6 +48,7 @@ from vq.coordination.paths import (
     TOPICS,
     CommittedOffset,
     DeletedTopics,
+    GroupState,
     Owner,
     Partition,
     PlacementChanges,
@@ -278,13 +279,23 @@ async def change_placement(
     coordinator: Coordinator,
     view: TopicView,
     placement: PartitionPlacement,
+    *,
+    epochs: Mapping[str, int] | None = None,
 ) -> TopicView:
     """Write the placement of one partition, if it has not changed since ``view`` was read.
 
     Other partitions may have changed. After a lost reply the function reads the tree.
 
+    Args:
+        coordinator: A started coordinator.
+        view: The topic as it was read.
+        placement: What to write.
+        epochs: Broker groups that must still be in these epochs: what their masters answered
+            holds for no other master.
+
     Raises:
-        BadVersion: Another writer changed this partition; nothing was written.
+        BadVersion: Another writer changed this partition, or a group has another master; nothing
+            was written.
         UnknownTopic: The topic was deleted, or another topic has its name now.
     """
     number, version = placement.partition, view.partition_versions[placement.partition]
@@ -303,9 +314,24 @@ async def change_placement(
                 raise BadVersion(path)
             written = node.stat.version  # our own earlier write, whose reply was lost
             return Plan((), view.with_partitions({number: (placement, written)}))
-        return Plan(operations, view.with_partitions({number: (placement, version + 1)}))
+        checks = [await _check_epoch(coordinator, *each) for each in (epochs or {}).items()]
+        after = view.with_partitions({number: (placement, version + 1)})
+        return Plan([*checks, *operations], after)
 
     return await apply_plan(coordinator, plan, what=f"topic {view.name!r}")
+
+
+async def _check_epoch(coordinator: Coordinator, group: str, epoch: int) -> Check:
+    """Return an operation that fails unless a broker group is still in an epoch.
+
+    Raises:
+        BadVersion: It is not.
+    """
+    path = GroupState.path(group)
+    node = await coordinator.get(path)
+    if GroupState.decode(path, node.data).epoch != epoch:
+        raise BadVersion(path)
+    return Check(path, node.stat.version)
 
 
 async def touch_partition(coordinator: Coordinator, name: str, number: int, version: int) -> None:
@@ -342,8 +368,7 @@ def check_supported(settings: TopicSettings) -> None:
     """
     if settings.replication != "sync":
         raise InvalidArgument(
-            f"replication = {settings.replication!r} does not work yet: a broker group has one "
-            "node, and nothing is copied; leave it at 'sync'"
+            f"replication = {settings.replication!r} does not work yet; leave it at 'sync'"
         )
 
 

@@ -1,20 +1,26 @@
 """A node that does not lead its group has, byte by byte, what its master has."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 import pytest
 from support.broker import DATA, Client, MemoryCluster, message
-from support.waiting import until
+from support.waiting import WAIT_S, until
 
 from vq.broker.channel import Channel
+from vq.broker.insync_set import InSyncSet
 from vq.broker.node import BrokerNode
+from vq.broker.partition_state import State
 from vq.coordination.paths import GroupState
 from vq.coordination.registry import read_state
 from vq.coordination.topics import delete_topic
 from vq.errors import NotMaster
 from vq.model import ProducerStamp
+from vq.remoting import wire_pb2 as wire
+from vq.remoting.format import Command
+from vq.remoting.messages import decode_reply
 from vq.store.divergence import diverged
 from vq.store.log import Log
 from vq.store.memory_disk import MemoryDisk, keep_all, keep_none
@@ -267,3 +273,149 @@ async def test_an_operator_can_have_the_copy_lead(pair):
     [saved] = diverged(DATA / "t" / "0", pair.cluster.disks["b1"])
     assert (saved.messages, saved.end_offset) == (1, lost)
     pair.master = old
+
+
+# In sync ------------------------------------------------------------------------------------------
+async def in_sync(pair: Pair) -> None:
+    """Return once the record names both nodes."""
+    async with pair.cluster.admin() as coordinator, asyncio.timeout(WAIT_S):
+        while set((await read_state(coordinator, "b1")).insync) != {"n1", "n2"}:
+            await asyncio.sleep(0.05)
+
+
+async def test_a_node_that_has_everything_joins_the_in_sync_set(pair):
+    await pair.put(3)
+    await in_sync(pair)
+    async with pair.cluster.admin() as coordinator:
+        state = await read_state(coordinator, "b1")
+    assert state.incarnations["n2"] == pair.copy._registration.incarnation
+    assert state.epoch == 1
+
+
+async def test_a_send_is_acknowledged_when_all_in_sync_have_flushed_it(pair):
+    """And readers see it then, not before."""
+    await pair.put()
+    await in_sync(pair)
+    channel: Channel = pair.master._partitions.channels["t", 0]
+    before = channel.high_watermark
+    pair.cluster.flushers["b1-n2"].held = True
+    sent = pair.client.send_put("t", 0, [message(b"x")])
+    await until(lambda: channel.log.synced_offset > before)
+    await until(lambda: pair.log(pair.copy).end_offset == channel.log.end_offset)
+    assert not sent.done()
+    assert channel.high_watermark == before
+    pair.cluster.flushers["b1-n2"].release()
+    decode_reply(await asyncio.wait_for(sent, WAIT_S))
+    assert channel.high_watermark == channel.log.end_offset
+
+
+async def test_a_node_that_is_gone_leaves_and_sends_go_on(pair):
+    await pair.put()
+    await in_sync(pair)
+    await pair.copy.stop()
+    await pair.put()
+    async with pair.cluster.admin() as coordinator:
+        assert (await read_state(coordinator, "b1")).insync == ("n1",)
+
+
+async def test_a_node_that_does_not_flush_leaves_and_sends_go_on(pair):
+    """It is registered and connected; it only falls behind."""
+    await pair.put()
+    await in_sync(pair)
+    pair.cluster.flushers["b1-n2"].held = True
+    await pair.put()
+    async with pair.cluster.admin() as coordinator:
+        assert (await read_state(coordinator, "b1")).insync == ("n1",)
+    pair.cluster.flushers["b1-n2"].release()
+    await in_sync(pair)
+
+
+async def test_a_node_in_sync_takes_over_with_all_that_was_acknowledged(pair):
+    await pair.put(5)
+    await in_sync(pair)
+    await pair.put(5)
+    before = whole(pair.log(pair.master))
+    await pair.master.stop()
+    await until(lambda: pair.copy.epoch == 2)
+    client = await Client.connect(pair.cluster.network, pair.copy.address)
+    assert whole(pair.log(pair.copy)) == before
+    answer = await client.put("t", 0, [message(b"new")])
+    assert answer.epoch == 2
+    found, body = await client.get("t", 0, 0)
+    assert len(body) == found.high_watermark == pair.log(pair.copy).end_offset
+    pair.master = await pair.cluster.start()
+    await until(lambda: whole(pair.log(pair.master)) == whole(pair.log(pair.copy)))
+    await in_sync(pair)
+
+
+async def test_a_new_master_shows_nothing_that_the_others_may_not_have(pair, monkeypatch):
+    """It does not know yet what was committed; the node that led counts until it has left."""
+    await pair.put()
+    await in_sync(pair)
+    await pair.put(3)
+    look, held = InSyncSet.look, [True]
+
+    async def waits(self: InSyncSet) -> None:
+        if not held:
+            await look(self)
+
+    monkeypatch.setattr(InSyncSet, "look", waits)
+    await pair.master.stop()
+    await until(lambda: pair.copy.epoch == 2)
+    channel: Channel = pair.copy._partitions.channels["t", 0]
+    end = channel.log.end_offset
+    assert channel.high_watermark == channel.copies.told < end
+    client = await Client.connect(pair.cluster.network, pair.copy.address)
+    sent = client.send_put("t", 0, [message(b"new")])
+    reading = client.send_get("t", 0, end, max_wait_ms=20_000)  # a reader came so far before
+    await until(lambda: channel.log.synced_offset > end)
+    assert not sent.done()
+    assert not reading.done()
+    held.clear()
+    assert decode_reply(await asyncio.wait_for(sent, WAIT_S)).epoch == 2
+    assert decode_reply(await asyncio.wait_for(reading, WAIT_S)).next_offset > end
+
+
+async def test_a_move_counts_on_an_end_that_all_in_sync_have(pair):
+    """Otherwise the node that takes over would lack the end of the range."""
+    await pair.put()
+    await in_sync(pair)
+    pair.cluster.flushers["b1-n2"].held = True
+    sent = pair.client.send_put("t", 0, [message(b"x")])
+    channel: Channel = pair.master._partitions.channels["t", 0]
+    await until(lambda: channel.log.synced_offset == channel.log.end_offset)
+    other = await Client.connect(pair.cluster.network, pair.master.address)
+    request = wire.SealRequest(topic="t", partition=0, topic_id=channel.topic_id)
+    sealing = other.send(Command.SEAL, request)
+    await until(lambda: channel.state is State.SEALED)
+    await asyncio.sleep(0.1)
+    assert not sealing.done()
+    pair.cluster.flushers["b1-n2"].release()
+    await asyncio.wait_for(asyncio.shield(sealing), WAIT_S)
+    assert decode_reply(sealing.result()).end_offset == pair.log(pair.copy).synced_offset
+    decode_reply(await sent)
+
+
+async def test_a_node_that_registered_again_meanwhile_does_not_join(pair, monkeypatch):
+    """It may have lost since what it told; it joins with what it tells then."""
+    change, struck = InSyncSet._change, []
+
+    async def registers_again(self, epoch, decide, checks):
+        if checks and not struck:
+            struck.append(self._role.insync)
+            ensemble, client = pair.cluster.ensemble, pair.cluster.coordinators["b1-n2"]
+            before = pair.copy._registration.incarnation
+            ensemble.expire(client)
+            await until(lambda: pair.copy._registration.incarnation not in (None, before))
+        found = await change(self, epoch, decide, checks)
+        if struck and len(struck) == 1:
+            struck.append(found)
+        return found
+
+    monkeypatch.setattr(InSyncSet, "_change", registers_again)
+    await pair.put()
+    await in_sync(pair)
+    assert struck == [frozenset({"n2"}), None]
+    async with pair.cluster.admin() as coordinator:
+        state = await read_state(coordinator, "b1")
+    assert state.incarnations["n2"] == pair.copy._registration.incarnation

@@ -75,6 +75,17 @@ async def test_mastership_needs_the_registration(client) -> None:
     assert await registry.read_state(client, "b1") is None
 
 
+async def test_a_later_mastership_needs_the_registration_too(client) -> None:
+    """The group has a record, and this node may lead by it; its node went at the last moment."""
+    one = broker(client)
+    info = await one.registration.register()
+    state = await one.leadership.claim_mastership(info.incarnation)
+    await client.delete(BrokerNode.path("b1", "n1"))
+    with pytest.raises(CoordinationError):
+        await one.leadership.claim_mastership(info.incarnation)
+    assert await registry.read_state(client, "b1") == state
+
+
 async def test_a_node_that_is_not_in_sync_follows(client) -> None:
     """It might lack acknowledged messages; also while the master is down."""
     state = GroupState(epoch=4, master="n1", insync=("n1",), incarnations={"n1": 1})

@@ -224,6 +224,30 @@ async def test_a_move_is_listed_and_leaves_the_topic_alone(client) -> None:
     assert changes.partitions == (0, 1)
 
 
+async def test_a_move_is_refused_in_another_epoch_of_a_group(client) -> None:
+    """Its masters were asked in an earlier one; also if that changes at the last moment."""
+    before = await topics.create_topic(client, "t", TopicSettings(partitions=2))
+    path = GroupState.path("b1")
+    state = GroupState(epoch=4, master="n1", insync=("n1",), incarnations={})
+    await client.set(path, state.encode())
+    moved = move(before.partitions[0], 100, "b2")
+    with pytest.raises(BadVersion, match="brokers/b1/state"):
+        await topics.change_placement(client, before, moved, epochs={"b1": 3})
+    multi = client.multi
+
+    async def elected_meanwhile(operations: Any) -> Any:
+        await client.set(path, replace(state, epoch=5).encode())
+        client.multi = multi
+        return await multi(operations)
+
+    client.multi = elected_meanwhile
+    with pytest.raises(BadVersion):
+        await topics.change_placement(client, before, moved, epochs={"b1": 4})
+    assert (await topics.describe_topic(client, "t")) == before
+    after = await topics.change_placement(client, before, moved, epochs={"b1": 5})
+    assert after.partitions[0] == moved
+
+
 async def test_a_partition_is_touched_once(client) -> None:
     """Its version rises, its value stays; who knew another version is refused."""
     before = await topics.create_topic(client, "t", TopicSettings(partitions=2))

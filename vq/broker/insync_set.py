@@ -1,0 +1,242 @@
+"""The in-sync set of the group that this node leads: who joins it, and who leaves.
+
+The master looks at all copies a few times a second. A copy that has everything joins; one that
+falls behind, or is gone, leaves. ``coordination.insync`` decides what the record says then, and the
+record is changed by compare-and-set, one change at a time. A node counts (``Role.insync``) from the
+moment at which its joining is intended, and until the record is known not to name it.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection
+from typing import Final
+
+from vq.broker.channel import Channel
+from vq.broker.context import Role
+from vq.broker.lease import Lease
+from vq.broker.replica_rules import may_join
+from vq.clock import Clock
+from vq.coordination.coordinator import (
+    BadVersion,
+    Check,
+    ConnectionLost,
+    Coordinator,
+    Operation,
+    Set,
+)
+from vq.coordination.insync import Candidate, ChangeRefused, joined, left
+from vq.coordination.paths import BrokerNode, GroupState
+from vq.coordination.update import Plan, apply_plan
+from vq.errors import CoordinationError
+from vq.log_lines import get_logger
+
+logger = get_logger(__name__)
+
+#: How often the copies are looked at.
+TICK_S: Final = 0.25
+#: A node in sync that was not where the log ended so long ago leaves the set.
+LAG_MAX_S: Final = 3.0
+
+
+class _Member:
+    """What a node has to come to, and when it was there last."""
+
+    __slots__ = ("caught_up_at", "targets")
+
+    def __init__(self, now: float) -> None:
+        self.caught_up_at = now
+        self.targets: dict[Channel, int] = {}
+
+
+class InSyncSet:
+    """The in-sync set of one group, on the node that leads it. Loop-bound.
+
+    Args:
+        role: Its ``insync`` is changed in here, and by ``mastership`` when an epoch begins.
+        lease: Its ``alone`` likewise.
+        coordinator: A started coordinator.
+        channels: Returns all channels of the group.
+        clock: For lags.
+        node: This node.
+    """
+
+    def __init__(
+        self,
+        role: Role,
+        lease: Lease,
+        coordinator: Coordinator,
+        channels: Callable[[], Collection[Channel]],
+        clock: Clock,
+        *,
+        node: str,
+    ) -> None:
+        self._role = role
+        self._lease = lease
+        self._coordinator = coordinator
+        self._channels = channels
+        self._clock = clock
+        self._node = node
+        self._epoch = 0
+        self._agreed: frozenset[str] = frozenset()  # the other nodes that the record names,
+        self._named: dict[str, int] = {}  # and the registrations with which we had them named
+        self._starts: dict[Channel, int] = {}  # where the logs ended when the epoch began
+        self._members: dict[str, _Member] = {}
+
+    def begin(self) -> None:
+        """Take that an epoch begins, or that this node does not lead; see ``Role``."""
+        self._epoch = self._role.epoch
+        self._agreed = self._role.insync
+        self._named = {}
+        self._members = {}
+        self._starts = {
+            channel: channel.log.end_offset
+            for channel in self._channels()
+            if channel.log is not None
+        }
+
+    async def run(self) -> None:
+        """Look at the copies, for ever."""
+        cause = ""
+        while True:
+            await asyncio.sleep(TICK_S)
+            if not self._epoch:
+                continue
+            try:
+                await self.look()
+                cause = ""
+            except CoordinationError as error:
+                if cause != str(error):
+                    logger.info("in-sync set cannot be changed, trying again", error=error)
+                cause = str(error)
+
+    async def look(self) -> None:
+        """Have at most one node leave, or else join.
+
+        Raises:
+            CoordinationError: ZooKeeper cannot be asked.
+        """
+        epoch = self._epoch
+        channels = list(self._channels())
+        copying: set[str] = set()
+        for channel in channels:
+            copying.update(channel.copies.positions)
+        for node in sorted(self._role.insync):
+            if not await self._is_well(node, channels, copying):
+                await self._leave(epoch, node)
+                return
+        for node in sorted(copying):
+            incarnation = self._ready(node, channels)
+            if incarnation is not None and self._named.get(node) != incarnation:
+                await self._join(epoch, node, incarnation)
+                return
+
+    # Decisions ----------------------------------------------------------------------------------
+    async def _is_well(
+        self, node: str, channels: Collection[Channel], copying: Collection[str]
+    ) -> bool:
+        """Whether a node in sync keeps up, or may still come to it."""
+        now = self._clock.monotonic()
+        member = self._members.setdefault(node, _Member(now))
+        if node not in copying:
+            path = BrokerNode.path(self._role.group, node)
+            if await self._coordinator.exists(path) is None:
+                return False
+        elif all(_position(each, node) >= target for each, target in member.targets.items()):
+            member.caught_up_at = now
+            member.targets = {
+                channel: channel.log.end_offset
+                for channel in channels
+                if channel.log is not None and channel.log.size_bytes
+            }
+        return now - member.caught_up_at <= LAG_MAX_S
+
+    def _ready(self, node: str, channels: Collection[Channel]) -> int | None:
+        """Return the registration with which a node may join; None: it may not."""
+        incarnations: set[int] = set()
+        for channel in channels:
+            known = channel.copies.positions.get(node)
+            if known is not None:
+                incarnations.add(known.incarnation)
+            # Also of a log that begins later and is empty: earlier ranges come before it.
+            if not may_join(
+                0 if known is None else known.offset,
+                high_watermark=channel.high_watermark,
+                epoch_start=self._starts.get(channel, 0),
+            ):
+                return None
+        return incarnations.pop() if len(incarnations) == 1 else None
+
+    # Changes ------------------------------------------------------------------------------------
+    async def _leave(self, epoch: int, node: str) -> None:
+        def decide(state: GroupState) -> GroupState:
+            return left(state, epoch, node)
+
+        state = await self._change(epoch, decide, [])
+        if state is not None and self._epoch == epoch:
+            logger.warning("node is not in sync any more", group=self._role.group, node=node)
+            self._agree(state)
+
+    async def _join(self, epoch: int, node: str, incarnation: int) -> None:
+        role = self._role
+        parent, path = BrokerNode.parent(role.group), BrokerNode.path(role.group, node)
+        registered = await self._coordinator.get(parent)
+        stat = await self._coordinator.exists(path)
+        if stat is None or stat.czxid != incarnation or self._epoch != epoch:
+            return
+        # From here on it counts: the record may name it before we know.
+        self._lease.alone = False
+        role.insync |= {node}
+
+        def decide(state: GroupState) -> GroupState:
+            candidate = Candidate(role.group, node, incarnation)
+            return joined(state, epoch, candidate, incarnation_now=stat.czxid)
+
+        state = await self._change(epoch, decide, [Check(parent, registered.stat.version)])
+        if self._epoch != epoch:
+            return
+        if state is not None:
+            logger.info("node is in sync", group=role.group, node=node, incarnation=incarnation)
+        self._agree(state)
+
+    async def _change(
+        self, epoch: int, decide: Callable[[GroupState], GroupState], checks: list[Operation]
+    ) -> GroupState | None:
+        """Change the record; return it as it is then, or None: it certainly was not changed.
+
+        Raises:
+            CoordinationError: It may have been changed.
+        """
+        path = GroupState.path(self._role.group)
+
+        async def plan(_: CoordinationError | None) -> Plan[GroupState]:
+            found = await self._coordinator.get(path)
+            state = GroupState.decode(path, found.data)
+            wanted = decide(state)
+            if wanted == state:
+                return Plan((), state)  # an earlier try was applied, and its answer lost
+            return Plan([*checks, Set(path, wanted.encode(), found.stat.version)], wanted)
+
+        try:
+            return await apply_plan(
+                self._coordinator,
+                plan,
+                what=f"the in-sync set of {self._role.group}",
+                again=(ConnectionLost,),
+            )
+        except (ChangeRefused, BadVersion) as error:
+            logger.info("in-sync set is not changed", group=self._role.group, error=error)
+            return None
+
+    def _agree(self, state: GroupState | None) -> None:
+        """Take the set that the record has; None: the one agreed before."""
+        if state is not None:
+            self._agreed = frozenset(state.insync) - {self._node}
+            self._named = {each: state.incarnations.get(each, 0) for each in self._agreed}
+        self._role.insync = self._agreed
+        self._lease.alone = not self._agreed
+        for channel in self._channels():
+            channel.commit()
+
+
+def _position(channel: Channel, node: str) -> int:
+    known = channel.copies.positions.get(node)
+    return -1 if known is None else known.offset
