@@ -16,6 +16,7 @@ of that is durable here, too: after a loss of power, recovery may believe it as 
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
@@ -27,12 +28,14 @@ from vq.broker.replica_rules import common_end
 from vq.broker.tasks import Tasks
 from vq.coordination.leadership import Following
 from vq.errors import (
+    Busy,
     ConnectionCut,
     InternalError,
     NotMaster,
     OffsetOutOfRange,
     ProtocolError,
     StorageFailed,
+    UnknownTopic,
     VqError,
 )
 from vq.log_lines import get_logger
@@ -477,6 +480,8 @@ class Follower:
                     tasks.start(self._begin(session, following, connection, channel, comparing))
             for channel in copied:  # closed, or failed
                 session.remove(channel)
+            for channel in [each for each in self._retries if each.state is State.CLOSED]:
+                del self._retries[channel]
             session.keep_waiting()
             await _is_set_within(self._look, AUDIT_S)
 
@@ -491,9 +496,12 @@ class Follower:
         retry.failures += 1
         pause_s = BACKOFF.pause_s(retry.failures, self._rng)
         retry.at = asyncio.get_running_loop().time() + pause_s
-        # At the end of an earlier range the next one is begun at once.
-        if retry.told != str(error) and not isinstance(error, OffsetOutOfRange):
-            logger.warning(
+        # At the end of an earlier range the next one is begun at once; a topic that was deleted at
+        # the master is deleted here, too, a moment later.
+        usual = isinstance(error, OffsetOutOfRange | UnknownTopic | Busy)
+        if retry.told != str(error):
+            logger.log(
+                logging.DEBUG if usual else logging.WARNING,
                 "partition is not copied, trying again",
                 partition=channel,
                 retry_s=round(pause_s, 2),
