@@ -305,6 +305,12 @@ class FetchSessionLost(Refused):
     hint = "the broker has no such fetch session at this sequence; begin it again with sequence 0"
 
 
+class NotEnoughInSync(Refused):
+    status = 34
+    retriable = True
+    hint = "start the other nodes of the group, or lower the topic's min_insync"
+
+
 class SequenceGap(Refused):
     status = 40
     hint = "a batch of this producer is missing before this one; send it first"

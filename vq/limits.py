@@ -131,3 +131,7 @@ def is_valid_name(name: str) -> bool:
     directory names and znode names.
     """
     return _NAME.fullmatch(name) is not None and name not in {".", ".."}
+
+
+#: Most nodes of a broker group that a topic can ask to be in sync.
+MIN_INSYNC_MAX = 7

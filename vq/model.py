@@ -168,6 +168,8 @@ class TopicSettings:
         pool: Only broker groups of this pool hold its partitions. None is the common pool: the
             groups without a pool. ``common`` names it, too, and becomes None.
         replication: ``sync``. ``async`` is refused for a topic; it does not work yet.
+        min_insync: Nodes of the group that must be in sync, the master included, 1 to 7. With
+            fewer, the broker refuses messages; those stored are read.
         readable: Consumers may read.
         writable: Producers may write.
     """
@@ -182,6 +184,7 @@ class TopicSettings:
     retention_hours: int | None = 72
     pool: str | None = None
     replication: str = "sync"
+    min_insync: int = 1
     readable: bool = True
     writable: bool = True
 
@@ -190,6 +193,7 @@ class TopicSettings:
         _bound("flush_interval_messages", self.flush_interval_messages, 1, 2**31)
         _bound("flush_interval_ms", self.flush_interval_ms, 1, 2**31)
         _bound("max_message_bytes", self.max_message_bytes, 1, limits.MESSAGE_BYTES_MAX)
+        _bound("min_insync", self.min_insync, 1, limits.MIN_INSYNC_MAX)
         kind = check_compression(self.compression, self.compression_threshold)
         object.__setattr__(self, "compression", kind)
         if self.retention_hours is not None:

@@ -88,6 +88,8 @@ def test_a_diverted_result_is_a_result_that_says_so() -> None:
         ({"writable": 0}, "writable = 0 is no bool"),
         ({"pool": 3}, "pool = 3 is no name of a pool; give a text, or 'common'"),
         ({"pool": ""}, "pool = '' is no name of a pool"),
+        ({"min_insync": 0}, "min_insync = 0"),
+        ({"min_insync": 8}, "min_insync = 8"),
         ({"replication": []}, r"replication \[\] is neither"),
         ({"partitions": "2"}, "partitions = '2' is str; give a whole number"),
         ({"partitions": True}, "partitions = True is bool; give a whole number"),

@@ -22,11 +22,13 @@ from vq.broker.context import Context, Role
 from vq.broker.copies import Copies, Woken
 from vq.broker.flush_due import FlushDue
 from vq.broker.partition_state import RULES, Event, Rules, State, found, next_state, placed
+from vq.broker.replica_rules import committed
 from vq.broker.session import Session
 from vq.errors import (
     Busy,
     InternalError,
     InvalidRequest,
+    NotEnoughInSync,
     OutcomeUnknown,
     PartitionReadOnly,
     StaleEpoch,
@@ -54,6 +56,8 @@ logger = get_logger(__name__)
 # Looked up for each batch.
 _SYNC: Final = FlushMode.SYNC
 _FAILED: Final = LogState.FAILED
+#: Stands for this node among those that have a log; no node has this name.
+_SELF: Final = ""
 _new: Final = tuple.__new__  # of a named tuple: the same without its Python-level wrapper
 
 
@@ -401,6 +405,8 @@ class Channel:
                 or log is None
             ):
                 raise self.why_refused(header.epoch)
+            if settings.min_insync > self.role.named:
+                raise self._too_few()
             count, crc = header.record_count, header.crc
             check_batch(
                 body,
@@ -491,6 +497,14 @@ class Channel:
             return self.stale_epoch(epoch)
         return Busy(f"the log of partition {self} is not open yet")
 
+    def _too_few(self) -> NotEnoughInSync:
+        role, wanted = self.role, self.settings.min_insync
+        return NotEnoughInSync(
+            f"partition {self}: {role.named} node(s) of group {role.group} in sync, the topic's "
+            f"min_insync is {wanted}",
+            details={"in_sync": role.named, "min_insync": wanted},
+        )
+
     def stale_epoch(self, epoch: int) -> StaleEpoch:
         """Return the error for a peer that knows a newer master than this one."""
         role = self.role
@@ -578,11 +592,13 @@ class Channel:
     def _committed(self, log: Log) -> int:
         """Return the offset below which everything is where it has to be; see ``replica_rules``."""
         own = log.flushing.synced_offset if self.settings.flush is _SYNC else log.end_offset
-        counted = self.role.insync
-        if not counted:
+        role, wanted = self.role, self.settings.min_insync
+        if not role.insync and wanted <= role.named:
             return own
-        stored = self.copies.stored(counted)
-        return self.high_watermark if stored is None else min(own, stored)
+        positions = self.copies.offsets() | {_SELF: own}
+        counted = role.insync | {_SELF}
+        end = committed(positions, counted, insync=role.named, min_insync=wanted)
+        return self.high_watermark if end is None else end
 
     def commit(self) -> None:
         """Acknowledge what is committed now, and wake the readers.

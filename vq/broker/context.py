@@ -45,6 +45,7 @@ class Role:
         follows: The node that leads instead, and whose logs this one copies; "" if there is none.
         insync: The other nodes of its group without which nothing is committed; see
             ``replica_rules.counted``.
+        named: How many nodes its group's record names as in sync, itself included.
     """
 
     group: str
@@ -53,6 +54,7 @@ class Role:
     problem: str = ""
     follows: str = ""
     insync: frozenset[str] = frozenset()
+    named: int = 1
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,6 +1,5 @@
 """What a master knows of the copies of one of its logs on other nodes."""
 
-from collections.abc import Collection
 from typing import NamedTuple, Protocol
 
 
@@ -40,16 +39,9 @@ class Copies:
         """Note what a node has."""
         self.positions[node] = position
 
-    def stored(self, counted: Collection[str]) -> int | None:
-        """Return up to where all of these nodes have the log; None: not known of each of them."""
-        least: int | None = None
-        for node in counted:
-            known = self.positions.get(node)
-            if known is None:
-                return None
-            if least is None or known.offset < least:
-                least = known.offset
-        return least
+    def offsets(self) -> dict[str, int]:
+        """Return up to where each node has stored the log."""
+        return {node: position.offset for node, position in self.positions.items()}
 
     def forget(self, node: str, session: object) -> None:
         """Forget what a node told in a session, unless it told more in another one meanwhile."""

@@ -231,7 +231,7 @@ class InSyncSet:
         if state is not None:
             self._agreed = frozenset(state.insync) - {self._node}
             self._named = {each: state.incarnations.get(each, 0) for each in self._agreed}
-        self._role.insync = self._agreed
+        self._role.insync, self._role.named = self._agreed, len(self._agreed) + 1
         self._lease.alone = not self._agreed
         for channel in self._channels():
             channel.commit()

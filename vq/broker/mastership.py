@@ -117,6 +117,7 @@ class Mastership:
         role = self._role
         role.epoch, role.problem, role.follows = max(role.epoch, newest.epoch), "", ""
         role.insync = frozenset(newest.insync) - {self._node}
+        role.named = len(role.insync) + 1
         self._lease.alone = not role.insync
         self._begin()
         self.acting = newest

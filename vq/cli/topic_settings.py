@@ -77,6 +77,12 @@ def topic_options(*, partitions_max: int, defaults: bool) -> Callable[..., Any]:
             ("none", "128K") if defaults else None,
         ),
         click.option(
+            "--min-insync",
+            type=int,
+            metavar="N",
+            help=help_of("Nodes of a group that must be in sync to take messages.", "1"),
+        ),
+        click.option(
             "--pool",
             metavar="NAME",
             help=help_of(
@@ -151,6 +157,7 @@ def shown_settings(settings: TopicSettings) -> dict[str, Value]:
         "compression": settings.compression or "none",
         "compression_threshold": _threshold(settings),
         "replication": settings.replication,
+        "min_insync": settings.min_insync,
         "pool": settings.pool or COMMON_POOL,
         "readable": settings.readable,
         "writable": settings.writable,

@@ -15,8 +15,8 @@ from vq.broker.node import BrokerNode
 from vq.broker.partition_state import State
 from vq.coordination.paths import GroupState
 from vq.coordination.registry import read_state
-from vq.coordination.topics import delete_topic
-from vq.errors import NotMaster
+from vq.coordination.topics import change_settings, delete_topic, describe_topic
+from vq.errors import NotEnoughInSync, NotMaster
 from vq.model import ProducerStamp
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
@@ -419,3 +419,48 @@ async def test_a_node_that_registered_again_meanwhile_does_not_join(pair, monkey
     async with pair.cluster.admin() as coordinator:
         state = await read_state(coordinator, "b1")
     assert state.incarnations["n2"] == pair.copy._registration.incarnation
+
+
+async def test_with_too_few_nodes_in_sync_messages_are_refused_and_read(pair):
+    """Until one more is in sync; its joining is not enough, it must be agreed."""
+    await pair.put()
+    await in_sync(pair)
+    async with pair.cluster.admin() as coordinator:
+        settings = (await describe_topic(coordinator, "t")).settings
+        await change_settings(coordinator, "t", replace(settings, min_insync=3))
+    channel: Channel = pair.master._partitions.channels["t", 0]
+    await until(lambda: channel.settings.min_insync == 3)
+    with pytest.raises(NotEnoughInSync, match=r"2 node\(s\) of group b1 in sync.*is 3") as caught:
+        await pair.put()
+    assert caught.value.retriable
+    assert caught.value.details == {"in_sync": 2, "min_insync": 3}
+    assert (await pair.client.get("t", 0, 0))[1]
+    third = await pair.cluster.start(node="n3")
+    await until(lambda: channel.role.named == 3)
+    await pair.put()
+    await until(lambda: whole(third._partitions.channels["t", 0].log) == whole(channel.log))
+    pair.copy, stopped = third, pair.copy
+    await stopped.stop()
+    await until(lambda: channel.role.named == 2)
+    with pytest.raises(NotEnoughInSync):
+        await pair.put()
+
+
+async def test_what_waits_when_too_few_are_left_is_not_acknowledged(pair):
+    """It was taken while there were enough; the last of them is gone before it was stored there."""
+    await pair.put()
+    await in_sync(pair)
+    async with pair.cluster.admin() as coordinator:
+        settings = (await describe_topic(coordinator, "t")).settings
+        await change_settings(coordinator, "t", replace(settings, min_insync=2))
+    channel: Channel = pair.master._partitions.channels["t", 0]
+    await until(lambda: channel.settings.min_insync == 2)
+    pair.cluster.flushers["b1-n2"].held = True
+    before = channel.high_watermark
+    sent = pair.client.send_put("t", 0, [message(b"x")])
+    await until(lambda: channel.role.named == 1)
+    assert channel.log.synced_offset == channel.log.end_offset > before
+    assert not sent.done()
+    assert channel.high_watermark == before
+    pair.cluster.flushers["b1-n2"].release()
+    decode_reply(await asyncio.wait_for(sent, WAIT_S))

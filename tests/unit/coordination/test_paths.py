@@ -73,24 +73,24 @@ GOLDEN: list[tuple[Value, str]] = [
         '{"v": 1, "id": "ab", "phase": "ready", "settings": {"partitions": 2, "flush": "async", '
         '"flush_interval_messages": 1000, "flush_interval_ms": 10000, "max_message_bytes": 1048576,'
         ' "compression": null, "compression_threshold": null,'
-        ' "retention_hours": 72, "pool": "p", "replication": "sync", "readable": true, '
-        '"writable": true}}',
+        ' "retention_hours": 72, "pool": "p", "replication": "sync", "min_insync": 1,'
+        ' "readable": true, "writable": true}}',
     ),
     (
         ClusterSettings(may_create=True, new_topics=TopicSettings(partitions=2)),
         '{"v": 1, "auto_create": {"enabled": true, "partitions": 2, "flush": "sync", '
         '"flush_interval_messages": 1000, "flush_interval_ms": 10000, "max_message_bytes": 1048576,'
         ' "compression": null, "compression_threshold": null,'
-        ' "retention_hours": 72, "pool": null, "replication": "sync", "readable": true, '
-        '"writable": true}}',
+        ' "retention_hours": 72, "pool": null, "replication": "sync", "min_insync": 1,'
+        ' "readable": true, "writable": true}}',
     ),
     (
         ClusterSettings(new_topics=TopicSettings(partitions=2)),
         '{"v": 1, "auto_create": {"enabled": false, "partitions": 2, "flush": "sync", '
         '"flush_interval_messages": 1000, "flush_interval_ms": 10000, "max_message_bytes": 1048576,'
         ' "compression": null, "compression_threshold": null,'
-        ' "retention_hours": 72, "pool": null, "replication": "sync", "readable": true, '
-        '"writable": true}}',
+        ' "retention_hours": 72, "pool": null, "replication": "sync", "min_insync": 1,'
+        ' "readable": true, "writable": true}}',
     ),
     (
         Partition(spans=(Span("b1", 0, 9), Span("b2", 9)), state=PartitionState.RO),
