@@ -462,7 +462,7 @@ class Accumulator:
         Return False if the queue has another owner, which sends the message or passes the lead.
         """
         with self.lock:
-            self._drain_topic_of(queue)
+            self.drain_topic_of(queue)
             claimed = queue.claim(future)
             owned = claimed or isinstance(queue.owner, BlockingSendFuture)
             if not owned and future.outcome is None:
@@ -472,13 +472,8 @@ class Accumulator:
     def take(self, queue: PartitionQueue) -> list[BlockingSendFuture]:
         """Return the messages that the thread which leads a queue sends now."""
         with self.lock:
-            self._drain_topic_of(queue)
+            self.drain_topic_of(queue)
             return queue.take()
-
-    def _drain_topic_of(self, queue: PartitionQueue) -> None:
-        queues = self.topics.get(queue.partition.topic)
-        if queues is not None and (queues.appended or queues.shares):
-            queues.drain()
 
     def leave(self, queue: PartitionQueue, future: BlockingSendFuture) -> None:
         """Release a queue if the thread of ``future`` owns it, and wake its next owner."""
@@ -608,6 +603,13 @@ class Accumulator:
             for queues in self.topics.values():
                 if queues.appended or queues.shares:
                     queues.drain()
+
+    def drain_topic_of(self, queue: PartitionQueue) -> None:
+        """Move the appended messages of a queue's topic to their queues."""
+        with self.lock:
+            queues = self.topics.get(queue.partition.topic)
+            if queues is not None and (queues.appended or queues.shares):
+                queues.drain()
 
     def set_aside(self, queue: PartitionQueue) -> list[SendFuture]:
         """Decide about messages that wait for an unavailable partition; see ``TopicQueues``.

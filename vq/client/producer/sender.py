@@ -65,7 +65,6 @@ class Sender:
         self._tick_timer: asyncio.TimerHandle | None = None
         self._rest_timer: asyncio.TimerHandle | None = None  # while appends do not wake the sender
         self._abandoned = False
-        self._ordered = config.ordered
         self._linger_s = config.linger_ms / 1000
         self.accumulator = Accumulator(
             config, self._clock, self._wake, stages=stages, future=future
@@ -198,7 +197,7 @@ class Sender:
     def _fail_rest(self, queue: PartitionQueue) -> None:
         """In an ordered producer: fail what threads appended while an earlier message failed."""
         if queue.has_failed:
-            self.accumulator.drain()
+            self.accumulator.drain_topic_of(queue)
             queue.fail_rest()
 
     def _set_aside(self, queue: PartitionQueue) -> None:
@@ -262,8 +261,6 @@ class Sender:
 
     def _on_answer(self, queue: PartitionQueue, batch: Batch, frame: Frame | None) -> None:
         """Apply an answer; a blocking sender does not claim a queue with batches in flight."""
-        if self._ordered:
-            self.accumulator.drain()  # if the batch failed, what was accepted since fails, too
         self.accumulator.enter(queue)
         try:
             self.apply_answer(queue, batch, frame)
@@ -285,8 +282,6 @@ class Sender:
         self._tick_timer = None
         now = self._clock()
         try:
-            if self._ordered:
-                self.accumulator.drain()
             for queue in self.accumulator.queues():
                 if not (queue.in_flight or queue.pending or queue.owner):
                     continue

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import random
+from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from vq.client.producer.sender import Sender
 from vq.client.producer.spread import Ring
 from vq.client.producer.stages import Stages
 from vq.client.producer.topic_queues import TopicQueues
+from vq.errors import MessageTooLarge, NotSent, VqError
 from vq.model import (
     Address,
     Message,
@@ -31,6 +33,7 @@ from vq.model import (
 )
 from vq.remoting.format import Command
 from vq.remoting.frames import Frame
+from vq.remoting.messages import encode_error
 from vq.remoting.wire_pb2 import PutRequest, PutResponse
 
 HERE = Address("b1", 1)
@@ -54,6 +57,11 @@ class Connection:
         """Say that the oldest batch is stored."""
         header = PutResponse(offset=88).SerializeToString()
         self._callbacks.pop(0)(Frame(Command.PUT, 0, 1, 0, header, b""))
+
+    def refuse(self) -> None:
+        """Say that the oldest batch is refused for good."""
+        status, header = encode_error(MessageTooLarge("no"))
+        self._callbacks.pop(0)(Frame(Command.PUT, status, 1, 0, header, b""))
 
 
 class Loop:
@@ -79,15 +87,16 @@ class Loop:
 class Producer:
     """A sender, and topics with a queue per partition."""
 
-    def __init__(self, *topics: str) -> None:
+    def __init__(self, *topics: str, config: ProducerConfig | None = None) -> None:
         self.connection = Connection()
+        self.config = config or ProducerConfig()
         self.now = 100.0
         spans = (Span("b1", 0),)
         views = {
             topic: SimpleNamespace(
                 partitions=[PartitionPlacement(topic, n, spans) for n in range(PARTITIONS)]
             )
-            for topic in ("t", "u")
+            for topic in ("t", "u", *topics)
         }
         numbers = itertools.count(1)
         cluster: Any = SimpleNamespace(
@@ -99,7 +108,7 @@ class Producer:
             take_ids=lambda count: [next(numbers) for _ in range(count)],
             live_connection=lambda _: self.connection,
         )
-        self.sender = Sender(cluster, ProducerConfig(), stages=Stages(), future=SendFuture)
+        self.sender = Sender(cluster, self.config, stages=Stages(), future=SendFuture)
         self.loop: Any = Loop()
         self.sender._loop = self.loop
         for topic in topics:
@@ -110,7 +119,7 @@ class Producer:
             return PartitionQueue(
                 partition,
                 lambda: 7,
-                ProducerConfig(),
+                self.config,
                 self.sender.on_ended,
                 Meter(lambda: 0.0).topic("t"),
             )
@@ -123,6 +132,18 @@ class Producer:
         future = self.sender.accumulator.append(Message(topic, b"x"), None, None)
         assert future is not None
         return future
+
+    def count_looks(self) -> Counter[str]:
+        """Count from now on how often all topics are looked at for appended messages."""
+        accumulator, looks = self.sender.accumulator, Counter[str]()
+        drain = accumulator.drain
+
+        def counted() -> None:
+            looks["all"] += 1
+            drain()
+
+        accumulator.drain = counted  # type: ignore[method-assign]
+        return looks
 
     @property
     def counts(self) -> list[int]:
@@ -208,4 +229,53 @@ async def test_a_rest_is_longer_the_more_queues_are_looked_at_after_it() -> None
     await turn()
     assert len(producer.connection.sent) == PARTITIONS
     assert senders._REST_S + 0.1 in producer.loop.delays
+    producer.sender.close()
+
+
+@pytest.mark.usefixtures("long_rest")
+async def test_an_answer_of_an_ordered_producer_looks_at_all_topics_once() -> None:
+    producer = Producer("t", config=ProducerConfig(ordered=True))
+    producer.send()
+    await turn()
+    looks = producer.count_looks()
+    producer.connection.answer()
+    await turn()
+    assert looks["all"] == 1
+    producer.sender.close()
+
+
+@pytest.mark.usefixtures("long_rest")
+async def test_a_tick_looks_at_all_topics_once_however_many_of_them_fail() -> None:
+    """With a look for each of them, a tick would cost the square of their number."""
+    topics = [f"t{number}" for number in range(20)]
+    producer = Producer(*topics, config=ProducerConfig(ordered=True))
+    futures = [producer.send(topic) for topic in topics]
+    await turn()
+    looks = producer.count_looks()
+    producer.now += 1_000.0
+    producer.sender._tick()
+    assert all(isinstance(each.outcome, VqError) for each in futures)
+    assert looks["all"] == 1
+    producer.sender.close()
+
+
+@pytest.mark.usefixtures("long_rest")
+@pytest.mark.parametrize("cause", ["refusal", "deadline"])
+async def test_what_was_just_appended_fails_with_what_is_before_it(cause: str) -> None:
+    """It is in the topic's list and in no queue yet when the message before it fails."""
+    producer = Producer("t", config=ProducerConfig(ordered=True))
+    first = producer.send()
+    await turn()
+    if cause == "deadline":
+        producer.now += 1_000.0
+    second = producer.send()
+    if cause == "refusal":
+        producer.connection.refuse()
+    else:
+        producer.sender._tick()
+    assert isinstance(first.outcome, VqError)
+    assert isinstance(second.outcome, NotSent)
+    assert "an earlier message" in str(second.outcome)
+    await turn()
+    assert producer.counts == [1]
     producer.sender.close()
