@@ -133,13 +133,14 @@ class Sticky:
         self._rng = rng
         self._full = full
         self._is_waiting = is_waiting
-        self._partitions: Sequence[int] = ()
+        # The same twice: to draw from, and to look one up.
+        self._partitions: tuple[Sequence[int], frozenset[int]] = (), frozenset()
         self._current = -1
         self._dealt = 0  # to the current one
 
     def follow(self, partitions: Sequence[int], weights: Sequence[float] | None = None) -> None:
         """See ``Spread.follow``."""
-        self._partitions = tuple(partitions)
+        self._partitions = tuple(partitions), frozenset(partitions)
 
     def one(self) -> int:
         """See ``Spread.one``."""
@@ -158,10 +159,10 @@ class Sticky:
         return shares_of(chosen, items)
 
     def _move_on(self) -> None:
-        partitions = self._partitions
+        partitions, known = self._partitions  # ``follow`` may replace them at any time
         stays = (
             self._dealt < self._full
-            and self._current in partitions
+            and self._current in known
             and (self._dealt == 0 or self._is_waiting(self._current))
         )
         if not stays:

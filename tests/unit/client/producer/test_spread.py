@@ -137,6 +137,24 @@ def test_sticky_leaves_a_partition_that_is_gone() -> None:
     assert spread.one() != first
 
 
+def test_sticky_does_not_search_its_partitions() -> None:
+    """With thousands of them, a search would cost each message as many comparisons."""
+    compared: list[int] = []
+
+    class Number(int):
+        def __eq__(self, other: object) -> bool:
+            compared.append(self)
+            return int(self) == other
+
+        __hash__ = int.__hash__
+
+    spread = Sticky(random.Random(1), full=10, is_waiting=lambda _: True)
+    spread.follow([Number(number) for number in range(4_000)])
+    for _ in range(100):
+        spread.one()
+    assert len(compared) <= 100
+
+
 def test_sticky_is_even_in_the_long_run() -> None:
     spread = sticky({0, 1, 2, 3})
     counts = Counter(dealt(spread, 40_000))
