@@ -275,16 +275,14 @@ class PartitionQueue:
         batch = Batch(items, ids, stamps.stamp(stamps.sequence))
         taken = len(items) if pending else 0
         if self.has_diverted:
-            self._note_diverted(batch, taken)
+            number = self.partition.partition
+            batch.has_diverted = any(is_diverted(item, number) for item in items)
         stamps.sequence += 1
         self.in_flight += (batch,)  # no call between these: see ``topic_queues``
         del self.pending[:taken]
+        if pending and not self.pending:
+            self.has_diverted = False  # only the sender, which also diverts: see ``set_aside``
         return batch
-
-    def _note_diverted(self, batch: Batch, taken: int) -> None:
-        number = self.partition.partition
-        batch.has_diverted = any(is_diverted(item, number) for item in batch.items)
-        self.has_diverted = any(is_diverted(item, number) for item in self.pending[taken:])
 
     def take_apart(self) -> None:
         """Put messages back to the head of ``pending`` whose batches are certainly not stored.

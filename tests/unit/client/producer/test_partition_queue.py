@@ -1,16 +1,18 @@
 """A producer's line in one partition, case by case; the property test plays random histories."""
 
+import contextlib
 import itertools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.interrupts import Interrupted, Interrupter
 
 from vq import errors
 from vq.client.config import ProducerConfig
 from vq.client.future import BlockingSendFuture, SendFuture
-from vq.client.producer import stamps
-from vq.client.producer.batch import Batch
+from vq.client.producer import partition_queue, stamps
+from vq.client.producer.batch import Batch, is_diverted
 from vq.client.producer.head import encode_head
 from vq.client.producer.metrics import Meter
 from vq.client.producer.partition_queue import PartitionQueue
@@ -860,6 +862,63 @@ def test_a_message_of_another_partition_is_told_that_it_was_diverted() -> None:
     results = [future.result(0) for future in (own, spread, diverted, blocking)]
     assert [result.diverted for result in results] == [False, False, True, False]
     assert [result.partition for result in results] == [3] * 4
+
+
+def test_each_message_is_looked_at_once_while_diverted_ones_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With a look at all that wait, each batch would cost as much as the whole line."""
+    looks: list[SendFuture] = []
+
+    def counted(item: SendFuture, partition: int) -> bool:
+        looks.append(item)
+        return is_diverted(item, partition)
+
+    monkeypatch.setattr(partition_queue, "is_diverted", counted)
+    line = Line(batch_records=10, window=1)
+    *_, diverted = futures = line.submit(*[b"x"] * 500)
+    diverted.partition = 1
+    line.queue.has_diverted = True
+    while batches := line.send():
+        line.queue.on_stored(batches[0], 88)
+    assert diverted.result(0).diverted
+    assert len(looks) == len(futures)
+
+
+def test_a_message_is_told_that_it_was_diverted_wherever_its_sending_is_interrupted() -> None:
+    for place in itertools.count():
+        line = Line()
+        (diverted,) = line.submit(b"1")
+        diverted.partition = 1
+        line.queue.has_diverted = True
+        interrupter = Interrupter(place, "partition_queue.py")
+        with contextlib.suppress(Interrupted):
+            interrupter.run(line.send)
+        line.send()
+        (batch,) = line.queue.in_flight
+        line.queue.on_stored(batch, 88)
+        assert diverted.result(0).diverted, interrupter.reached
+        if not interrupter.reached:
+            break
+    assert place > 10
+
+
+def test_a_batch_of_a_thread_does_not_hide_what_the_sender_diverts_meanwhile() -> None:
+    """The sender marks the queue, and then moves messages to it: the batch may be made between."""
+    line = Line()
+    blocking = waited(line)
+    assert line.queue.claim(blocking)
+    items = line.queue.take()
+    line.queue.has_diverted = True
+    line.queue.batch_of(items, [1])
+    (diverted,) = line.submit(b"1")
+    diverted.partition = 1
+    line.queue.leave()
+    batches = [*line.queue.in_flight]
+    line.queue.on_stored(batches[0], 88)
+    (batch,) = line.send()
+    line.queue.on_stored(batch, 90)
+    assert diverted.result(0).diverted
 
 
 # Ordered ----------------------------------------------------------------------------------------
