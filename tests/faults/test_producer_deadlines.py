@@ -5,7 +5,7 @@
 Goal: a send with a time-out of half a second has its outcome soon after it, although the producer's
 own time-out, and those of connections and of ZooKeeper, are longer. What is refused is not stored.
 (Space in the buffer is the fourth thing to wait for: ``test_a_full_buffer_waits_and_then_refuses``
-in ``integration/test_client_blocking.py``.)
+in ``integration/blocking/test_sending.py``.)
 """
 
 from collections.abc import Callable, Iterator

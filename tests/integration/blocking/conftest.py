@@ -1,0 +1,40 @@
+"""A cluster of two brokers, a factory and a topic for the blocking API."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from support.blocking import NAMES, config_of
+from support.cluster import ProcessCluster, process_cluster
+from support.topics import create_topic
+from support.waiting import block_until
+from support.zookeeper import ZooKeeperService
+
+import vq
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    tmp_path_factory: pytest.TempPathFactory, zookeeper: ZooKeeperService
+) -> Iterator[ProcessCluster]:
+    """Two brokers for all tests of a module; a test that hurts one heals it."""
+    with process_cluster(tmp_path_factory.mktemp("brokers"), zookeeper.hosts) as cluster:
+        cluster.add("b1")
+        cluster.add("b2")
+        yield cluster
+
+
+@pytest.fixture
+def factory(cluster: ProcessCluster) -> Iterator[vq.MessageFactory]:
+    before = threading.active_count()
+    with vq.MessageFactory(config_of(cluster)) as factory:
+        yield factory
+    block_until(lambda: threading.active_count() <= before)
+
+
+@pytest.fixture
+def topic(cluster: ProcessCluster) -> str:
+    """A topic of four partitions, made just now."""
+    name = f"topic-{next(NAMES)}"
+    create_topic(cluster, name, partitions=4)
+    return name
