@@ -10,7 +10,12 @@ from typing import Final
 import pytest
 import uvloop
 
-ON_BOTH_LOOPS: Final = {"test_coordinator_contract.py", "test_network_contract.py"}
+ON_BOTH_LOOPS: Final = {
+    "test_network_contract.py",
+    "test_nodes_contract.py",
+    "test_sessions_contract.py",
+    "test_watches_contract.py",
+}
 
 
 def pytest_asyncio_loop_factories(

@@ -1,0 +1,235 @@
+"""The implementations of the Coordinator port, and what their contract asks of them."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+from support.waiting import WAIT_S, block_until
+from support.zookeeper import ZooKeeperRoot, admin, expire_session
+
+from vq.coordination.coordinator import Coordinator, SessionState, Set, WatchEvent
+from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
+from vq.coordination.zk import ZooKeeperCoordinator
+
+
+class Ensemble:
+    """What the suite needs of either implementation, beyond the port itself."""
+
+    async def client(self, cluster: str = "test", **options: Any) -> Coordinator:
+        raise AssertionError
+
+    async def expire(self, client: Coordinator) -> None:
+        raise AssertionError
+
+    async def blink(self, client: Coordinator) -> None:
+        """Break the connection once; the client finds its way back."""
+        raise AssertionError
+
+    def lose_next_reply(self, client: Coordinator) -> None:
+        raise AssertionError
+
+    def delay_next_answer(self, client: Coordinator, seconds: float) -> None:
+        """Hold the answer to the client's next call back."""
+        raise AssertionError
+
+    def expire_unheard(self, client: Coordinator) -> None:
+        """Hold the loop up until the client's session has ended and the next one is there."""
+        raise AssertionError
+
+    def outlive_next(self, client: Coordinator) -> None:
+        """Have the next call sent in the session after the one it is begun in."""
+        raise AssertionError
+
+    def lag(self, client: Coordinator) -> None:
+        """Let the client's server fall behind, where that can be had."""
+        raise AssertionError
+
+    async def answer_and_change(self, client: Coordinator, path: str) -> None:
+        """Hold the loop up until the call under way is answered and ``path`` changed after it."""
+        raise AssertionError
+
+
+class InMemory(Ensemble):
+    """The twin."""
+
+    def __init__(self, stack: AsyncExitStack) -> None:
+        self._stack = stack
+        self._ensemble = MemoryEnsemble()
+
+    async def client(self, cluster: str = "test", **options: Any) -> Coordinator:
+        made = self._ensemble.coordinator(cluster, **({"session_timeout_s": 4.0} | options))
+        self._stack.push_async_callback(made.close)
+        await made.start()
+        return made
+
+    async def expire(self, client: Coordinator) -> None:
+        assert isinstance(client, MemoryCoordinator)
+        self._ensemble.expire(client)
+
+    async def blink(self, client: Coordinator) -> None:
+        assert isinstance(client, MemoryCoordinator)
+        self._ensemble.blink(client)
+
+    def lose_next_reply(self, client: Coordinator) -> None:
+        assert isinstance(client, MemoryCoordinator)
+        self._ensemble.lose_next_reply(client)
+
+    def delay_next_answer(self, client: Coordinator, seconds: float) -> None:
+        assert isinstance(client, MemoryCoordinator)
+        client._reply_pipe._delay = lambda: seconds
+
+    def expire_unheard(self, client: Coordinator) -> None:
+        assert isinstance(client, MemoryCoordinator)
+        self._ensemble.expire_unheard(client)
+
+    def outlive_next(self, client: Coordinator) -> None:
+        assert isinstance(client, MemoryCoordinator)
+        self._ensemble.outlive_next(client)
+
+    def lag(self, client: Coordinator) -> None:
+        assert isinstance(client, MemoryCoordinator)
+        self._ensemble.lag(client)
+
+    async def answer_and_change(self, client: Coordinator, path: str) -> None:
+        assert isinstance(client, MemoryCoordinator)
+        while not client._reply_pipe._items:
+            await asyncio.sleep(0)
+        self._ensemble.apply([Set(client._full(path), b"changed")], 0)
+
+
+class Real(Ensemble):
+    """A real ZooKeeper."""
+
+    def __init__(self, stack: AsyncExitStack, root: ZooKeeperRoot) -> None:
+        self._stack = stack
+        self._root = root
+
+    async def client(self, cluster: str = "test", **options: Any) -> Coordinator:
+        made = self._root.coordinator(cluster, **options)
+        self._stack.push_async_callback(made.close)
+        await made.start()
+        return made
+
+    async def expire(self, client: Coordinator) -> None:
+        assert isinstance(client, ZooKeeperCoordinator)
+        await asyncio.to_thread(expire_session, client)
+
+    async def blink(self, client: Coordinator) -> None:
+        assert isinstance(client, ZooKeeperCoordinator)
+        assert client._client is not None
+        client._client._connection._socket.shutdown(2)
+
+    def lose_next_reply(self, client: Coordinator) -> None:
+        """Cut the connection when the next answer to a request (not to a ping) is to be read."""
+        assert isinstance(client, ZooKeeperCoordinator)
+        assert client._client is not None
+        connection = client._client._connection
+        read = connection._read_response
+
+        def cut(*_: Any) -> None:
+            connection._read_response = read
+            from kazoo.protocol.connection import ConnectionDropped
+
+            raise ConnectionDropped("cut by the test")
+
+        connection._read_response = cut
+
+    def delay_next_answer(self, client: Coordinator, seconds: float) -> None:
+        assert isinstance(client, ZooKeeperCoordinator)
+        assert client._client is not None
+        connection = client._client._connection
+        read = connection._read_response
+
+        def late(*arguments: Any) -> Any:
+            connection._read_response = read
+            time.sleep(seconds)  # of kazoo's thread
+            return read(*arguments)
+
+        connection._read_response = late
+
+    def expire_unheard(self, client: Coordinator) -> None:
+        assert isinstance(client, ZooKeeperCoordinator)
+        assert client._client is not None
+        before = client.session_id
+        expire_session(client)  # blocks
+        block_until(lambda: _session_of(client) not in {0, before})
+
+    def outlive_next(self, client: Coordinator) -> None:
+        """End the session between the look at it and the sending, which no check can close."""
+        assert isinstance(client, ZooKeeperCoordinator)
+        kazoo = client._client
+        assert kazoo is not None
+        send = kazoo._call
+
+        def late(*arguments: Any) -> Any:
+            kazoo._call = send
+            self.expire_unheard(client)
+            return send(*arguments)
+
+        kazoo._call = late
+
+    def lag(self, client: Coordinator) -> None:
+        """Nothing to do: the only server of an ensemble is never behind, and need not be."""
+
+    async def answer_and_change(self, client: Coordinator, path: str) -> None:
+        assert isinstance(client, ZooKeeperCoordinator)
+        assert client._client is not None
+        kazoo = client._client
+        full = client._full(path)
+        block_until(lambda: bool(kazoo._data_watchers.get(full)))  # so the answer was read
+        with admin(client._hosts) as other:
+            other.set(full, b"changed")
+        block_until(lambda: not kazoo._data_watchers.get(full))  # and the event was
+        kazoo.exists_async("/").get(timeout=WAIT_S)  # what came before it was handed to the loop
+
+
+def _session_of(client: ZooKeeperCoordinator) -> int:
+    identity = client._client.client_id if client._client is not None else None
+    return identity[0] if identity else 0
+
+
+class Hints:
+    """Collects watch events, and waits for them with a deadline."""
+
+    def __init__(self) -> None:
+        self.seen: list[WatchEvent] = []
+        self._came = asyncio.Event()
+
+    def __call__(self, event: WatchEvent) -> None:
+        self.seen.append(event)
+        self._came.set()
+
+    async def next(self) -> WatchEvent:
+        async with asyncio.timeout(WAIT_S):
+            while not self.seen:
+                self._came.clear()
+                await self._came.wait()
+        return self.seen.pop(0)
+
+
+class States:
+    """Counts the transitions a listener is told."""
+
+    def __init__(self, client: Coordinator) -> None:
+        self.seen: list[SessionState] = []
+        self._came = asyncio.Event()
+        self.remove = client.add_listener(self._on_state)
+
+    def _on_state(self, state: SessionState) -> None:
+        self.seen.append(state)
+        self._came.set()
+
+    async def until(self, *wanted: SessionState) -> None:
+        await self._until(lambda: tuple(self.seen[-len(wanted) :]) == wanted)
+
+    async def until_seen(self, wanted: SessionState) -> None:
+        """The same for a state that may have passed already."""
+        await self._until(lambda: wanted in self.seen)
+
+    async def _until(self, met: Callable[[], bool]) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while not met():
+                self._came.clear()
+                await self._came.wait()
