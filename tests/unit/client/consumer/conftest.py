@@ -1,0 +1,15 @@
+"""Short pauses of what fetches."""
+
+from typing import Final
+
+import pytest
+
+from vq.backoff import Backoff
+from vq.client.consumer import fetch_sessions
+
+QUICK: Final = Backoff(first_s=0.002, most_s=0.004, jitter=0.5)
+
+
+@pytest.fixture
+def quick_fetches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_sessions, "_BACKOFF", QUICK)
