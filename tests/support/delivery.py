@@ -1,12 +1,21 @@
-"""Records the calls of a delivery's hooks."""
+"""What a delivery is given, the listeners that it calls, and the calls of its hooks."""
 
 import math
+import threading
 import time
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
 
-from vq.client.consumer.delivery import DeliveryHooks
-from vq.client.consumer.fetcher import NO_REST, Rest
+from vq.client.config import ConsumerConfig
+from vq.client.consumer.delivery import DeliveryHooks, ThreadDelivery, Workers
+from vq.client.consumer.fetcher import NO_REST, Chunk, Rest
 from vq.client.consumer.permit import Permit
 from vq.errors import VqError
+from vq.model import Message, TopicPartition
+from vq.store.compression import compress
+from vq.store.format import COMPRESSION_ZLIB
+from vq.store.record import encode_record
 
 
 class Told:
@@ -38,3 +47,78 @@ def endless() -> Permit:
     permit = Permit(time.monotonic)
     permit.until = math.inf
     return permit
+
+
+class Partition:
+    """A line of chunks of one partition; message contents are numbers from 0."""
+
+    def __init__(
+        self, workers: Workers, listener: Callable[[Message], Any], number: int = 0, **settings: Any
+    ) -> None:
+        self.offset = 0
+        self.count = 0
+        self.told = Told()
+        self.permit = endless()
+        self.stopped = threading.Event()
+        config = ConsumerConfig(
+            **{"group": "g", "listener_backoff_s": 0.001, "listener_retries": 2, **settings}
+        )
+        self.delivery = ThreadDelivery(
+            TopicPartition("t", number),
+            0,
+            listener,
+            config,
+            hooks=self.told.hooks,
+            workers=workers,
+            permit=self.permit,
+        )
+
+    @property
+    def consumed(self) -> int:
+        return self.told.consumed
+
+    def chunk(self, count: int, *, picked: bool = False, gap: int = 0) -> Chunk:
+        """The next ``count`` messages; with ``picked`` as a filtered answer, ``gap`` bytes long."""
+        begin, offsets, body = self.offset, [], b""
+        for _ in range(count):
+            record = encode_record(self.count + 1, b"%d" % self.count)
+            offsets.append(self.offset)
+            self.offset += len(record)
+            self.count += 1
+            body += record
+        self.offset += gap
+        return Chunk(begin, self.offset, body, offsets if picked else None)
+
+    def add(self, count: int, **how: Any) -> Chunk:
+        chunk = self.chunk(count, **how)
+        self.delivery.add(chunk)
+        return chunk
+
+    def stop(self) -> None:
+        self.delivery.stop(self.stopped.set)
+
+
+class Listener:
+    """Notes what it was called with, and by which thread; raises what it is told to."""
+
+    def __init__(self) -> None:
+        self.calls: list[int] = []
+        self.threads: dict[int, set[int]] = defaultdict(set)
+        self.fail: Callable[[int, int], BaseException | None] = lambda content, nth: None
+
+    def __call__(self, message: Message) -> None:
+        content = int(message.content)
+        self.calls.append(content)
+        self.threads[message.partition].add(threading.get_ident())
+        error = self.fail(content, self.calls.count(content))
+        if error is not None:
+            raise error
+
+
+def expanding(contents: list[bytes]) -> Chunk:
+    """A chunk of compressed messages."""
+    body = b"".join(
+        encode_record(number, compress(content, COMPRESSION_ZLIB), None, None, COMPRESSION_ZLIB)
+        for number, content in enumerate(contents, 1)
+    )
+    return Chunk(0, len(body), body, None)
