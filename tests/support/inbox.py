@@ -1,0 +1,71 @@
+"""Partitions whose messages come through an inbox, and short ways to take them."""
+
+import asyncio
+
+from support.delivery import Told
+from support.waiting import WAIT_S
+
+from vq.client.consumer.fetcher import Chunk
+from vq.client.consumer.inbox import Inbox, InboxDelivery, Messages
+from vq.model import TopicPartition
+from vq.store.record import encode_record
+
+
+class Partition:
+    """A held partition; message contents are its number and a count from 0."""
+
+    def __init__(self, inbox: Inbox, number: int = 0) -> None:
+        self.number, self.offset, self.count = number, 0, 0
+        self.stopped = False
+        self.told = Told()
+        self.delivery = InboxDelivery(TopicPartition("t", number), 0, inbox, self.told.hooks)
+
+    @property
+    def consumed(self) -> int:
+        return self.told.consumed
+
+    def add(self, count: int, *, picked: bool = False, gap: int = 0, damage: bool = False) -> Chunk:
+        begin, offsets, body = self.offset, [], b""
+        for _ in range(count):
+            record = encode_record(self.count + 1, b"%d.%d" % (self.number, self.count))
+            offsets.append(self.offset)
+            self.offset += len(record)
+            self.count += 1
+            body += record
+        if damage:
+            body = body[:-1] + bytes([body[-1] ^ 1])
+        self.offset += gap
+        chunk = Chunk(begin, self.offset, body, offsets if picked else None)
+        self.delivery.add(chunk)
+        return chunk
+
+    def stop(self) -> None:
+        self.delivery.stop(lambda: setattr(self, "stopped", True))
+
+
+async def take(inbox: Inbox, count: int) -> list[bytes]:
+    found = []
+    for _ in range(count):
+        async with asyncio.timeout(WAIT_S):
+            message = await inbox.next()
+        assert message is not None
+        found.append(message.content)
+    return found
+
+
+async def nothing_comes(inbox: Inbox) -> bool:
+    waiting = asyncio.ensure_future(inbox.next())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    done = waiting.done()
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    return not done
+
+
+async def nothing() -> None:
+    """Begin an iteration that needs no beginning."""
+
+
+async def take_one(messages: Messages) -> bytes:
+    return (await anext(messages)).content
