@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.documents import ROOT, Block, Machine, blocks_of, missing_line
+from support.documents import ROOT, Block, Machine, blocks_of, missing_line, unexpected_line
 from support.zookeeper import ZooKeeperService
 
 README = ROOT / "README.md"
@@ -120,3 +120,20 @@ def test_expected_lines_are_compared_as_a_reader_would() -> None:
     assert missing_line("1  b2\n0  b1\n", said) == "0  b1", "in that order"
     assert missing_line("…  b1\n", said) is None
     assert missing_line("0  b2", said) == "0  b2"
+
+
+@pytest.mark.parametrize(
+    ("expected", "more"),
+    [
+        ("partition group\n0 b1\n1 b2", None),
+        ("partition group\n1 b2", "0\tb1"),
+        ("partition group\n…\n1 b2", None),
+        ("partition group\n0 b1", "1\tb2"),
+        ("partition group\n0 b1\n…", None),
+        ("…\n1 b2", None),
+        ("…\n0 b1", "1\tb2"),
+        ("…\npartition …\n0 b1\n1 b2", None),
+    ],
+)
+def test_a_screen_shows_all_lines_or_says_that_it_is_cut(expected: str, more: str | None) -> None:
+    assert unexpected_line(expected, "partition\tgroup\n\n0\tb1\n1\tb2\n") == more

@@ -1,8 +1,9 @@
 """Documents as programs: their fenced blocks, and a place where these run as a reader runs them.
 
 A block is run when it is ``sh`` or ``python``. What it prints is compared with a ``text`` block
-that comes next: each of its lines must be printed, in that order; ``…`` stands for anything, and
-white space, underscores and the rules of tables do not count. An HTML comment right before a block
+that comes next: it prints these lines, in that order, and no others. ``…`` stands for anything
+within a line, and a line ``…`` for any lines. White space, empty lines, underscores and the rules
+of tables do not count. An HTML comment right before a block
 says what a reader sees from the text around it:
 
     <!-- not run: why -->                         it is shown only
@@ -43,6 +44,7 @@ _COMMENT = re.compile(r"<!--\s*((?:(?!-->).)*?)\s*-->\s*\Z", re.DOTALL)
 _NOT_RUN = "not run:"
 _OWN_TERMINAL = "a terminal of its own, until:"
 _EXIT_CODE = "exit code:"
+_ANY_LINES = "…"
 
 #: Reads file names from one descriptor and runs the files in one namespace; writes 0 or 1 for each.
 _PYTHON = """
@@ -140,6 +142,8 @@ class Terminal:
         assert ended == block.exit_code, f"{block.name} ended with {ended}:\n{said}"
         missing = missing_line(expected, said)
         assert missing is None, f"{block.name} did not print {missing!r}:\n{said}"
+        more = unexpected_line(expected, said) if expected and not block.until else None
+        assert more is None, f"{block.name} printed {more!r} without a line of the page:\n{said}"
 
     def _here(self, text: str) -> str:
         return re.sub(
@@ -316,10 +320,28 @@ def missing_line(expected: str, said: str) -> str | None:
     """Return the first line of ``expected`` that ``said`` lacks, None if it has all in order."""
     lines = iter([_plain(line) for line in said.splitlines()])
     for wanted in filter(_plain, expected.splitlines()):
-        pattern = re.compile(re.escape(_plain(wanted)).replace("…", ".*"))
-        if not any(pattern.fullmatch(line) for line in lines):
+        if _plain(wanted) != _ANY_LINES and not any(_matches(wanted, line) for line in lines):
             return wanted
     return None
+
+
+def unexpected_line(expected: str, said: str) -> str | None:
+    """Return the first line of ``said`` that is not in ``expected``, None if all are."""
+    wanted = list(filter(_plain, expected.splitlines()))
+    may_skip = False
+    for line in filter(_plain, said.splitlines()):
+        while wanted and _plain(wanted[0]) == _ANY_LINES:
+            may_skip = bool(wanted.pop(0))
+        if wanted and _matches(wanted[0], _plain(line)):
+            may_skip = not wanted.pop(0)
+        elif not may_skip:
+            return line
+    return None
+
+
+def _matches(wanted: str, plain: str) -> bool:
+    pattern = re.escape(_plain(wanted)).replace(_ANY_LINES, ".*")
+    return re.fullmatch(pattern, plain) is not None
 
 
 def _plain(line: str) -> str:
