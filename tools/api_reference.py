@@ -79,7 +79,9 @@ PUBLIC = (
 
 _MODULES = re.compile(r"\b(?:vq(?:\.[a-z_]+)+|collections\.abc|typing|types)\.(?=[A-Z])")
 _ENUM = re.compile(r"<(\w+\.\w+): [^>]*>")
-_INTERNAL = "For the sender only"
+#: Begins what a docstring says to other parts of vq only: a method with it is left out, and so is
+#: all that follows it in the text of a class.
+_INTERNAL = re.compile(r"\bFor (the sender|the factory|vq) only\b")
 _SECTIONS = ("Args:", "Raises:", "Returns:", "Attributes:")
 
 
@@ -130,7 +132,7 @@ def described(cls: type) -> tuple[str, str]:
 
     The table has the texts of the fields under ``Attributes``.
     """
-    text = text_of(cls)
+    text = _INTERNAL.split(text_of(cls))[0].rstrip()
     fields = _fields(cls)
     if not fields:
         return text, ""
@@ -163,7 +165,7 @@ def _fields(cls: type) -> list[tuple[str, str]]:
 def methods_of(cls: type) -> Iterator[str]:
     """Yield a section for each public method and property, in the order of the class."""
     for name, member in vars(cls).items():
-        if name.startswith("_") or _INTERNAL in (getattr(member, "__doc__", "") or ""):
+        if name.startswith("_") or _INTERNAL.search(getattr(member, "__doc__", None) or ""):
             continue
         if isinstance(member, property):
             yield f"#### `{name}`\n\n{text_of(member)}"

@@ -426,7 +426,7 @@ class MessageFactory:
 
     @classmethod
     def on_cluster(cls, cluster: ClusterClient) -> Self:
-        """Return a factory over a started cluster client: for simulations and tests."""
+        """Return a factory over a started cluster client. For vq only: simulations and tests."""
         factory = cls(cluster.config)
         factory._cluster = cluster
         return factory

@@ -461,7 +461,7 @@ class MessageConsumer:
             self._forget()
 
     def check_outside(self) -> None:
-        """Raise ``InvalidState`` if one of this consumer's listeners calls it."""
+        """Raise ``InvalidState`` if one of this consumer's listeners calls it. For vq only."""
         if self._workers.is_current:
             raise InvalidState(
                 "closing a consumer inside its own listener would wait for itself; "

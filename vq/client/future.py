@@ -101,7 +101,9 @@ class SendFuture:
     """The outcome of one message: pending, stored, refused, or unknown.
 
     ``send_async`` makes it. Any thread may call ``result``, except the factory's own, which runs
-    callbacks: a wait there would never end. Only the sender uses the public slots:
+    callbacks: a wait there would never end.
+
+    For the sender only:
 
     Attributes:
         content: The payload.
@@ -152,7 +154,7 @@ class SendFuture:
 
     @property
     def is_dealt(self) -> bool:
-        """Whether the spread chose its partition, or is to choose it."""
+        """Whether the spread chose its partition, or is to choose it. For the sender only."""
         return self.partition == ANY_PARTITION or getattr(self, "dealt", False)
 
     def done(self) -> bool:
@@ -237,7 +239,7 @@ class SendFuture:
             self.wake()
 
     def wake(self) -> None:
-        """Call the waiters. Only the sender calls it, after it has set the outcome."""
+        """Call the waiters. For the sender only, after it has set the outcome."""
         waiters = self.waiters
         while waiters:
             try:
@@ -247,12 +249,12 @@ class SendFuture:
             wake()
 
     def fail(self, error: VqError) -> None:
-        """Set the outcome to an error: refused or unknown. Only the sender calls it, once."""
+        """Set the outcome to an error: refused or unknown. For the sender only, once."""
         assert self.outcome is None, "the outcome of a send is set once"
         self._resolve(error, None, error)
 
     def succeed(self, result: SendResult) -> None:
-        """Set the outcome to "stored". Only the sender calls it, once; ``Batch`` is faster."""
+        """Set the outcome to "stored". For the sender only, once; ``Batch`` is faster."""
         self._resolve(result, result, None)
 
     def _resolve(

@@ -168,7 +168,7 @@ class ClusterSettings(Value):
 
     @staticmethod
     def path() -> str:
-        """Return the path of the only node."""
+        """Return the path of the only node. For vq only."""
         return SETTINGS
 
     def _to_json(self) -> dict[str, Any]:

@@ -70,6 +70,19 @@ def test_every_public_method_says_what_it_does() -> None:
                     assert member.__doc__, f"{name}.{member_name}"
 
 
+def test_what_is_for_other_parts_of_vq_is_left_out(tool: ModuleType) -> None:
+    """The word "only" in a docstring says so, of a method or of all that follows in a class."""
+    section = tool.section_of("vq", "SendFuture", vq.SendFuture)
+    assert re.findall(r"^#### `(\w+)", section, re.MULTILINE) == [
+        "done",
+        "result",
+        "exception",
+        "add_done_callback",
+    ]
+    assert "Attributes" not in section
+    assert "check_outside" not in tool.api()
+
+
 def test_every_error_has_its_row(tool: ModuleType) -> None:
     page = tool.errors()
     for name, each in vars(vq_errors).items():
