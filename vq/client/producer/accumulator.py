@@ -630,9 +630,10 @@ class Accumulator:
 
     def drop_late(self, queue: PartitionQueue, now: float) -> None:
         """Fail late messages in a queue that a blocking sender owns."""
+        queue.finish_failing()
         with self.lock:  # that thread removes messages from ``pending``, too
-            late = queue.take_late(now)
-        queue.fail_late(late)
+            queue.take_late(now)
+        queue.finish_failing()
 
     def open(self, queues: TopicQueues) -> None:
         """Accept messages for a topic from now on."""

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 import google_crc32c
@@ -42,6 +43,25 @@ class Ended:
         self.count = count
         self.size = size
         self.freed = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """What a batch is once some of its messages have left it; see ``Batch``.
+
+    Attributes:
+        gone: Those that leave.
+    """
+
+    gone: list[SendFuture]
+    items: list[SendFuture]
+    ids: list[int]
+    body: bytes
+    sizes: list[int]
+    crc: int
+    deadline: float
+    count: int
+    size: int
 
 
 class Batch(Ended):
@@ -165,54 +185,99 @@ class Batch(Ended):
         """Drop the futures, which all have an outcome, and keep the bytes for a resend."""
         self.items = [_EXPIRED] * len(self.items)
 
-    def expire(self, now: float, *, drop: bool) -> list[SendFuture]:
-        """Remove and return the messages whose deadline has passed; they have no outcome yet.
+    def without_late(self, now: float, *, drop: bool) -> Rest:
+        """Return what is left without the messages whose deadline has passed.
 
-        With ``drop``, also remove their records; no copy of this batch may be under way. Otherwise
-        keep the bytes as they were sent, with place-holders for the removed messages. At least
+        With ``drop``, their records are left out, too; no copy of this batch may be under way.
+        Otherwise the bytes stay as they were sent, with place-holders for these messages. At least
         one message must have time left.
         """
         late = [item for item in self.items if item.deadline <= now]
-        if drop:
-            kept = [
-                (item, number)
-                for item, number in zip(self.items, self.ids, strict=True)
-                if item.deadline > now and item is not _EXPIRED
-            ]
-            self.items = [item for item, _ in kept]
-            self.ids = [number for _, number in kept]
-            self.body, self.sizes = _encode(self.items, self.ids)
-            self.crc = google_crc32c.value(self.body)
-        else:
-            self.items = [item if item.deadline > now else _EXPIRED for item in self.items]
-        self.deadline = min(map(_deadline, self.items))
-        self.count -= len(late)
-        self.size -= bytes_of(late)
-        return late
+        if not drop:
+            items = [item if item.deadline > now else _EXPIRED for item in self.items]
+            return self._rest(late, items)
+        kept = [
+            (item, number)
+            for item, number in zip(self.items, self.ids, strict=True)
+            if item.deadline > now and item is not _EXPIRED
+        ]
+        return self._encoded_rest(late, kept)
 
-    def cut(self, first: int, *, drop: bool) -> list[SendFuture]:
-        """Remove and return the messages from index ``first`` on that have no outcome yet.
+    def without_last(self, first: int, *, drop: bool) -> Rest:
+        """Return what is left without the messages from index ``first`` on that have no outcome.
 
-        For ``drop``, see ``expire``.
+        For ``drop``, see ``without_late``.
         """
         gone = [item for item in self.items[first:] if item.outcome is None]
-        kept = self.items[:first]
-        self.count -= len(gone)
-        self.size -= bytes_of(gone)
+        items = self.items[:first]
         if not drop:
-            self.items = kept + [_EXPIRED] * (len(self.items) - first)
-        elif self.count:
-            live = [
-                (item, number)
-                for item, number in zip(kept, self.ids, strict=False)
-                if item is not _EXPIRED
-            ]
-            self.items = [item for item, _ in live]
-            self.ids = [number for _, number in live]
-            self.body, self.sizes = _encode(self.items, self.ids)
-            self.crc = google_crc32c.value(self.body)
-        self.deadline = min(map(_deadline, self.items))
-        return gone
+            return self._rest(gone, items + [_EXPIRED] * (len(self.items) - first))
+        if len(gone) == self.count:
+            return self._rest(gone, self.items)
+        kept = [
+            (item, number)
+            for item, number in zip(items, self.ids, strict=False)
+            if item is not _EXPIRED
+        ]
+        return self._encoded_rest(gone, kept)
+
+    def _rest(self, gone: list[SendFuture], items: list[SendFuture]) -> Rest:
+        """Return a rest with the same bytes as now."""
+        count, size = self.count - len(gone), self.size - bytes_of(gone)
+        deadline = min(map(_deadline, items))
+        return Rest(gone, items, self.ids, self.body, self.sizes, self.crc, deadline, count, size)
+
+    def _encoded_rest(self, gone: list[SendFuture], kept: list[tuple[SendFuture, int]]) -> Rest:
+        items, ids = [item for item, _ in kept], [number for _, number in kept]
+        body, sizes = _encode(items, ids)
+        crc = google_crc32c.value(body)
+        return replace(self._rest(gone, items), ids=ids, body=body, sizes=sizes, crc=crc)
+
+    def keep(self, rest: Rest) -> None:
+        """Remove the messages that leave, which have no outcome yet; may be called again."""
+        self.items, self.ids = rest.items, rest.ids
+        self.body, self.sizes, self.crc = rest.body, rest.sizes, rest.crc
+        self.deadline, self.count, self.size = rest.deadline, rest.count, rest.size
+
+
+class Failing(Ended):
+    """Messages that leave a queue or a batch with an error, and what is to be done with them.
+
+    A signal handler may interrupt each step. All steps may be taken again, with the same effect.
+
+    Attributes:
+        items: The messages.
+        error: What the first one gets, and the others, too, if ``behind`` is None.
+        behind: What all but the first one get.
+    """
+
+    __slots__ = ("_batch", "_rest", "behind", "error", "items")
+
+    def __init__(
+        self,
+        items: list[SendFuture],
+        error: VqError,
+        behind: VqError | None = None,
+        *,
+        batch: Batch | None = None,
+        rest: Rest | None = None,
+    ) -> None:
+        """Note what to do; with ``batch``, it keeps ``rest``."""
+        super().__init__(len(items), bytes_of(items))
+        self.items = items
+        self.error = error
+        self.behind = behind
+        self._batch = batch
+        self._rest = rest
+
+    def fail(self) -> None:
+        """Give every message its error, unless it has an outcome."""
+        if self._batch is not None and self._rest is not None:
+            self._batch.keep(self._rest)
+            self._batch = None  # nothing else: later changes of the batch must stay
+        if self.behind is not None:
+            fail_all(self.items[:1], self.error)
+        fail_all(self.items, self.behind or self.error)
 
 
 def is_diverted(item: SendFuture, partition: int) -> bool:

@@ -30,7 +30,7 @@ from vq import errors
 from vq.backoff import Backoff
 from vq.client.config import ProducerConfig
 from vq.client.future import BlockingSendFuture, SendFuture
-from vq.client.producer.batch import Batch, Ended, bytes_of, fail_all, is_diverted
+from vq.client.producer.batch import Batch, Ended, Failing, bytes_of, is_diverted
 from vq.client.producer.filling import Filling
 from vq.client.producer.metrics import TopicMeter
 from vq.client.producer.stamps import Stamps
@@ -62,7 +62,7 @@ class PartitionQueue:
         claimed: The messages that the leading thread sends.
         shared: The last batch of a leading thread had messages of several threads.
         pending: Messages not yet in a batch, oldest first.
-        failing: Messages taken out of ``pending`` or of a batch, to be given an error next.
+        failing: Messages that leave ``pending`` or a batch, to be given an error next.
         in_flight: Batches without a final answer, oldest first; at most ``config.window``.
         retry_at: Nothing is sent before this monotonic time.
         closed: Why nothing is sent any more.
@@ -84,7 +84,7 @@ class PartitionQueue:
         """Make an empty queue; ``why_waiting`` says on the loop why nothing can be sent now."""
         self.partition = partition
         self.pending: list[SendFuture] = []
-        self.failing: list[SendFuture] = []
+        self.failing: Failing | None = None
         self.in_flight: deque[Batch] = deque()
         self.retry_at = 0.0
         self.owner: BlockingSendFuture | Literal["sender"] | None = None
@@ -184,7 +184,14 @@ class PartitionQueue:
         message that leaves one of these lists is in another one before. One may be in two.
         """
         in_flight = [item for batch in tuple(self.in_flight) for item in batch.items]
-        return [*in_flight, *self.failing, *self.claimed, *self.pending]
+        failing = self.failing
+        failed = [] if failing is None else failing.items
+        return [*in_flight, *failed, *self.claimed, *self.pending]
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a message may have no outcome yet, or somebody owns the queue."""
+        return bool(self.pending or self.in_flight or self.failing or self.owner)
 
     # What to send -----------------------------------------------------------------------------
     def next_to_send(
@@ -363,6 +370,7 @@ class PartitionQueue:
 
     def on_tick(self, now: float) -> None:
         """Fail what is past its deadline: sent messages at once, pending ones within a second."""
+        self.finish_failing()
         for batch in self.in_flight:
             if batch.deadline <= now and not batch.done:
                 self._give_up_late(batch, now)
@@ -371,37 +379,52 @@ class PartitionQueue:
 
     def drop_late(self, now: float) -> None:
         """Fail the pending messages that are past their deadline."""
-        self.fail_late(self.take_late(now))
+        self.take_late(now)
+        self.finish_failing()
 
-    def take_late(self, now: float) -> list[SendFuture]:
-        """Remove pending messages past their deadline; under the lock unless the sender owns."""
+    def take_late(self, now: float) -> None:
+        """Remove pending messages past their deadline; under the lock unless the sender owns.
+
+        Only the sender calls it, and ``finish_failing`` before and behind it.
+        """
         if len(self.pending) > _SCAN_ALWAYS and now < self._scan_at:
-            return []
+            return
         self._scan_at = now + _SCAN_S
         waiting = self.pending[:]
+        count = len(waiting)
         late = [item for item in waiting if item.deadline <= now]
-        if late and self._config.ordered:
+        if not late:
+            return
+        if self._config.ordered:
             first = waiting.index(late[0])
-            late = self.failing = waiting[first:]
-            self.pending[first : len(waiting)] = []
-        elif late:
-            self.failing = late
-            # One step: callers append behind the slice at any time.
-            self.pending[: len(waiting)] = [item for item in waiting if item.deadline > now]
-        return late
+            kept = waiting[:first]
+            failing = Failing(waiting[first:], self._not_sent(), self._behind())
+        else:
+            kept = [item for item in waiting if item.deadline > now]
+            failing = Failing(late, self._not_sent())
+        self.failing = failing  # no call between these: see ``topic_queues``
+        self.pending[:count] = kept  # one step: callers append behind the slice at any time
 
-    def fail_late(self, late: list[SendFuture]) -> None:
-        """Fail the messages that ``take_late`` removed. Only the sender calls it."""
-        if late and self._config.ordered:
-            self._fail_items(late, self._not_sent(), behind=self._behind())
-        elif late:
-            self._fail_items(late, self._not_sent())
+    def finish_failing(self) -> None:
+        """Fail the messages of ``failing``; the sender completes so what was interrupted."""
+        failing = self.failing
+        if failing is None:
+            return
+        failing.fail()
+        self.has_failed = self._config.ordered
+        self._on_ended(failing)
+        self.failing = None
+        self._meter.failed(failing.count, failing.size, failing.error)
 
     def fail_pending(self, error: errors.VqError) -> None:
         """Fail the messages that are in no batch yet."""
-        items = self.failing = self.pending[:]
-        del self.pending[: len(items)]
-        self._fail_items(items, error)
+        self.finish_failing()
+        items = self.pending[:]
+        count = len(items)
+        failing = Failing(items, error)
+        self.failing = failing  # no call between these: see ``topic_queues``
+        del self.pending[:count]
+        self.finish_failing()
 
     def fail_rest(self) -> None:
         """Fail what was accepted while a message of an ordered producer got its error.
@@ -417,9 +440,10 @@ class PartitionQueue:
         waiting, gone = self.pending[:], set(items)
         kept = [item for item in waiting if item not in gone]
         count = len(waiting)
-        self.failing = [item for item in waiting if item in gone]
+        failing = Failing([item for item in waiting if item in gone], error)
+        self.failing = failing  # no call between these: see ``topic_queues``
         self.pending[:count] = kept  # one step: callers append behind the slice at any time
-        self._fail_items(self.failing, error)
+        self.finish_failing()
 
     def close(self, error: errors.VqError) -> None:
         """Fail every message."""
@@ -443,8 +467,9 @@ class PartitionQueue:
             self._give_up_in_order(batch, error, now)
             return
         if any(item.deadline > now and item.outcome is None for item in batch.items):
-            self.failing = batch.items
-            self._fail_items(batch.expire(now, drop=certain), error)
+            rest = batch.without_late(now, drop=certain)
+            self.failing = Failing(rest.gone, error, batch=batch, rest=rest)
+            self.finish_failing()
             return
         self._fail(batch, error)
         if certain:
@@ -461,12 +486,13 @@ class PartitionQueue:
             if item.deadline <= now and item.outcome is None
         )
         behind = self._behind() if certain else self._behind_unknown()
-        self.failing = batch.items
-        self._fail_items(batch.cut(first, drop=certain), error, behind=behind)
-        if not batch.count:
-            batch.done = True
-            if certain:
-                batch.error = error
+        rest = batch.without_last(first, drop=certain)
+        failing = Failing(rest.gone, error, behind, batch=batch, rest=rest)
+        if not rest.count:
+            batch.error = error if certain else batch.error
+            batch.done = True  # no call between these: see ``topic_queues``
+        self.failing = failing
+        self.finish_failing()
         in_flight = list(self.in_flight)
         self._fail_behind(in_flight[in_flight.index(batch) + 1 :])
 
@@ -506,25 +532,6 @@ class PartitionQueue:
             self._meter.stored(batch.count, batch.size, batch.since, diverted=batch.diverted)
         else:
             self._meter.failed(batch.count, batch.size, error)
-
-    def _fail_items(
-        self,
-        items: list[SendFuture],
-        error: errors.VqError,
-        *,
-        behind: errors.VqError | None = None,
-    ) -> None:
-        """Fail ``items`` with ``error``, those behind the first one with ``behind`` if given."""
-        try:
-            if behind is not None:
-                fail_all(items[:1], error)
-            fail_all(items, behind or error)
-        finally:
-            self.failing = []
-            self.has_failed = self._config.ordered
-            count, size = len(items), bytes_of(items)
-            self._on_ended(Ended(count, size))
-            self._meter.failed(count, size, error)
 
     def _not_sent(self) -> errors.VqError:
         refusal = self._refusal

@@ -117,8 +117,15 @@ class Sender:
     # Sending ----------------------------------------------------------------------------------
     def send_waiting(self) -> None:
         """Send all that can be sent now."""
-        if self._abandoned:
-            return
+        try:
+            if not self._abandoned:
+                self._send_waiting()
+        except BaseException:  # a signal handler raised: threads saw ``awake`` and rely on it
+            self.accumulator.awake = False
+            self._ensure_tick()
+            raise
+
+    def _send_waiting(self) -> None:
         self._end_rest()
         self.accumulator.awake = False
         self.accumulator.drain()
@@ -132,7 +139,7 @@ class Sender:
         hurry = not self._linger_s or awaited or self.accumulator.is_short_of_space
         linger_until = 0.0
         for queue in self.accumulator.queues():
-            if queue.pending or queue.in_flight or queue.owner:
+            if queue.is_busy:
                 self._ensure_tick()
                 if self.accumulator.enter(queue):
                     self._send_from(queue, now, hurry=hurry)
@@ -170,6 +177,7 @@ class Sender:
     def _send_from(self, queue: PartitionQueue, now: float, *, hurry: bool) -> None:
         """Send all that can be sent from a queue that the sender owns, and release it."""
         try:
+            queue.finish_failing()
             master = self.master_of(queue)
             connection = None if master is None else self._cluster.live_connection(master)
             if master is None:
@@ -185,11 +193,15 @@ class Sender:
             queue.fail_pending(NotSent(f"{queue.partition}: {error}"))
         except Exception:
             logger.exception("sending from a queue failed", partition=queue.partition)
+        except BaseException:  # a signal handler raised, perhaps before a batch was on its way
+            queue.on_unanswered([batch for batch in queue.in_flight if batch.sent], now)
+            raise
         finally:
             self._leave(queue)
 
     def _leave(self, queue: PartitionQueue) -> None:
         try:
+            queue.finish_failing()
             self._fail_rest(queue)
         finally:
             queue.owner = None
@@ -263,6 +275,7 @@ class Sender:
         """Apply an answer; a blocking sender does not claim a queue with batches in flight."""
         self.accumulator.enter(queue)
         try:
+            queue.finish_failing()
             self.apply_answer(queue, batch, frame)
         finally:
             self._leave(queue)
@@ -279,11 +292,11 @@ class Sender:
 
     def _tick(self) -> None:
         """Fail messages past their deadline; tick again while any message is left."""
-        self._tick_timer = None
-        now = self._clock()
         try:
+            self._tick_timer = None
+            now = self._clock()
             for queue in self.accumulator.queues():
-                if not (queue.in_flight or queue.pending or queue.owner):
+                if not queue.is_busy:
                     continue
                 if not self.accumulator.enter(queue):
                     self.accumulator.drop_late(queue, now)
@@ -302,8 +315,14 @@ class Sender:
         If the topic is published again, its new queues have other producer ids. Their sequences
         start at 0 again, which under the old ids the broker would take for resends.
         """
-        self._dropped.append(queues)  # first: a topic is here or in the accumulator at any time
-        self.accumulator.remove(queues, error)
+        try:
+            self._dropped.append(queues)  # first: a topic is here or in the accumulator always
+            self.accumulator.remove(queues, error)
+        except BaseException:  # a signal handler raised
+            if queues not in self._dropped:
+                self._dropped.append(queues)
+            self.accumulator.remove(queues, error)
+            raise
         self._close_dropped()
 
     def topics(self) -> list[TopicQueues]:

@@ -11,10 +11,13 @@ from support.interrupts import Interrupted, Interrupter
 from support.waiting import until
 
 from vq import aio
+from vq.client.config import ProducerConfig
 from vq.client.future import BlockingSendFuture, SendFuture
 from vq.client.producer import accumulator, sender
 from vq.client.producer.core import ProducerCore
+from vq.errors import ConnectionCut
 from vq.model import Message, SendResult
+from vq.remoting.broker_connection import BrokerConnection
 
 INSIDE = ("vq/client/producer/", "vq/client/future.py", "vq/remoting/blocking_connection.py")
 #: A send passes fewer places than this; behind the last one, so many sends in turn pass none.
@@ -197,3 +200,54 @@ async def test_a_thread_interrupted_again_and_again_leaves_its_queue(core: Produ
     assert isinstance(queue.owner, BlockingSendFuture)
     await settled(core)
     await core.close()
+
+
+def cut(*_: object) -> None:
+    raise ConnectionCut("a test")
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("where", ["pending", "in flight", "not sent"])
+async def test_a_tick_may_be_interrupted_anywhere(
+    core: ProducerCore, cluster: MemoryCluster, step: int, where: str, ordered: bool
+) -> None:
+    """With ``vq.aio`` the loop runs in the main thread: late messages have one outcome each."""
+    async with factory_of(cluster) as factory:
+        for place in range(0, PLACES_MAX, step):
+            producer = await factory.create_producer(ProducerConfig(ordered=ordered))
+            core = producer._core
+            await producer.publish("t")
+            await producer.send(Message("t", b"first"))
+            told: list[int] = []
+
+            def submit(number: int, core: ProducerCore = core, told: Any = told) -> SendFuture:
+                timeout = 0.0 if number % 2 else 20.0
+                message = Message("t", b"%d" % number, key="k")
+                return core.append_any(message, lambda *_: told.append(number), timeout)
+
+            core._cluster.ids_ready = where != "pending"
+            cluster.flushers["b1"].held = True
+            interrupter = Interrupter(place, *INSIDE)
+            with pytest.MonkeyPatch.context() as network:
+                if where == "not sent":
+                    network.setattr(BrokerConnection, "send", cut)
+                futures = [submit(number) for number in range(4)]
+                core._sender.send_waiting()
+                try:
+                    interrupter.run(core._sender._tick)
+                except Interrupted:
+                    pass
+                else:
+                    break
+                finally:
+                    core._cluster.ids_ready = True
+                    cluster.flushers["b1"].release()
+            try:
+                await settled(core)
+            except BaseException as error:
+                error.add_note(f"interrupted at {interrupter.reached}")
+                raise
+            assert all(future.done() for future in futures), interrupter.reached
+            assert sorted(told) == [0, 1, 2, 3], interrupter.reached
+            await producer.close()
+        assert place > 40

@@ -60,13 +60,18 @@ def test_late_messages_leave_and_the_others_stay(drop: bool) -> None:
     items = [future(b"1", deadline=9.0), future(b"22", deadline=5.0), future(b"333", deadline=7.0)]
     batch = Batch(items, [7, 8, 9], ProducerStamp(1, 0, 0))
     before = batch.body
-    late = batch.expire(5.0, drop=drop)
-    assert late == [items[1]]
+    rest = batch.without_late(5.0, drop=drop)
+    assert rest.gone == [items[1]]
+    assert batch.count == 3, "it only decides"
+    for _ in range(2):
+        batch.keep(rest)
     assert not items[1].done(), "telling it is the caller's"
     assert (batch.count, batch.size, batch.deadline) == (2, 4, 7.0)
     assert (batch.body == before) is not drop
     items[1].fail(TimedOut())
-    assert batch.expire(7.0, drop=True) == [items[2]]
+    rest = batch.without_late(7.0, drop=True)
+    batch.keep(rest)
+    assert rest.gone == [items[2]]
     assert [record.payload for record in decode_records(batch.body, 0)] == [b"1"]
     assert batch.crc == google_crc32c.value(batch.body)
     batch.resolve(0, 88)
@@ -77,8 +82,9 @@ def test_late_messages_leave_and_the_others_stay(drop: bool) -> None:
 def test_a_batch_that_fails_tells_those_who_still_wait() -> None:
     items = [future(b"1", deadline=9.0), future(b"2", deadline=5.0)]
     batch = Batch(items, [1, 2], ProducerStamp(1, 0, 0))
-    (late,) = batch.expire(6.0, drop=False)
-    late.fail(TimedOut())
+    rest = batch.without_late(6.0, drop=False)
+    batch.keep(rest)
+    rest.gone[0].fail(TimedOut())
     batch.fail(Busy())
     assert isinstance(items[0].exception(0), Busy)
     assert isinstance(items[1].exception(0), TimedOut)
