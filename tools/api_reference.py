@@ -212,6 +212,19 @@ OTHER_ERRORS_PREFACE = """
 Most of these are a `vq.errors.CoordinationError`: ZooKeeper refused something or did not answer.
 They come from `commit`, `start` and `vq.admin`.
 """
+COMMAND_ERRORS = """
+With `--json` the `vq` command has two more names. Wrong usage has the name of its class in click,
+such as `UsageError`; an error of the system has the name of its class in Python, such as
+`FileNotFoundError`.
+
+| name | outcome | what it is about |
+| --- | --- | --- |
+| CommandFailed | `failed`; of `vq produce` `unknown` if any line is, else `refused` | the command \
+did its work and found a failure; its results are printed. `vq produce`: `retriable` if every line \
+that was not acknowledged is; `details` has the counts and, as `failures`, the lines by error |
+| Interrupted | `unknown` | ctrl-C, SIGTERM or SIGHUP ended the command. As an error of a line: it \
+was sent, and nobody waited for its outcome |
+"""
 
 
 # Errors -------------------------------------------------------------------------------------------
@@ -249,8 +262,12 @@ def errors() -> str:
         "| module | class | was it done? | what it is about, or what to do |",
         "| --- | --- | --- | --- |",
     ]
-    lines = [ERRORS_PREFACE, *head, *rows, OTHER_ERRORS_PREFACE, *other_head, *others]
-    return "\n".join(lines) + "\n"
+    lines = [
+        *(ERRORS_PREFACE, *head, *rows),
+        *(OTHER_ERRORS_PREFACE, *other_head, *others),
+        COMMAND_ERRORS,
+    ]
+    return "\n".join(lines)
 
 
 def _is_error_of(cls: object, module: ModuleType) -> bool:

@@ -59,7 +59,10 @@ An unknown value is `unknown` in tables and `null` in JSON, never 0.
 
 **Errors** go to standard error with what to do. With `--json` they are one JSON object with
 `error` (its class), `outcome` (`refused`: certainly not done; `unknown`: perhaps done; `failed`),
-`message`, `hint`, `retriable` and `details`.
+`message`, `hint`, `retriable` and `details`; [errors](errors.md) has their names. Remarks are
+objects with `remark` then, so standard error has one JSON object a line. `vq produce --json` also
+lists the first lines that were not acknowledged: `line`, `outcome`, `error`, `message` and
+`retriable`.
 
 | exit code | meaning |
 | --- | --- |

@@ -137,8 +137,10 @@ def test_lines_without_a_key_are_refused_by_number_or_counted(cluster: ProcessCl
     assert refused.returncode == 1
     assert (told["sent"], told["acknowledged"], told["refused"]) == (4, 2, 2)
     assert told["failures"] == {"InvalidArgument": 2}
-    assert b"line 2: InvalidArgument: no '=' in this line" in refused.stderr
-    assert b"line 3: InvalidArgument: key b'\\xff' is not UTF-8" in refused.stderr
+    second, third, _ = map(json.loads, refused.stderr.splitlines())
+    assert (second["line"], third["line"]) == (2, 3)
+    assert second["message"].startswith("no '=' in this line")
+    assert third["message"].startswith("key b'\\xff' is not UTF-8")
     options = ("--key-separator", "=", "--allow-no-key")
     told = cluster.vq_json("produce", "keyless", *options, stdin=b"a=5\nno key\n")
     assert (told["acknowledged"], told["without_key"]) == (2, 1)
@@ -154,7 +156,9 @@ def test_a_key_that_no_message_can_have_does_not_end_the_others(cluster: Process
     ended = cluster.vq("produce", "wide-keys", *options, stdin=data)
     told = json.loads(ended.stdout)
     assert (ended.returncode, told["acknowledged"], told["refused"]) == (1, 2, 1)
-    assert b"line 2: InvalidArgument: key 99999999999999999999 is outside" in ended.stderr
+    line = json.loads(ended.stderr.splitlines()[0])
+    assert (line["line"], line["error"]) == (2, "InvalidArgument")
+    assert line["message"].startswith("key 99999999999999999999 is outside")
 
 
 UNFIT = [
@@ -260,8 +264,39 @@ def test_a_line_that_is_too_long_is_refused_by_number_and_the_others_are_sent(
     assert ended.returncode == 1
     counts = json.loads(ended.stdout)
     assert (counts["sent"], counts["acknowledged"], counts["refused"]) == (3, 2, 1)
-    assert b"line 2: MessageTooLarge" in ended.stderr
+    line, error = map(json.loads, ended.stderr.splitlines())
+    assert (line["line"], line["outcome"], line["error"]) == (2, "refused", "MessageTooLarge")
+    assert (error["error"], error["outcome"]) == ("CommandFailed", "refused")
+    assert error["details"]["failures"] == {"MessageTooLarge": 1}
     assert drained(cluster, "long", "l", 2) == ["1", "3"]
+
+
+def test_all_lines_that_failed_can_be_had(cluster: ProcessCluster, tmp_path: Path) -> None:
+    """Five are listed, the others counted; the files have all, unchanged and with numbers."""
+    cluster.vq_json("topic", "create", "bad")
+    stdin = b"".join(b"bad %d\n" % n for n in range(60)) + b"k\\tv\n"
+    by_tab = ("produce", "bad", "--key-separator", "\\t")
+    ended = cluster.vq(*by_tab, stdin=stdin)
+    assert ended.returncode == 1
+    said = ended.stderr.decode().splitlines()
+    assert "for a tab give $'\\t'" in said[0]
+    assert [line.partition(":")[0] for line in said[1:6]] == [f"line {n}" for n in range(1, 6)]
+    assert said[6].startswith("and 55 more; with --unacknowledged FILE")
+    lines, rows = tmp_path / "lines", tmp_path / "rows"
+    files = ("--unacknowledged", str(lines), "--errors", str(rows))
+    again = cluster.vq(*by_tab, *files, "--json", stdin=stdin)
+    assert all(map(json.loads, again.stderr.splitlines())), "only JSON, one object a line"
+    assert lines.read_bytes() == b"".join(stdin.splitlines(keepends=True)[:60])
+    told = [json.loads(row)["line"] for row in rows.read_text().splitlines()]
+    assert told == list(range(1, 61))
+
+
+def test_hints_name_the_topic(cluster: ProcessCluster) -> None:
+    cluster.vq("topic", "create", "named")
+    for arguments in (("create", "named"), ("move", "named", "--partition", "7", "--to", "b1")):
+        said = cluster.vq("topic", *arguments).stderr.decode()
+        assert "`vq topic describe named`" in said
+    assert "`vq topic create nix --p" in cluster.vq("produce", "nix", "--json").stderr.decode()
 
 
 @pytest.mark.parametrize(
@@ -448,6 +483,11 @@ def test_producers_create_topics_where_an_operator_allows_it(cluster: ProcessClu
     unknown = cluster.vq("cluster", "settings", "--pool", "fast")
     assert b"the pools are common (b1, b2)" in unknown.stderr
     try:
+        empty = cluster.vq("produce", "made-by-nobody", stdin=b"")
+        large = cluster.vq("produce", "made-by-nobody", stdin=b"x" * 1_100_000)
+        outside = cluster.vq("produce", "made-by-nobody", "--partition", "3", stdin=b"1\n")
+        assert (empty.returncode, large.returncode, outside.returncode) == (0, 1, 2)
+        assert b"--partition 3 is outside [0, 3)" in outside.stderr
         cluster.vq_json("produce", "made-by-a-producer", stdin=b"1\n")
         assert cluster.vq_json("cluster", "settings", "--flush", "async")["partitions"] == 3
     finally:
@@ -455,3 +495,4 @@ def test_producers_create_topics_where_an_operator_allows_it(cluster: ProcessClu
         assert (off["auto_create"], off["partitions"], off["flush"]) == ("off", 3, "async")
     found = cluster.vq_json("topic", "describe", "made-by-a-producer")
     assert len(found["partitions"]) == 3
+    assert b"made-by-nobody" not in cluster.vq("topic", "list").stdout

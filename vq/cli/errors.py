@@ -10,8 +10,8 @@
 """
 
 import sys
-from collections.abc import Callable
-from typing import TextIO
+from collections.abc import Callable, Mapping
+from typing import Any, TextIO
 
 import click
 
@@ -25,13 +25,47 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_BROKEN_PIPE = 141
 
+#: What it had done by then, its results say.
+_INTERRUPTED_JSON = text.json_text(
+    {
+        "error": "Interrupted",
+        "outcome": "unknown",
+        "message": "interrupted",
+        "hint": "",
+        "retriable": False,
+        "details": {},
+    }
+)
+
 
 class CommandFailed(VqError):
-    """A command did its work and found a failure; its results are printed, the message says why."""
+    """A command did its work and found a failure; its results are printed, the message says why.
+
+    Args:
+        message: Why.
+        outcome: ``refused``, ``unknown`` or ``failed``, of all that the command did.
+        retriable: The same command may succeed later.
+        facts: Counts and the like, the details with ``--json``.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        outcome: str = "failed",
+        retriable: bool = False,
+        facts: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+        self.may_succeed_later = retriable
+        self.facts = dict(facts or {})
 
 
 def outcome(error: VqError) -> str:
     """Return which of the three outcomes an error stands for."""
+    if isinstance(error, CommandFailed):
+        return error.outcome
     cut = isinstance(error, ConnectionLost) and not isinstance(error, NotConnected)
     if cut or isinstance(error, OutcomeUnknown):
         return "unknown"
@@ -41,14 +75,18 @@ def outcome(error: VqError) -> str:
 def as_json_text(error: Exception, message: str, hint: str = "") -> str:
     """Return an error as one JSON object; only errors of vq have more than a message."""
     known = error if isinstance(error, VqError) else None
+    retriable = known is not None and known.retriable
+    details: Mapping[str, Any] = {} if known is None else known.details
+    if isinstance(error, CommandFailed):
+        retriable, details = error.may_succeed_later, error.facts
     return text.json_text(
         {
             "error": type(error).__name__,
             "outcome": "failed" if known is None else outcome(known),
             "message": message,
             "hint": hint,
-            "retriable": known is not None and known.retriable,
-            "details": {} if known is None else known.details,
+            "retriable": retriable,
+            "details": details,
         },
         ascii_only=True,
     )
@@ -65,6 +103,13 @@ def describe(error: VqError, *, as_json: bool) -> str:
     if error.hint and error.hint.partition(":")[0] not in shown:  # it has it in more detail
         lines.append(f"  what to do: {text.safe(error.hint)}")
     return "\n".join(lines)
+
+
+def name_topic(error: VqError, topic: str) -> None:
+    """Give the hint of an error the name of the topic that the command is about."""
+    error.hint = error.hint.replace("topic describe NAME", f"topic describe {topic}").replace(
+        "topic create NAME", f"topic create {topic}"
+    )
 
 
 def run(
@@ -84,7 +129,7 @@ def run(
             error.show(file=target)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        print("interrupted", file=target)
+        print(_INTERRUPTED_JSON if as_json else "interrupted", file=target)
         return signals.exit_code()
     except BrokenPipeError:
         return EXIT_BROKEN_PIPE

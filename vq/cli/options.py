@@ -9,15 +9,17 @@ import asyncio
 import functools
 import math
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from vq import limits
+from vq.cli.errors import name_topic
 from vq.cli.output import Output
 from vq.cli.settings import Sources, build, is_given, read_sources
+from vq.errors import VqError
 from vq.model import Compression
 
 if TYPE_CHECKING:
@@ -157,7 +159,12 @@ def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
         **rest: Any,
     ) -> Any:
         sources = read_sources(config, os.environ, zookeeper=zookeeper, cluster=cluster)
-        return function(Invocation(sources, Output(as_json=as_json)), *args, **rest)
+        try:
+            return function(Invocation(sources, Output(as_json=as_json)), *args, **rest)
+        except VqError as error:
+            if topic := _topic_of(rest):
+                name_topic(error, topic)
+            raise
 
     return _apply(
         call,
@@ -173,6 +180,14 @@ def command_options(function: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
     )
+
+
+def _topic_of(arguments: Mapping[str, Any]) -> str | None:
+    """Return the topic that a command is about; None: none, or several."""
+    topic = arguments.get("topic")
+    if topic is None and " topic " in click.get_current_context().command_path:
+        topic = arguments.get("name")
+    return topic if isinstance(topic, str) else None
 
 
 def no_effect(option: str, why: str, instead: str) -> click.UsageError:

@@ -85,8 +85,16 @@ class Output:
             self._line(safe(text))
 
     def remark(self, text: str) -> None:
-        """Print one line for people, on standard error, that is not part of the result."""
-        print(safe(text), file=self._stderr, flush=True)
+        """Print one line for people, on standard error, that is not part of the result.
+
+        With JSON it is an object: everything on standard error is one object a line then.
+        """
+        line = json_text({"remark": text}, ascii_only=True) if self.as_json else safe(text)
+        print(line, file=self._stderr, flush=True)
+
+    def failure(self, text: str, as_json: str) -> None:
+        """Print one of several failures on standard error: a line, or a JSON object."""
+        print(as_json if self.as_json else safe(text), file=self._stderr, flush=True)
 
     @contextlib.contextmanager
     def progress(

@@ -2,18 +2,19 @@
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import os
-import threading
+import re
 import time
-from collections import Counter
 from collections.abc import Iterable
 from typing import BinaryIO
 
 import click
 
+from vq.admin.connect import cluster_client
+from vq.admin.settings import read_settings
 from vq.blocking import MessageFactory, MessageProducer
-from vq.cli.errors import CommandFailed
 from vq.cli.lines import (
     KEY_TYPES,
     LineFormat,
@@ -31,6 +32,7 @@ from vq.cli.options import (
     compression_options,
     no_effect,
 )
+from vq.cli.outcomes import Tally, failure_files
 from vq.cli.output import Output
 from vq.client.config import OnUnavailable, ProducerConfig
 from vq.client.producer.metrics import ProducerMetrics
@@ -41,11 +43,13 @@ from vq.client.producer.partitioner import (
     TopicPartitions,
     strategy_of,
 )
-from vq.errors import InvalidArgument, OutcomeUnknown, Refused, VqError
-from vq.model import Compression, Message, SendResult
+from vq.coordination.paths import ClusterSettings
+from vq.errors import InvalidArgument, Refused, UnknownTopic, VqError
+from vq.model import Compression, Message
 
-_SHOWN_ERRORS = 5
 _BY_KEY = "key"
+#: Looks like a tab or a newline to who wrote it; a shell passes both characters on.
+_ESCAPE = re.compile(r"\\[tnrx0]")
 #: Fastest ``--rate``, messages a second.
 RATE_MAX = 1_000_000
 #: After a wait of the producer, ``--rate`` makes up for at most so long.
@@ -85,63 +89,6 @@ class Pace:
         return max(0.0, due - now)
 
 
-class Tally:
-    """Counts lines and their outcomes; called by the producer's thread and the command's.
-
-    Attributes:
-        begun: Lines that were read and are sent, or refused before.
-        size: Bytes of their contents.
-        keyless: Those that have no key although others have.
-        acknowledged, refused, unknown: Lines by outcome.
-        diverted: Of those acknowledged, sent to another partition than that of their key.
-        failures: Lines by class of the error.
-        errors: The first few errors, with the number of the line.
-    """
-
-    def __init__(self) -> None:
-        self.begun = self.size = self.keyless = 0
-        self.acknowledged = self.refused = self.unknown = 0
-        self.diverted = 0
-        self.failures: Counter[str] = Counter()
-        self.errors: list[str] = []
-        self._closed = False
-        self._lock = threading.Lock()
-
-    @property
-    def count(self) -> int:
-        """How many lines have ended, one way or another."""
-        return self.acknowledged + self.refused + self.unknown
-
-    def ended(self, line: int, result: SendResult | None, error: VqError | None) -> None:
-        """Count the outcome of one line."""
-        with self._lock:
-            if self._closed:
-                return
-            if error is None:
-                self.acknowledged += 1
-                self.diverted += result is not None and result.diverted
-            else:
-                self._failed(line, error)
-
-    def give_up(self) -> None:
-        """Count the lines without an outcome as unknown; later outcomes do not count."""
-        with self._lock:
-            waiting = self.begun - self.count
-            if waiting:
-                self.unknown += waiting
-                self.failures["Interrupted"] += waiting
-            self._closed = True
-
-    def _failed(self, line: int, error: VqError) -> None:
-        if isinstance(error, OutcomeUnknown):
-            self.unknown += 1
-        else:
-            self.refused += 1
-        self.failures[type(error).__name__] += 1
-        if len(self.errors) < _SHOWN_ERRORS:
-            self.errors.append(f"line {line}: {type(error).__name__}: {error}")
-
-
 class Run:
     """One run of the command: reads lines, sends them, counts what becomes of them.
 
@@ -166,7 +113,7 @@ class Run:
         for number, line in enumerate(lines, start=1):
             if pace is not None:
                 time.sleep(pace.wait_s(time.monotonic()))
-            self._tally.begun = number
+            self._tally.begin(number, line)
             try:
                 self._send(self._message(line), number)
             except (Refused, InvalidArgument) as error:
@@ -330,6 +277,18 @@ def check_on_unavailable(
 @click.option(
     "--max", "limit", type=WholeNumber(min=1), metavar="N", help="Stop after so many lines."
 )
+@click.option(
+    "--unacknowledged",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Write the lines that are refused or unknown to a new FILE, to send them again.",
+)
+@click.option(
+    "--errors",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Write the number and the error of each such line to a new FILE, in the same order.",
+)
 @command_options
 def produce(
     invocation: Invocation,
@@ -349,14 +308,19 @@ def produce(
     timeout: float | None,
     rate: float | None,
     limit: int | None,
+    unacknowledged: str | None,
+    errors: str | None,
 ) -> None:
     """Send the lines of a file or of standard input.
 
     Without FILE, or with -, standard input is read. Each line is one message, sent in order per
-    partition. A line that cannot be sent is refused with its number, and the others go on. The
-    summary counts lines by outcome, failures by error, bytes of contents, and with compression the
-    bytes stored. Ctrl-C ends the input; the lines sent get their outcome. Exit code 1 if any
-    message was refused or its outcome is unknown.
+    partition. A line that cannot be sent is refused with its number, and the others go on; the
+    first five such lines are listed. The summary counts lines by outcome, failures by error, bytes
+    of contents, and with compression the bytes stored. Ctrl-C ends the input; the lines sent get
+    their outcome. Exit code 1 if any message was refused or its outcome is unknown.
+
+    A missing topic is created if `vq cluster settings` allows it, by the first line that the new
+    topic can take. Without such a line no topic is created.
     """
     check_options(
         key=key,
@@ -390,47 +354,85 @@ def produce(
         config = dataclasses.replace(config, partitioner=None)
     check_on_unavailable(config, form, on_unavailable)
     output = invocation.output
-    tally = Tally()
-    started = time.monotonic()
-    stopped: BaseException | None = None
-    with contextlib.ExitStack() as held:
-        factory = held.enter_context(MessageFactory(invocation.client_config()))
-        producer = factory.create_producer(config)
-        producer.publish(topic)
-        if partition is not None:
-            check_partition(topic, partition, len(factory.get_partitions_for_topic(topic)))
-        run = Run(producer, form, tally, None if rate is None else Pace(rate, time.monotonic()))
-        try:
-            with output.progress(
-                f"sending to {topic}", lambda: tally.count, total=limit, shared=file.isatty()
-            ):
-                run.send_all(itertools.islice(lines_of(file), limit))
-        except (KeyboardInterrupt, OSError, VqError) as error:
-            stopped = error
-            if isinstance(error, KeyboardInterrupt):
-                output.remark(
-                    f"interrupted after {tally.begun} lines; waiting for the outcome of those sent "
-                    f"(at most {config.send_timeout_s:g} s, ctrl-C again ends at once)"
-                )
+    if key_separator is not None and _ESCAPE.search(key_separator):
+        output.remark(_escape_text(key_separator))
+    pace_of = None if rate is None else functools.partial(Pace, rate)
+    with failure_files(unacknowledged, errors, as_json=output.as_json) as files:
+        tally = Tally(files)
+        started = time.monotonic()
+        stopped: BaseException | None = None
+        with contextlib.ExitStack() as held:
+            factory = held.enter_context(MessageFactory(invocation.client_config()))
+            producer = factory.create_producer(config)
+            count = publish(invocation, factory, producer, topic)
+            if partition is not None:
+                check_partition(topic, partition, count)
+            run = Run(producer, form, tally, None if pace_of is None else pace_of(time.monotonic()))
             try:
-                producer.flush()
-            except KeyboardInterrupt:
+                with output.progress(
+                    f"sending to {topic}", lambda: tally.count, total=limit, shared=file.isatty()
+                ):
+                    run.send_all(itertools.islice(lines_of(file), limit))
+            except (KeyboardInterrupt, OSError, VqError) as error:
+                stopped = error
+                if isinstance(error, KeyboardInterrupt):
+                    output.remark(
+                        f"interrupted after {tally.begun} lines; waiting for the outcome of those "
+                        f"sent (at most {config.send_timeout_s:g} s, ctrl-C again ends at once)"
+                    )
+                try:
+                    producer.flush()
+                except KeyboardInterrupt:
+                    held.pop_all()  # do not close: that would wait for the outcomes
                 tally.give_up()
-                held.pop_all()  # do not close: that would wait for the outcomes
-        metrics = producer.metrics()  # shown before closing, which may be interrupted, too
-        _report(output, topic, tally, metrics, time.monotonic() - started)
+            metrics = producer.metrics()  # shown before closing, which may be interrupted, too
+            files.flush()
+            _report(output, topic, tally, metrics, time.monotonic() - started)
+            _list_failures(output, tally, unacknowledged, errors)
     threshold_alone = config.compression is None and compression_threshold is not None
     if threshold_alone and tally.count and not metrics.total.messages_compressed:
         output.remark(
             f"--compression-threshold {compression_threshold} had no effect: topic {topic} is not "
             "compressed and no --compression was given, or every line was shorter"
         )
-    if stopped is not None:
-        raise stopped
-    if tally.acknowledged != tally.count:
-        raise CommandFailed(
-            f"{tally.refused} of {tally.count} refused (not stored), {tally.unknown} unknown"
-        )
+    failed = stopped or files.problem or tally.error()
+    if failed is not None:
+        raise failed
+
+
+def publish(
+    invocation: Invocation, factory: MessageFactory, producer: MessageProducer, topic: str
+) -> int:
+    """Publish a topic; a missing one is left to the first send, which may create it.
+
+    Returns:
+        The number of its partitions, also before it is created.
+
+    Raises:
+        UnknownTopic: It is missing, and producers may not create it.
+    """
+    try:
+        count = len(factory.get_partitions_for_topic(topic))
+    except UnknownTopic:
+
+        async def new_settings() -> ClusterSettings:
+            async with cluster_client(invocation.client_config()) as client:
+                return await read_settings(client)
+
+        found = invocation.run(new_settings())
+        if found.may_create:
+            return found.new_topics.partitions
+        producer.publish(topic)  # raises, and says what an operator can do
+        return publish(invocation, factory, producer, topic)  # somebody has created it meanwhile
+    producer.publish(topic)
+    return count
+
+
+def _escape_text(separator: str) -> str:
+    return (
+        f"--key-separator has {len(separator)} characters, one of them a backslash; for a tab give "
+        "$'\\t' (bash, zsh)"
+    )
 
 
 def check_partition(topic: str, partition: int, count: int) -> None:
@@ -471,5 +473,27 @@ def _report(
         "compression_ratio": ratio is None,
     }
     output.record(values, shown=[name for name in values if not hidden.get(name)])
-    for text in tally.errors:
-        output.remark(text)
+
+
+def _list_failures(
+    output: Output, tally: Tally, unacknowledged: str | None, errors: str | None
+) -> None:
+    """Say which lines failed, how many more there are, and how to get all of them."""
+    for each in tally.first:
+        output.failure(f"line {each.line}: {each.error}: {each.message}", each.as_json())
+    more = tally.failed - len(tally.first)
+    wanted = [path for path in (unacknowledged, errors) if path is not None]
+    if more and not wanted:
+        output.remark(
+            f"and {more} more; with --unacknowledged FILE all such lines are written to a file, "
+            "with --errors FILE their numbers and errors"
+        )
+    elif more:
+        output.remark(f"and {more} more, see {' and '.join(wanted)}")
+    if tally.files.too_long:
+        output.remark(
+            f"{unacknowledged} is without {tally.files.too_long} line(s) that are longer than any "
+            "message"
+        )
+    if tally.files.problem is not None:
+        output.remark(f"{' and '.join(wanted)}: not complete")

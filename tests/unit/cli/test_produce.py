@@ -6,11 +6,11 @@ import click
 import pytest
 
 from vq.cli.lines import LineFormat
+from vq.cli.outcomes import Tally
 from vq.cli.produce import (
     OnePartition,
     Pace,
     Run,
-    Tally,
     check_on_unavailable,
     check_options,
     check_partition,
@@ -18,8 +18,8 @@ from vq.cli.produce import (
 )
 from vq.client.config import ProducerConfig
 from vq.client.producer.partitioner import TopicPartitions
-from vq.errors import DiskFull, InvalidArgument, TimedOut
-from vq.model import DivertedResult, Message, SendResult
+from vq.errors import InvalidArgument
+from vq.model import Message, SendResult
 
 NOTHING: dict[str, Any] = {
     "key": None,
@@ -114,32 +114,6 @@ def test_partitioners() -> None:
         check_partition("t", 5, 5)
 
 
-def test_outcomes_are_counted_by_kind_and_the_first_errors_are_kept() -> None:
-    tally = Tally()
-    tally.ended(1, SendResult(0, 88, 1), None)
-    tally.ended(2, None, TimedOut("3 s"))
-    for line in range(3, 20):
-        tally.ended(line, None, DiskFull("90 %"))
-    tally.ended(20, DivertedResult(1, 88, 1), None)
-    assert (tally.acknowledged, tally.unknown, tally.refused) == (2, 1, 17)
-    assert tally.diverted == 1
-    assert tally.failures == {"TimedOut": 1, "DiskFull": 17}
-    assert tally.errors[:2] == ["line 2: TimedOut: 3 s", "line 3: DiskFull: 90 %"]
-    assert len(tally.errors) == 5
-    assert tally.count == 20
-
-
-def test_lines_whose_outcome_nobody_waits_for_are_unknown() -> None:
-    """Ctrl-C twice: the summary must not leave out lines that were sent."""
-    tally = Tally()
-    tally.begun = 3
-    tally.ended(1, SendResult(0, 88, 1), None)
-    tally.give_up()
-    tally.ended(2, SendResult(0, 99, 2), None)  # too late: the summary is made
-    assert (tally.count, tally.acknowledged, tally.unknown) == (3, 1, 2)
-    assert tally.failures == {"Interrupted": 2}
-
-
 class Producer:
     """Refuses what has the key 1, as a producer refuses a key that no message can have."""
 
@@ -163,7 +137,7 @@ def test_a_line_that_is_refused_does_not_end_the_others() -> None:
     run.send_all([b"0:a", b"1:b", b"c", b"x:d", b"2:e"])
     assert producer.sent == [b"a", b"e"]
     assert (tally.begun, tally.count, tally.acknowledged, tally.refused) == (5, 5, 2, 3)
-    assert [text.partition(":")[0] for text in tally.errors] == ["line 2", "line 3", "line 4"]
+    assert [each.line for each in tally.first] == [2, 3, 4]
 
 
 def test_lines_without_a_key_are_counted() -> None:
