@@ -153,7 +153,7 @@ def test_a_full_buffer_waits_and_then_refuses(
             producer.send_async(vq.Message(topic, b"y"), timeout=0.2)
         assert 0.15 < time.monotonic() - begin < WAIT_S
         with in_thread(lambda: producer.send_async(vq.Message(topic, b"z"))) as waiting:
-            time.sleep(0.05)
+            block_until(lambda: producer._core._accumulator._waiting)
             assert not waiting.done()
             for group in ("b1", "b2"):
                 cluster.brokers[group].signal(signal.SIGCONT)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from support.coordinator_contract import Ensemble, States
-from support.waiting import until_true
+from support.waiting import until
 
 from vq.clock import SystemClock
 from vq.coordination.coordinator import (
@@ -200,12 +200,7 @@ async def test_the_lease_is_renewed_by_answers_and_by_the_heartbeat(ensemble: En
     await client.sync()
     assert before <= client.last_reply_monotonic <= clock.monotonic()
     last = client.last_reply_monotonic
-
-    async def renewed() -> bool:
-        await asyncio.sleep(0.02)
-        return client.last_reply_monotonic > last
-
-    await until_true(renewed)
+    await until(lambda: client.last_reply_monotonic > last)
 
 
 async def test_the_lease_counts_from_the_sending_not_from_the_answer(ensemble: Ensemble) -> None:

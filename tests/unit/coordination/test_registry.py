@@ -60,12 +60,13 @@ async def test_a_second_process_of_one_name_is_refused(client, other) -> None:
     await first.stop()
 
 
-async def test_a_restart_waits_for_the_dead_sessions_node(ensemble, client, other) -> None:
+async def test_a_restart_waits_for_the_dead_sessions_node(ensemble, client, other, caplog) -> None:
     """After kill -9 the old node stays until its session ends; then the name is free."""
     await broker(client).start()
     ensemble.crash(client)
-    restarted = asyncio.ensure_future(broker(other).start())
-    await asyncio.sleep(0.01)
+    with caplog.at_level("INFO"):
+        restarted = asyncio.ensure_future(broker(other).start())
+        await until(lambda: "waiting for another registration to end" in caplog.text)
     assert not restarted.done()
     ensemble.expire(client.session_id)
     assert (await restarted).epoch == 2

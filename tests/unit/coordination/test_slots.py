@@ -9,7 +9,7 @@ from support.waiting import until, until_true
 from vq.client.ids import EPOCH_MS, IdGenerator, IdsUsedUp
 from vq.clock import ManualClock, SystemClock
 from vq.coordination import slots
-from vq.coordination.coordinator import Coordinator, SessionState
+from vq.coordination.coordinator import Coordinator, Node, SessionState
 from vq.coordination.memory import MemoryEnsemble
 from vq.coordination.paths import SLOTS, SlotMark
 from vq.coordination.slots import NoSlotFree, SlotLease
@@ -86,15 +86,25 @@ async def test_a_coordinator_that_gave_up_takes_the_slot(client) -> None:
     await lease.stop()
 
 
-async def test_a_new_session_that_takes_a_while_gets_one_slot(ensemble, client) -> None:
+async def test_a_new_session_that_takes_a_while_gets_one_slot(
+    ensemble, client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The search for a slot begins while there is no session; what is found then is kept."""
     lease = SlotLease(client, SystemClock())
     first = await lease.start()
     session = client.session_id
     ensemble.disconnect(client)
     ensemble.expire(session)
+    searches: list[str] = []
+    get = client.get
+
+    async def noted(path: str) -> Node:
+        searches.append(path)
+        return await get(path)
+
+    monkeypatch.setattr(client, "get", noted)
     client._enter(SessionState.LOST)  # the twin itself has its next session in the same moment
-    await asyncio.sleep(0.02)
+    await until(lambda: searches)
     ensemble.reconnect(client)
     await until(lambda: lease.slot not in {None, first})
     assert await client.children(SLOTS) == [str(lease.slot)]
