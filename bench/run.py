@@ -31,7 +31,7 @@ from bench import baseline, compare, profile  # noqa: E402
 from bench.context import Context  # noqa: E402
 from bench.figures import COLUMNS, Row, Verdict, cells, markdown_table, rows_of, shown  # noqa: E402
 from bench.scenarios import SCENARIOS, Scenario  # noqa: E402
-from vq.client.producer import accumulator  # noqa: E402
+from vq.client.producer import appender  # noqa: E402
 from vq.errors import VqError  # noqa: E402
 
 PEERS = "peers"
@@ -60,7 +60,7 @@ def machine(directory: Path) -> dict[str, Any]:
         "kernel": platform.release(),
         "python": platform.python_version(),
         "file_system": _file_system(directory),
-        "client_loops": "compiled" if accumulator.LOOPS_COMPILED else "in Python",
+        "client_loops": "compiled" if appender.LOOPS_COMPILED else "in Python",
         "load_average": [round(each, 2) for each in os.getloadavg()],
     }
 

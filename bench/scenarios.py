@@ -19,7 +19,7 @@ from bench.figures import Figure, Target
 from bench.metadata import METADATA_PARTITIONS, metadata
 from bench.sends import sends
 from vq.cli.worker import on_schedule
-from vq.client.producer import accumulator
+from vq.client.producer import appender
 
 GB: Final = 1_000_000_000
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -42,9 +42,7 @@ def small_messages(context: Context) -> Rounds:
     With the client's loops as they are installed, then in Python.
     """
     count = context.pick(1_000_000, 100_000)
-    kinds = (
-        ((True, ""), (False, ", loops in Python")) if accumulator.LOOPS_COMPILED else ((True, ""),)
-    )
+    kinds = ((True, ""), (False, ", loops in Python")) if appender.LOOPS_COMPILED else ((True, ""),)
     with context.cluster() as cluster:
         _warm_up(cluster, 128)
         for _ in range(context.rounds):

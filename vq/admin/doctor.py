@@ -21,7 +21,7 @@ from vq.admin.connect import cluster_client
 from vq.broker.config import BrokerConfig
 from vq.client.cluster import ClusterClient
 from vq.client.config import MessageFactoryConfig
-from vq.client.producer import accumulator
+from vq.client.producer import appender
 from vq.coordination import registry
 from vq.coordination.four_letter import four_letter_word
 from vq.coordination.reading import gather_all
@@ -37,7 +37,7 @@ def check_machine(config: BrokerConfig) -> list[Finding]:
     """Look at this machine as a place for a broker with ``config``, and for clients."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return [
-        checks.client_loops(compiled=accumulator.LOOPS_COMPILED),
+        checks.client_loops(compiled=appender.LOOPS_COMPILED),
         checks.open_files(soft, hard),
         *_disk(config),
     ]

@@ -1,5 +1,4 @@
-/* The accumulator's append, compiled. vq/client/producer/accumulator.py has the same in Python and
- * explains it. All of this runs under the interpreter lock. Between the look-up of a topic (and of
+/* The appender, compiled. vq/client/producer/appender.py has the same in Python and explains it. All of this runs under the interpreter lock. Between the look-up of a topic (and of
  * the space left) and the append, no Python code can run: so a thread that removes a topic and then
  * drains it misses no message, and no byte of the space is counted twice.
  */

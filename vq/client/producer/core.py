@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from vq.client.cluster import ClusterClient
 from vq.client.config import ProducerConfig
 from vq.client.future import SendFuture
-from vq.client.producer.accumulator import not_plain
+from vq.client.producer.appender import not_plain
 from vq.client.producer.batch_send import BatchSend
 from vq.client.producer.blocking_sender import BlockingConnections, BlockingSender
 from vq.client.producer.compressor import compressor_of

@@ -18,7 +18,7 @@ from support.producers import (
 from support.waiting import until
 
 from vq import aio
-from vq.client.producer import accumulator
+from vq.client.producer import accumulator, appender
 from vq.client.producer.partitioner import key_partition
 from vq.coordination.memory import MemoryCoordinator
 from vq.errors import (
@@ -58,7 +58,7 @@ class Failed(BaseException):
 
 
 @pytest.mark.parametrize("raised", [asyncio.CancelledError(), Failed(), GeneratorExit()], ids=repr)
-@pytest.mark.parametrize("make", [accumulator.make_appender, accumulator.PythonAppender])
+@pytest.mark.parametrize("make", [appender.make_appender, appender.PythonAppender])
 @pytest.mark.parametrize("stored", [True, False])
 async def test_whatever_a_callback_raises_its_neighbours_get_their_outcome(
     factory: aio.MessageFactory,

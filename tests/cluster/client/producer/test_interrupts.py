@@ -13,7 +13,7 @@ from support.waiting import until
 from vq import aio
 from vq.client.config import ProducerConfig
 from vq.client.future import BlockingSendFuture, SendFuture
-from vq.client.producer import accumulator, sender
+from vq.client.producer import appender, sender
 from vq.client.producer.core import ProducerCore
 from vq.errors import ConnectionCut
 from vq.model import Message, SendResult
@@ -112,7 +112,7 @@ async def settled(core: ProducerCore) -> None:
     async with asyncio.timeout(5):
         await core.flush()
     await until(lambda: is_idle(core))
-    if accumulator.COMPILED:  # in Python, the account may be interrupted as well
+    if appender.COMPILED:  # in Python, the account may be interrupted as well
         assert core._accumulator.waiting()[:2] == (0, 0)
 
 
