@@ -1,0 +1,113 @@
+"""A partition's queue: what the broker refuses, for now or for good."""
+
+import pytest
+from support.partition_line import BACKOFF_S, Line, numbers, outcomes
+
+from vq import errors
+
+
+@pytest.mark.parametrize(
+    "error", [errors.Busy(), errors.NotMaster(), errors.DiskFull(), errors.UnknownTopic()]
+)
+def test_what_may_pass_later_is_sent_again_with_its_stamp(error: errors.VqError) -> None:
+    line = Line()
+    sent = line.submit(b"1")
+    (batch,) = line.send()
+    line.refuse(batch, error)
+    assert outcomes(sent) == ["pending"]
+    line.now += BACKOFF_S
+    assert line.send() == [batch]
+    assert numbers([batch]) == [(0, 0)]
+
+
+def test_a_final_refusal_is_told_and_the_rest_goes_on_under_the_next_epoch() -> None:
+    line = Line(batch_records=1)
+    sent = line.submit(b"1", b"2", b"3")
+    first, second, third = line.send()
+    line.refuse(first, errors.MessageTooLarge("too large"))
+    assert outcomes(sent) == ["MessageTooLarge", "pending", "pending"]
+    assert not second.sent, "it cannot be stored as it was sent: one is missing before it"
+    assert line.send() == [second, third]
+    assert numbers([second, third]) == [(1, 0), (1, 1)]
+
+
+def test_a_final_refusal_waits_for_its_elders() -> None:
+    """Until they are settled nothing passes the hole."""
+    line = Line(batch_records=1)
+    sent = line.submit(b"1", b"2", b"3")
+    first, second, third = line.send()
+    line.refuse(second, errors.PermissionRefused("no"))
+    line.refuse(third, errors.SequenceGap())
+    assert outcomes(sent) == ["pending", "pending", "pending"]
+    line.now += BACKOFF_S
+    assert line.send() == []
+    line.queue.on_stored(first, 88)
+    assert outcomes(sent) == ["SendResult", "PermissionRefused", "pending"]
+    assert line.send() == [third]
+    assert numbers([third]) == [(0, 1)], "both were refused, so no copy is under way"
+
+
+def test_a_gap_behind_an_elder_without_an_answer_waits_for_it() -> None:
+    line = Line(batch_records=1)
+    line.submit(b"1", b"2")
+    first, second = line.send()
+    line.refuse(first, errors.Busy())
+    line.refuse(second, errors.SequenceGap())
+    line.now = line.queue.retry_at
+    assert line.send() == [first, second]
+    assert numbers([first, second]) == [(0, 0), (0, 1)]
+
+
+def test_a_broker_that_forgot_the_producer_gets_a_new_epoch() -> None:
+    line = Line(batch_records=1)
+    line.submit(b"1", b"2")
+    batches = line.send()
+    line.refuse(batches[0], errors.UnknownProducer())
+    assert line.send() == batches
+    assert numbers(batches) == [(1, 0), (1, 1)]
+
+
+def test_a_broker_that_forgets_the_producer_each_time_is_not_asked_without_pause() -> None:
+    line = Line()
+    line.submit(b"1")
+    (batch,) = line.send()
+    line.refuse(batch, errors.UnknownProducer())
+    pauses = []
+    for _ in range(3):
+        assert line.send() == [batch]
+        line.refuse(batch, errors.UnknownProducer())
+        pauses.append(line.queue.retry_at - line.now)
+        line.now = line.queue.retry_at
+    assert pauses == [0.5, 1.0, 2.0]
+
+
+def test_a_refusal_after_an_attempt_without_an_answer_leaves_the_outcome_unknown() -> None:
+    """The first attempt may be stored; so may be those behind it that were sent then."""
+    line = Line(batch_records=1)
+    sent = line.submit(b"1", b"2", b"3")
+    first, second, third = line.send()
+    line.cut(first, second)
+    line.queue.on_refused(third, errors.Busy(), line.now)
+    line.now = line.queue.retry_at
+    line.send()
+    line.refuse(first, errors.InvalidRequest("by a broker of another mind"))
+    assert outcomes(sent) == ["TimedOut", "TimedOut", "TimedOut"]
+    assert isinstance(sent[0].exception(0), errors.OutcomeUnknown)
+    later = line.submit(b"4")
+    assert numbers(line.send()) == [(1, 0)]
+    assert outcomes(later) == ["pending"]
+
+
+def test_a_batch_too_old_to_be_told_is_unknown_and_not_sent_again() -> None:
+    """Also when the answer came to its first attempt; those that were sent behind it leave, too."""
+    line = Line(batch_records=1)
+    sent = line.submit(b"1", b"2")
+    first, _ = line.send()
+    line.answer(first, errors.SequenceStale("too old"))
+    assert outcomes(sent) == ["SequenceStale", "TimedOut"]
+    assert isinstance(sent[0].exception(0), errors.OutcomeUnknown)
+    line.later(1.0)
+    assert line.send() == []
+    later = line.submit(b"3")
+    assert numbers(line.send()) == [(1, 0)]
+    assert outcomes(later) == ["pending"]
