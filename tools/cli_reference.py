@@ -55,7 +55,9 @@ the meaning, unit, bounds and default of each field.
 | a pipe or file | tab-separated lines below one line of column names |
 | anywhere, with `--json` | one JSON document; for messages, one object per line |
 
-An unknown value is `unknown` in tables and `null` in JSON, never 0.
+A column such as `disk_free` has the head `disk free` on a terminal; there `vq cluster status` puts
+the errors of brokers below the table. An unknown value is `unknown` in tables and `null` in
+JSON, never 0.
 
 **Errors** go to standard error with what to do. With `--json` they are one JSON object with
 `error` (its class), `outcome` (`refused`: certainly not done; `unknown`: perhaps done; `failed`),

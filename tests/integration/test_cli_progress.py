@@ -9,8 +9,10 @@ import subprocess
 import sys
 import termios
 from collections.abc import Iterator
+from pathlib import Path
 from typing import IO
 
+import click
 import pytest
 from support.cluster import ProcessCluster, process_cluster
 from support.terminal import CTRL_C, OnTerminal
@@ -84,6 +86,23 @@ def test_progress_needs_no_number_of_lines(cluster: ProcessCluster) -> None:
     assert running.screen == []
 
 
+def test_progress_of_a_file_has_a_total_and_fits_into_80_columns(
+    cluster: ProcessCluster, tmp_path: Path
+) -> None:
+    """Also with a long name of a topic, and with place for the ^C that a terminal adds."""
+    topic, lines = "n" * 72, tmp_path / "lines"
+    lines.write_bytes(b"x\n" * 20)
+    cluster.vq_json("topic", "create", topic)
+    command = cluster.command("produce", topic, str(lines), "--rate", "20")
+    with OnTerminal(command, cluster.environ, columns=80) as running:
+        running.until(lambda: "100%" in running.raw)
+        assert running.ended() == 0
+    pictures = click.unstyle(running.raw).replace("\r", "\n").splitlines()
+    drawn = [line for line in pictures if DRAWN in line]
+    assert all("%" in line and "..." in line for line in drawn)
+    assert max(map(len, drawn)) <= 76
+
+
 @pytest.mark.parametrize(
     ("name", "options", "streams"),
     [
@@ -118,8 +137,10 @@ def test_ctrl_c_tells_what_became_of_the_lines(cluster: ProcessCluster) -> None:
         told = summary(running)
     assert (told["sent"], told["acknowledged"], told["unknown"]) == ("4", "4", "0")
     lines = [line for line in running.screen if line]
-    assert [line.partition(" after ")[0] for line in lines] == ["interrupted", "interrupted"]
-    assert lines[0].startswith("interrupted after 4 lines; waiting for the outcome")
+    assert lines[0] == "interrupted after 4 lines"
+    assert lines[1].startswith("waiting for the outcome of those sent")
+    assert lines[2:] == ["interrupted"]
+    assert max(map(len, lines)) < 80
 
 
 def test_a_second_ctrl_c_ends_at_once_and_tells_what_is_unknown(cluster: ProcessCluster) -> None:
@@ -135,7 +156,7 @@ def test_a_second_ctrl_c_ends_at_once_and_tells_what_is_unknown(cluster: Process
             pipe = running.process.stdin
             running.until(lambda: not _unread(pipe))
             running.enter(CTRL_C)
-            running.until(lambda: "interrupted after" in "".join(running.screen))
+            running.until(lambda: "ctrl-C again ends at once" in "".join(running.screen))
             running.enter(CTRL_C)
             assert running.ended() == 130
             told = summary(running)
@@ -150,3 +171,25 @@ def test_a_second_ctrl_c_ends_at_once_and_tells_what_is_unknown(cluster: Process
 def _unread(pipe: IO[bytes]) -> int:
     """Return how many bytes are in a pipe."""
     return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
+def test_the_status_of_a_broker_that_is_down_stays_a_table_at_80_columns(
+    cluster: ProcessCluster,
+) -> None:
+    """Why it does not answer is a line below."""
+    broker = cluster.brokers["b1"]
+    environ = {**cluster.environ, "VQ_CLIENT_CONNECT_TIMEOUT_S": "0.2"}
+    broker.signal(signal.SIGSTOP)
+    try:
+        with OnTerminal(
+            cluster.command("cluster", "status"), environ, stdout=None, columns=80
+        ) as running:
+            assert running.ended() == 1
+    finally:
+        broker.signal(signal.SIGCONT)
+    head = next(line for line in running.screen if line.startswith("group"))
+    assert head.split()[-3:] == ["disk", "free", "answers"]
+    assert any(
+        line.startswith("b1") and line.endswith("no") for line in map(str.rstrip, running.screen)
+    )
+    assert any("b1/n1 does not answer: Unreachable" in line for line in running.screen)

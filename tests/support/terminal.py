@@ -35,6 +35,7 @@ class OnTerminal:
         stdin: None: the terminal.
         stdout: None: the terminal.
         stderr: None: the terminal.
+        columns: The width of the terminal.
 
     Attributes:
         process: The command's process; its pipes are for the test.
@@ -48,9 +49,10 @@ class OnTerminal:
         stdin: int | None = subprocess.PIPE,
         stdout: int | None = subprocess.PIPE,
         stderr: int | None = None,
+        columns: int = _COLUMNS,
     ) -> None:
         self._ours, theirs = os.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, _COLUMNS, 0, 0))
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, columns, 0, 0))
         dropped = {"COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"}
         kept = {name: value for name, value in environ.items() if name not in dropped}
         self.process = subprocess.Popen(

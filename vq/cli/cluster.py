@@ -44,7 +44,13 @@ def status(invocation: Invocation) -> None:
     found = invocation.run(work())
     columns = ("group", "node", "address", "role", "epoch", "partitions", "disk_free", "answers")
     output = invocation.output
-    output.table([_row(each) for each in found.brokers], columns=columns)  # fit into 80 characters
+    rows = [_row(each) for each in found.brokers]
+    if output.to_terminal:  # the errors follow: the columns are to fit into 80 characters
+        rows = [{**row, "answers": "yes" if row["answers"] == "yes" else "no"} for row in rows]
+    output.table(rows, columns=columns)
+    for each in found.brokers:
+        if each.error and output.to_terminal:
+            output.remark(_silence_text(each))
     if not found.brokers:
         config = invocation.client_config()
         output.remark(
@@ -136,6 +142,11 @@ def _fail_unless_well(found: ClusterStatus) -> None:
         )
     if found.problems:
         raise CommandFailed(f"brokers report {len(found.problems)} problem(s), see above")
+
+
+def _silence_text(report: BrokerReport) -> str:
+    name = report.group.group + ("" if report.node is None else f"/{report.node.node}")
+    return f"{name} does not answer: {report.error}"
 
 
 def _copy_text(report: BrokerReport) -> str:

@@ -146,6 +146,7 @@ class Tally:
 
     Attributes:
         begun: Lines that were read and are sent, or refused before.
+        read: Bytes of these lines, with their newlines.
         size: Bytes of their contents.
         keyless: Those that have no key although others have.
         acknowledged, refused, unknown: Lines by outcome.
@@ -157,7 +158,7 @@ class Tally:
     """
 
     def __init__(self, files: FailureFiles | None = None) -> None:
-        self.begun = self.size = self.keyless = 0
+        self.begun = self.read = self.size = self.keyless = 0
         self.acknowledged = self.refused = self.unknown = 0
         self.diverted = 0
         self.failures: Counter[str] = Counter()
@@ -180,6 +181,7 @@ class Tally:
     def begin(self, number: int, line: bytes | LongLine) -> None:
         """Count a line that is sent now."""
         self.begun = number
+        self.read += (line.size if isinstance(line, LongLine) else len(line)) + 1
         self.files.begin(number, line)
 
     def ended(self, line: int, result: SendResult | None, error: VqError | None) -> None:

@@ -8,7 +8,7 @@ None: ``unknown`` for people, ``null`` in JSON, never 0.
 import contextlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from vq.cli.text import json_text, safe
 
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 Value = str | int | float | bool | None
 #: Wider than any table, to measure the width that one needs.
 _ENDLESS = 100_000
+_BAR_WIDTH: Final = 20
+#: Beside text and bar a progress line has a count, the time, and place for the ``^C`` that a
+#: terminal writes behind it: a line that is full would be broken and not erased.
+_NUMBERS_WIDTH: Final = 30
+_WORDS_MIN: Final = 12
 
 
 class Output:
@@ -30,6 +35,11 @@ class Output:
         self.as_json = as_json
         self._stdout = stdout or sys.stdout
         self._stderr = stderr or sys.stderr
+
+    @property
+    def to_terminal(self) -> bool:
+        """Whether results are laid out for a terminal."""
+        return not self.as_json and self._stdout.isatty()
 
     def table(
         self,
@@ -103,6 +113,7 @@ class Output:
         done: Callable[[], int],
         *,
         total: int | None = None,
+        portion: Callable[[], float] | None = None,
         shared: bool = False,
     ) -> Iterator[None]:
         """Show progress while the block runs, only on a terminal.
@@ -112,24 +123,39 @@ class Output:
             done: Returns how much is done. Asked for each picture, some times a second and in
                 another thread: a step of the work itself costs nothing.
             total: How much there is to do; None: nobody knows.
+            portion: Where ``total`` is unknown, returns which part is done, 0 to 1.
             shared: Somebody types on that terminal; nothing is shown.
         """
         if self.as_json or shared or not self._stderr.isatty():
             yield
             return
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        from rich.progress import BarColumn, Progress, TextColumn
         from rich.progress import TimeElapsedColumn as Elapsed
 
         class Asking(Progress):
             def get_renderables(self) -> "Iterable[RenderableType]":
+                count = done()
                 for task in self.tasks:
-                    self.update(task.id, completed=done())
+                    part = None if portion is None else portion()
+                    self.update(
+                        task.id,
+                        completed=count if part is None else part,
+                        count=f"{count}/{total or '?'}" if part is None else f"{count} {part:4.0%}",
+                    )
                 yield from super().get_renderables()
 
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Elapsed())
-        with Asking(*columns, console=Console(file=self._stderr), transient=True) as shown:
-            shown.add_task(what, total=total)
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(_BAR_WIDTH),
+            TextColumn("{task.fields[count]}"),
+            Elapsed(),
+        )
+        console = Console(file=self._stderr)
+        left = max(_WORDS_MIN, console.width - _BAR_WIDTH - _NUMBERS_WIDTH)
+        shown_what = what if len(what) <= left else what[: left - 3] + "..."
+        with Asking(*columns, console=console, transient=True) as shown:
+            shown.add_task(shown_what, total=total if portion is None else 1.0, count="")
             yield
 
     def _rich_table(self, rows: Sequence[Mapping[str, Value]], columns: Sequence[str]) -> None:

@@ -6,8 +6,9 @@ import functools
 import itertools
 import os
 import re
+import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import BinaryIO
 
 import click
@@ -216,6 +217,11 @@ def check_on_unavailable(
         )
 
 
+def _one_of(names: Iterable[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} or {last}"
+
+
 @click.command()
 @click.argument("topic")
 @click.argument("file", type=click.File("rb"), default="-")
@@ -247,8 +253,9 @@ def check_on_unavailable(
 @click.option(
     "--partition-by",
     type=click.Choice([_BY_KEY, *STRATEGIES]),
-    help="How the partition is chosen: by a hash of the key, round robin without one; or by a "
-    "partitioner of this name.  [key]",
+    metavar="NAME",
+    help="How the partition is chosen: key, by a hash of the key, round robin without one; or by "
+    f"the partitioner {_one_of(STRATEGIES)}.  [key]",
 )
 @click.option(
     "--partition", type=WholeNumber(min=0), metavar="N", help="Send everything to partition N."
@@ -370,15 +377,20 @@ def produce(
             run = Run(producer, form, tally, None if pace_of is None else pace_of(time.monotonic()))
             try:
                 with output.progress(
-                    f"sending to {topic}", lambda: tally.count, total=limit, shared=file.isatty()
+                    f"sending to {topic}",
+                    lambda: tally.count,
+                    total=limit,
+                    portion=None if limit else portion_of(file, tally),
+                    shared=file.isatty(),
                 ):
                     run.send_all(itertools.islice(lines_of(file), limit))
             except (KeyboardInterrupt, OSError, VqError) as error:
                 stopped = error
                 if isinstance(error, KeyboardInterrupt):
+                    output.remark(f"interrupted after {tally.begun} lines")
                     output.remark(
-                        f"interrupted after {tally.begun} lines; waiting for the outcome of those "
-                        f"sent (at most {config.send_timeout_s:g} s, ctrl-C again ends at once)"
+                        "waiting for the outcome of those sent, at most "
+                        f"{config.send_timeout_s:g} s; ctrl-C again ends at once"
                     )
                 try:
                     producer.flush()
@@ -426,6 +438,18 @@ def publish(
         return publish(invocation, factory, producer, topic)  # somebody has created it meanwhile
     producer.publish(topic)
     return count
+
+
+def portion_of(file: BinaryIO, tally: Tally) -> Callable[[], float] | None:
+    """Return what says which part of a regular file has its outcome; None: it is another file."""
+    try:
+        status = os.fstat(file.fileno())
+        size = status.st_size - file.tell()
+    except (OSError, ValueError):
+        return None
+    if not stat.S_ISREG(status.st_mode) or size <= 0:
+        return None
+    return lambda: min(1.0, tally.read / size * tally.count / max(1, tally.begun))
 
 
 def _escape_text(separator: str) -> str:

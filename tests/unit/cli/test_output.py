@@ -150,3 +150,17 @@ def test_progress_shows_on_a_terminal_and_never_on_standard_output() -> None:
     assert "2/3" in click.unstyle(stderr.getvalue())
     assert len(asked) < 10, "asked for a picture, not for a step of the work"
     assert stdout.getvalue() == ""
+
+
+def test_progress_leaves_out_a_part_of_a_long_text_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    stderr = Terminal()
+    output = Output(stdout=io.StringIO(), stderr=stderr)
+    with output.progress("sending to " + "n" * 72, lambda: 1_234_567, portion=lambda: 0.5):
+        pass
+    shown = click.unstyle(stderr.getvalue())
+    assert "sending to nn" in shown
+    assert "1234567  50%" in shown
+    assert max(len(line.strip()) for line in shown.replace("\r", "\n").splitlines()) <= 76

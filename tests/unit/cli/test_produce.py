@@ -1,5 +1,7 @@
 """Options that belong together, outcomes counted by kind, and an even pace."""
 
+import io
+from pathlib import Path
 from typing import Any
 
 import click
@@ -15,6 +17,8 @@ from vq.cli.produce import (
     check_options,
     check_partition,
     partitioner_of,
+    portion_of,
+    produce,
 )
 from vq.client.config import ProducerConfig
 from vq.client.producer.partitioner import TopicPartitions
@@ -163,3 +167,23 @@ def test_no_burst_follows_a_pause() -> None:
     pace = Pace(1_000, now=0.0)
     at_once = sum(pace.wait_s(5.0) == 0.0 for _ in range(1_000))
     assert at_once <= 12
+
+
+def test_help_fits_into_80_columns() -> None:
+    context = click.Context(produce, info_name="produce", terminal_width=80)
+    assert max(map(len, produce.get_help(context).splitlines())) <= 80
+
+
+def test_the_portion_of_a_regular_file_that_has_its_outcome(tmp_path: Path) -> None:
+    (tmp_path / "lines").write_bytes(b"a\nbcde\nf\n")
+    tally = Tally()
+    with (tmp_path / "lines").open("rb") as file:
+        portion = portion_of(file, tally)
+    assert portion is not None
+    assert portion() == 0.0
+    tally.begin(1, b"a")
+    tally.begin(2, b"bcd")
+    assert portion() == 0.0
+    tally.ended(1, SendResult(0, 88, 1), None)
+    assert portion() == pytest.approx(0.333, abs=0.01)
+    assert portion_of(io.BytesIO(b"a"), tally) is None
