@@ -44,6 +44,11 @@ def test_every_end_has_its_exit_code(error: BaseException, code: int) -> None:
     assert ended_with(error)[0] == code
 
 
+def test_an_interruption_is_json_too() -> None:
+    told = json.loads(ended_with(KeyboardInterrupt(), as_json=True)[1])
+    assert (told["error"], told["outcome"], told["retriable"]) == ("Interrupted", "unknown", False)
+
+
 def test_a_command_that_returns_is_ok_unless_click_says_a_code() -> None:
     assert errors.run(lambda: None) == 0
     assert errors.run(lambda: 2) == 2

@@ -127,6 +127,12 @@ def test_a_terminal_too_narrow_for_the_columns_loses_none_of_them(
     assert max(map(len, lines)) <= max(width, 47)  # a value is never cut
 
 
+def test_remarks_beside_json_are_json() -> None:
+    stderr = io.StringIO()
+    Output(as_json=True, stderr=stderr).remark(HOSTILE)
+    assert json.loads(stderr.getvalue()) == {"remark": HOSTILE}
+
+
 def test_titles_and_progress_stay_out_of_json_and_pipes() -> None:
     stdout, stderr = io.StringIO(), io.StringIO()
     output = Output(as_json=True, stdout=stdout, stderr=stderr)
