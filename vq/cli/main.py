@@ -67,6 +67,10 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except BrokenPipeError:
             raise click.exceptions.Exit(errors.EXIT_BROKEN_PIPE) from None
+        except KeyboardInterrupt:
+            if sys.stderr.isatty():
+                raise  # click ends the line that has the ^C
+            raise click.Abort from None  # in a file that is an empty line beside the JSON
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the table of commands without importing one."""

@@ -141,3 +141,17 @@ def test_a_closed_standard_stream_is_an_empty_one(closed: str) -> None:
     assert ended.returncode == 2
     assert ("ZooKeeper address 'nowhere'" in ended.stderr) == ("2>" not in closed)
     assert "Traceback" not in ended.stderr
+
+
+def test_an_interrupted_command_with_json_says_nothing_but_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(as_json: bool) -> None:
+        raise KeyboardInterrupt
+
+    option = click.Option(["--json", "as_json"], is_flag=True)
+    command = click.Command("topic", callback=interrupted, params=[option])
+    monkeypatch.setattr(main.LazyGroup, "get_command", lambda *_: command)
+    assert main.run(["topic", "--json"]) == 130
+    (line,) = capsys.readouterr().err.splitlines()
+    assert json.loads(line)["error"] == "Interrupted"
