@@ -9,11 +9,12 @@ import contextlib
 import copy
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from types import FunctionType, MethodType
 from typing import Any
 
 from vq.client.kinds import NOT_PLAIN, check_function
+from vq.client.loop_calls import call_soon
 from vq.errors import InvalidState, TimedOut, VqError
 from vq.log_lines import get_logger
 from vq.model import SendResult, check_timeout
@@ -101,7 +102,8 @@ class SendFuture:
     """The outcome of one message: pending, stored, refused, or unknown.
 
     ``send_async`` makes it. Any thread may call ``result``, except the factory's own, which runs
-    callbacks: a wait there would never end.
+    callbacks: a wait there would never end. With asyncio, ``await future``: ``result`` would block
+    the loop, so with ``vq.aio`` it raises ``InvalidState`` before there is an outcome.
 
     For the sender only:
 
@@ -200,14 +202,45 @@ class SendFuture:
             lock.acquire()
             self._on_done(lock.release)
             if not lock.acquire(timeout=bound):
-                with contextlib.suppress(ValueError, AttributeError):  # ``wake`` calls it just now
-                    self.waiters.remove(lock.release)  # type: ignore[union-attr]
+                self._forget(lock.release)
                 raise TimedOut(
                     f"no outcome within {bound:g} s; the send goes on",
                     hint="wait again, or for longer; the message has a deadline of its own",
                 )
         assert self.outcome is not None
         return self.outcome
+
+    def __await__(self) -> Generator[Any, None, SendResult]:
+        """Wait for the outcome on an event loop, as ``result`` does in a thread.
+
+        ``await future``, ``asyncio.gather`` and ``asyncio.wait_for`` all take it, on any loop and
+        as often as you like. If the waiting task is cancelled, only its wait ends: the message is
+        sent nevertheless, and the future still gets its outcome.
+
+        Raises:
+            Refused: The message is certainly not stored.
+            OutcomeUnknown: It may or may not be stored.
+        """
+        if self.outcome is None:
+            loop = asyncio.get_running_loop()
+            waiter: asyncio.Future[None] = loop.create_future()
+
+            def end_wait() -> None:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+            def wake() -> None:
+                if asyncio._get_running_loop() is loop:
+                    end_wait()
+                else:
+                    call_soon(loop, end_wait)
+
+            self._on_done(wake)
+            try:
+                yield from waiter
+            finally:
+                self._forget(wake)
+        return self.result()
 
     def add_done_callback(self, callback: "Callable[[SendFuture], Any]") -> None:
         """Call ``callback(self)`` once there is an outcome; at once if there is one already.
@@ -237,6 +270,12 @@ class SendFuture:
         # waiter. ``wake`` pops each waiter before the call, so none is called twice.
         if self.outcome is not None:
             self.wake()
+
+    def _forget(self, wake: Callable[[], Any]) -> None:
+        """Do not call a waiter any more; it may be called just now, or was."""
+        if self.waiters:
+            with contextlib.suppress(ValueError):
+                self.waiters.remove(wake)
 
     def wake(self) -> None:
         """Call the waiters. For the sender only, after it has set the outcome."""
@@ -328,6 +367,6 @@ class LoopSendFuture(SendFuture):
             else:
                 raise InvalidState(
                     "waiting for an outcome here would keep the event loop from getting it; use "
-                    "`await producer.send(...)`, or add_done_callback"
+                    "`await future`, or add_done_callback"
                 )
         return super()._wait(bound)

@@ -119,12 +119,64 @@ def test_a_loop_is_not_made_to_wait_for_its_own_outcomes() -> None:
 
     async def main() -> None:
         for ask in (future.result, future.exception):
-            with pytest.raises(InvalidState, match="await producer"):
+            with pytest.raises(InvalidState, match="await future"):
                 ask()
         with in_thread(lambda: future.result(WAIT_S)) as waiting:
             batch_of(future).resolve(0, 88)
             assert waiting.result(WAIT_S).offset == 88
         assert future.result().offset == 88
+
+    asyncio.run(main())
+
+
+def test_a_task_awaits_an_outcome_as_often_as_it_likes() -> None:
+    async def main() -> None:
+        future = LoopSendFuture(b"x", None, None, 1e9)
+        waits = [asyncio.ensure_future(future) for _ in range(2)]
+        await asyncio.sleep(0)
+        batch_of(future).resolve(0, 88)
+        assert [each.offset for each in await asyncio.gather(*waits, future)] == [88] * 3
+
+    asyncio.run(main())
+
+
+def test_an_error_is_raised_where_the_outcome_is_awaited() -> None:
+    async def main() -> None:
+        future = LoopSendFuture(b"x", None, None, 1e9)
+        wait = asyncio.ensure_future(future)
+        await asyncio.sleep(0)
+        future.fail(Busy("too much"))
+        with pytest.raises(Busy, match="too much"):
+            await wait
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_task_ends_its_wait_and_not_the_send() -> None:
+    async def main() -> None:
+        future = LoopSendFuture(b"x", None, None, 1e9)
+        cancelled, other = (asyncio.ensure_future(future) for _ in range(2))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        assert future.waiters is not None
+        assert len(future.waiters) == 1
+        batch_of(future).resolve(0, 88)
+        assert (await other).offset == (await future).offset == 88
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", [SendFuture, LoopSendFuture])
+def test_a_loop_awaits_an_outcome_that_another_thread_sets(kind: type[SendFuture]) -> None:
+    async def main() -> None:
+        future = kind(b"x", None, None, 1e9)
+        wait = asyncio.ensure_future(future)
+        await asyncio.sleep(0)
+        with in_thread(lambda: batch_of(future).resolve(0, 88)):
+            async with asyncio.timeout(WAIT_S):
+                assert (await wait).offset == 88
 
     asyncio.run(main())
 
