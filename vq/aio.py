@@ -1,6 +1,8 @@
 """The asynchronous API: the same names, defaults and errors as ``vq``, as coroutines.
 
-All of it runs on the caller's event loop, without threads. Example::
+All of it runs on the caller's event loop, without threads. A factory and all that it makes belong
+to the loop on which the factory was opened: on another one, every coroutine raises
+``InvalidState``. Example::
 
     config = vq.MessageFactoryConfig(zookeeper="127.0.0.1:2181")
     async with vq.aio.MessageFactory(config) as factory:
@@ -15,6 +17,7 @@ All of it runs on the caller's event loop, without threads. Example::
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable
+from threading import get_ident
 from types import TracebackType
 from typing import Self
 
@@ -55,8 +58,11 @@ class MessageProducer:
     Every ``timeout`` is as with ``vq.MessageProducer``.
     """
 
-    def __init__(self, core: ProducerCore) -> None:
+    def __init__(self, core: ProducerCore, cluster: ClusterClient) -> None:
         self._core = core
+        self._check_loop = cluster.check_loop
+        self._thread = get_ident()
+        self._is_running = asyncio.get_running_loop().is_running
 
     @property
     def config(self) -> ProducerConfig:
@@ -68,9 +74,14 @@ class MessageProducer:
         """Whether ``close`` was called."""
         return self._core.closed
 
+    def _here(self) -> ProducerCore:
+        """Return the core to a coroutine on the factory's loop."""
+        self._check_loop()
+        return self._core
+
     async def publish(self, topic: str) -> None:
         """Fetch a topic's routes and watch them; see ``vq.MessageProducer.publish``."""
-        await self._core.publish(topic)
+        await self._here().publish(topic)
 
     async def send(self, message: Message, timeout: float | None = None) -> SendResult:
         """Send one message and wait until it is stored as its topic's settings promise.
@@ -83,13 +94,9 @@ class MessageProducer:
             OutcomeUnknown: It may or may not be stored.
             InvalidArgument: The message is invalid.
         """
-        loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[None] = loop.create_future()
         future = await self._accept(message, None, timeout, may_wait=True)
-        future._on_done(lambda: None if waiter.done() else waiter.set_result(None))
         self._core.hurry()
-        await waiter
-        return future.result()
+        return await future
 
     async def send_async(
         self,
@@ -97,9 +104,13 @@ class MessageProducer:
         callback: SendCallback | None = None,
         timeout: float | None = None,
     ) -> SendFuture:
-        """Accept one message. See ``vq.MessageProducer``.
+        """Accept one message; return its future, to be awaited now, later or never.
 
-        While the buffer is full it waits, or raises, as ``config.when_full`` says.
+        While the buffer is full it waits, or raises, as ``config.when_full`` says. ``await`` of the
+        future gives the outcome::
+
+            futures = [await producer.send_async(message) for message in messages]
+            results = [await future for future in futures]
 
         The callback runs on this loop. An exception that it raises is logged. Once every message of
         the batch has its outcome, the loop also raises ``SystemExit`` and ``KeyboardInterrupt``, as
@@ -126,6 +137,9 @@ class MessageProducer:
         may_wait: bool,
     ) -> SendFuture:
         """Accept one message; wait for space only with ``may_wait``."""
+        # Before Python 3.12 ``get_running_loop`` makes a system call: avoid it for each message.
+        if get_ident() != self._thread or not self._is_running():
+            self._check_loop()
         future = self._core.append(message, callback, timeout)
         if future is not None:
             return future
@@ -202,7 +216,7 @@ class MessageProducer:
             BatchFailed: Some messages are refused or unknown; its ``outcomes`` has each of them.
             InvalidState: The producer is closed; nothing was sent.
         """
-        core = self._core
+        core = self._here()
         with core.batch_send(messages, timeout) as batch:
             for topic in batch.topics:
                 try:
@@ -263,13 +277,14 @@ class MessageProducer:
         Raises:
             TimedOut: Some have none within ``timeout`` seconds; the sends go on.
         """
-        await self._core.flush(timeout)
+        await self._here().flush(timeout)
 
     async def close(self) -> None:
         """Wait for the outcome of every message, then stop. May be called again."""
-        await self._core.close()
+        await self._here().close()
 
     async def __aenter__(self) -> Self:
+        self._check_loop()
         return self
 
     async def __aexit__(
@@ -284,8 +299,9 @@ class MessageProducer:
 class MessageConsumer:
     """Receives messages by position, or as a member of a group with ``async for``."""
 
-    def __init__(self, core: ConsumerCore, inbox: Inbox) -> None:
+    def __init__(self, core: ConsumerCore, inbox: Inbox, cluster: ClusterClient) -> None:
         self._core = core
+        self._check_loop = cluster.check_loop
         self._inbox = inbox
         self._started = False
 
@@ -322,11 +338,16 @@ class MessageConsumer:
         """The name of this member inside its group."""
         return self._core.member
 
+    def _here(self) -> ConsumerCore:
+        """Return the core to a coroutine on the factory's loop."""
+        self._check_loop()
+        return self._core
+
     async def get(
         self, topic: str, partition: int, offset: int, length: int, timeout: float | None = None
     ) -> list[Message]:
         """Read messages from ``offset`` on; see ``vq.MessageConsumer.get``."""
-        return await self._core.reader.get(topic, partition, offset, length, timeout)
+        return await self._here().reader.get(topic, partition, offset, length, timeout)
 
     def subscribe(
         self, topic: str, length: int = limits.MIB, message_filter: str | None = None
@@ -337,7 +358,7 @@ class MessageConsumer:
 
     async def start(self) -> Self:
         """Join the group; otherwise the iteration does it when it begins."""
-        await self._core.start()
+        await self._here().start()
         self._started = True
         return self
 
@@ -363,20 +384,21 @@ class MessageConsumer:
         return Messages(self._inbox, self._begin)
 
     async def _begin(self) -> None:
+        self._check_loop()
         if not self._started:
             await self.start()
 
     async def get_offset(self, topic: str) -> dict[TopicPartition, int]:
         """Return the committed offset of the group in every partition that has one."""
-        return await self._core.committed(topic)
+        return await self._here().committed(topic)
 
     async def get_bounds(self, topic: str, partition: int) -> OffsetBounds:
         """Return the range of offsets that can be read now; see ``vq.MessageConsumer``."""
-        return await self._core.reader.bounds(topic, partition)
+        return await self._here().reader.bounds(topic, partition)
 
     async def commit(self) -> None:
         """Commit the consumed messages now instead of at the next interval."""
-        await self._core.commit()
+        await self._here().commit()
 
     def assignment(self) -> list[TopicPartition]:
         """Return the partitions that this member holds now."""
@@ -393,10 +415,12 @@ class MessageConsumer:
         3.12 ``asyncio.wait_for`` makes one). If an exception leaves ``async with`` of this consumer
         or its factory, the current message does not count.
         """
+        core = self._here()
         self._inbox.close()
-        await self._core.close()
+        await core.close()
 
     async def __aenter__(self) -> Self:
+        self._check_loop()
         return self
 
     async def __aexit__(
@@ -405,6 +429,7 @@ class MessageConsumer:
         exc: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._check_loop()
         if exc is not None:
             self._put_down()
         await self.close()
@@ -438,6 +463,8 @@ class MessageFactory:
             CoordinationError: ZooKeeper gives no answer in time.
             InvalidState: The factory is open already.
         """
+        if self._cluster is not None:
+            self._cluster.check_loop()
         async with self._opening:
             if self._cluster is not None:
                 raise InvalidState("this factory is open already")
@@ -448,18 +475,18 @@ class MessageFactory:
 
     async def create_producer(self, config: ProducerConfig | None = None) -> MessageProducer:
         """Return a new producer; ``shutdown`` closes it if the application does not."""
-        cluster = self._opened()
+        cluster = self._here()
         settings = settings_of(ProducerConfig, config)
         await cluster.lease_slot()
         core = ProducerCore(cluster, settings, future=LoopSendFuture)
-        producer = MessageProducer(core)
+        producer = MessageProducer(core, cluster)
         kept = (each for each in self._producers if not each._core.stopped)
         self._producers = [*kept, producer]
         return producer
 
     async def create_consumer(self, config: ConsumerConfig | None = None) -> MessageConsumer:
         """Return a new consumer; ``shutdown`` closes it if the application does not."""
-        cluster = self._opened()
+        cluster = self._here()
         permit = Permit(cluster.clock.monotonic)
         inbox = Inbox(permit)
         core = ConsumerCore(
@@ -471,7 +498,7 @@ class MessageFactory:
             permit=permit,
             on_end=inbox.fail,
         )
-        consumer = MessageConsumer(core, inbox)
+        consumer = MessageConsumer(core, inbox, cluster)
         kept = (each for each in self._consumers if not each._core.stopped)
         self._consumers = [*kept, consumer]
         return consumer
@@ -483,27 +510,36 @@ class MessageFactory:
 
     async def get_partitions_for_topic(self, topic: str) -> list[PartitionPlacement]:
         """Return the placements of a topic's partitions, in rising order."""
-        return await partitions_of(self._opened(), topic)
+        return await partitions_of(self._here(), topic)
 
     async def get_status(
         self, address: Address | str | None = None
     ) -> dict[Address, StatusResult] | StatusResult:
         """Ask one broker, or every registered one, for its status."""
+        cluster = self._here()
         if address is None:
-            return await all_statuses(self._opened())
+            return await all_statuses(cluster)
         broker = address if isinstance(address, Address) else Address.parse(address)
-        return await broker_status(self._opened(), broker)
+        return await broker_status(cluster, broker)
 
     def _opened(self) -> ClusterClient:
         if self._cluster is None:
             raise InvalidState("the factory is not open; await open() or use it in `async with`")
         return self._cluster
 
+    def _here(self) -> ClusterClient:
+        """Return the cluster to a coroutine on the factory's loop."""
+        cluster = self._opened()
+        cluster.check_loop()
+        return cluster
+
     async def shutdown(self) -> None:
         """Close every consumer and producer, then the session. May be called again.
 
         If a step fails, the other steps are done nevertheless, and then the error is raised.
         """
+        if self._cluster is not None:
+            self._cluster.check_loop()
         async with self._opening:
             cluster, self._cluster = self._cluster, None
         if cluster is None:
@@ -516,7 +552,10 @@ class MessageFactory:
                 last_first.push_async_callback(consumer.close)
 
     async def __aenter__(self) -> Self:
-        return self if self._cluster is not None else await self.open()
+        if self._cluster is None:
+            return await self.open()
+        self._cluster.check_loop()
+        return self
 
     async def __aexit__(
         self,
@@ -524,7 +563,8 @@ class MessageFactory:
         exc: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if exc is not None:
+        if exc is not None and self._cluster is not None:
+            self._cluster.check_loop()
             for consumer in self._consumers:
                 consumer._put_down()
         await self.shutdown()

@@ -34,7 +34,13 @@ class Admin:
     """
 
     def __init__(self, client: ClusterClient) -> None:
-        self._client = client
+        self._cluster = client
+
+    @property
+    def _client(self) -> ClusterClient:
+        """The cluster, for a coroutine on the factory's loop; see ``ClusterClient.check_loop``."""
+        self._cluster.check_loop()
+        return self._cluster
 
     # Topics
     async def create_topic(self, topic: str, settings: TopicSettings | None = None) -> Topic:

@@ -63,6 +63,7 @@ class ClusterClient:
     Attributes:
         unreachable: Brokers to which the last attempt to connect failed. A cut connection is no
             failed attempt. Any thread may read it.
+        loop: The loop that called ``start``; None before.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class ClusterClient:
         # True: ids can be made, since a slot is leased and its mark is ahead. Also true after the
         # coordinator gave up: then ``take_ids`` raises, and senders see the error.
         self.ids_ready = False
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
         self._mark_asked = False  # a new mark is requested, or cannot come; under the lock
         self._ids_lock = threading.Lock()
         self._connections: dict[Address, BrokerConnection] = {}
@@ -115,9 +116,25 @@ class ClusterClient:
         Raises:
             CoordinationError: ZooKeeper gives no answer within ``config.start_timeout_s``.
         """
+        self.loop = asyncio.get_running_loop()
         await self.coordinator.start(self.config.start_timeout_s)
         self._watcher.on_change(self._changed)
         self.coordinator.add_listener(self._session_changed)
+
+    def check_loop(self) -> None:
+        """Raise if a coroutine of the application runs on another loop than that of ``start``.
+
+        Tasks and futures of that loop cannot be awaited on another one: some waits would never end.
+
+        Raises:
+            InvalidState: It does.
+        """
+        if asyncio.get_running_loop() is not self.loop:
+            raise InvalidState(
+                "this factory belongs to the event loop on which it was opened, and this is "
+                "another one; open a factory of vq.aio in this loop, or use vq.MessageFactory (the "
+                "blocking API), which any thread may use"
+            )
 
     async def close(self) -> None:
         """Close every connection, release the slot, end the session. May be called again.
@@ -270,7 +287,6 @@ class ClusterClient:
     async def lease_slot(self) -> None:
         """Lease a message-id slot, once; producers need one before their first message."""
         if self._slot_task is None or (self._slot_task.done() and self._ids is None):
-            self._loop = asyncio.get_running_loop()
             self._slot_task = asyncio.create_task(self._slot.start())
         await _shared(self._slot_task)
 
@@ -325,7 +341,7 @@ class ClusterClient:
                     raise
                 finally:
                     if self._ids.wants_mark and not self._mark_asked:
-                        loop = self._loop
+                        loop = self.loop
                         self._mark_asked = loop is not None
         finally:  # without the lock: the application's log handler may send, too
             if loop is not None:

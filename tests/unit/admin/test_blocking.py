@@ -35,7 +35,9 @@ def test_questions_are_answered_on_the_factorys_loop(monkeypatch: pytest.MonkeyP
     async def open_cluster(config: MessageFactoryConfig) -> Any:
         coordinator = ensemble.coordinator("test", session_timeout_s=4.0)
         await coordinator.start()
-        return SimpleNamespace(coordinator=coordinator, close=coordinator.close)
+        return SimpleNamespace(
+            coordinator=coordinator, close=coordinator.close, check_loop=lambda: None
+        )
 
     monkeypatch.setattr(blocking, "open_cluster", open_cluster)
     with vq.MessageFactory() as factory:

@@ -322,7 +322,7 @@ async def test_a_batch_without_keys_goes_round(
     """All its messages go to one partition, and to another one if that becomes unavailable."""
     core = await published(factory, on_unavailable="fail", partitioner="round-robin")
     core._cluster.ids_ready = False
-    producer = aio.MessageProducer(core)
+    producer = aio.MessageProducer(core, core._cluster)
     batches = [
         asyncio.create_task(producer.send_batch([Message("t", b"1"), Message("t", b"2")]))
         for _ in ALL
