@@ -328,6 +328,12 @@ class ProducerCore:
 
     def routes_late(self, topic: str, timeout: float) -> NotSent:
         """Return the error of a send whose topic could not be published in time."""
+        if timeout <= 0:
+            return NotSent(
+                f"topic {topic} is not published, and a time-out of 0 s leaves no time to read its "
+                "routes; nothing was sent",
+                hint="call publish first, or give the send more time",
+            )
         where = self._cluster.config.zookeeper
         return NotSent(
             f"the routes of {topic} could not be read from ZooKeeper within {timeout:g} s; nothing "

@@ -17,6 +17,7 @@ from support.waiting import WAIT_S
 
 from vq import aio
 from vq.errors import (
+    BatchFailed,
     InvalidArgument,
     NotSent,
     Refused,
@@ -76,6 +77,18 @@ async def test_a_time_out_that_is_no_number_is_refused(
         if not published_before:
             await producer.publish("t")
     assert space(producer._core) == producer.config.buffer_bytes
+
+
+async def test_a_time_out_of_0_waits_for_no_routes(factory: aio.MessageFactory) -> None:
+    producer = await producer_of(factory)
+    for call in (producer.send, producer.send_async, producer.send_oneway):
+        with pytest.raises(NotSent, match="t is not published, and a time-out of 0 s"):
+            await call(Message("t", b"x"), timeout=0)
+    with pytest.raises(BatchFailed) as failed:
+        await producer.send_batch([Message("t", b"x")], timeout=0)
+    assert "is not published" in str(failed.value.outcomes[0])
+    await producer.publish("t")
+    assert (await producer.send(Message("t", b"x"), timeout=0)).id > 0, "the broker is at hand"
 
 
 async def test_a_time_out_below_zero_has_gone_by(factory: aio.MessageFactory) -> None:
