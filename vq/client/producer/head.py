@@ -99,6 +99,7 @@ class Heads:
         except UnicodeEncodeError as error:
             raise InvalidArgument(f"key {_shown(key)} is no text: {error}") from error
         except InvalidArgument as error:
+            _check_unicode(headers)
             raise InvalidArgument(
                 f"key {_shown(key)} and {len(headers)} headers: {error}"
             ) from error
@@ -134,6 +135,18 @@ def _check_types(key: object, headers: object) -> None:
                     f"the {what} of header {_shown(name)} is {_shown(part)} "
                     f"({type(part).__name__}); give text"
                 )
+
+
+def _check_unicode(headers: Mapping[str, str]) -> None:
+    """Refuse the first header that cannot be encoded; only called once encoding has failed."""
+    for name, value in headers.items():
+        for what, part in (("name", name), ("value", value)):
+            try:
+                part.encode()
+            except UnicodeEncodeError as error:
+                raise InvalidArgument(
+                    f"the {what} of header {_shown(name)} is no text: {error}"
+                ) from error
 
 
 def _shown(value: object) -> str:

@@ -33,8 +33,7 @@ def as_bytes(content: object) -> bytes:
         return content
     if not isinstance(content, bytes | bytearray | memoryview):
         raise InvalidArgument(
-            f"content {shown(content)} is {type(content).__name__}; give bytes (text: "
-            "content.encode())"
+            f"content {shown(content)} is {type(content).__name__}; {_instead_of(content)}"
         )
     try:
         return bytes(
@@ -42,6 +41,15 @@ def as_bytes(content: object) -> bytes:
         )  # the stored bytes, even if a subclass overrides __bytes__
     except ValueError as error:
         raise InvalidArgument(f"content cannot be read: {error}") from error
+
+
+def _instead_of(content: object) -> str:
+    if isinstance(content, str):
+        return "give bytes: content.encode()"
+    return (
+        "give bytes, or have a serializer make them: "
+        "ProducerConfig(serializer=vq.serializers.Json())"
+    )
 
 
 def serialize_with(serializer: Serializer | None) -> Serialize:

@@ -75,6 +75,18 @@ def test_what_is_no_tag_is_refused(tag: str) -> None:
         (None, [], "headers [] is list; give a mapping of text to text"),
         (None, {"a": 5}, "the value of header 'a' is 5 (int); give text"),
         (None, {1: "b"}, "the name of header 1 is 1 (int); give text"),
+        (
+            None,
+            {"a": "b", "who": "\udcff"},
+            "the value of header 'who' is no text: 'utf-8' codec can't encode character '\\udcff' "
+            "in position 0: surrogates not allowed",
+        ),
+        (
+            "k",
+            {"\udcff": "b"},
+            "the name of header '\\udcff' is no text: 'utf-8' codec can't encode character "
+            "'\\udcff' in position 0: surrogates not allowed",
+        ),
     ],
 )
 def test_what_has_another_type_is_shown_with_what_is_taken(
@@ -158,7 +170,7 @@ def test_a_key_without_a_text_is_refused_by_its_type() -> None:
 def test_what_is_no_key_is_shown() -> None:
     with pytest.raises(InvalidArgument, match=r"key 'a\\udc80' is no text"):
         Heads.of(None, "a\udc80", {})
-    with pytest.raises(InvalidArgument, match=r"key 'k' and 1 headers"):
+    with pytest.raises(InvalidArgument, match=r"the value of header 'a' is no text"):
         Heads.of(None, "k", {"a": "\udc80"})
     with pytest.raises(MessageTooLarge, match=r"key 'k+… and 1 headers"):
         Heads.of(None, "k" * 40_000, {"a": "b"})
