@@ -210,7 +210,7 @@ def api() -> str:
 OTHER_ERRORS = (changes, coordinator, groups, registry, slots, topics)
 OTHER_ERRORS_PREFACE = """
 Most of these are a `vq.errors.CoordinationError`: ZooKeeper refused something or did not answer.
-They come from `commit`, `start` and `vq.admin`.
+They come from `publish`, `commit`, `start` and `vq.admin`. A send raises `NotSent` instead.
 """
 COMMAND_ERRORS = """
 With `--json` the `vq` command has two more names. Wrong usage has the name of its class in click,

@@ -80,7 +80,12 @@ class MessageProducer:
         return self._core
 
     async def publish(self, topic: str) -> None:
-        """Fetch a topic's routes and watch them; see ``vq.MessageProducer.publish``."""
+        """Fetch a topic's routes and watch them; see ``vq.MessageProducer.publish``.
+
+        Raises:
+            UnknownTopic, PermissionRefused: The topic is missing or not writable.
+            CoordinationError: ZooKeeper does not answer. A send raises ``NotSent`` instead.
+        """
         await self._here().publish(topic)
 
     async def send(self, message: Message, timeout: float | None = None) -> SendResult:

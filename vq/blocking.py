@@ -60,8 +60,10 @@ class MessageProducer:
     Messages that one thread sends to one partition keep their order, also sync and async ones
     mixed.
 
-    Every ``timeout`` is in seconds. 0 does not wait, a negative one counts as 0, and one above
-    1,000,000 as 1,000,000. NaN, a ``bool`` and what is no number raise ``InvalidArgument``.
+    Every ``timeout`` is in seconds. A negative one counts as 0, and one above 1,000,000 as
+    1,000,000. NaN, a ``bool`` and what is no number raise ``InvalidArgument``. With 0, a send waits
+    neither for routes nor for space: publish the topic first. An accepted message is sent if its
+    broker takes it at once, and has its outcome within about a second.
     """
 
     def __init__(self, core: ProducerCore, runtime: LoopThread) -> None:
@@ -90,8 +92,9 @@ class MessageProducer:
         Raises:
             UnknownTopic: There is no such topic, and the cluster does not let producers create it.
             PermissionRefused: The topic is not writable.
-            CoordinationError: ZooKeeper does not answer, or no broker group can take the partitions
-                of the new topic. A send raises ``NotSent`` instead.
+            CoordinationError: ZooKeeper does not answer, the connection to it ended
+                (``ConnectionLost``), or no broker group can take the partitions of the new topic.
+                Try again later. A send raises ``NotSent`` instead.
         """
         self._runtime.run(self._core.publish(topic))
 

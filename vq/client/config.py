@@ -9,6 +9,7 @@ from vq import limits
 from vq.client.kinds import check_function, check_text
 from vq.client.producer.interceptors import ProducerInterceptor
 from vq.client.producer.partitioner import Keys, PartitionerSetting, Strategy, strategy_of
+from vq.coordination.servers import checked_servers
 from vq.errors import InvalidArgument
 from vq.model import Compression, check_compression, check_name
 from vq.serializers import Serializer
@@ -69,7 +70,7 @@ class MessageFactoryConfig:
     """How to reach a cluster.
 
     Attributes:
-        zookeeper: ``host:port`` of one or more servers, comma-separated.
+        zookeeper: ``host:port`` of one or more servers, comma-separated, without a path.
         cluster: Name of the cluster; its nodes are under ``/vq/<cluster>``.
         client_id: Shown by brokers and in group listings.
         session_timeout_s: If this client has no contact with ZooKeeper for so long, its members
@@ -90,6 +91,7 @@ class MessageFactoryConfig:
 
     def __post_init__(self) -> None:
         check_text("zookeeper", self.zookeeper)
+        checked_servers(self.zookeeper)
         check_name("cluster", self.cluster)
         check_name("client", self.client_id)
         for name in (

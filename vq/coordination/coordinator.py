@@ -150,7 +150,7 @@ _UNREACHABLE_HINT: Final = "check that ZooKeeper runs at the configured address:
 
 
 class ConnectionLost(CoordinationError):
-    """The connection ended before the answer: a write may or may not have been applied.
+    """The connection to ZooKeeper ended before the answer: a write may have been applied, or not.
 
     Also raised if the session ended before the answer and the write was applied, in that session or
     in the next one. An ephemeral node may have ended with the first session, or belong to the

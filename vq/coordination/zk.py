@@ -59,6 +59,7 @@ from vq.coordination.coordinator import (
     parent_of,
 )
 from vq.coordination.kazoo_threads import Handler
+from vq.coordination.servers import checked_servers
 from vq.coordination.session import (
     CALL_TIMEOUT_RATIO,
     SessionBase,
@@ -67,9 +68,9 @@ from vq.coordination.session import (
     check_path,
     end_task,
 )
-from vq.errors import CoordinationError, InvalidArgument, InvalidState
+from vq.errors import CoordinationError, InvalidState
 from vq.log_lines import get_logger
-from vq.model import Address, check_name
+from vq.model import check_name
 
 logger = get_logger(__name__)
 #: kazoo logs on its threads, which a handler that raises must not end either.
@@ -164,7 +165,7 @@ class ZooKeeperCoordinator(SessionBase):
         clock: Clock | None = None,
     ) -> None:
         super().__init__(clock=clock or SystemClock(), session_timeout_s=session_timeout_s)
-        self._hosts = _checked_hosts(hosts)
+        self._hosts = checked_servers(hosts)
         self._base = join(check_path(root.strip("/")), check_name("cluster", cluster))
         self._asked_timeout_s = session_timeout_s
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -237,7 +238,7 @@ class ZooKeeperCoordinator(SessionBase):
         if client is not None:
             await self._stop(client)
         self._why_closed = "it was closed"
-        self._fail_calls("the coordinator was closed before the answer")
+        self._fail_calls("the connection to ZooKeeper was closed before the answer")
         self._enter(SessionState.CLOSED)
 
     def post(self, callback: Callable[..., None], *args: Any) -> None:
@@ -440,7 +441,7 @@ class ZooKeeperCoordinator(SessionBase):
         logger.warning("dead ZooKeeper client replaced", zookeeper=self.describe())
         self._rebuilds += 1
         old, self._client = self._client, fresh
-        self._fail_calls("the connection was replaced before the answer")
+        self._fail_calls("the connection to ZooKeeper was replaced before the answer")
         if self._session_id:
             self._enter(SessionState.LOST)
         self._connected(fresh, identity[0])
@@ -635,30 +636,7 @@ def _translate(error: Exception, path: str) -> CoordinationError:
         if isinstance(error, theirs):
             return ours(path)
     if isinstance(error, SessionExpiredError):
-        return SessionExpired(f"the session ended; nothing was applied to {path!r}")
+        return SessionExpired(f"the session with ZooKeeper ended; nothing was applied to {path!r}")
     if isinstance(error, ConnectionLoss | ConnectionClosedError | KazooOperationTimeout):
-        return ConnectionLost(f"the connection ended before the answer about {path!r}")
+        return ConnectionLost(f"the connection to ZooKeeper ended before the answer about {path!r}")
     return CoordinationError(f"ZooKeeper refused a call about {path!r}: {error!r}")
-
-
-def _checked_hosts(hosts: str) -> str:
-    """Return the server list, checked; every entry needs a port.
-
-    Raises:
-        InvalidArgument: An entry is not ``host:port``.
-    """
-    entries = [entry.strip() for entry in hosts.split(",")]
-    for entry in entries:
-        try:
-            usable = Address.parse(entry).port > 0 and "/" not in entry
-        except InvalidArgument as error:
-            raise InvalidArgument(
-                f"ZooKeeper address {entry!r} (of {hosts!r}): {error}; "
-                "write host:port[,host:port...]"
-            ) from error
-        if not usable:
-            raise InvalidArgument(
-                f"ZooKeeper address {entry!r} (of {hosts!r}) is not host:port; "
-                "write host:port[,host:port...]"
-            )
-    return ",".join(entries)

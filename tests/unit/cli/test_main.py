@@ -139,7 +139,7 @@ def test_a_closed_standard_stream_is_an_empty_one(closed: str) -> None:
     command = f'"{sys.executable}" -m vq.cli.main produce t --zookeeper nowhere {closed}'
     ended = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
     assert ended.returncode == 2
-    assert ("ZooKeeper address 'nowhere'" in ended.stderr) == ("2>" not in closed)
+    assert ("zookeeper = 'nowhere'" in ended.stderr) == ("2>" not in closed)
     assert "Traceback" not in ended.stderr
 
 
