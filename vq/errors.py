@@ -172,7 +172,10 @@ class BufferFull(Refused):
     """The producer's own buffer stayed full until the deadline."""
 
     retriable = True
-    hint = "the producer makes messages faster than the brokers take them; slow down"
+    hint = (
+        "the producer makes messages faster than the brokers take them: slow down; or a broker "
+        "takes none: `vq cluster status`"
+    )
 
 
 class UnsupportedVersion(Refused):

@@ -46,6 +46,8 @@ class Accumulator:
         lock: Guards the topics, their queues' ``owner`` and ``pending``, and the space. Reentrant:
             a finalizer or a signal handler may run anywhere and append.
         topics: The published topics; they change under the lock.
+        stalled: Which partition takes no messages, and why, while the buffer is full; the sender
+            sets it.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Accumulator:
         self._space_came = threading.Condition(self.lock)
         self._waiting = 0  # threads that wait for space
         self._waits = 0  # that have ended
+        self.stalled = ""
         self._wait_s = 0.0
         self._sender_thread = threading.get_ident()
         self._closed = ""  # why nothing is appended any more
@@ -396,10 +399,18 @@ class Accumulator:
     def _full(self) -> BufferFull:
         config = self._config
         messages_max = buffer_messages_of(config)
-        return BufferFull(
+        return self.full(
             f"the buffer is full: {messages_max - self._appender.places} messages use "
             f"{config.buffer_bytes - self._appender.space} bytes; buffer_messages is "
             f"{messages_max}, buffer_bytes is {config.buffer_bytes}"
+        )
+
+    def full(self, what: str) -> BufferFull:
+        """Return the error of a message that found no space; it has the cause if that is known."""
+        if not self.stalled:
+            return BufferFull(what)
+        return BufferFull(
+            f"{what}; {self.stalled}", hint="`vq cluster status` shows which brokers are up"
         )
 
     # The sender -------------------------------------------------------------------------------

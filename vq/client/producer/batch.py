@@ -72,6 +72,7 @@ class Batch(Ended):
         size: Their bytes in the buffer, as ``bytes_of`` counts.
         since: When its first message was appended.
         deadline: The earliest deadline of its messages.
+        sent_at: When the loop first sent it; infinity before.
         stamp: Identifies a resend. It changes only while no copy with the old stamp may be stored.
         attempts: How often it was sent.
         sent: It was sent on a live connection and has no answer yet.
@@ -98,6 +99,7 @@ class Batch(Ended):
         "last_refusal",
         "resolving",
         "sent",
+        "sent_at",
         "since",
         "sizes",
         "stamp",
@@ -112,6 +114,7 @@ class Batch(Ended):
         self.body, self.sizes = _encode(items, ids)
         self.crc: int = google_crc32c.value(self.body)
         self.since = items[0].appended_at
+        self.sent_at = math.inf
         self.deadline: float = min(map(_deadline, items))
         super().__init__(len(items), len(self.body) - len(items) * RECORD_HEADER_BYTES)
         self.attempts = 0

@@ -31,7 +31,6 @@ from vq.client.producer.stages import Stages, serialize_with
 from vq.client.producer.topic_queues import TopicQueues
 from vq.coordination.routes import Routes
 from vq.errors import (
-    BufferFull,
     CoordinationError,
     InvalidState,
     NotPublished,
@@ -361,7 +360,7 @@ class ProducerCore:
             async with asyncio.timeout(bound):
                 await self._sender.wait_for_space()
         except TimeoutError:
-            raise BufferFull(f"no space for a message within {bound:g} s") from None
+            raise self._accumulator.full(f"no space for a message within {bound:g} s") from None
         finally:
             self._accumulator.count_wait(self._cluster.clock.monotonic() - begin)
 

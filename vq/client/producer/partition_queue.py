@@ -24,6 +24,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
+from operator import attrgetter
 from typing import Literal, TypeVar
 
 from vq import errors
@@ -34,7 +35,7 @@ from vq.client.producer.batch import Batch, Ended, Failing, bytes_of, is_diverte
 from vq.client.producer.filling import Filling
 from vq.client.producer.metrics import TopicMeter
 from vq.client.producer.stamps import Stamps
-from vq.model import TopicPartition
+from vq.model import Address, TopicPartition
 from vq.store.format import RECORD_HEADER_BYTES
 
 F = TypeVar("F", bound=SendFuture)
@@ -45,6 +46,15 @@ _EARLIER = (
     "an earlier message for this partition failed and the producer is ordered; send all failed "
     "messages again in their order"
 )
+_UNTAKEN = "no broker took it"
+_deadline = attrgetter("deadline")
+
+
+def _seconds(items: Sequence[SendFuture]) -> str:
+    """Return the time that the message with the earliest deadline had."""
+    first = min(items, key=_deadline)
+    seconds = first.deadline - first.appended_at
+    return f"{round(seconds, 1 if seconds >= 1 else 3):g} s"
 
 
 class PartitionQueue:
@@ -68,6 +78,7 @@ class PartitionQueue:
         closed: Why nothing is sent any more.
         topic_id: The id of the topic; a topic that is created again has another one.
         epoch: The master's epoch at the last look-up; 0: no look-up yet.
+        master: Its address then, for errors.
         has_diverted: Some of ``pending`` may be directed to another partition.
         has_failed: Messages of an ordered producer failed; ``fail_rest`` comes next.
     """
@@ -93,6 +104,7 @@ class PartitionQueue:
         self.closed: errors.VqError | None = None
         self.topic_id = ""
         self.epoch = 0
+        self.master: Address | None = None
         self.has_diverted = False
         self.has_failed = False
         self._config = config
@@ -221,7 +233,9 @@ class PartitionQueue:
         if batch is not None:
             batch.sent = True
             batch.attempts += 1
-            if batch.attempts > 1:
+            if batch.attempts == 1:
+                batch.sent_at = now
+            else:
                 self._meter.batch_resent()
         return batch
 
@@ -398,10 +412,10 @@ class PartitionQueue:
         if self._config.ordered:
             first = waiting.index(late[0])
             kept = waiting[:first]
-            failing = Failing(waiting[first:], self._not_sent(), self._behind())
+            failing = Failing(waiting[first:], self._not_sent(late), self._behind())
         else:
             kept = [item for item in waiting if item.deadline > now]
-            failing = Failing(late, self._not_sent())
+            failing = Failing(late, self._not_sent(late))
         self.failing = failing  # no call between these: see ``topic_queues``
         self.pending[:count] = kept  # one step: callers append behind the slice at any time
 
@@ -533,23 +547,34 @@ class PartitionQueue:
         else:
             self._meter.failed(batch.count, batch.size, error)
 
-    def _not_sent(self) -> errors.VqError:
+    def silence(self, now: float) -> float:
+        """Return the seconds since the loop sent the oldest batch; 0: none is in flight."""
+        oldest = next(iter(tuple(self.in_flight)), None)
+        return 0.0 if oldest is None else max(0.0, now - oldest.sent_at)
+
+    def _not_sent(self, items: Sequence[SendFuture]) -> errors.VqError:
+        late = f"not sent within its deadline of {_seconds(items)}"
         refusal = self._refusal
         if refusal is not None:
             return type(refusal)(
-                f"{self.partition}: not sent within its deadline; the broker refused earlier "
-                f"batches: {refusal}",
+                f"{self.partition}: {late}; the broker refused earlier batches: {refusal}",
                 details=refusal.details,
             )
-        why = self._why_waiting() or "no broker took it"
-        return errors.NotSent(f"{self.partition}: not sent within its deadline: {why}")
+        why = self._why_waiting() or _UNTAKEN
+        if why == _UNTAKEN and self.in_flight:
+            why = f"its broker {self.master} has not answered earlier messages"
+        return errors.NotSent(f"{self.partition}: {late}: {why}")
 
     def _given_up(self, batch: Batch) -> errors.VqError:
+        broker = "" if self.master is None else f" from broker {self.master}"
         if batch.unknown or batch.sent:
-            return errors.TimedOut(f"{self.partition}: no answer within the deadline")
+            return errors.TimedOut(
+                f"{self.partition}: no answer{broker} within its deadline of "
+                f"{_seconds(batch.items)}; it may be stored: sending it again may store it twice"
+            )
         if batch.last_refusal is not None:
             return batch.last_refusal
-        return self._not_sent()
+        return self._not_sent(batch.items)
 
     # Batches that leave, and their sequence numbers -------------------------------------------
     def _remove_finished(self) -> None:

@@ -35,6 +35,8 @@ _TICK_S = 0.1
 _REST_S = 0.005
 #: So much later for each queue, since the sender then looks at all of them.
 _REST_QUEUE_S = 0.000_1
+#: Without an answer for so long, the error of a full buffer names the broker.
+_STALLED_S = 1.0
 #: Without an answer for so long, connect again and resend; the stamp prevents a second copy.
 _SILENCE_S = 10.0
 
@@ -85,7 +87,7 @@ class Sender:
             self._close_dropped()
 
     def master_of(self, queue: PartitionQueue) -> Address | None:
-        """Return the broker for a queue's batches and note its epoch; the queue's owner calls.
+        """Return the broker for a queue's batches and note it; the queue's owner calls.
 
         None: the partition is unavailable, or no message ids can be made now.
         """
@@ -98,6 +100,7 @@ class Sender:
         if master is None or not self._cluster.ids_ready:
             return None
         address, queue.epoch = master
+        queue.master = address
         return None if address in self._cluster.unreachable else address
 
     def apply_answer(
@@ -307,6 +310,21 @@ class Sender:
                     self._leave(queue)
         finally:  # the application's logging may raise
             self.send_waiting()
+        self.accumulator.stalled = self._stalled(now)
+
+    def _stalled(self, now: float) -> str:
+        """Return which partition takes no messages and why, if the buffer is full; "": none."""
+        if not self.accumulator.is_short_of_space:
+            return ""
+        for queue in self.accumulator.queues():
+            silence = queue.silence(now)
+            if silence > _STALLED_S:
+                broker = f"its broker {queue.master} has not answered for {silence:.0f} s"
+                return f"{queue.partition} takes none: {broker}"
+            why = self.why_waiting(queue.partition) if queue.pending else ""
+            if why:
+                return f"{queue.partition} takes none: {why}"
+        return ""
 
     # Topics -----------------------------------------------------------------------------------
     def drop_topic(self, queues: TopicQueues, error: VqError) -> None:

@@ -235,6 +235,28 @@ async def test_a_full_buffer_refuses_at_once_if_the_application_says_so(
     assert (metrics.buffer_full, metrics.buffer_waits, metrics.messages_accepted) == (1, 1, 4)
 
 
+async def test_a_full_buffer_names_the_partition_that_takes_nothing(
+    cluster: MemoryCluster, factory: aio.MessageFactory
+) -> None:
+    """To slow down would not help."""
+    producer = await producer_of(factory, buffer_messages=2, when_full=WhenFull.RAISE)
+    await producer.publish("t")
+    core = producer._core
+    cluster.network.kill("b1")
+    messages = [Message("t", b"%d" % n, key=0) for n in range(3)]
+    for each in messages[:2]:
+        await producer.send_async(each, timeout=600)
+    await until(lambda: core._cluster.unreachable)
+    core._sender._tick()
+    cause = r"; t-0 takes none: its broker .* cannot be reached"
+    with pytest.raises(BufferFull, match=f"buffer_bytes is .*{cause}") as full:
+        await producer.send_async(messages[2])
+    assert "vq cluster status" in full.value.hint
+    with pytest.raises(BufferFull, match=f"within 0.02 s{cause}"):
+        await core.wait_for_space(0.02)
+    core.abandon("the test is over")
+
+
 @pytest.mark.parametrize("topics", [1, 8])
 async def test_small_messages_fill_the_buffer_by_one_message_too_far_at_most(
     cluster: MemoryCluster, factory: aio.MessageFactory, topics: int

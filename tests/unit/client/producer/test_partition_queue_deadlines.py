@@ -7,7 +7,7 @@ from support.partition_line import Line, contents, numbers, outcomes
 
 from vq import errors
 from vq.client.future import SendFuture
-from vq.model import SendResult
+from vq.model import Address, SendResult
 
 
 def test_what_was_never_sent_is_refused_at_its_deadline() -> None:
@@ -17,8 +17,22 @@ def test_what_was_never_sent_is_refused_at_its_deadline() -> None:
     assert outcomes(sent) == ["pending", "pending"]
     line.later(0.1)
     assert outcomes(sent) == ["NotSent", "NotSent"]
+    assert str(sent[0].outcome) == "t-3: not sent within its deadline of 3 s: no broker took it"
     assert line.ended[-1] == (2, 3)
     assert line.idle
+
+
+def test_what_waits_behind_a_silent_broker_is_told_so() -> None:
+    line = Line(batch_records=1, window=1)
+    line.queue.master = Address("b1", 7000)
+    line.submit(b"1", within=30)
+    line.send()
+    behind = line.submit(b"2", within=0.25)
+    line.later(0.25)
+    assert str(behind[0].outcome) == (
+        "t-3: not sent within its deadline of 0.25 s: its broker b1:7000 has not answered earlier "
+        "messages"
+    )
 
 
 def test_what_waits_behind_a_refusal_is_told_why() -> None:
@@ -62,10 +76,16 @@ def test_a_long_line_is_looked_through_once_a_second() -> None:
 
 def test_without_an_answer_the_outcome_is_unknown_and_the_place_is_kept() -> None:
     line = Line(batch_records=1)
+    line.queue.master = Address("b1", 7000)
     sent = line.submit(b"1", within=3) + line.submit(b"2")
     first, second = line.send()
+    assert line.queue.silence(line.now + 2.5) == 2.5
     line.later(3.0)
     assert outcomes(sent) == ["TimedOut", "pending"]
+    assert str(sent[0].outcome) == (
+        "t-3: no answer from broker b1:7000 within its deadline of 3 s; it may be stored: sending "
+        "it again may store it twice"
+    )
     line.cut(first, second)
     line.now = line.queue.retry_at
     assert line.send() == [first, second], "a hole would put the second in doubt"
