@@ -172,6 +172,38 @@ def test_standalone_takes_everything_down_with_it(
     block_until(refused, "ZooKeeper is gone")
 
 
+def test_a_killed_broker_of_standalone_is_started_again(
+    tmp_path: Path, zookeeper: ZooKeeperService
+) -> None:
+    """The command says so, and no message is lost. (``zookeeper``: Java is there.)"""
+    running = start_standalone(tmp_path, "--brokers", "1", "--replicas", "2")
+    try:
+        assert running.stdout is not None
+        told = json.loads(running.stdout.readline())
+        assert [broker["node"] for broker in told["brokers"]] == ["n1", "n2"]
+        cluster = ProcessCluster(tmp_path, told["zookeeper"])
+        cluster.name = "default"
+        assert cluster.vq("topic", "create", "t").returncode == 0
+        assert cluster.vq("produce", "t", stdin=b"1\n").returncode == 0
+
+        def roles() -> dict[str, tuple[str, bool]]:
+            rows = json.loads(cluster.vq("cluster", "status", "--json").stdout)
+            return {row["node"]: (row["role"], row["in_sync"]) for row in rows}
+
+        block_until(lambda: roles() == {"n1": ("master", True), "n2": ("slave", True)}, "in sync")
+        os.kill(told["brokers"][0]["pid"], signal.SIGKILL)
+        assert cluster.vq("produce", "t", stdin=b"2\n").returncode == 0
+        block_until(lambda: {at for _, at in roles().values()} == {True}, "in sync again")
+        taken = cluster.vq("consume", "t", "--group", "g", "--max", "2")
+        assert taken.stdout == b"1\n2\n"
+    finally:
+        running.send_signal(signal.SIGTERM)
+        _, said = running.communicate(timeout=PROCESSES_WAIT_S)
+    assert b"broker b1/n1 ended unexpectedly (code -9)" in said
+    assert b"It is started again in 0.5 s" in said
+    assert running.returncode == 0
+
+
 def test_standalone_names_a_port_that_is_taken_before_it_starts_anything(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -52,6 +52,11 @@ class BrokerSpec:
     more: Sequence[str] = ()
 
     @property
+    def name(self) -> str:
+        """Group and node, for people."""
+        return f"{self.group}/{self.node}"
+
+    @property
     def log(self) -> Path:
         """Where the child's output goes."""
         return self.data.with_name(self.data.name + ".log")
