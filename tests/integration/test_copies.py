@@ -60,6 +60,7 @@ def test_a_second_node_has_the_same_bytes(processes: ProcessCluster) -> None:
     send(master, 900, 300)
     block_until(lambda: behind(processes) == 0, "n2 is behind")
     assert blocks(copy.spec.data) == blocks(master.spec.data)
+    block_until(lambda: in_sync(processes) == {"n1", "n2"}, "n2 is not in sync")
     rows = {row["node"]: row for row in processes.vq_json("cluster", "status")}
     assert [(rows[n]["role"], rows[n]["in_sync"]) for n in ("n1", "n2")] == [
         ("master", True),

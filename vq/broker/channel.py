@@ -481,10 +481,9 @@ class Channel:
         if not self.sync:
             self._flush_due.appended(log.messages_appended - before, self.settings)
 
-    def detach(self) -> Log | None:
+    def detach(self) -> None:
         """Give up the log, which is to be changed on disk; ``attach`` gives it back."""
-        log, self.log = self.log, None
-        return log
+        self.log = None
 
     def why_refused(self, epoch: int = 0) -> VqError:
         """Return the error for a PUT, of a client that knows ``epoch``, that is not taken."""
@@ -676,6 +675,8 @@ class Channel:
             self.high_watermark = max(self.start_offset, min(self.copies.told, log.end_offset))
         if role.epoch:
             self.commit()
+        else:
+            self.wake()  # what is parked is refused now
 
     def drop_acks(self, error: OutcomeUnknown) -> None:
         """Answer all PUTs that wait for a flush: the outcome is unknown."""

@@ -18,7 +18,8 @@ from vq.broker.context import Context
 from vq.broker.directory import Directory, known, look_up
 from vq.broker.fetching import Fetches
 from vq.broker.session import Handler, Session
-from vq.errors import Busy, InternalError, NotMaster, StaleEpoch, VqError
+from vq.errors import Busy, InternalError, InvalidRequest, NotMaster, StaleEpoch, VqError
+from vq.limits import is_valid_name
 from vq.log_lines import get_logger
 from vq.model import TopicPartition
 from vq.remoting import wire_pb2 as wire
@@ -286,14 +287,35 @@ class Dispatcher:
             self._resolve(self.epoch_end, session, request_id, header, b"")
         elif self._directory.is_changing(channel.partition):
             session.refuse(request_id, Busy(f"the logs of {channel} are being changed"))
+        elif channel.log is None and channel.rules.read:
+            self._when_open(channel, session, request_id, header)
         else:
             reading.epoch_end(channel, session, request_id, header)
+
+    def _when_open(
+        self,
+        channel: Channel,
+        session: Session,
+        request_id: RequestId,
+        header: wire.EpochEndRequest,
+    ) -> None:
+        """Answer an EPOCH_END once the log is open: what is on disk of it must be known."""
+        parked = _Parked(session, b"")
+
+        def answer(
+            session: Session, request_id: RequestId, header: wire.EpochEndRequest, _: bytes
+        ) -> None:
+            reading.epoch_end(channel, session, request_id, header)
+
+        self._directory.open(channel, lambda: parked.go_on(answer, request_id, header))
 
     def _why_not_copied(
         self, header: wire.ReplicateRequest | wire.EpochEndRequest
     ) -> VqError | None:
         """Return why a copy must not follow this node, None if it may."""
         role, epoch = self._role, header.epoch
+        if not is_valid_name(header.node):
+            return InvalidRequest(f"{shown(header.node)} is no name a node can have")
         if epoch == role.epoch and epoch:
             return None
         return (StaleEpoch if epoch > role.epoch else NotMaster)(

@@ -34,6 +34,8 @@ from vq.errors import (
     NotMaster,
     OffsetOutOfRange,
     ProtocolError,
+    ShuttingDown,
+    StaleEpoch,
     StorageFailed,
     UnknownTopic,
     VqError,
@@ -62,7 +64,13 @@ AUDIT_S: Final = 1.0
 BACKOFF: Final = Backoff(first_s=0.1, most_s=5.0, jitter=0.2)
 #: Partitions whose logs are compared with those of the master at the same time.
 COMPARED_AT_ONCE: Final = 32
+#: With more bytes to be written than this nothing further is asked for.
+PENDING_BYTES_MAX: Final = 64 * limits.MIB
+#: A partition that was copied for so long is well: its next failure is a first one.
+WELL_S: Final = 10.0
 _SESSION: Final = 1
+#: Errors of one partition that are so of all: the peer leads no more, or is gone.
+_ALL: Final = (NotMaster, StaleEpoch, ShuttingDown, ConnectionCut)
 
 
 class CopiedLogs(Protocol):
@@ -76,6 +84,10 @@ class CopiedLogs(Protocol):
 
     async def begin_log(self, channel: Channel, start_offset: int, producers: bytes) -> None:
         """Give a channel without a log an empty one that begins there."""
+        ...
+
+    async def settle(self, channel: Channel) -> None:
+        """Return once everything appended is durable, or given up, and no flush runs."""
         ...
 
     async def unseal_copy(self, channel: Channel) -> None:
@@ -124,9 +136,18 @@ class Copy:
         Raises:
             VqError: It cannot be written; nothing of it counts.
         """
-        self.pending = data
         self._wrote = False
+        self._keep(data)
         self._write()
+
+    def _keep(self, data: bytes) -> None:
+        """Have so much left to write."""
+        self._session.pending += len(data) - len(self.pending)
+        self.pending = data
+
+    def drop(self) -> None:
+        """Write nothing more."""
+        self._keep(b"")
 
     def _write(self) -> None:
         """Write the batches that may be written now; the others after the next flush."""
@@ -136,12 +157,12 @@ class Copy:
         ready = batches_ready(self.pending, log.synced_offset)
         if ready:
             channel.copy(self.pending[:ready])
-            self.pending = self.pending[ready:]
+            self._keep(self.pending[ready:])
             self._wrote = True
         elif log.synced_offset >= log.end_offset:  # no flush would help
             if not self._wrote:
                 channel.copy(self.pending)  # it says what is wrong with them
-            self.pending = b""  # the beginning of a batch, which is asked for again
+            self._keep(b"")  # the beginning of a batch, which is asked for again
         if self.pending or channel.sync:
             channel.when_settled(self._settled)
         else:
@@ -149,6 +170,8 @@ class Copy:
 
     def _settled(self) -> None:
         """All that was written is durable, or nothing more will be."""
+        if not self._session.has(self):
+            return  # another session may write to the log now
         channel = self.channel
         if channel.log is None or channel.failed:
             error = StorageFailed(f"partition {channel}: {channel.cause or 'it is closed'}")
@@ -183,6 +206,7 @@ class CopySession:
         self._removed: list[int] = []
         self._scheduled = False
         self._waiting = 0  # requests without an answer
+        self.pending = 0  # bytes that came and are not written
         self.answered_at = self._loop.time()
         self.ended: asyncio.Future[VqError] = self._loop.create_future()
         self.failures: dict[Channel, VqError] = {}
@@ -191,6 +215,10 @@ class CopySession:
     def channels(self) -> dict[Channel, None]:
         """What is copied."""
         return {copy.channel: None for copy in self._copies.values()}
+
+    def has(self, copy: Copy) -> bool:
+        """Whether a partition is still copied in this session."""
+        return self._copies.get(copy.handle) is copy
 
     def add(self, channel: Channel) -> None:
         """Copy a partition whose log has nothing that the master's has not."""
@@ -209,23 +237,25 @@ class CopySession:
     def _drop(self, copy: Copy) -> None:
         self._copies.pop(copy.handle, None)
         self._asked.pop(copy, None)
+        copy.drop()
 
     def end(self, why: VqError) -> None:
         """End the session; ``why`` is for the log."""
         if not self.ended.done():
             self.ended.set_result(why)
-        self._copies.clear()
+        for copy in list(self._copies.values()):
+            self._drop(copy)
         self._connection.close()
 
     # Requests -----------------------------------------------------------------------------------
     def ask(self, copy: Copy, *, new: bool = False) -> None:
         """Ask for what follows, with the next request."""
-        if self._copies.get(copy.handle) is copy:
+        if self.has(copy):
             self._asked[copy] = self._asked.get(copy, False) or new
             self._schedule()
 
     def _schedule(self) -> None:
-        if not self._scheduled:
+        if not self._scheduled and self.pending <= PENDING_BYTES_MAX:
             self._scheduled = True
             self._loop.call_soon(self._request)
 
@@ -284,8 +314,7 @@ class CopySession:
         except VqError as error:
             self.end(error)
             return
-        if not response.results:
-            self.keep_waiting()
+        self.keep_waiting()
 
     def _take(self, response: Any, body: bytes) -> None:
         """Take the bytes of an answer.
@@ -322,15 +351,20 @@ class CopySession:
 
     def fail(self, copy: Copy, error: VqError) -> None:
         """Copy a partition no more until its log was compared with the master's again."""
-        if self._copies.get(copy.handle) is copy:
+        if self.has(copy):
             self._drop(copy)
             self.failures[copy.channel] = error
             self._removed.append(copy.handle)
 
     def keep_waiting(self) -> None:
         """Have a request wait at the master, if none does."""
-        if self._copies and not self._waiting and not self.ended.done():
+        if not self.ended.done() and (self._asked or (self._copies and not self._waiting)):
             self._schedule()
+
+    @property
+    def silent_since(self) -> float | None:
+        """Since when the master owes an answer; None: it owes none."""
+        return self.answered_at if self._waiting else None
 
 
 class _Retry:
@@ -374,6 +408,7 @@ class Follower:
         self._node = node
         self._rng = rng
         self._following: Following | None = None
+        self._session: CopySession | None = None
         self._changed = asyncio.Event()  # whom to follow
         self._look = asyncio.Event()  # that, or something about the session
         self._retries: dict[Channel, _Retry] = {}
@@ -383,6 +418,8 @@ class Follower:
         """Copy from this master from now on; None: this node leads."""
         if following != self._following:
             self._following = following
+            if self._session is not None:  # nothing more is written for it
+                self._session.end(ConnectionCut("this node follows another master, or leads"))
             self._changed.set()
             self._look.set()
 
@@ -438,7 +475,7 @@ class Follower:
             on_close=lambda _: self._look.set(),
         )
         tasks = Tasks()
-        session = CopySession(connection, following, self._node)
+        session = self._session = CopySession(connection, following, self._node)
         try:
             hello: Any = connection.opened.result()
             if (hello.group, hello.node) != (self._group, following.master):
@@ -450,7 +487,8 @@ class Follower:
             self.problem = ""
             await self._keep(session, following, connection, tasks)
         finally:
-            session.end(ConnectionCut("this node follows another master"))
+            self._session = None
+            session.end(ConnectionCut("copying ended"))
             await tasks.close()
 
     async def _keep(
@@ -462,7 +500,8 @@ class Follower:
             self._look.clear()
             if session.ended.done():
                 raise session.ended.result()
-            if asyncio.get_running_loop().time() - session.answered_at > WAIT_S + ANSWER_TIMEOUT_S:
+            now = asyncio.get_running_loop().time()
+            if now - (session.silent_since or now) > WAIT_S + ANSWER_TIMEOUT_S:
                 raise ConnectionCut(f"the master was silent for {WAIT_S + ANSWER_TIMEOUT_S:g} s")
             for channel, error in session.failures.items():
                 self._note(channel, error)
@@ -480,8 +519,9 @@ class Follower:
                     tasks.start(self._begin(session, following, connection, channel, comparing))
             for channel in copied:  # closed, or failed
                 session.remove(channel)
-            for channel in [each for each in self._retries if each.state is State.CLOSED]:
-                del self._retries[channel]
+            for channel, retry in list(self._retries.items()):
+                if channel.state is State.CLOSED or now - retry.at > WELL_S:
+                    del self._retries[channel]
             session.keep_waiting()
             await _is_set_within(self._look, AUDIT_S)
 
@@ -521,7 +561,8 @@ class Follower:
         try:
             await self._fit(channel, following, connection)
             session.add(channel)
-            self._retries.pop(channel, None)
+        except _ALL as error:
+            session.end(error)
         except (VqError, OSError) as error:
             self._note(channel, error if isinstance(error, VqError) else StorageFailed(str(error)))
         finally:
@@ -555,16 +596,18 @@ class Follower:
             )
             return answer
 
-        log = channel.log
-        if log is None:
+        if channel.log is None:
             if channel.older:  # the next range could not be begun when the last one was put aside
                 answer = await ask(end=channel.older[-1].end_of_range)
                 answer = await ask(end=answer.next_start or answer.end_offset)
             else:
                 answer = await ask(new=True)
             await self._logs.begin_log(channel, answer.log_start_offset, answer.producers)
-            return
         await self._logs.unseal_copy(channel)
+        await self._logs.settle(channel)  # what an earlier session wrote
+        log = channel.log
+        if log is None or channel.failed:
+            raise Busy(f"the log of {channel} is not open: {channel.told[1]}")
         asked = log.epoch
         while True:
             answer = await ask(of_epoch=asked, end=log.end_offset)

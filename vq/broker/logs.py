@@ -17,13 +17,14 @@ from pathlib import Path
 
 from vq.broker.reserve import Reserve
 from vq.clock import Clock
+from vq.errors import PartitionFailed
 from vq.log_lines import get_logger
 from vq.model import TopicPartition
 from vq.store.begun import Beginning, BegunLog
 from vq.store.block import BlockCache
 from vq.store.directory import DataDirectory, LocalTopic
 from vq.store.disk import Disk
-from vq.store.divergence import Diverged, cut_back
+from vq.store.divergence import Diverged, cut_back, diverged
 from vq.store.log import Log, LogConfig, LogState
 
 logger = get_logger(__name__)
@@ -172,7 +173,7 @@ class Logs:
                 return None
             self._note_aside(log, usual, aside)
             return aside
-        if is_empty:
+        if is_empty and not diverged(usual, self._disk):
             self._begun.note_gone(log.topic_id, usual.name)
             self._begun.save()
             self._disk.rmtree(usual)
@@ -188,7 +189,13 @@ class Logs:
         return aside
 
     def cut_back(self, partition: TopicPartition, log: Log, offset: int) -> list[Diverged]:
-        """Close the log and cut it back; see ``divergence.cut_back``."""
+        """Close the log and cut it back; see ``divergence.cut_back``.
+
+        Raises:
+            PartitionFailed: An I/O error has ended the log: what is on disk of it is not known.
+        """
+        if log.state not in (LogState.OK, LogState.SEALED):
+            raise PartitionFailed(f"the log in {log.directory} is {log.state}: {log.reason}")
         log.close()
         directory = self._directory.log_directory(*partition)
         return cut_back(directory, offset, topic_id=log.topic_id, disk=self._disk)

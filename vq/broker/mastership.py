@@ -76,6 +76,8 @@ class Mastership:
     def stands(self, standing: Standing) -> None:
         """Take the epoch of a claim that was made, or of the master that is to be followed."""
         self._newest = standing
+        if isinstance(standing, Following):
+            self._lead_no_more(standing)  # at once; what is followed is stored before
         self._wake.set()
 
     async def take_first(self) -> None:
@@ -136,13 +138,20 @@ class Mastership:
             )
 
     def _follow(self, following: Following) -> None:
-        """Lead no more; acknowledgements that wait for an epoch of our own are not given."""
-        role = self._role
-        role.epoch, role.problem, role.follows = 0, "", following.master
-        role.insync = frozenset()
-        self._lease.revoked = True
-        self._begin()
+        """Follow a master, whose epoch is stored."""
+        self._lead_no_more(following)
         self.acting = following
+        self._on_change()
+
+    def _lead_no_more(self, following: Following) -> None:
+        """Acknowledge nothing and serve nothing: another node leads."""
+        role = self._role
+        if role.epoch or role.follows != following.master:
+            role.epoch, role.problem, role.follows = 0, "", following.master
+            role.insync, role.named = frozenset(), 1
+            self._lease.revoked = True
+            self.acting = None
+            self._begin()
         at = f" at {following.address}" if following.address is not None else ", which is down"
         details: dict[str, int | str] = {"epoch": following.epoch, "master": following.master}
         if following.address is not None:

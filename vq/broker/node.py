@@ -401,7 +401,8 @@ class BrokerNode:
         following = acting if isinstance(acting, Following) else None
         if acting is not None:
             self._server.identity = self._identity(acting.incarnation)
-        self._dispatcher.refusal = self._mastership.refusal if following is not None else None
+        follows = self._context.role.follows
+        self._dispatcher.refusal = self._mastership.refusal if follows else None
         follower.follow(following)
         if following is None and acting is not None:
             self._tasks.start(self._partitions.lead())

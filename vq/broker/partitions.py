@@ -10,9 +10,10 @@ the first PUT when there is not: a thousand idle partitions cost no files.
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from weakref import WeakValueDictionary
 
 from vq.broker.channel import Channel, check_placement_version
@@ -720,10 +721,27 @@ class Partitions:
         Raises:
             VqError, OSError: It could not be put aside, or no log begun.
         """
+        await self._whole(self._renew_copy(channel, start_offset, producers))
+
+    async def _renew_copy(self, channel: Channel, start_offset: int, producers: bytes) -> None:
         async with self.files(channel.partition):
-            await self.settle(channel)
-            if channel.log is not None and not channel.failed:
-                await self._renew(channel, channel.log, start_offset, producers)
+            await self._renew(channel, await self._settled_copy(channel), start_offset, producers)
+
+    async def _settled_copy(self, channel: Channel) -> Log:
+        """Return the log of a copy once all of it is durable.
+
+        Raises:
+            VqError: It is closed, or an I/O error ended it.
+        """
+        await self.settle(channel)
+        log = channel.log
+        if log is None or channel.failed or channel.state is State.CLOSED:
+            raise channel.why_refused()
+        return log
+
+    async def _whole(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do the whole of a change of files, also if whoever waits for it is cancelled."""
+        await asyncio.shield(asyncio.get_running_loop().create_task(work))
 
     async def cut_log(self, channel: Channel, offset: int) -> None:
         """Have the log of a copy end at ``offset``; what followed is kept beside it.
@@ -731,11 +749,12 @@ class Partitions:
         Raises:
             VqError, OSError: It could not be cut; the channel has its log, or says why not.
         """
+        await self._whole(self._cut_copy(channel, offset))
+
+    async def _cut_copy(self, channel: Channel, offset: int) -> None:
         async with self.files(channel.partition):
-            await self.settle(channel)
-            log = channel.detach()
-            if log is None:
-                return
+            log = await self._settled_copy(channel)
+            channel.detach()
             try:
                 files = await self._runner.run(
                     lambda: self._logs.cut_back(channel.partition, log, offset)

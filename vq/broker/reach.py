@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from vq.broker.channel import Channel
 from vq.broker.copies import CopyPosition, Woken
 from vq.broker.partition_state import State
-from vq.broker.reading import check_range, check_readable
+from vq.broker.reading import check_range, check_readable, not_master
 from vq.errors import OffsetOutOfRange
 
 
@@ -89,6 +89,8 @@ class CopyReach:
         """See ``Reach.check``."""
         if channel.state is State.CLOSED:
             raise channel.why_refused()
+        if not channel.role.epoch:
+            raise not_master(channel)
 
     def check_range(self, part: Channel, offset: int) -> None:
         """See ``Reach.check_range``."""

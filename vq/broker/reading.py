@@ -18,6 +18,7 @@ from vq.errors import (
     Busy,
     CorruptData,
     InvalidRequest,
+    NotMaster,
     OffsetOutOfRange,
     PartitionQuarantined,
     PartitionRangeElsewhere,
@@ -28,7 +29,7 @@ from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
 from vq.remoting.frames import Buffer
 from vq.store.format import RECORD_HEADER, RECORD_HEADER_BYTES
-from vq.store.log import Log
+from vq.store.log import Log, LogState
 from vq.store.tag_filter import filter_by_tag
 
 #: What one step of a filtered GET looks at. Bounds both the time the loop is held (about 2 ms) and
@@ -147,10 +148,18 @@ def check_readable(channel: Channel, epoch: int) -> None:
     """
     if channel.state is State.CLOSED:
         raise channel.why_refused()
+    if channel.role.follows:
+        raise not_master(channel)
     if epoch > channel.role.epoch:
         raise channel.stale_epoch(epoch)
     if not channel.settings.readable:
         raise PermissionRefused(f"topic {channel.partition.topic} is not readable")
+
+
+def not_master(channel: Channel) -> NotMaster:
+    """Return the error for a read of a partition whose group another node leads."""
+    role = channel.role
+    return NotMaster(f"group {role.group} is led by {role.follows or 'no node'}, not by this one")
 
 
 def check_range(channel: Channel, offset: int) -> None:
@@ -195,6 +204,11 @@ def check_range(channel: Channel, offset: int) -> None:
     )
 
 
+_TELL_NO_END: Final = frozenset(
+    {State.QUARANTINED, State.FAILED, State.UNREADABLE, State.CLOSED, State.UNPREPARED}
+)
+
+
 def epoch_end(
     channel: Channel, session: Session, request_id: RequestId, header: wire.EpochEndRequest
 ) -> None:
@@ -209,8 +223,11 @@ def epoch_end(
         next_start=next_start,
     )
     try:
-        if channel.state is State.CLOSED or (log is None and not channel.rules.read):
-            raise channel.why_refused()
+        if log is None or channel.state in _TELL_NO_END or log.state is LogState.QUARANTINED:
+            # A copy would cut what is missing here. It may be the only place that has it.
+            raise Busy(
+                f"the log of {channel} is not whole here ({channel.state}): {channel.told[1]}"
+            )
         if log is not None:
             end = log.reader.epoch_end(header.of_epoch)
             response.found = end is not None

@@ -265,7 +265,13 @@ class Leadership:
             return
         standing = self._standing
         if isinstance(standing, Registered) and standing.incarnation == self._incarnation:
-            return
+            path = GroupState.path(self.group)
+            try:
+                found = await self._coordinator.get(path, watch=self._wake)
+            except NoNode:
+                return  # the tree was lost: the broker goes on, and its topics tell
+            if GroupState.decode(path, found.data).master == self.node:
+                return
         await self._stand()
 
     async def claim_mastership(self, incarnation: int) -> GroupState:

@@ -1,0 +1,159 @@
+"""Faults of a master and of its copies: nothing good is cut, nothing counts that is not stored."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from support.broker import DATA, Client, MemoryCluster, message
+from support.waiting import WAIT_S, until
+
+from vq.broker import following
+from vq.broker.channel import Channel
+from vq.broker.node import BrokerNode
+from vq.coordination.paths import GroupState
+from vq.coordination.registry import read_state
+from vq.errors import InvalidRequest, NotMaster
+from vq.remoting import wire_pb2 as wire
+from vq.remoting.format import Command
+from vq.remoting.messages import decode_reply
+from vq.store.divergence import diverged
+from vq.store.memory_disk import keep_all
+
+
+def channel(node: BrokerNode, topic: str = "t") -> Channel:
+    return node._partitions.channels[topic, 0]
+
+
+def has_all(copy: BrokerNode, master: BrokerNode) -> bool:
+    ours = copy._partitions.channels.get(("t", 0))
+    wanted = channel(master).log
+    return (
+        ours is not None
+        and ours.log is not None
+        and wanted is not None
+        and ours.log.synced_offset == wanted.end_offset
+    )
+
+
+async def start_pair(cluster: MemoryCluster) -> tuple[BrokerNode, BrokerNode, Client]:
+    """A master and a copy in sync, topic ``t`` with a message, a client of the master."""
+    master = await cluster.start()
+    await cluster.create_topic("t", partitions=1)
+    await until(lambda: ("t", 0) in master._partitions.channels)
+    copy = await cluster.start(node="n2")
+    client = await Client.connect(cluster.network, master.address)
+    await client.put("t", 0, [message(b"a" * 100)])
+    await until(lambda: master._context.role.named == 2)
+    return master, copy, client
+
+
+@pytest.mark.parametrize("fault", ["damaged", "gone"])
+async def test_a_master_that_lost_bytes_has_no_copy_cut(cluster, fault):
+    """The copy may be the only place that has them."""
+    master, copy, client = await start_pair(cluster)
+    offsets = [(await client.put("t", 0, [message(b"%04d" % n * 50)])).offset for n in range(9)]
+    await until(lambda: has_all(copy, master))
+    end = channel(copy).log.end_offset
+    await copy.stop()
+    disk = cluster.disks["b1"].crash(keep_all)
+    await master.stop()
+    if fault == "damaged":
+        [block] = [n for n in disk.listdir(DATA / "t" / "0") if n.endswith(".block")]
+        file = disk.open(DATA / "t" / "0" / block)
+        file.pwrite([b"damage!!"], offsets[3] + 50)
+        file.close()
+    else:
+        disk.rmtree(DATA / "t" / "0")
+    cluster.disks["b1"] = disk
+    await cluster.start()
+    copy = await cluster.start(node="n2")
+    await until(lambda: copy._context.role.follows == "n1")
+    for _ in range(3):
+        await asyncio.sleep(0.5)
+        assert channel(copy).log.end_offset == end
+    assert diverged(DATA / "t" / "0", cluster.disks["b1-n2"]) == []
+
+
+async def test_after_a_new_connection_only_what_is_flushed_counts(cluster):
+    master, copy, client = await start_pair(cluster)
+    cluster.flushers["b1-n2"].held = True
+    sent = client.send_put("t", 0, [message(b"b" * 100)])
+    durable = channel(copy).log.synced_offset
+    await until(lambda: channel(copy).log.end_offset == channel(master).log.end_offset > durable)
+    for session in [each for each in master._server.sessions if "n2" in str(each.client_id)]:
+        session._transport.abort()
+    for _ in range(3):
+        await asyncio.sleep(0.5)
+        told = channel(master).copies.positions.get("n2")
+        assert told is None or told.offset <= durable
+    assert not sent.done() or sent.result().status
+    cluster.flushers["b1-n2"].release()
+    await until(lambda: has_all(copy, master))
+
+
+async def test_a_node_that_another_one_follows_now_acknowledges_nothing(cluster):
+    """From the moment at which it is told, however slow its disk is."""
+    master, copy, client = await start_pair(cluster)
+    reader = await Client.connect(cluster.network, master.address)
+    end = channel(master).log.end_offset
+    item = wire.FetchPartition(handle=1, topic="t", partition=0, offset=end)
+    waiting = reader.send_fetch(0, item), reader.send_get("t", 0, end, max_wait_ms=20_000)
+    with cluster.runners["b1"].held():
+        cluster.ensemble.expire(cluster.coordinators["b1"])
+        await until(lambda: copy.epoch == 2)
+        await until(lambda: master._context.role.follows == "n2")
+        with pytest.raises(NotMaster, match="led by node n2"):
+            await client.put("t", 0, [message(b"x")])
+    cluster.flushers["b1-n2"].held = True
+    other = await Client.connect(cluster.network, copy.address)
+    sent = other.send_put("t", 0, [message(b"not committed")])
+    for each in waiting:
+        frame = await asyncio.wait_for(each, WAIT_S)
+        assert b"not committed" not in frame.body
+    cluster.flushers["b1-n2"].release()
+    decode_reply(await asyncio.wait_for(sent, WAIT_S))
+
+
+async def test_a_master_follows_when_the_record_names_another(cluster):
+    """By hand: it reads the record while it leads, too."""
+    master, copy, client = await start_pair(cluster)
+    async with cluster.admin() as coordinator:
+        state = await read_state(coordinator, "b1")
+        changed = replace(state, master="n2", insync=("n2",), incarnations={}, directories={})
+        await coordinator.set(GroupState.path("b1"), changed.encode())
+    await until(lambda: copy.epoch == 2)
+    await until(lambda: master._context.role.follows == "n2")
+    with pytest.raises(NotMaster):
+        await client.get("t", 0, 0)
+    await until(lambda: copy._context.role.named == 2)
+
+
+async def test_what_was_cut_stays_when_the_next_range_begins(cluster):
+    """An empty log is put aside: its directory has files that an operator may want."""
+    _, copy, _ = await start_pair(cluster)
+    await copy._partitions.cut_log(channel(copy), 0)
+    assert len(diverged(DATA / "t" / "0", cluster.disks["b1-n2"])) == 1
+    await copy._partitions.renew_log(channel(copy), 10_000, b"")
+    disk = cluster.disks["b1-n2"]
+    names = [name for name in disk.listdir(DATA / "t") if name.startswith("0")]
+    assert any(diverged(DATA / "t" / name, disk) for name in names)
+
+
+async def test_a_group_without_topics_reports_no_problem(cluster, monkeypatch):
+    """Nothing is asked for, so nothing has to be answered."""
+    monkeypatch.setattr(following, "WAIT_S", 0.1)
+    monkeypatch.setattr(following, "ANSWER_TIMEOUT_S", 0.1)
+    await cluster.start()
+    copy = await cluster.start(node="n2")
+    client = await Client.connect(cluster.network, copy.address)
+    await asyncio.sleep(2 * following.AUDIT_S)
+    assert list((await client.status()).problems) == []
+
+
+@pytest.mark.parametrize("name", ["", "n" * 300, "\x1b[2J"])
+async def test_only_names_of_nodes_are_taken(cluster, name):
+    """STATUS shows them."""
+    _, _, client = await start_pair(cluster)
+    request = wire.ReplicateRequest(session=1, node=name, epoch=1)
+    with pytest.raises(InvalidRequest, match="no name a node can have"):
+        await client.call(Command.REPLICATE, request)
