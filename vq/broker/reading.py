@@ -204,9 +204,7 @@ def check_range(channel: Channel, offset: int) -> None:
     )
 
 
-_TELL_NO_END: Final = frozenset(
-    {State.QUARANTINED, State.FAILED, State.UNREADABLE, State.CLOSED, State.UNPREPARED}
-)
+_TELL_NO_END: Final = frozenset({State.QUARANTINED, State.FAILED, State.UNREADABLE, State.CLOSED})
 
 
 def epoch_end(
