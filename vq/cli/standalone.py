@@ -48,14 +48,19 @@ class PortTaken(VqError):
 class Supervised:
     """A broker that is started again when it ends.
 
+    Args:
+        child: The broker.
+        restarts: Whether it is; otherwise its end is told once.
+
     Attributes:
         child: The broker.
-        given_up: It ended too often in a row.
+        given_up: It is not started again.
     """
 
-    def __init__(self, child: BrokerChild) -> None:
+    def __init__(self, child: BrokerChild, *, restarts: bool = True) -> None:
         self.child = child
         self.given_up = False
+        self._restarts = restarts
         self._ends = 0
         self._started = 0.0
         self._start_at: float | None = None  # it ended, and is started again then
@@ -80,6 +85,11 @@ class Supervised:
             f"broker {self.child.spec.name} ended unexpectedly (code "
             f"{process.returncode if process else None}); its log is {self.child.spec.log}"
         )
+        if not self._restarts:
+            self.given_up = True
+            return (
+                f"{ended}. The others go on; stop this command and start it again to have it back."
+            )
         if self._ends >= STARTS_MAX:
             self.given_up = True
             return f"{ended}. It ended {self._ends} times in a row and is not started again"
@@ -94,11 +104,14 @@ class StandaloneCluster:
     Args:
         zookeeper: A server that runs.
         brokers: Not started; the first nodes of all groups come first.
+        restarts: Whether brokers that end are started again.
     """
 
-    def __init__(self, zookeeper: EmbeddedZooKeeper, brokers: list[BrokerChild]) -> None:
+    def __init__(
+        self, zookeeper: EmbeddedZooKeeper, brokers: list[BrokerChild], *, restarts: bool
+    ) -> None:
         self.zookeeper = zookeeper
-        self.brokers = [Supervised(child) for child in brokers]
+        self.brokers = [Supervised(child, restarts=restarts) for child in brokers]
 
     def start(self, stop: threading.Event) -> None:
         """Start the brokers and wait until each one leads or follows, or ``stop`` is set.
@@ -176,9 +189,9 @@ def standalone(
 ) -> None:
     """Run ZooKeeper and brokers here, for development.
 
-    Runs until ctrl-C and takes everything down with it. A broker that ends by itself is started
-    again. Everything listens on 127.0.0.1 only. Not for production: there, ZooKeeper is an ensemble
-    of its own and `vq broker` runs on each machine.
+    Runs until ctrl-C and takes everything down with it. With --replicas above 1, a broker that ends
+    by itself is started again. Everything listens on 127.0.0.1 only. Not for production: there,
+    ZooKeeper is an ensemble of its own and `vq broker` runs on each machine.
     """
     if "zookeeper" in invocation.sources.flags:
         raise InvalidArgument("standalone starts its own ZooKeeper: give --zookeeper-port instead")
@@ -203,6 +216,7 @@ def standalone(
                 BrokerChild(_spec(data, *name, broker_port, zookeeper.hosts, cluster_name))
                 for name, broker_port in zip(names, ports, strict=True)
             ],
+            restarts=replicas > 1,
         )
         try:
             cluster.start(stop)

@@ -71,3 +71,15 @@ def test_one_that_ends_at_once_again_and_again_is_given_up() -> None:
     assert len(told) == child.starts == STARTS_MAX
     assert told[-1].endswith(f"It ended {STARTS_MAX} times in a row and is not started again")
     assert found.look(now) == ""
+
+
+def test_one_of_a_group_with_one_node_stays_down_and_that_is_told_once() -> None:
+    """The tutorial kills one, to show what waits."""
+    child: Any = Child()
+    found = Supervised(child, restarts=False)
+    found.start(0.0)
+    child.running = False
+    assert "stop this command and start it again to have it back" in found.look(1.0)
+    assert found.given_up
+    assert found.look(99.0) == ""
+    assert child.starts == 1
