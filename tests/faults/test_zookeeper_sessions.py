@@ -425,9 +425,15 @@ async def test_closing_while_cut_off_takes_bounded_time(
 
 
 @pytest.mark.parametrize(
-    "hosts", ["", "localhost", "a:1,b", "a:0", "a:70000", "a:1/chroot", "a..b:1", "::1:2181"]
+    ("hosts", "told"),
+    [
+        ("localhost", "'localhost' has no port; write 'localhost:2181'"),
+        ("a:1,b", "'b' has no port; write 'b:2181'"),
+        ("a:1/chroot", "a path is not supported; leave out '/chroot'"),
+        *((hosts, "host:port") for hosts in ("", "a:0", "a:70000", "a..b:1", "::1:2181")),
+    ],
 )
-def test_addresses_need_host_and_port(hosts: str) -> None:
+def test_addresses_need_host_and_port(hosts: str, told: str) -> None:
     """The message shows the entry that is wrong."""
-    with pytest.raises(InvalidArgument, match="host:port"):
+    with pytest.raises(InvalidArgument, match=told):
         ZooKeeperCoordinator(hosts, "test")
