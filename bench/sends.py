@@ -49,7 +49,7 @@ def _oneway(producer: vq.MessageProducer, messages: Messages) -> int:
     for message in messages:
         producer.send_oneway(message)
     producer.flush()
-    return producer.oneway_counts().stored
+    return producer.metrics().total.messages_stored
 
 
 def _batches(producer: vq.MessageProducer, messages: Messages) -> int:
