@@ -60,6 +60,7 @@ class MessageProducer:
 
     def __init__(self, core: ProducerCore, cluster: ClusterClient) -> None:
         self._core = core
+        self._checked: SendCallback | None = None  # the callback of the last send
         self._check_loop = cluster.check_loop
         self._thread = get_ident()
         self._is_running = asyncio.get_running_loop().is_running
@@ -128,8 +129,9 @@ class MessageProducer:
             InvalidArgument, MessageTooLarge, InvalidState, UnknownTopic, PermissionRefused: The
                 message was not accepted.
         """
-        if callback is not None:
+        if callback is not self._checked:
             check_callback(callback)
+            self._checked = callback
         may_wait = self.config.when_full is WhenFull.BLOCK
         return await self._accept(message, callback, timeout, may_wait=may_wait)
 

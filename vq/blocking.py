@@ -68,6 +68,7 @@ class MessageProducer:
 
     def __init__(self, core: ProducerCore, runtime: LoopThread) -> None:
         self._core = core
+        self._checked: SendCallback | None = None  # the callback of the last send
         self._append = core.append
         self._interceptors = core.interceptors
         self._runtime = runtime
@@ -154,8 +155,9 @@ class MessageProducer:
             InvalidArgument, MessageTooLarge, InvalidState, UnknownTopic, PermissionRefused: The
                 message was not accepted.
         """
-        if callback is not None:
+        if callback is not self._checked:
             check_callback(callback)
+            self._checked = callback
         return self._append(message, callback, timeout) or self._send(message, callback, timeout)
 
     def _send(

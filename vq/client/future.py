@@ -11,7 +11,7 @@ import functools
 import threading
 from collections.abc import Callable, Generator
 from types import FunctionType, MethodType
-from typing import Any
+from typing import Any, cast
 
 from vq.client.kinds import NOT_PLAIN, check_function
 from vq.client.loop_calls import call_soon
@@ -45,6 +45,12 @@ SendCallback = Callable[[SendResult | None, VqError | None], Any]
 """Called once per message with ``(result, None)`` or ``(None, error)``."""
 
 
+#: Classes whose ``__call__`` is a plain function: their objects need no further look. Bounded: it
+#: keeps the classes alive.
+_PLAIN_KINDS: set[type] = set()
+_PLAIN_KINDS_MAX = 64
+
+
 def check_callback(callback: object) -> None:
     """Refuse what cannot be a send's callback.
 
@@ -54,7 +60,13 @@ def check_callback(callback: object) -> None:
     Raises:
         InvalidArgument: It is no function, or a coroutine function, which nothing would await.
     """
-    function: Any = callback
+    if callback is None:
+        return
+    kind, function = type(callback), cast("Any", callback)
+    if kind in _PLAIN_KINDS:
+        return
+    if kind is FunctionType and not function.__code__.co_flags & NOT_PLAIN:
+        return
     while type(function) is functools.partial:
         function = function.func
     if type(function) is MethodType:
@@ -62,6 +74,8 @@ def check_callback(callback: object) -> None:
     elif type(function) is not FunctionType:
         function = type(function).__call__
     if type(function) is FunctionType and not function.__code__.co_flags & NOT_PLAIN:
+        if kind not in {MethodType, functools.partial} and len(_PLAIN_KINDS) < _PLAIN_KINDS_MAX:
+            _PLAIN_KINDS.add(kind)
         return
     check_function("callback", callback, "give a plain function of the result and the error")
 
