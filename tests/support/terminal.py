@@ -137,7 +137,7 @@ class _Late:
         self._terminal = terminal
 
     def __str__(self) -> str:
-        return f"code={self._terminal.process.poll()} terminal={self._terminal.raw!r}"
+        return f"code={self._terminal.process.poll()} screen={self._terminal.screen}"
 
 
 def _take_terminal(descriptor: int) -> Callable[[], None]:

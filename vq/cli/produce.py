@@ -16,6 +16,7 @@ import click
 from vq.admin.connect import cluster_client
 from vq.admin.settings import read_settings
 from vq.blocking import MessageFactory, MessageProducer
+from vq.cli.input import interruptible
 from vq.cli.lines import (
     KEY_TYPES,
     LineFormat,
@@ -376,14 +377,17 @@ def produce(
                 check_partition(topic, partition, count)
             run = Run(producer, form, tally, None if pace_of is None else pace_of(time.monotonic()))
             try:
-                with output.progress(
-                    f"sending to {topic}",
-                    lambda: tally.count,
-                    total=limit,
-                    portion=None if limit else portion_of(file, tally),
-                    shared=file.isatty(),
+                with (
+                    output.progress(
+                        f"sending to {topic}",
+                        lambda: tally.count,
+                        total=limit,
+                        portion=None if limit else portion_of(file, tally),
+                        shared=file.isatty(),
+                    ),
+                    interruptible(file) as lines,
                 ):
-                    run.send_all(itertools.islice(lines_of(file), limit))
+                    run.send_all(itertools.islice(lines_of(lines), limit))
             except (KeyboardInterrupt, OSError, VqError) as error:
                 stopped = error
                 if isinstance(error, KeyboardInterrupt):
