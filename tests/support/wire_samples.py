@@ -326,6 +326,8 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             log_start_offset=200,
             producers=b"\x01\x02",
             next_start=7000,
+            damaged=True,
+            whole_end=4000,
         )
     ),
 }

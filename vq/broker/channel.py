@@ -102,6 +102,7 @@ class Channel:
         cause: The error that ended the partition; None while its state is not one of these ends.
         log: None until something is to be read from or written to disk.
         older: Earlier ranges, in rising order, with a gap before the next one.
+        earlier: This is one of these.
         start_offset: First offset of ``log``.
         high_watermark: Where readers stop. Invariant: start_offset <= it <= end of the log.
         flushing: The flusher works on the log at this moment; it must not be closed.
@@ -117,6 +118,7 @@ class Channel:
         "cause",
         "context",
         "copies",
+        "earlier",
         "flushing",
         "high_watermark",
         "log",
@@ -161,6 +163,7 @@ class Channel:
         self._flush_due = FlushDue(context.call_later, self.flush_now)
         self._when_settled: list[Callable[[], None]] = []
         self.older: list[Channel] = []
+        self.earlier = False
         self.flushing = False
         self._look()
 
@@ -330,6 +333,7 @@ class Channel:
             placement_version=self.placement_version,
             context=self.context,
         )
+        older.earlier = True
         older.start_offset = older.high_watermark = start
         if isinstance(log, BaseException):
             older._end(Event.OPEN_FAILED, log)
@@ -383,8 +387,15 @@ class Channel:
         log, span = self.log, self.span
         if span is None or span.end is None:
             return self.read_limit
-        is_whole = log is not None and log.state is not LogState.QUARANTINED
-        return self.read_limit if is_whole else span.end
+        return span.end if log is None or self.is_cut_short else self.read_limit
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether messages behind the end of the log are missing, that of an earlier range."""
+        log, span = self.log, self.span
+        if log is None or span is None or span.end is None:
+            return False
+        return log.state is LogState.QUARANTINED or log.end_offset < span.end
 
     @property
     def earliest(self) -> int:

@@ -619,10 +619,13 @@ class Follower:
             except _NotKnown as missing:
                 asked = missing.epoch
         begin = answer.log_start_offset
+        has_all = answer.found and end == found.offset  # not found: there are newer epochs only
+        if answer.damaged and end >= answer.whole_end:
+            end, has_all = log.end_offset, True  # the peer cannot tell what is wrong behind that
         if log.start_offset <= begin <= end:
             if end < log.end_offset:
                 await self._logs.cut_log(channel, end)
-            elif answer.next_start and end == found.offset:  # all of an earlier range
+            elif answer.next_start and has_all:  # of an earlier range
                 answer = await ask(end=answer.next_start)
                 begin = answer.log_start_offset
                 await self._logs.renew_log(channel, begin, answer.producers)

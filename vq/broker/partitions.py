@@ -133,6 +133,13 @@ class Partitions:
             for older in channel.older
             if older.state in {State.QUARANTINED, State.UNREADABLE}
         ]
+        damaged += [
+            f"an earlier range of partition {channel} ends at {older.log.end_offset}, not "
+            f"{older.end_of_range}"
+            for channel in self.channels.values()
+            for older in channel.older
+            if older.log is not None and older.state is not State.QUARANTINED and older.is_cut_short
+        ]
         told = damaged[:PROBLEMS_TOLD_MAX]
         if len(damaged) > len(told):
             told.append(f"{len(damaged) - len(told)} more earlier ranges are damaged or unreadable")

@@ -168,8 +168,8 @@ def check_range(channel: Channel, offset: int) -> None:
     Raises:
         PartitionFailed: What is kept here could not be read at the start: it is unknown.
         Busy: The log that holds it, or will hold it, is being opened or prepared.
-        PartitionQuarantined: It lies at the damage, behind which nothing is served: a reader that
-            waited there would wait for ever.
+        PartitionQuarantined: It lies at the damage, behind which nothing is served, or where an
+            earlier range lacks its end: a reader that waited there would wait for ever.
         PartitionRangeElsewhere: Another group holds it; reading goes on there.
         OffsetOutOfRange: Nobody holds it; the details carry the valid range.
     """
@@ -187,7 +187,15 @@ def check_range(channel: Channel, offset: int) -> None:
     if channel.start_offset <= offset <= last and (end is None or offset < end):
         if log is not None:
             log.status.check_more(offset)
-        return
+        if offset < last or not channel.earlier:
+            return
+    if log is not None and channel.earlier and last <= offset < (end or 0):
+        log.status.check_more(offset)
+        raise PartitionQuarantined(
+            f"[{last}, {end}) of {channel} is missing here: the log was damaged where it was "
+            "copied from",
+            details={"earliest": channel.earliest, "latest": last},
+        )
     holder = channel.placement.span_at(offset)
     if holder is not None and holder.group != channel.context.group:
         raise PartitionRangeElsewhere(
@@ -222,11 +230,17 @@ def epoch_end(
     )
     try:
         if log is None or channel.state in _TELL_NO_END or log.state is LogState.QUARANTINED:
-            # A copy would cut what is missing here. It may be the only place that has it.
-            raise Busy(
-                f"the log of {channel} is not whole here ({channel.state}): {channel.told[1]}"
-            )
-        if log is not None:
+            if not next_start or channel.state is State.CLOSED:
+                # A copy would cut what is missing here. It may be the only place that has it.
+                raise Busy(
+                    f"the log of {channel} is not whole here ({channel.state}): {channel.told[1]}"
+                )
+            # An earlier range gets nothing more: the copy takes what is whole, and goes on.
+            response.damaged = True
+            response.whole_end = channel.start_offset
+            if log is not None and log.status.readable:
+                response.whole_end = log.end_offset
+        if log is not None and log.status.readable:
             end = log.reader.epoch_end(header.of_epoch)
             response.found = end is not None
             response.end_epoch, response.end_offset = end or (0, 0)

@@ -385,7 +385,7 @@ class EpochEndRequest(_message.Message):
     def __init__(self, node: _Optional[str] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[int] = ..., topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., of_epoch: _Optional[int] = ..., end: _Optional[int] = ..., new: _Optional[bool] = ...) -> None: ...
 
 class EpochEndResponse(_message.Message):
-    __slots__ = ("epoch", "found", "end_epoch", "end_offset", "log_start_offset", "producers", "next_start")
+    __slots__ = ("epoch", "found", "end_epoch", "end_offset", "log_start_offset", "producers", "next_start", "damaged", "whole_end")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     FOUND_FIELD_NUMBER: _ClassVar[int]
     END_EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -393,6 +393,8 @@ class EpochEndResponse(_message.Message):
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     PRODUCERS_FIELD_NUMBER: _ClassVar[int]
     NEXT_START_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_END_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     found: bool
     end_epoch: int
@@ -400,7 +402,9 @@ class EpochEndResponse(_message.Message):
     log_start_offset: int
     producers: bytes
     next_start: int
-    def __init__(self, epoch: _Optional[int] = ..., found: _Optional[bool] = ..., end_epoch: _Optional[int] = ..., end_offset: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., producers: _Optional[bytes] = ..., next_start: _Optional[int] = ...) -> None: ...
+    damaged: bool
+    whole_end: int
+    def __init__(self, epoch: _Optional[int] = ..., found: _Optional[bool] = ..., end_epoch: _Optional[int] = ..., end_offset: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., producers: _Optional[bytes] = ..., next_start: _Optional[int] = ..., damaged: _Optional[bool] = ..., whole_end: _Optional[int] = ...) -> None: ...
 
 class OffsetsRequest(_message.Message):
     __slots__ = ("topic", "partition", "time_ms", "by_time", "count", "from_offset", "to_offset", "epoch", "topic_id", "place", "place_offset", "place_message_id", "place_tags")
