@@ -1,5 +1,6 @@
 """Brokers and ``vq standalone`` as processes: starting, refusing, stopping, leaving nothing."""
 
+import contextlib
 import json
 import os
 import signal
@@ -202,6 +203,45 @@ def test_a_killed_broker_of_standalone_is_started_again(
     assert b"broker b1/n1 ended unexpectedly (code -9)" in said
     assert b"It is started again in 0.5 s" in said
     assert running.returncode == 0
+
+
+def test_standalone_starts_a_broker_without_copies_and_zookeeper_again(
+    tmp_path: Path, zookeeper: ZooKeeperService
+) -> None:
+    """A message waits for them. (``zookeeper``: Java is there.)"""
+    running = start_standalone(tmp_path, "--brokers", "1")
+    try:
+        assert running.stdout is not None
+        told = json.loads(running.stdout.readline())
+        cluster = ProcessCluster(tmp_path, told["zookeeper"])
+        cluster.name = "default"
+        assert cluster.vq("topic", "create", "t").returncode == 0
+        os.kill(told["brokers"][0]["pid"], signal.SIGKILL)
+        assert cluster.vq("produce", "t", stdin=b"1\n").returncode == 0
+        java = child_named(running.pid, "java")
+        os.kill(java, signal.SIGKILL)
+        block_until(lambda: is_gone(java), "ZooKeeper is gone")
+        block_until(lambda: child_named(running.pid, "java") not in {0, java}, "another one")
+        assert cluster.vq("produce", "t", stdin=b"2\n").returncode == 0
+        taken = cluster.vq("consume", "t", "--group", "g", "--max", "2")
+        assert taken.stdout == b"1\n2\n"
+    finally:
+        running.send_signal(signal.SIGTERM)
+        _, said = running.communicate(timeout=PROCESSES_WAIT_S)
+    assert b"broker b1/n1 ended unexpectedly (code -9)" in said
+    assert b"ZooKeeper ended unexpectedly (code -9)" in said
+    assert running.returncode == 0
+
+
+def child_named(parent: int, name: str) -> int:
+    """Return the id of a process that ``parent`` started, 0 if there is none."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            number, _, rest = stat.read_text().partition(" (")
+            found, _, fields = rest.rpartition(") ")
+            if found == name and int(fields.split()[1]) == parent:
+                return int(number)
+    return 0
 
 
 def test_standalone_names_a_port_that_is_taken_before_it_starts_anything(tmp_path: Path) -> None:

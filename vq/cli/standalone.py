@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Protocol
 
 import click
 
@@ -31,12 +32,18 @@ _HOST = "127.0.0.1"
 _TICK_S = 0.2
 BROKERS_MAX = 64
 REPLICAS_MAX = 7
-#: Pauses before a broker that ended is started again.
+#: Pauses before a child that ended is started again.
 _BACKOFF = Backoff(first_s=0.5, most_s=30.0)
-#: A broker that ran so long had started well: its next end is a first one.
+#: A child that ran so long had started well: its next end is a first one.
 _RAN_WELL_S = 60.0
-#: A broker that ended so often in a row is not started again: something is wrong with it.
+#: A child that ended so often in a row is not started again: something is wrong with it.
 STARTS_MAX = 8
+
+
+class ChildrenEnd(VqError):
+    """Children end again and again, and are not started any more."""
+
+    hint = "the reasons are at the ends of these logs; the data stay for the next time"
 
 
 class PortTaken(VqError):
@@ -45,57 +52,76 @@ class PortTaken(VqError):
     hint = "stop what listens there, or name other ports; 0 takes free ones"
 
 
+class Child(Protocol):
+    """A process that this one runs."""
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is there."""
+        ...
+
+    @property
+    def exit_code(self) -> int | None:
+        """How it ended, None while it runs."""
+        ...
+
+    def start(self) -> object:
+        """Start it.
+
+        Raises:
+            VqError: It does not start.
+        """
+        ...
+
+
 class Supervised:
-    """A broker that is started again when it ends.
+    """A child that is started again when it ends.
 
     Args:
-        child: The broker.
-        restarts: Whether it is; otherwise its end is told once.
+        child: The broker, or ZooKeeper. It runs.
+        name: What it is, for people.
+        log: Where its output is.
 
     Attributes:
-        child: The broker.
-        given_up: It is not started again.
+        name: See the argument.
+        log: See the argument.
+        given_up: It ended too often in a row, and is not started again.
     """
 
-    def __init__(self, child: BrokerChild, *, restarts: bool = True) -> None:
-        self.child = child
+    def __init__(self, child: Child, name: str, log: Path) -> None:
+        self.name = name
+        self.log = log
         self.given_up = False
-        self._restarts = restarts
+        self._child = child
         self._ends = 0
         self._started = 0.0
         self._start_at: float | None = None  # it ended, and is started again then
 
-    def start(self, now: float) -> None:
-        """Start it."""
-        self._start_at = None
-        self._started = now
-        self.child.start()
-
     def look(self, now: float) -> str:
         """Start it again if that is due; return what is to be said, "" for nothing."""
-        if self.given_up or self.child.running:
+        if self.given_up or self._child.running:
             return ""
-        if self._start_at is not None:
-            if now >= self._start_at:
-                self.start(now)
+        if self._start_at is None:
+            return self._ended(now, f"ended unexpectedly (code {self._child.exit_code})")
+        if now < self._start_at:
             return ""
+        self._start_at = None
+        self._started = now
+        try:
+            self._child.start()
+        except VqError as error:
+            return self._ended(now, f"was not started again ({error})")
+        return ""
+
+    def _ended(self, now: float, how: str) -> str:
         self._ends = 1 if now - self._started >= _RAN_WELL_S else self._ends + 1
-        process = self.child.process
-        ended = (
-            f"broker {self.child.spec.name} ended unexpectedly (code "
-            f"{process.returncode if process else None}); its log is {self.child.spec.log}"
-        )
-        if not self._restarts:
-            self.given_up = True
-            return (
-                f"{ended}. The others go on; stop this command and start it again to have it back."
-            )
+        said = f"{self.name} {how}; its log is {self.log}"
         if self._ends >= STARTS_MAX:
             self.given_up = True
-            return f"{ended}. It ended {self._ends} times in a row and is not started again"
+            return f"{said}. It ended {self._ends} times in a row and is not started again"
         pause_s = _BACKOFF.pause_s(self._ends)
         self._start_at = now + pause_s
-        return f"{ended}. It is started again in {pause_s:g} s"
+        return f"{said}. It is started again in {pause_s:g} s"
 
 
 class StandaloneCluster:
@@ -104,14 +130,11 @@ class StandaloneCluster:
     Args:
         zookeeper: A server that runs.
         brokers: Not started; the first nodes of all groups come first.
-        restarts: Whether brokers that end are started again.
     """
 
-    def __init__(
-        self, zookeeper: EmbeddedZooKeeper, brokers: list[BrokerChild], *, restarts: bool
-    ) -> None:
+    def __init__(self, zookeeper: EmbeddedZooKeeper, brokers: list[BrokerChild]) -> None:
         self.zookeeper = zookeeper
-        self.brokers = [Supervised(child, restarts=restarts) for child in brokers]
+        self.brokers = brokers
 
     def start(self, stop: threading.Event) -> None:
         """Start the brokers and wait until each one leads or follows, or ``stop`` is set.
@@ -121,20 +144,20 @@ class StandaloneCluster:
         Raises:
             ChildEnded, ChildSilent: One does not; shows its log.
         """
-        first = [each for each in self.brokers if each.child.spec.node == _node(1)]
+        first = [each for each in self.brokers if each.spec.node == _node(1)]
         for brokers in (first, [each for each in self.brokers if each not in first]):
             for each in brokers:
-                each.start(time.monotonic())
+                each.start()
             for each in brokers:
                 if not stop.is_set():
-                    each.child.wait_ready()
+                    each.wait_ready()
 
     def stop(self) -> None:
         """Stop brokers gracefully, all at once, then ZooKeeper."""
         for each in self.brokers:
-            each.child.signal(signal.SIGTERM)
+            each.signal(signal.SIGTERM)
         for each in self.brokers:
-            each.child.stop()
+            each.stop()
         self.zookeeper.stop()
 
 
@@ -189,8 +212,8 @@ def standalone(
 ) -> None:
     """Run ZooKeeper and brokers here, for development.
 
-    Runs until ctrl-C and takes everything down with it. With --replicas above 1, a broker that ends
-    by itself is started again. Everything listens on 127.0.0.1 only. Not for production: there,
+    Runs until ctrl-C and takes everything down with it. A broker that ends by itself, or
+    ZooKeeper, is started again. Everything listens on 127.0.0.1 only. Not for production: there,
     ZooKeeper is an ensemble of its own and `vq broker` runs on each machine.
     """
     if "zookeeper" in invocation.sources.flags:
@@ -216,7 +239,6 @@ def standalone(
                 BrokerChild(_spec(data, *name, broker_port, zookeeper.hosts, cluster_name))
                 for name, broker_port in zip(names, ports, strict=True)
             ],
-            restarts=replicas > 1,
         )
         try:
             cluster.start(stop)
@@ -255,7 +277,7 @@ def _announce(invocation: Invocation, cluster: StandaloneCluster, data: Path) ->
             "pid": child.pid,
             "log": str(child.spec.log),
         }
-        for child in (each.child for each in cluster.brokers)
+        for child in cluster.brokers
     ]
     has_copies = any(child["node"] != _node(1) for child in children)
     hosts = cluster.zookeeper.hosts
@@ -277,16 +299,27 @@ def _announce(invocation: Invocation, cluster: StandaloneCluster, data: Path) ->
 
 
 def _watch(invocation: Invocation, cluster: StandaloneCluster, stop: threading.Event) -> None:
-    """Wait for the signal to stop; start brokers again that end by themselves, and say so."""
-    while not stop.wait(_TICK_S):
-        for each in cluster.brokers:
+    """Wait for the signal to stop; start children again that end by themselves, and say so.
+
+    Raises:
+        ChildrenEnd: ZooKeeper or all brokers are given up, or some are when the signal comes.
+    """
+    log = cluster.zookeeper.directory / "server-1" / "server.log"
+    zookeeper = Supervised(cluster.zookeeper, "ZooKeeper", log)
+    brokers = [
+        Supervised(each, f"broker {each.spec.name}", each.spec.log) for each in cluster.brokers
+    ]
+    while not (zookeeper.given_up or all(each.given_up for each in brokers)):
+        if stop.wait(_TICK_S):
+            break
+        for each in (zookeeper, *brokers):
             told = each.look(time.monotonic())
             if told:
                 invocation.output.remark(told)
-        if all(each.given_up for each in cluster.brokers):
-            raise VqError("every broker has ended; the reasons are in their logs, named above")
-        if not cluster.zookeeper.pids:
-            raise VqError(f"ZooKeeper has ended; its log is in {cluster.zookeeper.directory}")
+    given_up = [each for each in (zookeeper, *brokers) if each.given_up]
+    if given_up:
+        listed = ", ".join(f"{each.name} ({each.log})" for each in given_up)
+        raise ChildrenEnd(f"ended {STARTS_MAX} times in a row: {listed}")
 
 
 @contextlib.contextmanager

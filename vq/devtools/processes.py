@@ -90,6 +90,11 @@ class BrokerChild:
         return self.process is not None and self.process.poll() is None
 
     @property
+    def exit_code(self) -> int | None:
+        """How it ended, None while it runs and before ``start``."""
+        return None if self.process is None else self.process.poll()
+
+    @property
     def pid(self) -> int:
         """The process id, 0 before ``start``."""
         return self.process.pid if self.process is not None else 0
@@ -122,7 +127,7 @@ class BrokerChild:
             if not self.running:
                 raise ChildEnded(
                     f"broker {self.spec.group}/{self.spec.node} ended with code "
-                    f"{self.process.returncode if self.process else None}; the end of "
+                    f"{self.exit_code}; the end of "
                     f"{self.spec.log}:\n{self.log_tail()}"
                 )
             if time.monotonic() >= deadline:

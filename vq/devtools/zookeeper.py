@@ -162,6 +162,7 @@ class EmbeddedZooKeeper:
         self._java = java or find_java()
         self._jars = tuple(jars) if jars is not None else find_jars()
         self._servers = [_Server(directory / f"server-{n}", n) for n in range(1, servers + 1)]
+        self._served = False
 
     @property
     def hosts(self) -> str:
@@ -178,6 +179,17 @@ class EmbeddedZooKeeper:
         """Process ids of the servers that run, in order."""
         return [s.process.pid for s in self._servers if s.process is not None and s.running]
 
+    @property
+    def running(self) -> bool:
+        """Whether all servers run."""
+        return all(server.running for server in self._servers)
+
+    @property
+    def exit_code(self) -> int | None:
+        """How the first server that ended did, None while all run."""
+        codes = (s.process.returncode for s in self._servers if s.process is not None)
+        return next((code for code in codes if code is not None), None)
+
     def start(self, *, timeout_s: float = START_TIMEOUT_S) -> Self:
         """Start the servers that do not run and wait until they serve sessions.
 
@@ -192,12 +204,14 @@ class EmbeddedZooKeeper:
                 if not server.running:
                     server.launch(self._command(server))
             if self._wait_serving(deadline):
+                self._served = True
                 logger.info(
                     "ZooKeeper started", servers=self.hosts, pids=",".join(map(str, self.pids))
                 )
                 return self
-            # A port that was free a moment ago may be taken by now; others are tried.
-            if self._port or time.monotonic() >= deadline:
+            # A port that was free a moment ago may be taken by now; others are tried, until
+            # somebody may know the first ones.
+            if self._port or self._served or time.monotonic() >= deadline:
                 break
             self.kill()
         logs = "\n".join(server.log_tail() for server in self._servers)

@@ -1,34 +1,41 @@
-"""Brokers of ``vq standalone`` that end are started again, and not for ever."""
+"""Children of ``vq standalone`` that end are started again, and not for ever."""
 
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from vq.cli.standalone import STARTS_MAX, Supervised
+import pytest
+
+from vq.cli import standalone
+from vq.cli.standalone import STARTS_MAX, ChildrenEnd, Supervised
+from vq.errors import CoordinationError
 
 
 class Child:
     """A broker that runs until it is told to end."""
 
-    def __init__(self) -> None:
-        self.running = False
-        self.starts = 0
-        self.process = SimpleNamespace(returncode=-9)
-        self.spec = SimpleNamespace(name="b1/n1", log=Path("b1.log"))
+    def __init__(self, name: str = "b1/n1") -> None:
+        self.running = True
+        self.starts = 1
+        self.exit_code = -9
+        self.refuses = False
+        self.spec = SimpleNamespace(name=name, log=Path(f"{name}.log"))
+        self.directory = Path("zookeeper")
 
     def start(self) -> None:
         self.starts += 1
+        if self.refuses:
+            raise CoordinationError("the port is taken")
         self.running = True
 
 
 def supervised() -> tuple[Child, Supervised]:
-    child: Any = Child()
-    found = Supervised(child)
-    found.start(0.0)
-    return child, found
+    child = Child()
+    return child, Supervised(child, "broker b1/n1", Path("b1.log"))
 
 
-def test_a_broker_that_runs_is_left_alone() -> None:
+def test_a_child_that_runs_is_left_alone() -> None:
     child, found = supervised()
     assert [found.look(now) for now in (1.0, 2.0)] == ["", ""]
     assert child.starts == 1
@@ -73,13 +80,78 @@ def test_one_that_ends_at_once_again_and_again_is_given_up() -> None:
     assert found.look(now) == ""
 
 
-def test_one_of_a_group_with_one_node_stays_down_and_that_is_told_once() -> None:
-    """The tutorial kills one, to show what waits."""
-    child: Any = Child()
-    found = Supervised(child, restarts=False)
-    found.start(0.0)
-    child.running = False
-    assert "stop this command and start it again to have it back" in found.look(1.0)
-    assert found.given_up
-    assert found.look(99.0) == ""
-    assert child.starts == 1
+def test_one_that_cannot_be_started_is_tried_again_and_that_is_said() -> None:
+    """ZooKeeper, say, while another process has its port."""
+    child, found = supervised()
+    child.running, child.refuses = False, True
+    found.look(0.0)
+    assert found.look(0.5) == (
+        "broker b1/n1 was not started again (the port is taken); its log is b1.log. It is started "
+        "again in 1 s"
+    )
+    child.refuses = False
+    assert found.look(1.5) == ""
+    assert child.running
+
+
+class Stop(threading.Event):
+    """A signal to stop that comes after so many looks; each look takes half a minute."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, looks: int) -> None:
+        super().__init__()
+        self._left = looks
+        self._now = 0.0
+        monkeypatch.setattr("vq.cli.standalone.time.monotonic", lambda: self._now)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._left -= 1
+        self._now += 30
+        return self._left < 0
+
+
+def watch(zookeeper: Child, brokers: list[Child], stop: Stop) -> list[str]:
+    said: list[str] = []
+    invocation: Any = SimpleNamespace(output=SimpleNamespace(remark=said.append))
+    cluster: Any = SimpleNamespace(zookeeper=zookeeper, brokers=brokers)
+    standalone._watch(invocation, cluster, stop)
+    return said
+
+
+def crashing(name: str) -> Child:
+    child = Child(name)
+    child.running, child.refuses = False, True
+    return child
+
+
+def test_a_zookeeper_that_ended_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    zookeeper = Child()
+    zookeeper.running = False
+    said = watch(zookeeper, [Child("b1/n1")], Stop(monkeypatch, looks=5))
+    assert len(said) == 1
+    assert said[0].startswith("ZooKeeper ended unexpectedly (code -9)")
+    assert zookeeper.running
+
+
+@pytest.mark.parametrize(
+    ("zookeeper", "brokers", "named"),
+    [
+        (crashing("z"), [Child("b1/n1")], "ZooKeeper"),
+        (Child("z"), [crashing("b1/n1"), crashing("b2/n1")], "broker b1/n1.*, broker b2/n1"),
+    ],
+    ids=["ZooKeeper", "all brokers"],
+)
+def test_the_command_ends_with_an_error_when_nothing_can_work(
+    monkeypatch: pytest.MonkeyPatch, zookeeper: Child, brokers: list[Child], named: str
+) -> None:
+    with pytest.raises(ChildrenEnd, match=f"^ended {STARTS_MAX} times in a row: {named}"):
+        watch(zookeeper, brokers, Stop(monkeypatch, looks=1000))
+
+
+def test_one_broker_that_is_given_up_ends_only_when_the_command_is_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The others go on; the exit code says that it was not well."""
+    stop = Stop(monkeypatch, looks=1000)
+    with pytest.raises(ChildrenEnd, match=r"b2/n1 \(b2/n1.log\)$"):
+        watch(Child("z"), [Child("b1/n1"), crashing("b2/n1")], stop)
+    assert stop._left < 0
