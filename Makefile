@@ -1,6 +1,7 @@
 # Every target sets up what it needs first, takes what is there already, and works on its own.
 #
-#   make demo [INPUT=file]   a real cluster carries a real file, every line accounted for
+#   make demo [INPUT=file]   a real cluster carries a real file, every line accounted for;
+#                            REPLICAS=2: with copies, and a kill -9 half-way
 #   make test [ARGS=...]     all tests; ARGS goes to pytest, e.g. ARGS='tests/unit -k log'
 #   make test-long           the long forms of the fault runs
 #   make mutants [ARGS=...]  put small bugs into a copy of vq, one at a time: which suite finds each
@@ -17,6 +18,7 @@ VENV := .venv/bin
 RUN  := $(VENV)/python
 ARGS ?=
 INPUT ?=
+REPLICAS ?= 1
 JOBS ?= auto
 
 # The environment's own interpreter answers fastest that all is there; then the first one that runs
@@ -36,11 +38,11 @@ exec "$$python" tools/bootstrap.py $(1)
 endef
 
 help:
-	@sed -n '3,10s/^# \{0,1\}//p' Makefile
+	@sed -n '3,11s/^# \{0,1\}//p' Makefile
 
 demo:
 	$(call bootstrap,demo)
-	@$(RUN) tools/demo.py $(if $(INPUT),"$(INPUT)")
+	@$(RUN) tools/demo.py --replicas $(REPLICAS) $(if $(INPUT),"$(INPUT)")
 
 test:
 	$(call bootstrap,test)

@@ -1,6 +1,6 @@
 """Sends a file through a real cluster and accounts for every line.
 
-    python tools/demo.py [FILE]        or: make demo [INPUT=FILE]
+    python tools/demo.py [--replicas N] [FILE]        or: make demo [REPLICAS=N] [INPUT=FILE]
 
 The demo starts a real ZooKeeper and two brokers (two broker groups) in a temporary directory and
 creates a topic of five partitions over both. Two producers send every line of the file while a
@@ -8,12 +8,17 @@ group of two consumers reads. Half-way it stops one consumer, so that its partit
 other one. At the end it accounts for every line. The exit code is 0 only if no line is missing,
 none came twice, and the group's committed offsets are at the ends. It stops all processes and
 deletes all files.
+
+With more than one replica each group has so many brokers: one leads, the others copy it. Then the
+demo also kills the leading broker of the first group (kill -9) while the second half is sent, and
+starts it again when another one leads.
 """
 
 import argparse
 import asyncio
 import itertools
 import pydoc_data.topics
+import signal
 import sys
 import tempfile
 import threading
@@ -28,10 +33,12 @@ from rich.console import Console
 from rich.table import Table
 
 import vq
-from vq.coordination import topics
+from vq.coordination import registry, topics
+from vq.coordination.paths import GroupState
 from vq.coordination.zk import ZooKeeperCoordinator
 from vq.devtools.processes import BrokerChild, BrokerSpec
 from vq.devtools.zookeeper import EmbeddedZooKeeper, free_port
+from vq.errors import TimedOut
 
 TOPIC = "lines"
 GROUP = "readers"
@@ -39,17 +46,22 @@ PARTITIONS = 5
 PRODUCERS = 2
 BROKER_GROUPS = ("b1", "b2")
 DRAIN_S = 60.0
+REPLICAS_MAX = 7
 #: The default file: the longest text that every Python has.
 DEFAULT_INPUT = Path(pydoc_data.topics.__file__)
 
 
 @dataclass
 class Ledger:
-    """The acknowledged and the received lines. Threads only append to lists, without a lock."""
+    """The acknowledged and the received lines. Threads only append to lists, without a lock.
+
+    ``strike`` is called once, with the next acknowledgement.
+    """
 
     sent: list[tuple[vq.SendResult, bytes]] = field(default_factory=list)
     failed: list[vq.VqError] = field(default_factory=list)
     received: dict[str, list[vq.Message]] = field(default_factory=dict)
+    strike: Callable[[], None] | None = None
 
     @property
     def received_count(self) -> int:
@@ -108,34 +120,72 @@ class Steps:
         print(f"[{time.monotonic() - self._start:6.2f} s] {text}", flush=True)
 
 
+@dataclass
+class DemoCluster:
+    """The running processes: ZooKeeper's address, and the brokers by group and node."""
+
+    hosts: str
+    brokers: dict[tuple[str, str], BrokerChild] = field(default_factory=dict)
+
+    @property
+    def replicas(self) -> int:
+        """Number of brokers of each group."""
+        return len(self.brokers) // len(BROKER_GROUPS)
+
+    def nodes(self, group: str) -> set[str]:
+        """Return the nodes of a group."""
+        return {node for found, node in self.brokers if found == group}
+
+
+def config_of(hosts: str) -> vq.MessageFactoryConfig:
+    """Return the settings of every client."""
+    return vq.MessageFactoryConfig(zookeeper=hosts, cluster="demo")
+
+
 @contextmanager
-def running_cluster(directory: Path, steps: Steps) -> Iterator[str]:
-    """Start ZooKeeper and the brokers, yield ZooKeeper's address, stop all of them."""
+def running_cluster(directory: Path, replicas: int, steps: Steps) -> Iterator[DemoCluster]:
+    """Start ZooKeeper and the brokers, yield them, stop all of them."""
     with EmbeddedZooKeeper(directory / "zookeeper") as zookeeper:
         steps.say(f"ZooKeeper serves at {zookeeper.hosts}")
-        brokers = [
-            BrokerChild(
+        names = [(group, f"n{n + 1}") for n in range(replicas) for group in BROKER_GROUPS]
+        brokers = {
+            (group, node): BrokerChild(
                 BrokerSpec(
-                    data=directory / group,
+                    data=directory / f"{group}-{node}",
                     group=group,
-                    node="n1",
+                    node=node,
                     address=vq.Address("127.0.0.1", free_port()),
                     zookeeper=zookeeper.hosts,
                     cluster="demo",
                 )
             )
-            for group in BROKER_GROUPS
-        ]
+            for group, node in names
+        }
+        first = [brokers[name] for name in names if name[1] == "n1"]  # they lead their groups
         try:
-            for broker in brokers:
-                broker.start()
-            for broker in brokers:
-                broker.wait_ready()
-                steps.say(f"broker group {broker.spec.group} serves at {broker.spec.address}")
-            yield zookeeper.hosts
+            for together in (first, [each for each in brokers.values() if each not in first]):
+                for broker in together:
+                    broker.start()
+                for broker in together:
+                    broker.wait_ready()
+                    steps.say(f"{told(broker, replicas)} serves at {broker.spec.address}")
+            yield DemoCluster(zookeeper.hosts, brokers)
         finally:
-            for broker in brokers:
+            for broker in brokers.values():
                 broker.stop()
+
+
+def told(broker: BrokerChild, replicas: int) -> str:
+    """Return the name of a broker, for people."""
+    return f"broker group {broker.spec.group}" if replicas == 1 else f"broker {broker.spec.name}"
+
+
+def wait_for_copies(cluster: DemoCluster, steps: Steps) -> None:
+    """Wait until every broker may take over."""
+    if cluster.replicas > 1:
+        for group in BROKER_GROUPS:
+            asyncio.run(wait_in_sync(cluster, group))
+        steps.say("all brokers are in sync: a line is acknowledged when all of its group have it")
 
 
 async def make_topic(hosts: str) -> None:
@@ -154,6 +204,9 @@ def produce(factory: vq.MessageFactory, lines: Sequence[bytes], ledger: Ledger) 
     def outcome(line: bytes, result: vq.SendResult | None, error: vq.VqError | None) -> None:
         if result is not None:
             ledger.sent.append((result, line))
+            if ledger.strike is not None:
+                strike, ledger.strike = ledger.strike, None
+                strike()
         elif error is not None:
             ledger.failed.append(error)
 
@@ -188,9 +241,9 @@ def wait_until(condition: Callable[[], bool], deadline_s: float = DRAIN_S) -> bo
     return True
 
 
-def carry(hosts: str, lines: list[bytes], ledger: Ledger, steps: Steps) -> float:
+def carry(cluster: DemoCluster, lines: list[bytes], ledger: Ledger, steps: Steps) -> float:
     """Send and receive every line, with a hand-over half-way; return the seconds it took."""
-    config = vq.MessageFactoryConfig(zookeeper=hosts, cluster="demo")
+    config = config_of(cluster.hosts)
     with ExitStack() as stack:
         leaver = consume(config, ledger, "consumer-1")
         stack.callback(leaver.shutdown)
@@ -204,11 +257,78 @@ def carry(hosts: str, lines: list[bytes], ledger: Ledger, steps: Steps) -> float
         steps.say(f"{ledger.received_count:,} lines received; consumer-1 is stopped now")
         leaving = threading.Thread(target=leaver.shutdown)
         leaving.start()
-        send(factory, lines[half:], ledger)
+        if cluster.replicas > 1:
+            send_through_a_kill(cluster, factory, lines[half:], ledger, steps)
+        else:
+            send(factory, lines[half:], ledger)
         leaving.join()
         steps.say("consumer-1 has left; consumer-2 has its partitions")
         wait_until(lambda: ledger.received_count >= len(ledger.sent))
         return time.monotonic() - start
+
+
+def send_through_a_kill(
+    cluster: DemoCluster,
+    factory: vq.MessageFactory,
+    lines: Sequence[bytes],
+    ledger: Ledger,
+    steps: Steps,
+) -> None:
+    """Send ``lines``; kill the first group's master meanwhile, and start it again afterwards."""
+    group = BROKER_GROUPS[0]
+    state = asyncio.run(group_state(cluster.hosts, group, lambda _: True))
+    master = state.master
+    killed = cluster.brokers[group, master]
+    acknowledged: list[int] = []
+
+    def strike() -> None:
+        killed.signal(signal.SIGKILL)
+        acknowledged.append(len(ledger.sent))
+
+    ledger.strike = strike
+    sending = threading.Thread(target=send, args=(factory, lines, ledger))
+    sending.start()
+    wait_until(lambda: bool(acknowledged) and not killed.running)
+    begin = time.monotonic()
+    steps.say(f"{sum(acknowledged):,} lines acknowledged; {killed.spec.name} is killed (kill -9)")
+    state = asyncio.run(group_state(cluster.hosts, group, lambda now: now.master != master))
+    steps.say(
+        f"{group}/{state.master} leads in epoch {state.epoch}, {time.monotonic() - begin:.1f} s "
+        "later: ZooKeeper had to end the session of the killed one first"
+    )
+    sending.join()
+    steps.say(f"{len(ledger.sent):,} lines acknowledged; {killed.spec.name} is started again")
+    killed.start()
+    asyncio.run(wait_in_sync(cluster, group))
+    steps.say(f"{killed.spec.name} follows {group}/{state.master} and has what it lacked")
+
+
+async def wait_in_sync(cluster: DemoCluster, group: str) -> None:
+    """Wait until every node of a group is in sync: it has all acknowledged messages."""
+    nodes = cluster.nodes(group)
+    await group_state(cluster.hosts, group, lambda now: set(now.insync) == nodes)
+
+
+async def group_state(
+    hosts: str, group: str, condition: Callable[[GroupState], bool]
+) -> GroupState:
+    """Wait until ``condition`` holds for the record of a group, and return it.
+
+    Raises:
+        TimedOut: It does not in time.
+    """
+    coordinator = ZooKeeperCoordinator(hosts, "demo")
+    await coordinator.start()
+    deadline = time.monotonic() + DRAIN_S
+    try:
+        while time.monotonic() < deadline:
+            state = await registry.read_state(coordinator, group)
+            if state is not None and condition(state):
+                return state
+            await asyncio.sleep(0.02)
+        raise TimedOut(f"broker group {group} is not as it should be after {DRAIN_S:g} s: {state}")
+    finally:
+        await coordinator.close()
 
 
 def send(factory: vq.MessageFactory, lines: Sequence[bytes], ledger: Ledger) -> None:
@@ -225,10 +345,9 @@ def send(factory: vq.MessageFactory, lines: Sequence[bytes], ledger: Ledger) -> 
 
 async def partition_rows(hosts: str) -> list[PartitionRow]:
     """Ask the cluster for the placements of the partitions and the group's committed offsets."""
-    config = vq.MessageFactoryConfig(zookeeper=hosts, cluster="demo")
     from vq import aio  # the coroutine API reads well here, and nowhere else in this program
 
-    async with aio.MessageFactory(config) as factory:
+    async with aio.MessageFactory(config_of(hosts)) as factory:
         consumer = await factory.create_consumer(vq.ConsumerConfig(group=GROUP))
         committed = await consumer.get_offset(TOPIC)
         rows = []
@@ -304,7 +423,12 @@ def main() -> int:
     """Run the demo; return its exit code."""
     parser = argparse.ArgumentParser(description="A real cluster carries a real file.")
     parser.add_argument("file", nargs="?", type=Path, default=DEFAULT_INPUT)
-    path: Path = parser.parse_args().file
+    parser.add_argument("--replicas", type=int, default=1, help="brokers of each group")
+    arguments = parser.parse_args()
+    path: Path = arguments.file
+    if not 1 <= arguments.replicas <= REPLICAS_MAX:
+        print(f"replicas = {arguments.replicas} is outside [1, {REPLICAS_MAX}]", file=sys.stderr)
+        return 2
     steps = Steps()
     try:
         lines = read_lines(path)
@@ -317,13 +441,14 @@ def main() -> int:
     steps.say(f"{len(lines):,} lines of {path}")
     ledger = Ledger()
     with tempfile.TemporaryDirectory(prefix="vq-demo-") as scratch:
-        with running_cluster(Path(scratch), steps) as hosts:
-            asyncio.run(make_topic(hosts))
+        with running_cluster(Path(scratch), arguments.replicas, steps) as cluster:
+            asyncio.run(make_topic(cluster.hosts))
             steps.say(
                 f"topic {TOPIC!r} with {PARTITIONS} partitions over {len(BROKER_GROUPS)} groups"
             )
-            took_s = carry(hosts, lines, ledger, steps)
-            rows = asyncio.run(partition_rows(hosts))
+            wait_for_copies(cluster, steps)
+            took_s = carry(cluster, lines, ledger, steps)
+            rows = asyncio.run(partition_rows(cluster.hosts))
         steps.say("everything is stopped")
     account = ledger.account()
     report(Console(), ledger, account, rows, len(lines), took_s)

@@ -15,12 +15,17 @@ DEMO = Path(__file__).parents[2] / "tools" / "demo.py"
 LINES = 300
 
 
-def demo(file: Path, scratch: Path) -> "subprocess.Popen[str]":
+def demo(file: Path, scratch: Path, *flags: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, str(DEMO), str(file)],
+        [sys.executable, str(DEMO), *flags, str(file)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, "TMPDIR": str(scratch), "PYTHONUNBUFFERED": "1"},
+        env={
+            **os.environ,
+            "TMPDIR": str(scratch),
+            "PYTHONUNBUFFERED": "1",
+            "VQ_BROKER_SESSION_TIMEOUT_S": "2",  # of a broker that is killed
+        },
         text=True,
     )
 
@@ -35,6 +40,26 @@ def test_every_line_is_accounted_for(tmp_path: Path) -> None:
     assert out.splitlines()[-1] == "every line arrived exactly once"
     assert f"{LINES} lines of" in out
     assert "consumer-2 has its partitions" in out
+
+
+@pytest.mark.usefixtures("zookeeper")
+def test_with_copies_a_master_is_killed_and_every_line_is_accounted_for(tmp_path: Path) -> None:
+    """The lines wait for the other node, and the killed one comes back."""
+    file = tmp_path / "lines.txt"
+    file.write_text("".join(f"line {number}\n" for number in range(LINES)))
+    with demo(file, tmp_path, "--replicas", "2") as running:
+        out, err = running.communicate(timeout=PROCESSES_WAIT_S)
+    assert running.returncode == 0, out + err
+    assert out.splitlines()[-1] == "every line arrived exactly once"
+    steps = ("b1/n1 is killed (kill -9)", "b1/n2 leads in epoch 2", "b1/n1 follows b1/n2")
+    at = [out.find(step) for step in steps]
+    assert -1 < at[0] < at[1] < at[2], out
+
+
+def test_it_says_how_many_copies_there_may_be(tmp_path: Path) -> None:
+    with demo(DEMO, tmp_path, "--replicas", "0") as running:
+        out, err = running.communicate(timeout=PROCESSES_WAIT_S)
+    assert (running.returncode, out, err) == (2, "", "replicas = 0 is outside [1, 7]\n")
 
 
 @pytest.mark.parametrize(("content", "said"), [(None, "No such file"), (b"", "has no lines")])

@@ -134,13 +134,13 @@ def test_the_exit_code_is_0_only_if_everything_is_right(
     file.write_bytes(b"\n".join(LINES))
 
     @contextlib.contextmanager
-    def running_cluster(*_: object) -> Iterator[str]:
-        yield "nowhere"
+    def running_cluster(*_: object) -> Iterator[Any]:
+        yield demo.DemoCluster("nowhere")
 
     async def make_topic(_hosts: str) -> None:
         pass
 
-    def carry(_hosts: str, lines: list[bytes], ledger: Any, _steps: Any) -> float:
+    def carry(_cluster: object, lines: list[bytes], ledger: Any, _steps: Any) -> float:
         assert lines == LINES
         done = carried(demo)
         if happens is not None:
