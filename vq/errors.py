@@ -314,6 +314,19 @@ class NotEnoughInSync(Refused):
     hint = "start the other nodes of the group, or lower the topic's min_insync"
 
 
+class LogTruncated(Refused):
+    """The log has lost a part that this reader has read; what is there now is something else.
+
+    ``details`` has ``topic`` and ``partition``; ``offset``, up to which was read; ``parts_at``, up
+    to which the log can have the same bytes; ``last_epoch``, of the last batch that was read;
+    ``found_epoch``, of the last batch before ``parts_at`` in the log (0: there is none); and
+    ``epoch``, of the master.
+    """
+
+    status = 35
+    hint = "messages that were read are gone; decide where to go on, from `parts_at` for example"
+
+
 class SequenceGap(Refused):
     status = 40
     hint = "a batch of this producer is missing before this one; send it first"

@@ -108,7 +108,8 @@ class Partition:
         self.tags: list[str] = []
         self.asked = self.buffered = self.missing = 0
         self.went_on = 0
-        self.behind = self.at_once = False
+        self.behind = self.at_once = self.unsure = False
+        self.last_epoch = 0
         self.took_bodies: list[bytes] = []
         self.errors: list[VqError] = []
         vars(self).update(fields)

@@ -158,6 +158,8 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             tags=["t", "ü"],
             validate=True,
             topic_id="5f0c",
+            last_epoch=2,
+            from_copy=True,
         )
     ),
     (Command.GET, "response"): Sample(
@@ -169,6 +171,7 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             epoch=3,
             filtered=True,
             offsets=[5000000088],
+            last_epoch=2,
         ),
         RECORD,
     ),
@@ -191,10 +194,12 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
                     topic_id="5f0c",
                     tags=["t", "ü"],
                     at_once=True,
+                    last_epoch=2,
                 ),
             ],
             removed=[7, 300],
             close=True,
+            from_copy=True,
         )
     ),
     (Command.FETCH, "response"): Sample(
@@ -219,6 +224,7 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
                     size=33,
                     filtered=True,
                     offsets=[176],
+                    last_epoch=2,
                 ),
                 wire.FetchResult(
                     handle=12,
@@ -284,7 +290,7 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             max_bytes=1048576,
             max_wait_ms=15000,
             partitions=[
-                wire.FetchPartition(handle=4, offset=118),
+                wire.FetchPartition(handle=4, offset=118, watch_above=118),
                 wire.FetchPartition(handle=5, topic="orders", partition=3, topic_id="5f0c"),
             ],
             removed=[3],

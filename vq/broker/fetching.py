@@ -30,13 +30,22 @@ from vq.broker.reach import READERS, CopyReach, Reach
 from vq.broker.reading import (
     FILTER_SCAN_BYTES,
     check_boundary,
+    check_epoch,
     check_tags,
     cold,
+    last_epoch,
     scan,
 )
 from vq.broker.session import Session
 from vq.broker.turn import Turn
-from vq.errors import Busy, FetchSessionLost, InternalError, InvalidRequest, VqError
+from vq.errors import (
+    Busy,
+    FetchSessionLost,
+    InternalError,
+    InvalidRequest,
+    OffsetOutOfRange,
+    VqError,
+)
 from vq.log_lines import get_logger
 from vq.model import TopicPartition
 from vq.remoting import wire_pb2 as wire
@@ -161,7 +170,8 @@ class FetchedPartition:
         offset: What the client asked for last.
         position: Where to look for data; beyond ``offset`` when a filter picked nothing so far.
         failure: An error to be told instead of data.
-        validate: The offset is still to be checked, before an answer.
+        validate, last_epoch: The offset, and the epoch of what was read before it, are still to be
+            checked, before an answer.
         size: What it counts for in the bounds of its session.
         warm: The bytes from this offset on were brought into memory; -1: none were.
     """
@@ -173,6 +183,7 @@ class FetchedPartition:
         "epoch",
         "failure",
         "handle",
+        "last_epoch",
         "max_bytes",
         "offset",
         "position",
@@ -204,6 +215,7 @@ class FetchedPartition:
         self.max_bytes = min(item.max_bytes or limits.FETCH_BYTES_MAX, limits.FETCH_BYTES_MAX)
         self.epoch = item.epoch
         self.validate = item.validate
+        self.last_epoch = item.last_epoch
         self.at_once = item.at_once
 
     def found(self, channel: Channel | VqError) -> None:
@@ -231,22 +243,29 @@ class FetchedPartition:
             reach = self.session.reach
             if part is self.channel:  # not of an earlier range, which ended long ago
                 reach.asked(part, self.offset)
-            if reach.limit(part) <= self.position and not self.at_once and not self.validate:
+            is_due = self.at_once or self.unchecked
+            if reach.limit(part) <= self.position and not is_due:
                 self._parked_in = reach.parked(part)
                 self._parked_in[self] = None
                 return
         self.session.ready(self)
 
+    @property
+    def unchecked(self) -> bool:
+        """Whether something is still to be checked before an answer."""
+        return self.validate or self.last_epoch > 0
+
     def check(self) -> None:
-        """Return if a record begins at the offset, or cannot begin anywhere.
+        """Return if the log has what was read before the offset, and a record begins there.
 
         Raises:
-            VqError: None does; or nothing can be read there.
+            VqError: It is not so; or nothing can be read there.
         """
         part = self.readable()
-        if part.log is not None:
+        if self.validate and part.log is not None:
             check_boundary(part, part.log, self.offset)
-        self.validate = False
+        check_epoch(part, self.offset, self.last_epoch)
+        self.validate, self.last_epoch = False, 0
 
     def readable(self) -> Channel:
         """Return the channel of the range to read from now.
@@ -260,7 +279,11 @@ class FetchedPartition:
         reach.check(channel, self.epoch)
         if channel.older:
             channel = channel.holding(self.position)
-        reach.check_range(channel, self.position)
+        try:
+            reach.check_range(channel, self.position)
+        except OffsetOutOfRange:
+            check_epoch(channel, self.position, self.last_epoch)  # this tells more
+            raise
         return channel
 
     def wake(self) -> None:
@@ -442,7 +465,7 @@ class FetchSession:
     # Answers ------------------------------------------------------------------------------------
     def ready(self, fetched: FetchedPartition) -> None:
         """There is something to tell of a partition."""
-        if fetched.tags and fetched.failure is None and not fetched.validate:
+        if fetched.tags and fetched.failure is None and not fetched.unchecked:
             self._scans[fetched] = None
         else:
             self._ready[fetched] = None
@@ -513,7 +536,7 @@ class FetchSession:
             if fetched.failure is not None:
                 self._fail(fetched, fetched.failure)
                 return True
-            if fetched.validate:
+            if fetched.unchecked:
                 if self._checks >= CHECKS_PER_TURN:
                     return False
                 self._checks += 1
@@ -632,6 +655,7 @@ class FetchSession:
             high_watermark=channel.high_watermark,
             log_start_offset=channel.earliest,
             epoch=channel.role.epoch,
+            last_epoch=last_epoch(channel.holding(next_offset - 1), next_offset),
             size=sum(map(len, slices)),
             filtered=bool(fetched.tags),
             offsets=offsets,

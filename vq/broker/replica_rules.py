@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from vq.store.lookup import EpochEnd
 
-__all__ = ["accepts", "committed", "common_end", "counted", "may_join"]
+__all__ = ["accepts", "committed", "common_end", "counted", "may_join", "parts_at"]
 
 
 def accepts(seen_epoch: int, epoch: int) -> bool:
@@ -90,3 +90,30 @@ def common_end(
         if mine.epoch == theirs.epoch:
             return min(mine.offset, theirs.offset)
         epoch = mine.epoch
+
+
+def parts_at(
+    offset: int, last_epoch: int, end: EpochEnd | None, *, start_offset: int
+) -> int | None:
+    """Return where a log parts from what somebody has read up to ``offset``; None: not before it.
+
+    At most one master ever led in an epoch. So a log that has the last batch that was read, by its
+    epoch and its offset, has everything before it, too (KIP-320).
+
+    Args:
+        offset: Up to which was read.
+        last_epoch: Epoch of the batch that has the byte before ``offset``.
+        end: ``LogReader.epoch_end(last_epoch)`` of the log.
+        start_offset: Where the log begins. What lies before is kept by nobody, so it is not known.
+
+    Example, of a log with batches of epochs 1 and 3 at offsets 0 and 100, and the end 300: who has
+    read up to 100 in epoch 1 goes on; up to 200 in epoch 1, or up to 200 in epoch 2: it parts at
+    100; up to 400 in epoch 3: it parts at 300.
+    """
+    if offset <= start_offset:
+        return None
+    if end is None:
+        return start_offset
+    if end.epoch == last_epoch and offset <= end.offset:
+        return None
+    return min(offset, end.offset)

@@ -3,7 +3,7 @@
 import errno
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from vq.errors import Busy, CorruptData, OffsetNotBoundary, PartitionFailed, VqError
 from vq.log_lines import get_logger
@@ -25,6 +25,20 @@ _EMPTY: Final = memoryview(b"")
 _RECENT_BYTES: Final = 1024 * 1024
 
 
+class EpochStart(NamedTuple):
+    """Where the batches of an epoch begin.
+
+    Attributes:
+        epoch: The epoch.
+        offset: Of the first of its batches that is kept.
+        epoch_before: Of the batch before that; 0: there is none.
+    """
+
+    epoch: int
+    offset: int
+    epoch_before: int
+
+
 class LogReader:
     """Reads the blocks of one log, within the bounds of its status; one thread only, the log's.
 
@@ -32,11 +46,13 @@ class LogReader:
         on_unreadable: Called with an offset whose bytes could not be read; set it freely.
     """
 
-    __slots__ = ("_blocks", "_status", "_told_unreadable", "on_unreadable")
+    __slots__ = ("_blocks", "_epochs", "_status", "_told_unreadable", "on_unreadable")
 
     def __init__(self, status: LogStatus, blocks: Blocks) -> None:
         self._status = status
         self._blocks = blocks
+        # Where the batches of each epoch begin: the newest epoch first, the older ones as needed.
+        self._epochs: list[EpochStart] = []
         self.on_unreadable: Callable[[int], None] = lambda offset: None
         self._told_unreadable: set[Path] = set()  # blocks that the log file names already
 
@@ -240,6 +256,34 @@ class LogReader:
             return lookup.epoch_end(self._blocks, epoch)
         except OSError as error:
             raise self._read_failed(error) from error
+
+    def epoch_before(self, offset: int) -> int:
+        """Return the epoch of the batch that has the byte before ``offset``; usually without I/O.
+
+        0: that byte is not kept, or damage or a failing medium hides it.
+        """
+        status, epochs = self._status, self._epochs
+        if not status.start_offset < offset <= status.end_offset:
+            return 0
+        if status.state is LogState.QUARANTINED:  # ``status.epoch`` may be of what was lost
+            return 0
+        if epochs and epochs[0].epoch == status.epoch:
+            if epochs[0].offset < offset:
+                return status.epoch
+        else:
+            epochs.clear()
+        try:
+            while not epochs or offset <= epochs[-1].offset:
+                epoch = epochs[-1].epoch_before if epochs else status.epoch
+                before = lookup.epoch_end(self._blocks, epoch - 1)
+                epochs.append(
+                    EpochStart(epoch, status.start_offset, 0)
+                    if before is None
+                    else EpochStart(epoch, before.offset, before.epoch)
+                )
+        except (CorruptData, OSError):
+            return 0
+        return next(each.epoch for each in epochs if each.offset < offset)
 
     def count(self, from_offset: int, to_offset: int) -> tuple[int, bool]:
         """Count the messages that start in ``[from_offset, to_offset)``.

@@ -25,6 +25,7 @@ from vq.errors import (
     Busy,
     FetchSessionLost,
     InvalidRequest,
+    LogTruncated,
     OffsetNotBoundary,
     OffsetOutOfRange,
     ShuttingDown,
@@ -825,3 +826,36 @@ def test_the_defaults_hold_a_topic_of_the_largest_size() -> None:
     each = limits.FETCH_STATE_ENTRY_BYTES + 2 * (limits.FETCH_STATE_TAG_BYTES + 30)
     assert limits.PARTITIONS_PER_TOPIC_MAX * each < bounds.fetch_state_bytes_max
     assert replace(bounds).fetch_state_bytes_total_max >= 16 * bounds.fetch_state_bytes_max
+
+
+# Epochs of what was read --------------------------------------------------------------------------
+@pytest.mark.parametrize("tags", [[], ["a"]])
+async def test_a_fetch_tells_and_checks_the_epoch_of_what_was_read(served, tags):
+    """A reader that was ahead of a truncation gets an error, also at the end and beyond it."""
+    client = served.client
+    await client.put("t", 0, [message(b"m", 1, tag="a")])
+    found = await client.fetch(0, add(0, tags=tags))
+    result, _ = found[0]
+    assert result.last_epoch == 1
+    end = result.next_offset
+    found = await client.fetch(1, again(0, end, last_epoch=1, at_once=True))
+    assert (found[0][0].status, found[0][0].next_offset) == (0, end)
+    for offset, epoch in ((end, 2), (end + 9, 1)):
+        item = add(0, offset, last_epoch=epoch, tags=tags)
+        found = await client.fetch(0, item)
+        error = described_error(found[0][0])
+        assert isinstance(error, LogTruncated)
+        assert (error.details["offset"], error.details["parts_at"]) == (offset, end)
+
+
+async def test_a_fetch_that_is_checked_waits_for_bytes_then(served):
+    """The check alone is no answer."""
+    client = served.client
+    await client.put("t", 0, [message(b"m", 1)])
+    end = (await client.offsets("t", 0)).latest
+    item = add(0, end, last_epoch=1)
+    waiting = asyncio.ensure_future(client.fetch(0, item, max_wait_ms=10_000))
+    channel = served.node._partitions.channels["t", 0]
+    await until(lambda: len(channel.parked) == 1)
+    await client.put("t", 0, [message(b"n", 2)])
+    assert payloads(await waiting, 0) == [b"n"]

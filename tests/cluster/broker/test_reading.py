@@ -12,6 +12,7 @@ from vq.broker.channel import Channel
 from vq.errors import (
     CorruptData,
     InvalidRequest,
+    LogTruncated,
     OffsetNotBoundary,
     OffsetOutOfRange,
     PartitionFailed,
@@ -393,3 +394,36 @@ async def test_a_waiting_get_waits_for_the_limit_of_readers(served, monkeypatch)
     channel.wake()
     frame = await asyncio.wait_for(waiting, WAIT_S)
     assert [r.payload for r in decode_records(frame.body, latest)] == [b"new"]
+
+
+# Epochs of what was read --------------------------------------------------------------------------
+async def test_an_answer_tells_in_which_epoch_the_last_batch_was_written(served):
+    """Also one without bytes, and none of a log without batches."""
+    latest = await _fill(served)
+    for offset in (0, latest):
+        header, _ = await served.client.get("t", 0, offset)
+        assert (header.next_offset, header.last_epoch) == (latest, 1)
+    assert (await served.client.get("t", 1, 0))[0].last_epoch == 0
+
+
+async def test_a_reader_that_has_read_what_the_log_has_goes_on(served):
+    latest = await _fill(served)
+    header, _ = await served.client.get("t", 0, latest, last_epoch=1)
+    assert header.next_offset == latest
+
+
+@pytest.mark.parametrize(("beyond", "last_epoch"), [(0, 2), (50, 1), (50, 2)])
+async def test_a_reader_that_was_ahead_of_a_truncation_is_told(served, beyond, last_epoch):
+    """It has read a batch that the log has not; what is there, or will be, is something else."""
+    latest = await _fill(served)
+    with pytest.raises(LogTruncated) as caught:
+        await served.client.get("t", 0, latest + beyond, last_epoch=last_epoch)
+    assert caught.value.details == {
+        "topic": "t",
+        "partition": 0,
+        "offset": latest + beyond,
+        "parts_at": latest,
+        "last_epoch": last_epoch,
+        "found_epoch": 1,
+        "epoch": 1,
+    }

@@ -1,8 +1,17 @@
 """What counts, what is committed and where a log is cut; the model shows that the rules suffice."""
 
+import itertools
+
 import pytest
 
-from vq.broker.replica_rules import accepts, committed, common_end, counted, may_join
+from vq.broker.replica_rules import (
+    accepts,
+    committed,
+    common_end,
+    counted,
+    may_join,
+    parts_at,
+)
 from vq.store.lookup import EpochEnd
 
 
@@ -74,3 +83,51 @@ def test_epochs_that_one_side_lacks_are_passed_over() -> None:
 def test_logs_without_a_common_epoch_have_nothing_in_common() -> None:
     assert Batches((2, 40)).cut(Batches((1, 15), (3, 60))) is None
     assert Batches((1, 40)).cut(Batches((2, 60))) is None
+
+
+@pytest.mark.parametrize(
+    ("offset", "last_epoch", "parts"),
+    [(100, 1, None), (60, 1, None), (300, 3, None), (200, 1, 100), (200, 2, 100), (400, 3, 300)],
+)
+def test_a_reader_goes_on_in_a_log_that_has_the_last_batch_it_read(
+    offset: int, last_epoch: int, parts: int | None
+) -> None:
+    """Else it is told from where on the log has something else, or nothing."""
+    end = Batches((1, 100), (3, 300)).epoch_end(last_epoch)
+    assert parts_at(offset, last_epoch, end, start_offset=0) == parts
+
+
+def test_what_lay_before_the_start_of_a_log_is_not_known() -> None:
+    """Also if nothing of that epoch is kept; behind the start it is certain that it is gone."""
+    assert parts_at(50, 2, None, start_offset=50) is None
+    assert parts_at(60, 2, None, start_offset=50) == 50
+
+
+def test_a_reader_is_told_of_every_loss_and_of_no_other() -> None:
+    """All pairs of logs of three batches that masters of rising epochs could have written.
+
+    In one epoch there is one master, so batches of one epoch at one offset are the same.
+    """
+    logs = [
+        epochs
+        for count in range(4)
+        for epochs in itertools.combinations_with_replacement((1, 2, 3), count)
+    ]
+    for read, found in itertools.product(logs, logs):
+        for count in range(1, len(read) + 1):
+            kept = Batches(*((epoch, 10 * n) for n, epoch in enumerate(found, 1)))
+            same = next((n for n in range(count) if n >= len(found) or read[n] != found[n]), count)
+            # Within the batches that both have, one master wrote an epoch only where it began it.
+            if not _possible(read, found):
+                continue
+            last = read[count - 1]
+            parts = parts_at(10 * count, last, kept.epoch_end(last), start_offset=0)
+            assert (parts is None) == (same == count), (read, found, count)
+            assert parts is None or parts >= 10 * same
+
+
+def _possible(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Whether both logs can be: an epoch begins at one offset, behind one sequence of batches."""
+    return all(
+        one[: one.index(epoch)] == other[: other.index(epoch)] for epoch in set(one) & set(other)
+    )

@@ -1,5 +1,7 @@
 """Reading from a log: ranges, boundaries, times, counts."""
 
+import itertools
+
 import pytest
 from support.store import DIRECTORY, append, flush, memory_disk, open_log, records
 
@@ -283,3 +285,45 @@ def test_an_end_that_cannot_be_read_is_an_error(failure: str) -> None:
     log.close()
     with pytest.raises(ShuttingDown):
         log.reader.epoch_end(5)
+
+
+# Epochs before an offset --------------------------------------------------------------------------
+def test_the_epoch_before_an_offset_is_that_of_the_batch_that_has_the_byte() -> None:
+    """Whatever order is asked in; nothing lies before the start, and nothing behind the end."""
+    log, batches = reigns(memory_disk())
+    for asked in (batches, batches[::-1], batches[4:] + batches):
+        for epoch, end in asked:
+            assert log.reader.epoch_before(end) == log.reader.epoch_before(end - 1) == epoch
+    for (epoch, _), (_, end) in itertools.pairwise(reversed(batches)):
+        assert log.reader.epoch_before(end + 1) == epoch
+    assert log.reader.epoch_before(0) == log.reader.epoch_before(log.end_offset + 1) == 0
+    append(log, b"new", epoch=11)
+    assert log.reader.epoch_before(log.end_offset) == 11
+    assert log.reader.epoch_before(batches[-1][1]) == 9
+
+
+def test_after_retention_the_epoch_before_the_start_is_not_told() -> None:
+    log, batches = reigns(memory_disk())
+    log.reader.epoch_before(batches[0][1])
+    log.drop_before(batches[20][1])
+    assert log.reader.epoch_before(log.start_offset) == 0
+    for epoch, end in batches:
+        if end > log.start_offset:
+            assert log.reader.epoch_before(end) == epoch
+
+
+def test_the_epoch_before_an_offset_is_asked_for_without_io_in_the_newest_epoch() -> None:
+    log, batches = reigns(memory_disk())
+    assert log.reader.epoch_before(log.end_offset) == 9
+    log.reader._blocks = None  # type: ignore[assignment]
+    assert log.reader.epoch_before(batches[-1][1]) == 9
+
+
+def test_a_damaged_log_tells_no_epoch_before_an_offset() -> None:
+    """Nothing is checked against it then; what it claims may be damaged, too."""
+    disk = memory_disk()
+    log, _ = reigns(disk)
+    paths, end = [block.path for block in log._blocks], log._blocks[0].end_offset
+    log.close()
+    disk.unlink(paths[1])
+    assert open_log(disk).reader.epoch_before(end) == 0

@@ -18,6 +18,8 @@ class Asker(Protocol):
         behind: More data are known to be there.
         at_once: It wants an answer also when there are no data: after an error, only an answer
             shows that the error is over.
+        last_epoch: Of the batch before its position, as an answer told it; 0: not known.
+        unsure: A broker has come up anew, so whoever answers next must have what was read.
     """
 
     partition: TopicPartition
@@ -28,6 +30,12 @@ class Asker(Protocol):
     asked: int
     buffered: int
     at_once: bool
+
+    @property
+    def unsure(self) -> bool: ...
+
+    @property
+    def last_epoch(self) -> int: ...
 
     @property
     def missing(self) -> int: ...

@@ -262,6 +262,8 @@ class FetchSession:
             at_once=asker.at_once,
         )
         handle = self._handles.get(asker)
+        if handle is None or asker.unsure or self._epochs[handle] != epoch:
+            item.last_epoch = asker.last_epoch
         if handle is None:
             # Never one that was used: an answer to what was removed may be on its way.
             self._last_handle += 1

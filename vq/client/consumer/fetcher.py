@@ -21,7 +21,7 @@ from vq.client.consumer.fetch_sessions import Fetches, passes
 from vq.client.loop_calls import call_soon
 from vq.errors import InternalError, ProtocolError, VqError
 from vq.log_lines import get_logger
-from vq.model import Address, TopicPartition
+from vq.model import Address, Span, TopicPartition
 from vq.remoting.format import Command
 from vq.remoting.wire_pb2 import FetchResult, GetRequest, GetResponse
 from vq.shown import shown_raised
@@ -93,11 +93,15 @@ class _Masters:
         epoch: Of the last answer.
         epochs: By broker group.
         ended: A broker came up anew since the last bytes.
+        last: Epoch of the batch before the position; 0: not known.
+        unsure: See ``asker.Asker``.
     """
 
     epoch: int = 0
     epochs: dict[str, int] = field(default_factory=dict)
     ended: bool = False
+    last: int = 0
+    unsure: bool = False
 
 
 @dataclass(slots=True)
@@ -126,8 +130,8 @@ class PartitionFetcher:
     Attributes:
         position: What is asked for next.
         high_watermark: As told with the last answer; -1 before that.
-        asked, buffered, missing, behind, at_once, validate, topic_id, tags: See
-            ``asker.Asker``.
+        asked, buffered, missing, behind, at_once, validate, topic_id, tags, last_epoch, unsure:
+            See ``asker.Asker``.
     """
 
     def __init__(
@@ -184,6 +188,25 @@ class PartitionFetcher:
         """See ``asker.Asker``."""
         return self.position < self.high_watermark
 
+    @property
+    def last_epoch(self) -> int:
+        """See ``asker.Asker``."""
+        span = self._span() if self._masters.last else None
+        # The batch before the start of a span has an epoch of another group.
+        return self._masters.last if span is not None and span.start < self.position else 0
+
+    @property
+    def unsure(self) -> bool:
+        """See ``asker.Asker``."""
+        return self._masters.unsure
+
+    def _span(self) -> Span | None:
+        """Return the span that has the position, as far as is known."""
+        view = self._cluster.routes.topics.get(self.partition.topic)
+        if view is None or self.partition.partition >= len(view.partitions):
+            return None
+        return view.partitions[self.partition.partition].span_at(self.position)
+
     def start(self) -> None:
         """Begin to fetch, or go on after ``on_new_epoch``."""
         if self._stopped:
@@ -213,6 +236,7 @@ class PartitionFetcher:
             return
         self._again.tries = self._again.tries + 1 if offset == self._again.at else 1
         self._again.at = self.position = offset
+        self._masters.last = 0
         self.validate = True
         self._fetches.withdraw(self)
         self._rest = NO_REST
@@ -368,16 +392,17 @@ class PartitionFetcher:
             )
             return
         if result.epoch != self._masters.epoch and self._is_new_master(result.epoch):
-            self._masters.ended = True
+            self._masters.ended = self._masters.unsure = True
             self._count(asked=0)
             self._maybe_fetch()
             return
         if self.at_once and self._report_error(None):
             self.at_once = False
         self._failures = 0
-        self.validate = False
+        self.validate = self._masters.unsure = False
         self.high_watermark = result.high_watermark
         chunk = chunk_of(result, body)
+        self._masters.last = result.last_epoch
         if chunk.next_offset > self.position:
             self._on_chunk(chunk)  # first: what fails here is asked for again
             self.position = chunk.next_offset
@@ -392,10 +417,7 @@ class PartitionFetcher:
         Then a broker has come up again, and what it has there may be something else by now.
         """
         self._masters.epoch = epoch
-        view = self._cluster.routes.topics.get(self.partition.topic)
-        if view is None or self.partition.partition >= len(view.partitions):
-            return False
-        span = view.partitions[self.partition.partition].span_at(self.position)
+        span = self._span()
         if span is None:
             return False
         before = self._masters.epochs.get(span.group, epoch)

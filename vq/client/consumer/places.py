@@ -11,7 +11,14 @@ from vq.client.cluster import ClusterClient
 from vq.client.consumer.delivery import Progress
 from vq.coordination import topics
 from vq.coordination.paths import CommittedOffset
-from vq.errors import CoordinationError, GroupStopped, OffsetNotBoundary, OffsetOutOfRange, VqError
+from vq.errors import (
+    CoordinationError,
+    GroupStopped,
+    LogTruncated,
+    OffsetNotBoundary,
+    OffsetOutOfRange,
+    VqError,
+)
 from vq.model import TopicPartition
 from vq.remoting.format import Command, Place
 from vq.remoting.wire_pb2 import OffsetsRequest, OffsetsResponse
@@ -69,7 +76,7 @@ def proves_a_loss(error: VqError, position: int) -> bool:
     """Whether an answer to a read at ``position``, which was good before, says it is gone."""
     if isinstance(error, OffsetOutOfRange):
         return position > int(error.details.get("latest", position))
-    return isinstance(error, OffsetNotBoundary)
+    return isinstance(error, OffsetNotBoundary | LogTruncated)
 
 
 def stopped_error(group: str, partition: TopicPartition, reason: str) -> GroupStopped:

@@ -25,8 +25,41 @@ _LOOK_AGAIN_S = 0.1
 _FOLLOW = Backoff(first_s=0.02, most_s=0.5)
 #: How often ``get`` reads bytes that fail a check before it raises.
 _READS_OF_DAMAGE = 3
+#: So many partitions that were read by position are remembered.
+_LAST_READ_MAX = 1_024
 #: Largest offset on the wire.
 _OFFSET_MAX = (1 << 64) - 1
+
+
+class LastRead:
+    """In which epoch the last batch was written that was read of each partition; bounded.
+
+    Epochs never fall along the log of a broker group. So all between two offsets was written in one
+    epoch if the batches before both were.
+    """
+
+    def __init__(self, partitions_max: int = _LAST_READ_MAX) -> None:
+        self._partitions_max = partitions_max
+        # Group, epoch, and the first and last offset of which this is known.
+        self._known: dict[TopicPartition, tuple[str, int, int, int]] = {}
+
+    def note(self, partition: TopicPartition, group: str, offset: int, epoch: int) -> None:
+        """Note the epoch of the batch before ``offset``, on a broker group; 0: not known."""
+        known = self._known.pop(partition, None)
+        if not epoch:
+            return
+        if known is None or known[:2] != (group, epoch) or offset < known[2]:
+            known = (group, epoch, offset, offset)
+        self._known[partition] = (group, epoch, known[2], max(offset, known[3]))
+        if len(self._known) > self._partitions_max:
+            del self._known[next(iter(self._known))]
+
+    def epoch(self, partition: TopicPartition, group: str, offset: int) -> int:
+        """Return the epoch of the batch before ``offset``; 0: not known."""
+        known = self._known.get(partition)
+        if known is None or known[0] != group or not known[2] <= offset <= known[3]:
+            return 0
+        return known[1]
 
 
 class Reader:
@@ -35,6 +68,7 @@ class Reader:
     def __init__(self, cluster: ClusterClient, troubles: Troubles) -> None:
         self._cluster = cluster
         self._troubles = troubles
+        self._last_read = LastRead()
 
     async def get(
         self, topic: str, partition: int, offset: int, length: int, timeout: float | None = None
@@ -81,6 +115,9 @@ class Reader:
     async def _fetch(
         self, partition: TopicPartition, offset: int, length: int, wait_s: float, *, anew: bool
     ) -> Chunk:
+        span = self._cluster.routes.placement(partition).span_at(offset)
+        # The batch before the start of a span has an epoch of another group.
+        group = span.group if span is not None and span.start < offset else ""
         response, body = await self.request(
             partition,
             offset,
@@ -92,11 +129,15 @@ class Reader:
                 max_bytes=length,
                 max_wait_ms=int(wait_s * 1000),
                 validate=True,
+                last_epoch=self._last_read.epoch(partition, group, offset),
             ),
             wait_s,
             anew=anew,
         )
         assert isinstance(response, GetResponse)
+        if span is not None:
+            last_epoch = response.last_epoch
+            self._last_read.note(partition, span.group, response.next_offset, last_epoch)
         return chunk_of(response, body)
 
     async def request(

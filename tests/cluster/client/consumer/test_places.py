@@ -20,7 +20,13 @@ from vq.client.consumer import places
 from vq.client.consumer.hold_states import State
 from vq.coordination import commits
 from vq.coordination.paths import CommittedOffset
-from vq.errors import CorruptData, GroupStopped, OffsetOutOfRange, ProtocolError
+from vq.errors import (
+    CorruptData,
+    GroupStopped,
+    LogTruncated,
+    OffsetOutOfRange,
+    ProtocolError,
+)
 from vq.model import Message, TopicPartition
 
 pytestmark = pytest.mark.virtual_time
@@ -380,3 +386,38 @@ async def test_bytes_that_come_again_end_no_trouble_of_the_messages(cluster: Mem
         assert isinstance(consumer.troubles()[WHERE].error, CorruptData)
         core._went_on(reading)
         assert consumer.troubles() == {}
+
+
+async def test_a_reader_by_position_that_was_ahead_of_its_log_is_told(
+    cluster: MemoryCluster,
+) -> None:
+    """It gets an error, not other messages under the same offsets; also when the log has grown."""
+    async with factory_of(cluster) as factory:
+        consumer = await factory.create_consumer()
+        at = 0
+        for _ in range(2):
+            at = (await consumer.get("t", 0, at, 2 * SIZE))[-1].next_offset
+        await crash(cluster, keep=2)
+        await send(cluster, "n", 2)
+        with pytest.raises(LogTruncated) as caught:
+            await consumer.get("t", 0, at, 2 * SIZE)
+        assert caught.value.details["parts_at"] == 2 * SIZE
+        (found,) = await consumer.get("t", 0, 2 * SIZE, SIZE)
+        assert found.content == b"n0"
+
+
+async def test_a_group_that_was_ahead_of_a_truncation_is_stopped(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the epoch alone: here nobody compares messages."""
+
+    async def same(*_: object) -> str:
+        return ""
+
+    monkeypatch.setattr(places, "why_another", same)
+    async with factory_of(cluster) as factory, await member(factory) as consumer:
+        assert await take(consumer, 4) == ["m0", "m1", "m2", "m3"]
+        await crash(cluster, keep=2)
+        await send(cluster, "n", 3)
+        value = await until_stopped(cluster, consumer)
+        assert "is gone" in value.stopped

@@ -274,3 +274,26 @@ async def test_a_partition_that_leaves_while_it_asks_again_is_removed_at_the_bro
     await turn()
     assert list(world.here.last.removed) == [1]
     assert not world.here.last.partitions
+
+
+async def test_a_broker_is_asked_whether_it_has_what_was_read_when_that_may_be_new() -> None:
+    """In a new session, in a new epoch, and when the partition asks for it; not each time."""
+    world = World()
+    (one,) = world.partitions(1)
+    one.last_epoch = 2
+
+    async def told() -> int:
+        one.ask()
+        await turn()
+        item = world.here.last.partitions[0]
+        while world.here.waiting:
+            world.here.answer(FetchResult(handle=item.handle, size=1), body=b"x")
+        return item.last_epoch
+
+    assert [await told(), await told()] == [2, 0]
+    one.unsure = True
+    assert await told() == 2
+    one.unsure = False
+    world.cluster.masters[0] = (HERE, 4)
+    assert [await told(), await told()] == [2, 0]
+    one.leave()

@@ -123,3 +123,29 @@ async def test_half_a_record_does_not_hide_that_a_broker_came_up_anew() -> None:
     reader.consumed(reader.chunks[0].size, Rest(40, 60))
     assert reader.epochs == [200]
     reader.fetcher.stop()
+
+
+async def test_a_fetcher_knows_in_which_epoch_the_last_batch_was_written() -> None:
+    """Not at the start of a span: the batch before it has an epoch of another broker group."""
+    reader = Reader(offset=100, prefetch_bytes=90_000)
+    assert reader.fetcher.last_epoch == 0
+    reader.answer(b"x" * 1_000, epoch=4, last_epoch=3)
+    assert reader.fetcher.last_epoch == 3
+    reader.answer(b"x" * 900, epoch=4, last_epoch=4)
+    assert (reader.fetcher.position, reader.fetcher.last_epoch) == (2_000, 0)
+    reader.answer(b"x" * 10, epoch=9, last_epoch=2)
+    assert reader.fetcher.last_epoch == 2
+    reader.fetcher.stop()
+
+
+async def test_a_broker_that_came_up_anew_is_asked_whether_it_has_what_was_read() -> None:
+    reader = Reader(prefetch_bytes=9_000)
+    reader.answer(b"x" * 100, epoch=4, last_epoch=4)
+    assert not reader.fetcher.unsure
+    reader.answer(b"other", epoch=5, last_epoch=5)
+    assert (reader.fetcher.unsure, reader.fetcher.last_epoch) == (True, 4)
+    reader.consumed(reader.chunks[0].size)
+    reader.fetcher.start()
+    reader.answer(b"y" * 100, epoch=5, last_epoch=5)
+    assert (reader.fetcher.unsure, reader.fetcher.last_epoch) == (False, 5)
+    reader.fetcher.stop()
