@@ -373,7 +373,7 @@ class OffsetBounds(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """A registered broker process."""
+    """A registered broker process. ``pid`` is 0 if it is not known."""
 
     group: str
     node: str
@@ -381,6 +381,7 @@ class NodeInfo:
     incarnation: int = 0
     started_ms: int = 0
     version: str = ""
+    pid: int = 0
 
 
 @dataclass(frozen=True, slots=True)

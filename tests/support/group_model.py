@@ -341,8 +341,14 @@ class Model:
             if record.master == number and (number, node.incarnation) in record.incarnations:
                 return  # it leads
             lost_power = node.lost_power and not self.rules.ignores_lost_power
+            lacking = {each for each in range(len(state.nodes)) if self._lacks(state, each)}
             claimed = self._elected(
-                record, number, node.incarnation, lost_power, bool(state.alive[record.master])
+                record,
+                number,
+                node.incarnation,
+                lost_power,
+                bool(state.alive[record.master]) and record.master not in lacking,
+                lacking.issuperset({*record.insync} - {number}),
             )
             if claimed is None:
                 return
@@ -362,6 +368,13 @@ class Model:
             f"{number} claims epoch {claimed.epoch}",
             self._settle(state._replace(record=claimed), number, leads),
         )
+
+    def _lacks(self, state: State, number: int) -> bool:
+        """Whether a node is registered and says that it lost power, see ``lacks_messages``."""
+        node, record = state.nodes[number], state.record
+        if self.rules.ignores_lost_power or not node.up or not state.alive[number]:
+            return False
+        return node.lost_power and (number, state.alive[number]) not in record.incarnations
 
     def _steps_of_master(
         self, state: State, number: int, node: Node, lead: Lead
@@ -543,11 +556,20 @@ class Model:
 
 
 def _elected(
-    record: Record, number: int, incarnation: int, lost_power: bool, alive: bool
+    record: Record,
+    number: int,
+    incarnation: int,
+    lost_power: bool,
+    alive: bool,
+    others_lack: bool,
 ) -> Record | None:
     candidate = Candidate(GROUP, str(number), incarnation, lost_power=lost_power)
     try:
-        return Record.of(insync.elected(record.state(), candidate, master_is_alive=alive))
+        return Record.of(
+            insync.elected(
+                record.state(), candidate, master_is_alive=alive, others_lack=others_lack
+            )
+        )
     except MastershipRefused:
         return None
 

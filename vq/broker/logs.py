@@ -217,6 +217,17 @@ class Logs:
             self._aside.pop(name, None)
         return path
 
+    def mark_unflushed(self) -> None:
+        """Make durable that messages may be counted here before they are flushed.
+
+        Raises:
+            DiskFull, OSError: It is not durable, so none must be.
+        """
+        self._reserve.spend(
+            self._directory.unflushed.mark,
+            "not even that messages may be unflushed can be stored",
+        )
+
     def save_begun(self) -> None:
         """Make durable which logs were begun here.
 

@@ -47,6 +47,7 @@ def build_node(config: BrokerConfig) -> BrokerNode:
         clock=clock,
         rng=random.SystemRandom(),
         cpu_s=time.thread_time,
+        pid=os.getpid(),
     )
 
 

@@ -158,7 +158,8 @@ class Mastership:
             details |= {"host": following.address.host, "port": following.address.port}
         self._refuse(
             NotMaster(
-                f"group {role.group} is led by node {following.master}{at}; this node copies "
+                following.waits
+                or f"group {role.group} is led by node {following.master}{at}; this node copies "
                 "its logs",
                 details=details,
             )

@@ -78,6 +78,7 @@ class BrokerNode:
         runner: For blocking work; None: a thread of its own.
         log_config: Sizes of its logs; None: the usual ones, with the block size of ``config``.
         cpu_s: Returns the processor time of the calling thread, for its load; None: not measured.
+        pid: Of its process, for operators; 0: not known.
 
     Attributes:
         hangs: A stop, or a start that failed, left threads behind in calls to the disk.
@@ -96,6 +97,7 @@ class BrokerNode:
         runner: Runner | None = None,
         log_config: LogConfig | None = None,
         cpu_s: Callable[[], float] | None = None,
+        pid: int = 0,
     ) -> None:
         self.config = config
         self._coordinator = coordinator
@@ -111,6 +113,7 @@ class BrokerNode:
         self._runner: Runner = runner or ThreadRunner()
         self._log_config = log_config or LogConfig(block_bytes=config.block_bytes)
         self._cpu_s = cpu_s
+        self._pid = pid
         self._tasks = Tasks()
         self._lease = Lease(coordinator, clock)
         self._reserve = Reserve(config.data, disk)
@@ -347,8 +350,10 @@ class BrokerNode:
             node=config.node,
             directory=directory.identity.id,
             accept_data_loss=config.accept_data_loss,
+            lost_power=lambda: directory.unflushed.lost,
             rng=self._rng,
             on_change=self._mastership.stands,
+            on_in_sync=self._is_in_sync,
         )
         await self._leadership.check()  # before waiting for a node that another directory left
         self._registration = BrokerRegistration(
@@ -361,6 +366,8 @@ class BrokerNode:
             directory=directory.identity.id,
             pool=config.pool,
             labels=config.labels,
+            pid=self._pid,
+            lost_power=lambda: directory.unflushed.lost,
             rng=self._rng,
             on_change=self._registration_changed,
         )
@@ -376,6 +383,29 @@ class BrokerNode:
         if incarnation is None:
             # Whether to go on acting is the lease's decision, not that of a lost session.
             logger.warning("registration lost, messages are taken while the lease allows it")
+
+    def _is_in_sync(self) -> None:
+        """Take that this node has all that counts, whatever a loss of power took before."""
+        assert self._directory is not None
+        if self._directory.unflushed.lost:
+            self._directory.unflushed.lost = False
+            self._tasks.start(self._settle_unflushed())
+
+    async def _settle_unflushed(self) -> None:
+        assert self._directory is not None
+        try:
+            await self._runner.run(self._directory.unflushed.settle)
+        except OSError as error:  # the next start may wait for other nodes without need
+            logger.warning("a loss of power cannot be forgotten", error=error)
+
+    async def _clear_unflushed(self) -> None:
+        """Note that a loss of power takes nothing from here on, if everything is flushed."""
+        assert self._directory is not None
+        if self._partitions.all_flushed:
+            try:
+                await self._runner.run(self._directory.unflushed.clear)
+            except OSError as error:
+                logger.warning("a clean stop cannot be noted", error=error)
 
     async def _leave(self) -> None:
         """Claim the group no more and take the registration back."""
@@ -555,6 +585,7 @@ class BrokerNode:
         self._server.turn.run()
         await self._tasks.close()
         self._storer.close()
+        await self._clear_unflushed()
         await self._coordinator.close()
         self._server.end_all(error)
         await asyncio.sleep(0)

@@ -42,7 +42,7 @@ from vq.errors import (
 )
 from vq.limits import is_valid_name
 from vq.log_lines import get_logger
-from vq.model import TopicPartition
+from vq.model import FlushMode, TopicPartition
 from vq.shown import shown
 from vq.store.directory import NamesakeFound
 from vq.store.log import Log, LogState
@@ -115,6 +115,8 @@ class Partitions:
         self._opening: dict[Channel, list[Callable[[], None]]] = {}
         self.channels: dict[tuple[str, int], Channel] = {}
         self._by_topic: dict[str, dict[int, Channel]] = {}  # the same
+        self._marked_unflushed = False
+        self._closed_unflushed = False  # a log, of which something may not be durable
         self.on_sealed: Callable[[Channel], None] | None = None
         self.on_added: Callable[[], None] = lambda: None
         self.view = TopicsView(
@@ -272,6 +274,8 @@ class Partitions:
     async def _apply_changes(self, view: TopicView) -> None:
         """Take every partition; what is wrong with one of them is raised after the others."""
         problem: OSError | VqError | None = None
+        if self._is_here(view):
+            await self._maybe_mark_unflushed(view)
         # A namesake that was deleted goes as a whole, and first: its data lie where those of this
         # topic will, and its logs are still open.
         for topic_id in self._topic_ids(view.name) - {view.id}:
@@ -296,6 +300,21 @@ class Partitions:
                 problem = problem or error
         if problem is not None:
             raise problem
+
+    async def _maybe_mark_unflushed(self, view: TopicView) -> None:
+        """Note on disk, before it may happen, that messages count that are not flushed.
+
+        Raises:
+            DiskFull, OSError: That is not noted.
+        """
+        if view.settings.flush is FlushMode.ASYNC and not self._marked_unflushed:
+            await self._runner.run(self._logs.mark_unflushed)
+            self._marked_unflushed = True
+
+    def _is_here(self, view: TopicView) -> bool:
+        """Whether this group holds a part of a topic."""
+        group = self._context.group
+        return any(span.group == group for each in view.partitions for span in each.spans)
 
     def _channels_of(self, name: str, topic_id: str) -> list[Channel]:
         channels = self._by_topic.get(name, {})
@@ -588,6 +607,7 @@ class Partitions:
                 raise self._why_unknown(partition)
             number = partition.partition
             check_placement_version(partition, view.partition_versions[number], version)
+            await self._maybe_mark_unflushed(view)
             channel = self.channels.get(partition)
             if channel is None:
                 channel = await self._add((await self._prepare(view, [number]))[number])
@@ -796,9 +816,11 @@ class Partitions:
         async with self.files(channel.partition):
             await self.settle(channel)
             for log in channel.take_logs():
+                self._closed_unflushed |= log.state is LogState.FAILED
                 try:
                     await self._runner.run(log.close)
                 except (OSError, VqError) as failure:
+                    self._closed_unflushed = True
                     logger.warning("log was not closed cleanly", partition=channel, error=failure)
 
     async def close_all(self, error: VqError) -> None:
@@ -808,6 +830,11 @@ class Partitions:
         self.channels.clear()
         self._by_topic.clear()
         await self.save_begun()
+
+    @property
+    def all_flushed(self) -> bool:
+        """Whether everything that was ever written is durable; only after ``close_all``."""
+        return not self.channels and not self._closed_unflushed
 
     async def save_begun(self) -> None:
         """Make durable which logs were begun here, without those of topics that are gone."""

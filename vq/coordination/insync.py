@@ -11,7 +11,8 @@ returns the one to write. The caller writes it by compare-and-set on the version
 - A join names the registration (incarnation) whose position the master knows. A node that
   registered again since may have lost what it had not flushed.
 - A node that lost power leads again when the record names its present registration: then it has
-  caught up after that start. A node that is in sync alone leads at once; nobody has more.
+  caught up after that start. A node that is in sync alone leads at once; nobody has more. So does
+  one if all others in sync are there and lost power, too.
 """
 
 from dataclasses import dataclass, replace
@@ -23,10 +24,12 @@ __all__ = [
     "Candidate",
     "ChangeRefused",
     "MastershipRefused",
+    "PowerWasLost",
     "check_directory",
     "elected",
     "follows",
     "joined",
+    "lacks_messages",
     "left",
 ]
 
@@ -35,6 +38,10 @@ class MastershipRefused(CoordinationError):
     """This node must not lead its group now; the message says why and what to do."""
 
     retriable = False
+
+
+class PowerWasLost(MastershipRefused):
+    """This node lost power, and another one in sync, which it has to wait for, may have more."""
 
 
 class ChangeRefused(CoordinationError):
@@ -68,6 +75,7 @@ def elected(
     candidate: Candidate,
     *,
     master_is_alive: bool,
+    others_lack: bool = False,
     accept_data_loss: bool = False,
 ) -> GroupState:
     """Return the record with ``candidate`` as master in a new epoch.
@@ -75,13 +83,15 @@ def elected(
     Args:
         state: The record; None: the group is new.
         candidate: Who claims the group.
-        master_is_alive: Whether the master of the record is registered. It does not matter if that
-            is the candidate's own name.
+        master_is_alive: Whether the master of the record is registered and leads, or may lead again
+            (not ``lacks_messages``). It does not matter if that is the candidate's own name.
+        others_lack: All other nodes in sync are registered and lost power (``lacks_messages``).
         accept_data_loss: Lead with another data directory than the one that was in sync, or after
             a loss of power that others in sync did not have.
 
     Raises:
         MastershipRefused: It may lack acknowledged messages, or another node leads.
+        PowerWasLost: It may lack some, and may lead when others have come.
     """
     group, node = candidate.group, candidate.node
     if state is None:
@@ -94,7 +104,7 @@ def elected(
         )
     if not accept_data_loss:
         check_directory(state, candidate)
-        _check_power(state, candidate)
+        _check_power(state, candidate, others_lack=others_lack)
     if state.master != node and master_is_alive:
         raise MastershipRefused(
             f"group {group!r} is led by node {state.master!r}, which is alive; "
@@ -103,11 +113,24 @@ def elected(
     return replace(_with(state, candidate), epoch=state.epoch + 1, master=node)
 
 
+def lacks_messages(state: GroupState, node: str, incarnation: int, *, lost_power: bool) -> bool:
+    """Return whether a registered node may lack acknowledged messages, since it lost power.
+
+    Args:
+        state: The record.
+        node: The node.
+        incarnation: Its registration.
+        lost_power: What it says in that registration, see ``Candidate``. It has caught up since if
+            the record names the registration.
+    """
+    return lost_power and state.incarnations.get(node) != incarnation
+
+
 def follows(state: GroupState | None, node: str, *, master_is_alive: bool) -> bool:
     """Return whether a node that starts, or looks again, follows the master and claims nothing.
 
-    It does while another node of its group leads. It also does if it is not in sync, whether that
-    node lives or not: then it waits for it.
+    It does while another node of its group leads (see ``elected``). It also does if it is not in
+    sync, whether that node lives or not: then it waits for it.
     """
     if state is None or state.master == node:
         return False
@@ -130,16 +153,17 @@ def check_directory(state: GroupState, candidate: Candidate) -> None:
         )
 
 
-def _check_power(state: GroupState, candidate: Candidate) -> None:
-    named = state.incarnations.get(candidate.node) == candidate.incarnation
-    if not candidate.lost_power or named or len(state.insync) == 1:
+def _check_power(state: GroupState, candidate: Candidate, *, others_lack: bool) -> None:
+    node = candidate.node
+    lacks = lacks_messages(state, node, candidate.incarnation, lost_power=candidate.lost_power)
+    if not lacks or len(state.insync) == 1 or others_lack:
         return
-    others = ", ".join(node for node in state.insync if node != candidate.node)
-    raise MastershipRefused(
-        f"node {candidate.node!r} of group {candidate.group!r} was not stopped before its machine "
-        "went down, so it may lack messages that were acknowledged before they were flushed; "
-        f"start {others}, from which it copies them. If these are lost for good, "
-        "--accept-data-loss goes on without the messages"
+    others = ", ".join(each for each in state.insync if each != node)
+    raise PowerWasLost(
+        f"node {node!r} of group {candidate.group!r} was not stopped before its machine went down, "
+        "so it may lack messages that were acknowledged before they were flushed; it waits for "
+        f"{others}, from which it copies them. If these are lost for good, start this node with "
+        "--accept-data-loss: it goes on without the messages"
     )
 
 

@@ -17,6 +17,7 @@ from vq.coordination.coordinator import (
     ConnectionLost,
     Coordinator,
     Create,
+    Node,
     NodeExists,
     NoNode,
     SessionExpired,
@@ -26,9 +27,11 @@ from vq.coordination.coordinator import (
 from vq.coordination.insync import (
     Candidate,
     MastershipRefused,
+    PowerWasLost,
     check_directory,
     elected,
     follows,
+    lacks_messages,
 )
 from vq.coordination.keeper import Keeper
 from vq.coordination.paths import BrokerNode, GroupState
@@ -74,6 +77,8 @@ class Following:
         master: Its name.
         master_incarnation: Its registration; None: it is not registered now.
         address: Where it is; None: it is not registered now.
+        waits: Why this node, which is in sync, does not lead although no other one does; "": it
+            follows another one.
     """
 
     incarnation: int
@@ -81,6 +86,7 @@ class Following:
     master: str
     master_incarnation: int | None = None
     address: Address | None = None
+    waits: str = ""
 
 
 Standing = Registered | Following
@@ -101,9 +107,13 @@ class Leadership:
         directory: Identity of this process's data directory.
         accept_data_loss: Lead even if the group's state has another data directory for this node.
             The messages in that directory are then lost for the group.
+        lost_power: Returns whether a loss of power may have taken messages since this node was last
+            up to date with its group; see ``insync.Candidate``.
         rng: For the back-off.
         on_change: Called on the loop after every claim, and after every change of what it
             follows. Must not block.
+        on_in_sync: Called on the loop when the record names the present registration: this node
+            leads, or it has caught up. Must not block.
     """
 
     def __init__(
@@ -114,8 +124,10 @@ class Leadership:
         node: str,
         directory: str = "",
         accept_data_loss: bool = False,
+        lost_power: Callable[[], bool] = lambda: False,
         rng: random.Random | None = None,
         on_change: Callable[[Standing], None] | None = None,
+        on_in_sync: Callable[[], None] = lambda: None,
     ) -> None:
         self._coordinator = coordinator
         self.group = check_name("group", group)
@@ -123,6 +135,8 @@ class Leadership:
         self._path = BrokerNode.path(group, node)
         self._directory = directory
         self._accept_data_loss = accept_data_loss
+        self._lost_power = lost_power
+        self._on_in_sync = on_in_sync
         self._rng = rng or random.SystemRandom()
         self._on_change = on_change
         self._incarnation: int | None = None
@@ -195,8 +209,10 @@ class Leadership:
             try:
                 state = await self.claim_mastership(incarnation)
                 standing = Registered(incarnation, state.epoch, state.insync)
-            except MastershipRefused:
+            except MastershipRefused as refused:
                 standing = await self._whom_to_follow(incarnation)
+                if standing is None and isinstance(refused, PowerWasLost):
+                    standing = await self._wait(incarnation, str(refused))
                 if standing is None:
                     raise
         if self._incarnation != incarnation:
@@ -204,6 +220,8 @@ class Leadership:
         if standing != self._standing:
             self._standing = standing
             self._tell(standing)
+        if isinstance(standing, Registered):
+            self._on_in_sync()
         return standing
 
     def _tell(self, standing: Standing) -> None:
@@ -213,6 +231,14 @@ class Leadership:
                 path=self._path,
                 incarnation=standing.incarnation,
                 epoch=standing.epoch,
+            )
+        elif standing.waits:
+            logger.warning(
+                "broker does not lead its group, it waits for others",
+                path=self._path,
+                incarnation=standing.incarnation,
+                epoch=standing.epoch,
+                reason=standing.waits,
             )
         else:
             logger.info(
@@ -236,25 +262,47 @@ class Leadership:
         state = GroupState.decode(path, found.data)
         if state.master == self.node:
             return None
+        if state.incarnations.get(self.node) == incarnation and self.node in state.insync:
+            self._on_in_sync()
         following = Following(incarnation, state.epoch, state.master)
-        master = BrokerNode.path(self.group, state.master)
-        try:
-            node = await self._coordinator.get(master, watch=self._wake)
-        except NoNode:
-            # Its registration is awaited by a watch of its own: this one told that there is none.
-            stat = await self._coordinator.exists(master, watch=self._wake)
-            if stat is not None:
-                self._keeper.wake()
-        else:
-            value = BrokerNode.decode(master, node.data)
+        node = await self._watch_node(state.master)
+        leads = False
+        if node is not None:
+            value = BrokerNode.decode(BrokerNode.path(self.group, state.master), node.data)
+            leads = not _lacks(state, state.master, node)
             following = replace(
                 following,
                 master_incarnation=node.stat.czxid,
                 address=Address(value.host, value.port),
             )
-        if follows(state, self.node, master_is_alive=following.address is not None):
+        if follows(state, self.node, master_is_alive=leads):
             return following
         return None
+
+    async def _watch_node(self, name: str) -> Node | None:
+        """Return the registration of a node; any change of it wakes the task."""
+        path = BrokerNode.path(self.group, name)
+        try:
+            return await self._coordinator.get(path, watch=self._wake)
+        except NoNode:
+            # It is awaited by a watch of its own: this one told that there is none.
+            if await self._coordinator.exists(path, watch=self._wake) is not None:
+                self._keeper.wake()
+        return None
+
+    async def _wait(self, incarnation: int, why: str) -> Following | None:
+        """Return what a node that lost power does until one that has more leads, or is there.
+
+        None: the record is gone.
+        """
+        state = await read_state(self._coordinator, self.group)
+        if state is None:
+            return None
+        others = [each for each in state.insync if each != self.node]
+        for each in others:  # the record, and the master, are watched already
+            await self._watch_node(each)
+        master = state.master if state.master != self.node else others[0]
+        return Following(incarnation, state.epoch, master, waits=why)
 
     def _wake(self, _: WatchEvent) -> None:
         self._keeper.wake()
@@ -298,10 +346,12 @@ class Leadership:
                 # Only this incarnation writes itself as master, so this state shows that our claim
                 # was applied and its answer lost.
                 return Plan((), state)
+            leads, others_lack = await self._look_at_others(state)
             tried = elected(
                 state,
                 candidate,
-                master_is_alive=await self._is_alive(state.master),
+                master_is_alive=leads,
+                others_lack=others_lack,
                 accept_data_loss=self._accept_data_loss,
             )
             return Plan([own, Set(path, tried.encode(), node.stat.version)], tried)
@@ -313,11 +363,28 @@ class Leadership:
             again=(BadVersion, NodeExists, ConnectionLost),  # NoNode: our own node is gone
         )
 
-    async def _is_alive(self, master: str) -> bool:
-        """Return whether another node, which is the master, is registered."""
-        if master == self.node:
-            return False
-        return await self._coordinator.exists(BrokerNode.path(self.group, master)) is not None
+    async def _look_at_others(self, state: GroupState) -> tuple[bool, bool]:
+        """Return ``master_is_alive`` and ``others_lack`` of ``elected``."""
+        leads, others_lack = False, True
+        for name in sorted({*state.insync, state.master} - {self.node}):
+            path = BrokerNode.path(self.group, name)
+            try:
+                node: Node | None = await self._coordinator.get(path)
+            except NoNode:
+                node = None
+            lacks = node is not None and _lacks(state, name, node)
+            others_lack = others_lack and lacks
+            if name == state.master:
+                leads = node is not None and not lacks
+        return leads, others_lack
 
     def _candidate(self, incarnation: int) -> Candidate:
-        return Candidate(self.group, self.node, incarnation, self._directory)
+        return Candidate(
+            self.group, self.node, incarnation, self._directory, lost_power=self._lost_power()
+        )
+
+
+def _lacks(state: GroupState, name: str, node: Node) -> bool:
+    """See ``insync.lacks_messages``."""
+    value = BrokerNode.decode(f"nodes/{name}", node.data)
+    return lacks_messages(state, name, node.stat.czxid, lost_power=value.lost_power)

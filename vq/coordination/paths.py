@@ -253,7 +253,9 @@ class BrokerNode(Value):
     """``brokers/<group>/nodes/<node>``: a running broker process; its czxid is its incarnation.
 
     ``nonce`` identifies our own node after a lost reply. ``directory`` is the identity of the data
-    directory, whose lock only one process can hold.
+    directory, whose lock only one process can hold. ``pid`` is 0 if it is not known. With
+    ``lost_power``, messages that the node had counted may have gone with the power of its machine,
+    and it had not caught up when it registered (``insync.lacks_messages``).
     """
 
     _what = "broker node"
@@ -264,6 +266,8 @@ class BrokerNode(Value):
     version: str = ""
     nonce: str = ""
     directory: str = ""
+    pid: int = 0
+    lost_power: bool = False
 
     @staticmethod
     def parent(group: str) -> str:

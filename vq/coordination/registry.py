@@ -87,6 +87,8 @@ class BrokerRegistration:
             earlier process with the same directory is certainly dead, so it is deleted at once.
         pool: The pool of the group; None does not change the pool in the tree.
         labels: The labels of the group; empty ones do not change those in the tree.
+        pid: Of the process; 0: not known.
+        lost_power: Returns what the next registration says of a loss of power.
         rng: For the nonce and the back-off.
         on_change: See above. Must not block.
     """
@@ -104,6 +106,8 @@ class BrokerRegistration:
         directory: str = "",
         pool: str | None = None,
         labels: Mapping[str, str] | None = None,
+        pid: int = 0,
+        lost_power: Callable[[], bool] = lambda: False,
         rng: random.Random | None = None,
         on_change: OnRegistration | None = None,
     ) -> None:
@@ -122,7 +126,9 @@ class BrokerRegistration:
             version=version,
             nonce=f"{self._rng.getrandbits(64):016x}",
             directory=directory,
+            pid=pid,
         )
+        self._lost_power = lost_power
         self._on_change = on_change
         self._dead_sessions: deque[int] = deque(maxlen=DEAD_SESSIONS_MAX)
         self._session = coordinator.session_id
@@ -244,11 +250,12 @@ class BrokerRegistration:
             gone.set()
 
         parent = BrokerNode.parent(self.group)
+        value = replace(self._value, lost_power=self._lost_power())
         try:
             # A node that is created again has version 0 again. The parent's version tells each
             # registration, so that a change of the in-sync set can be refused after one.
             await self._coordinator.multi(
-                [Set(parent, b""), Create(self._path, self._value.encode(), ephemeral=True)]
+                [Set(parent, b""), Create(self._path, value.encode(), ephemeral=True)]
             )
         except NodeExists:
             pass
@@ -465,6 +472,7 @@ async def read_node(coordinator: Coordinator, group: str, node: str) -> NodeInfo
         incarnation=found.stat.czxid,
         started_ms=value.started_ms,
         version=value.version,
+        pid=value.pid,
     )
 
 

@@ -3,6 +3,7 @@
 <data>/@identity               whose it is (``identity``)
 <data>/@lock                   held while a broker runs
 <data>/@logs                   which logs were begun here (``begun``)
+<data>/@unflushed              something may have been counted that was not flushed (``unflushed``)
 <data>/@trash/<topic>.<id>.<time>   data of deleted topics, purged when that time is long ago
 <data>/@kept/<topic>.<id>.<time>    data of topics of which nothing says that they were deleted
 <data>/<topic>/topic.json      {"v": 2, "topic": "orders", "id": "5d2f…", "crc": "0a1b2c3d"}
@@ -28,6 +29,7 @@ from vq.store.checkpoint import Checkpoint
 from vq.store.disk import Disk, Lock
 from vq.store.format import CHECKPOINT_NAME, TEMPORARY_SUFFIX
 from vq.store.identity import LOCK_NAME, Identity, check_identity
+from vq.store.unflushed import Unflushed
 
 __all__ = ["DataDirectory", "LocalTopic", "NamesakeFound", "unusable"]
 
@@ -73,15 +75,23 @@ class DataDirectory:
 
     Attributes:
         begun: Which logs were begun here.
+        unflushed: Whether a loss of power may have taken something.
     """
 
     def __init__(
-        self, path: Path, identity: Identity, begun: BegunLogs, disk: Disk, lock: Lock
+        self,
+        path: Path,
+        identity: Identity,
+        begun: BegunLogs,
+        unflushed: Unflushed,
+        disk: Disk,
+        lock: Lock,
     ) -> None:
         """Use ``DataDirectory.open``."""
         self.path = path
         self.identity = identity
         self.begun = begun
+        self.unflushed = unflushed
         self._disk = disk
         self._lock = lock
         self._topic_ids: dict[str, str] = {}
@@ -101,12 +111,13 @@ class DataDirectory:
             try:
                 identity = check_identity(path, cluster=cluster, group=group, node=node, disk=disk)
                 begun = BegunLogs.load(path, disk)
+                unflushed = Unflushed.load(path, disk)
             except BaseException:
                 lock.release()
                 raise
         except OSError as error:
             raise unusable(path, error) from error
-        return cls(path, identity, begun, disk, lock)
+        return cls(path, identity, begun, unflushed, disk, lock)
 
     def close(self) -> None:
         """Give the lock back. May be called twice."""

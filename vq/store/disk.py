@@ -28,6 +28,8 @@ Buffer = bytes | bytearray | memoryview
 #: Only the broker's user and its group (backup, metrics) may read messages.
 FILE_MODE: Final = 0o640
 DIRECTORY_MODE: Final = 0o750
+#: On Linux: an id that is drawn at each boot, the same in all containers of a machine.
+BOOT_ID_PATH: Final = Path("/proc/sys/kernel/random/boot_id")
 _datasync: Final = getattr(os, "fdatasync", os.fsync)  # macOS has no fdatasync
 
 
@@ -179,6 +181,13 @@ class Disk(Protocol):
 
     def free_space(self, path: Path) -> tuple[int, int]:
         """Return the bytes free for us and the bytes in all of the file system of ``path``."""
+        ...
+
+    def boot_id(self) -> str:
+        """Return an id of this boot of the machine; "": not known.
+
+        What was written and not flushed in another boot may be gone.
+        """
         ...
 
     def read_bytes(self, path: Path) -> bytes:
@@ -460,6 +469,13 @@ class RealDisk:
         """See ``Disk.free_space``."""
         stat = os.statvfs(path)
         return stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize
+
+    def boot_id(self) -> str:
+        """See ``Disk.boot_id``."""
+        try:
+            return BOOT_ID_PATH.read_text("ascii").strip()
+        except OSError:  # /proc is not mounted, or not that of Linux
+            return ""
 
     def read_bytes(self, path: Path) -> bytes:
         """See ``Disk.read_bytes``."""

@@ -354,6 +354,7 @@ class MemoryDisk:
         open_files: How many files are open.
         cold: Nothing is in memory until it was fetched.
         fetched: What was fetched, in order: path and position.
+        boots: How often its machine was started.
     """
 
     def __init__(
@@ -371,6 +372,7 @@ class MemoryDisk:
         self.open_files = 0
         self.cold = False
         self.fetched: list[tuple[PurePath, int]] = []
+        self.boots = 1
         self._root = _Directory()
         self._locks: set[PurePath] = set()
         self._faults: list[tuple[str, str, int, int]] = []
@@ -456,6 +458,7 @@ class MemoryDisk:
             syncfs_flushes=self._syncfs_flushes,
         )
         after._root = self._root.after_crash(chance, {})
+        after.boots = self.boots + (chance is not keep_all)
         return after
 
     def release_locks(self) -> None:
@@ -616,6 +619,10 @@ class MemoryDisk:
         self._directory(path)
         total = self.capacity_bytes if self.capacity_bytes is not None else 1 << 40
         return max(0, total - self._used()), total
+
+    def boot_id(self) -> str:
+        """See ``Disk.boot_id``."""
+        return f"boot-{self.boots}"
 
     def read_bytes(self, path: Path) -> bytes:
         """See ``Disk.read_bytes``."""

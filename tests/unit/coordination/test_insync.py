@@ -9,6 +9,7 @@ from vq.coordination.insync import (
     elected,
     follows,
     joined,
+    lacks_messages,
     left,
 )
 from vq.coordination.paths import GroupState
@@ -73,7 +74,7 @@ def test_a_node_with_another_data_directory_leads_only_if_told_so() -> None:
 
 def test_a_node_that_lost_power_leads_once_the_record_names_its_registration() -> None:
     started = Candidate("b1", "n2", 20, "d2", lost_power=True)
-    with pytest.raises(MastershipRefused, match="start n1, from which it copies them"):
+    with pytest.raises(MastershipRefused, match="waits for n1, from which it copies them"):
         elected(STATE, started, master_is_alive=False)
     caught_up = joined(STATE, 7, started, incarnation_now=20)
     assert elected(caught_up, started, master_is_alive=False).master == "n2"
@@ -84,6 +85,25 @@ def test_a_node_that_lost_power_leads_if_nobody_has_more_or_if_told_so() -> None
     alone = left(STATE, 7, "n2")
     assert elected(alone, started, master_is_alive=False).epoch == 8
     assert elected(STATE, started, master_is_alive=False, accept_data_loss=True).epoch == 8
+
+
+def test_nodes_that_all_lost_power_wait_for_nobody() -> None:
+    """And a master that lost power is no reason to follow it."""
+    started = Candidate("b1", "n2", 20, "d2", lost_power=True)
+    after = elected(STATE, started, master_is_alive=False, others_lack=True)
+    assert (after.master, after.incarnations["n2"]) == ("n2", 20)
+    with pytest.raises(MastershipRefused, match="led by node 'n1', which is alive"):
+        elected(STATE, started, master_is_alive=True, others_lack=True)
+
+
+@pytest.mark.parametrize(
+    ("incarnation", "lost_power", "expected"),
+    [(11, True, False), (20, True, True), (20, False, False)],
+)
+def test_a_node_lacks_messages_until_the_record_names_it(
+    incarnation: int, lost_power: bool, expected: bool
+) -> None:
+    assert lacks_messages(STATE, "n1", incarnation, lost_power=lost_power) is expected
 
 
 def test_a_node_joins_with_the_registration_that_caught_up() -> None:

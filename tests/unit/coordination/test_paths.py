@@ -58,9 +58,11 @@ GOLDEN: list[tuple[Value, str]] = [
         '"incarnations": {"n1": 5, "n2": 6}, "directories": {"n1": "8f"}}',
     ),
     (
-        BrokerNode(host="h", port=1, started_ms=2, version="0.1", nonce="x", directory="d"),
+        BrokerNode(
+            host="h", port=1, started_ms=2, version="0.1", nonce="x", directory="d", pid=4711
+        ),
         '{"v": 1, "host": "h", "port": 1, "metrics_port": 0, "started_ms": 2, "version": "0.1", '
-        '"nonce": "x", "directory": "d"}',
+        '"nonce": "x", "directory": "d", "pid": 4711, "lost_power": false}',
     ),
     (
         BrokerLoad(time_ms=9, disk_bytes_free=1, disk_bytes_total=2, busy=0.5, queue_depth=3),

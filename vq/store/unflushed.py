@@ -1,0 +1,103 @@
+"""Whether a loss of power may have taken something that this data directory's broker had counted.
+
+With ``flush = async`` a broker acknowledges what is written and not flushed yet. Before it does, it
+says so in a text file of one line, ``<data>/@unflushed``, sample:
+
+    vq-unflushed 1 5c8b7c5e-9f0c-4f3e-8a53-3d3a3d2b1f07 086b344b
+
+The words are: file type, version of this layout, id of the machine's boot, and CRC-32C of the three
+words before. A clean stop removes the file when everything is flushed. A start that finds it with
+another boot id was not preceded by a clean stop, and the page cache is gone. The file then keeps
+that id until the broker has caught up with its group (``settle``): another start must know, too.
+
+Threads: ``lost`` may be read anywhere; the methods block, and are called one at a time.
+"""
+
+from pathlib import Path
+from typing import Final
+
+from vq.log_lines import get_logger
+from vq.store.checked_text import checksum
+from vq.store.disk import Disk
+
+__all__ = ["UNFLUSHED_NAME", "Unflushed"]
+
+logger = get_logger(__name__)
+
+UNFLUSHED_NAME: Final = "@unflushed"  # no topic can have this name
+_MARK: Final = "vq-unflushed"
+_VERSION: Final = "1"
+
+
+class Unflushed:
+    """The mark of one data directory.
+
+    Attributes:
+        lost: Since the directory was last up to date with its group, power was lost, and messages
+            that were written and not flushed may have gone with it.
+    """
+
+    def __init__(self, path: Path, disk: Disk, *, marked: bool, lost: bool) -> None:
+        """Use ``Unflushed.load``."""
+        self._path = path
+        self._disk = disk
+        self._marked = marked
+        self.lost = lost
+
+    @classmethod
+    def load(cls, data: Path, disk: Disk) -> "Unflushed":
+        """Return the mark of the data directory ``data``.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        path = data / UNFLUSHED_NAME
+        if not disk.exists(path):
+            return cls(path, disk, marked=False, lost=False)
+        boot_id = disk.boot_id()
+        # A file that cannot be understood counts as one of another boot: to lead less is safe.
+        lost = not boot_id or disk.read_bytes(path) != _line(boot_id)
+        if lost:
+            logger.warning(
+                "power was lost before a clean stop, messages that were not flushed may be missing",
+                path=path,
+            )
+        return cls(path, disk, marked=True, lost=lost)
+
+    def mark(self) -> None:
+        """Make durable that something may be counted from now on that is not flushed.
+
+        Raises:
+            OSError: It is not durable.
+        """
+        if not self._marked:
+            self._disk.write_atomic(self._path, _line(self._disk.boot_id()))
+            self._marked = True
+
+    def settle(self) -> None:
+        """Take that the directory is up to date with its group again; see ``lost``.
+
+        Raises:
+            OSError: The next start may not know that.
+        """
+        self.lost = False
+        if self._marked and self._disk.read_bytes(self._path) != (
+            line := _line(self._disk.boot_id())
+        ):
+            self._disk.write_atomic(self._path, line)
+
+    def clear(self) -> None:
+        """Take that everything is flushed, and that nothing more will be written.
+
+        Raises:
+            OSError: The mark may be there still.
+        """
+        if self._marked and not self.lost:
+            self._disk.unlink(self._path)
+            self._disk.sync_directory(self._path.parent)
+            self._marked = False
+
+
+def _line(boot_id: str) -> bytes:
+    text = f"{_MARK} {_VERSION} {boot_id}"
+    return f"{text} {checksum(text)}\n".encode()
