@@ -109,7 +109,7 @@ def test_ci_runs_what_the_readme_says() -> None:
 def test_every_decision_has_a_number_of_its_own_and_a_row_in_order() -> None:
     directory = ROOT / "docs" / "decisions"
     files = sorted(path.name for path in directory.glob("[0-9]*.md"))
-    assert [name[:4] for name in files] == [f"{n:04}" for n in range(1, len(files) + 1)]
+    assert len({name[:4] for name in files}) == len(files)
     rows = re.findall(r"^\| \[(\d{4}) .*\]\((.*)\) \|", (directory / "README.md").read_text(), re.M)
     assert [name for _, name in rows] == files
     for number, name in rows:
