@@ -6,8 +6,13 @@ rules nothing breaks. Without any one of them, something that readers saw is los
 show different entries at one offset.
 """
 
+from dataclasses import replace
+
 import pytest
 from support.group_model import Bounds, Node, Rules, State, explore
+
+from vq.coordination.insync import Candidate
+from vq.coordination.paths import GroupState
 
 
 def by_the_longest_log(state: State, number: int) -> bool:
@@ -26,6 +31,22 @@ def at_the_own_high_watermark(own: Node, leader: Node) -> int:
     return own.high_watermark
 
 
+def to_anybody(
+    state: GroupState, epoch: int, heir: Candidate, *, resigns: bool, **_: object
+) -> GroupState:
+    """Hand over to a node that is not in sync, and call it so."""
+    names = tuple(sorted({*state.insync, heir.node}))
+    incarnations = {**state.incarnations, heir.node: heir.incarnation}
+    return replace(
+        state, insync=names, incarnations=incarnations, successor=heir.node, resigns=resigns
+    )
+
+
+def by_itself(state: GroupState, epoch: int) -> GroupState:
+    """Go on as master, and leave the offer in the record."""
+    return state
+
+
 TWO = Bounds()
 THREE = Bounds(nodes=3, messages=1, epochs=3, crashes=1, expiries=1, changes=1)
 
@@ -36,6 +57,14 @@ KEPT = {
     "acknowledged before the flush": (
         Rules(fsync=False, min_insync=2, floor=2),
         Bounds(nodes=3, messages=1, epochs=2, crashes=1, expiries=1, changes=1),
+    ),
+    "a planned hand-over": (
+        Rules(),
+        Bounds(messages=2, epochs=2, crashes=1, expiries=1, changes=1, hand_overs=1),
+    ),
+    "a hand-over of a master that stops": (
+        Rules(resigns=True),
+        Bounds(messages=1, epochs=3, crashes=1, expiries=1, changes=1, hand_overs=1),
     ),
 }
 KEPT_LONG = {
@@ -48,7 +77,22 @@ KEPT_LONG = {
         Rules(fsync=False, min_insync=2, floor=2),
         Bounds(nodes=3, messages=1, epochs=3, crashes=1, expiries=1, changes=2),
     ),
+    "a planned hand-over": (
+        Rules(),
+        Bounds(messages=2, epochs=4, crashes=1, expiries=1, changes=1, hand_overs=2),
+    ),
+    "a hand-over among three nodes": (
+        Rules(),
+        Bounds(
+            nodes=3, messages=1, epochs=3, crashes=1, expiries=0, changes=1, hand_overs=1, insync=2
+        ),
+    ),
+    "a hand-over of a master that stops": (
+        Rules(resigns=True),
+        Bounds(messages=2, epochs=4, crashes=1, expiries=1, changes=2, hand_overs=2),
+    ),
 }
+OVER = Bounds(messages=2, epochs=2, crashes=0, expiries=0, changes=0, hand_overs=1)
 
 #: One rule left out each time.
 BROKEN = {
@@ -80,6 +124,13 @@ BROKEN = {
     "a node that lost power is elected": (
         Rules(fsync=False, min_insync=2, ignores_lost_power=True),
         Bounds(nodes=3, messages=1, epochs=2, changes=2),
+    ),
+    "a node takes over before it has everything": (Rules(may_offer=lambda *_, **__: True), OVER),
+    "a master takes messages while it hands over": (Rules(pauses=False), OVER),
+    "a master goes on and does not withdraw its offer": (Rules(withdrawn=by_itself), OVER),
+    "a node that is not in sync takes over": (
+        Rules(offered=to_anybody, may_offer=lambda *_, **__: True),
+        Bounds(messages=1, epochs=2, crashes=0, expiries=0, changes=1, hand_overs=1, insync=1),
     ),
 }
 #: These take more than 200,000 states.

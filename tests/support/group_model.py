@@ -11,6 +11,8 @@ Entries of the log are ``(epoch, number)``. What the model checks in every state
   one offset.
 - The node that leads by the record has every entry that was ever shown to readers. An entry is
   acknowledged when it is shown, by the master that took it.
+- A node that leads because the master handed over to it has all that this master took. (Without
+  that, no message is lost, but sends that the old master took would have to be sent again.)
 
 A request for a copy and its answer are one step; an answer of ZooKeeper may be lost (the writer
 learns of its change later, or not at all). Bounds are small: see ``Bounds``.
@@ -39,6 +41,8 @@ class Record(NamedTuple):
     master: int
     insync: tuple[int, ...]
     incarnations: tuple[tuple[int, int], ...]
+    successor: int = -1
+    resigns: bool = False
 
     def state(self) -> GroupState:
         """Return it as brokers know it."""
@@ -47,6 +51,8 @@ class Record(NamedTuple):
             master=str(self.master),
             insync=tuple(str(node) for node in self.insync),
             incarnations={str(node): at for node, at in self.incarnations},
+            successor="" if self.successor < 0 else str(self.successor),
+            resigns=self.resigns,
         )
 
     @classmethod
@@ -57,6 +63,8 @@ class Record(NamedTuple):
             int(state.master),
             tuple(sorted(int(node) for node in state.insync)),
             tuple(sorted((int(node), at) for node, at in state.incarnations.items())),
+            int(state.successor) if state.successor else -1,
+            state.resigns,
         )
 
 
@@ -79,6 +87,7 @@ class Lead(NamedTuple):
     changes: tuple[Change, ...]
     positions: tuple[int, ...]  # of each node; -1: not known in this epoch
     incarnations: tuple[int, ...]  # of each node, which reported the position
+    hands_over: int = -1  # to this node; it takes no messages then
 
 
 class Node(NamedTuple):
@@ -108,6 +117,8 @@ class State(NamedTuple):
     crashes: int
     expiries: int
     changes: int
+    hand_overs: int = 0
+    handed: tuple[int, int] | None = None  # the old master, and its epoch
 
 
 @dataclass(frozen=True)
@@ -121,6 +132,7 @@ class Bounds:
         crashes: Losses of power: a process ends, and what was not flushed is gone.
         expiries: Ends of sessions, of nodes that run and of nodes that do not.
         changes: Changes of the in-sync set that masters intend.
+        hand_overs: Times that a master begins to hand over.
         insync: Nodes in sync at the beginning; 0: all.
     """
 
@@ -130,6 +142,7 @@ class Bounds:
     crashes: int = 1
     expiries: int = 2
     changes: int = 3
+    hand_overs: int = 0
     insync: int = 0
 
 
@@ -173,6 +186,11 @@ class Rules:
         forgets_lost_power: The record clears the loss when it names any registration of the node.
         names_incarnation: A join names the registration.
         epoch_of_waiting: A waiting acknowledgement ends with the epoch in which it began.
+        offered: See ``insync.offered``.
+        withdrawn: See ``insync.withdrawn``.
+        may_offer: See ``replica_rules.may_offer``.
+        pauses: A master that hands over takes no messages.
+        resigns: Whether masters resign that hand over.
     """
 
     fsync: bool = True
@@ -190,6 +208,11 @@ class Rules:
     forgets_lost_power: bool = False
     names_incarnation: bool = True
     epoch_of_waiting: bool = True
+    offered: Callable[..., GroupState] = insync.offered
+    withdrawn: Callable[[GroupState, int], GroupState] = insync.withdrawn
+    may_offer: Callable[..., bool] = replica_rules.may_offer
+    pauses: bool = True
+    resigns: bool = False
 
 
 @dataclass
@@ -266,6 +289,7 @@ class Model:
             self.bounds.crashes,
             self.bounds.expiries,
             self.bounds.changes,
+            self.bounds.hand_overs,
         )
 
     # What must hold -----------------------------------------------------------------------------
@@ -279,6 +303,11 @@ class Model:
             return ""
         if master.log[: len(state.shown)] != state.shown:
             return f"node {state.record.master} leads and lacks what was shown"
+        if state.handed is not None and lead.epoch == state.handed[1] + 1:
+            old = state.nodes[state.handed[0]]
+            took = old.lead is not None and old.lead.epoch == state.handed[1]
+            if took and master.log[: len(old.log)] != old.log:
+                return f"node {state.record.master} took over and lacks what the last master took"
         for index, entry in state.acked:
             if master.log[index : index + 1] != (entry,):
                 return f"node {state.record.master} leads and lacks what was acknowledged"
@@ -364,9 +393,10 @@ class Model:
             claimed.epoch, len(node.log), claimed.insync, (), tuple(positions), tuple(incarnations)
         )
         leads = node._replace(seen=claimed.epoch, follows=claimed.epoch, lead=lead)
+        handed = (record.master, record.epoch) if record.successor == number else None
         yield (
             f"{number} claims epoch {claimed.epoch}",
-            self._settle(state._replace(record=claimed), number, leads),
+            self._settle(state._replace(record=claimed, handed=handed), number, leads),
         )
 
     def _lacks(self, state: State, number: int) -> bool:
@@ -379,7 +409,7 @@ class Model:
     def _steps_of_master(
         self, state: State, number: int, node: Node, lead: Lead
     ) -> Iterator[tuple[str, State]]:
-        if state.messages:
+        if state.messages and (lead.hands_over < 0 or not self.rules.pauses):
             entry = (lead.epoch, state.messages)
             longer = node._replace(log=(*node.log, entry))
             if not self.rules.epoch_of_waiting:
@@ -396,6 +426,7 @@ class Model:
         yield from self._intend(state, number, node, lead)
         for index, change in enumerate(lead.changes):
             yield from self._carry_out(state, number, node, lead, index, change)
+        yield from self._hand_over(state, number, node, lead)
 
     def _step_down(self, state: State, number: int, node: Node) -> State:
         down = node._replace(lead=None, follows=0)
@@ -474,6 +505,47 @@ class Model:
             acked = acked.union(done)
             node = node._replace(waiting=tuple(w for w in node.waiting if w not in done))
         return state._replace(nodes=_put(state.nodes, number, node), shown=shown, acked=acked)
+
+    # Hand-over ----------------------------------------------------------------------------------
+    def _hand_over(
+        self, state: State, number: int, node: Node, lead: Lead
+    ) -> Iterator[tuple[str, State]]:
+        """The master stops, offers, and goes on if nobody claims. Its offer is one step."""
+        heir = lead.hands_over
+        if heir < 0:
+            for other in range(len(state.nodes)):
+                if other != number and state.hand_overs and lead.positions[other] >= 0:
+                    stops = node._replace(lead=lead._replace(hands_over=other))
+                    nodes = _put(state.nodes, number, stops)
+                    following = state._replace(nodes=nodes, hand_overs=state.hand_overs - 1)
+                    yield f"{number} begins to hand over to {other}", following
+            return
+        record = state.record
+        if record.successor < 0 and self.rules.may_offer(
+            lead.positions[heir], end_offset=len(node.log)
+        ):
+            candidate = Candidate(GROUP, str(heir), lead.incarnations[heir])
+            try:
+                offered = self.rules.offered(
+                    record.state(),
+                    lead.epoch,
+                    candidate,
+                    incarnation_now=state.alive[heir] or None,
+                    resigns=self.rules.resigns,
+                )
+            except ChangeRefused:
+                pass
+            else:
+                yield f"{number} offers to {heir}", state._replace(record=Record.of(offered))
+        try:
+            withdrawn = Record.of(self.rules.withdrawn(record.state(), lead.epoch))
+        except ChangeRefused:
+            return
+        goes_on = node._replace(lead=lead._replace(hands_over=-1))
+        yield (
+            f"{number} goes on as master",
+            state._replace(record=withdrawn, nodes=_put(state.nodes, number, goes_on)),
+        )
 
     # Changes of the set -------------------------------------------------------------------------
     def _intend(

@@ -12,7 +12,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from vq.store.lookup import EpochEnd
 
-__all__ = ["accepts", "committed", "common_end", "counted", "may_join", "parts_at"]
+__all__ = [
+    "accepts",
+    "committed",
+    "common_end",
+    "counted",
+    "may_join",
+    "may_offer",
+    "parts_at",
+]
 
 
 def accepts(seen_epoch: int, epoch: int) -> bool:
@@ -60,6 +68,16 @@ def may_join(position: int, *, high_watermark: int, epoch_start: int) -> bool:
     lead: a part of that may have been committed by the master before, without this one knowing.
     """
     return position >= max(high_watermark, epoch_start)
+
+
+def may_offer(position: int, *, end_offset: int) -> bool:
+    """Return whether a master may hand over to a node that has a log up to ``position``.
+
+    The node has everything that was shown, as it is in sync. It must also have what the master took
+    and did not acknowledge yet: otherwise this is cut, and its producers must send it again. The
+    master takes nothing more meanwhile.
+    """
+    return position >= end_offset
 
 
 def common_end(

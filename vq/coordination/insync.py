@@ -10,11 +10,14 @@ returns the one to write. The caller writes it by compare-and-set on the version
   at which its master intends to add it (``broker.replica_rules.counted``).
 - A join names the registration (incarnation) whose position the master knows. A node that
   registered again since may have lost what it had not flushed.
+- A master hands over by naming its successor, one of the set. The successor claims the group as
+  any other node does, and may do so while the master lives. Until then the offer can be withdrawn.
 - A node that lost power leads again when the record names its present registration: then it has
   caught up after that start. A node that is in sync alone leads at once; nobody has more. So does
   one if all others in sync are there and lost power, too.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from vq.coordination.paths import GroupState
@@ -31,6 +34,9 @@ __all__ = [
     "joined",
     "lacks_messages",
     "left",
+    "offered",
+    "successor",
+    "withdrawn",
 ]
 
 
@@ -80,6 +86,8 @@ def elected(
 ) -> GroupState:
     """Return the record with ``candidate`` as master in a new epoch.
 
+    A master that hands over and resigns leaves the in-sync set with the claim of its successor.
+
     Args:
         state: The record; None: the group is new.
         candidate: Who claims the group.
@@ -105,12 +113,21 @@ def elected(
     if not accept_data_loss:
         check_directory(state, candidate)
         _check_power(state, candidate, others_lack=others_lack)
-    if state.master != node and master_is_alive:
+    takes_over = state.successor == node
+    if state.master != node and master_is_alive and not takes_over:
         raise MastershipRefused(
             f"group {group!r} is led by node {state.master!r}, which is alive; "
             "give this node a group of its own"
         )
-    return replace(_with(state, candidate), epoch=state.epoch + 1, master=node)
+    if takes_over and state.resigns:
+        state = _without(state, state.master)
+    return replace(
+        _with(state, candidate),
+        epoch=state.epoch + 1,
+        master=node,
+        successor="",
+        resigns=False,
+    )
 
 
 def lacks_messages(state: GroupState, node: str, incarnation: int, *, lost_power: bool) -> bool:
@@ -129,10 +146,10 @@ def lacks_messages(state: GroupState, node: str, incarnation: int, *, lost_power
 def follows(state: GroupState | None, node: str, *, master_is_alive: bool) -> bool:
     """Return whether a node that starts, or looks again, follows the master and claims nothing.
 
-    It does while another node of its group leads (see ``elected``). It also does if it is not in
-    sync, whether that node lives or not: then it waits for it.
+    It does while another node of its group leads (see ``elected``) and does not hand over to it. It
+    also does if it is not in sync, whether that node lives or not: then it waits for it.
     """
-    if state is None or state.master == node:
+    if state is None or node in {state.master, state.successor}:
         return False
     return master_is_alive or node not in state.insync
 
@@ -202,6 +219,80 @@ def left(state: GroupState, epoch: int, node: str) -> GroupState:
     _check_leads(state, epoch)
     if node == state.master:
         raise ChangeRefused(f"node {node!r} leads in epoch {epoch} and cannot leave the set")
+    if node == state.successor:
+        state = replace(state, successor="", resigns=False)
+    return _without(state, node)
+
+
+def successor(state: GroupState, epoch: int, wanted: str, behind: Mapping[str, int]) -> str:
+    """Return the node to which the master hands over.
+
+    Args:
+        state: The record.
+        epoch: In which the caller leads the group.
+        wanted: By the operator; "": any.
+        behind: Bytes that each node lacks whose registration is the one in the record.
+
+    Raises:
+        ChangeRefused: No node in sync can take over, or not that one.
+    """
+    _check_leads(state, epoch)
+    able = {node for node in state.insync if node != state.master and node in behind}
+    if wanted and wanted not in able:
+        why = "is not registered, or registered again a moment ago"
+        if wanted == state.master:
+            why = "leads it already"
+        elif wanted not in state.insync:
+            why = "is not in sync"
+        raise ChangeRefused(
+            f"node {wanted!r} cannot take over, it {why}; able: {', '.join(sorted(able)) or 'none'}"
+        )
+    if not able:
+        raise ChangeRefused(
+            f"no other node is in sync and registered; in sync: {', '.join(state.insync)}"
+        )
+    return wanted or min(able, key=lambda node: (behind[node], node))
+
+
+def offered(
+    state: GroupState, epoch: int, heir: Candidate, *, incarnation_now: int | None, resigns: bool
+) -> GroupState:
+    """Return the record in which the master of ``epoch`` hands over to ``heir``.
+
+    Args:
+        state: The record.
+        epoch: In which the caller leads the group.
+        heir: The registration that has everything that the caller took.
+        incarnation_now: The registration that the node has. The caller has the compare-and-set fail
+            if this changes meanwhile.
+        resigns: The caller leaves the in-sync set when the other one leads: it stops.
+
+    Raises:
+        ChangeRefused: The caller does not lead any more, or that node is not in sync.
+    """
+    _check_leads(state, epoch)
+    node = heir.node
+    if node == state.master or node not in state.insync:
+        raise ChangeRefused(f"node {node!r} cannot take over from {state.master!r}: not in sync")
+    if incarnation_now != heir.incarnation or incarnation_now != state.incarnations.get(node):
+        raise ChangeRefused(
+            f"node {node!r} cannot take over: it was in sync with registration "
+            f"{state.incarnations.get(node)}, and has {incarnation_now or 'none'} now"
+        )
+    return replace(state, successor=node, resigns=resigns)
+
+
+def withdrawn(state: GroupState, epoch: int) -> GroupState:
+    """Return the record in which the master of ``epoch`` hands over to nobody.
+
+    Raises:
+        ChangeRefused: It does not lead any more: its successor does.
+    """
+    _check_leads(state, epoch)
+    return replace(state, successor="", resigns=False)
+
+
+def _without(state: GroupState, node: str) -> GroupState:
     return replace(
         state,
         insync=tuple(each for each in state.insync if each != node),

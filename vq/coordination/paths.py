@@ -212,6 +212,11 @@ class GroupState(Value):
     Invariant: ``epoch`` only rises and ``master`` is in ``insync``. For every node in ``insync``,
     ``incarnations`` has the czxid of its registration, and ``directories`` the identity of the data
     directory with its acknowledged messages.
+
+    Attributes:
+        successor: The node to which the master hands over: it may claim the group while the master
+            is registered; "": none.
+        resigns: The master leaves the in-sync set when its successor claims the group.
     """
 
     _what = "group state"
@@ -220,11 +225,19 @@ class GroupState(Value):
     insync: tuple[str, ...]
     incarnations: Mapping[str, int]
     directories: Mapping[str, str] = field(default_factory=dict)
+    successor: str = ""
+    resigns: bool = False
 
     @staticmethod
     def path(group: str) -> str:
         """Return the path of the group's state."""
         return join(BROKERS, group, "state")
+
+    def _to_json(self) -> dict[str, Any]:
+        values = Value._to_json(self)
+        if not self.successor:
+            del values["successor"], values["resigns"]
+        return values
 
     @classmethod
     def _from_json(cls, document: Mapping[str, Any]) -> Self:
@@ -239,12 +252,17 @@ class GroupState(Value):
         directories = document.get("directories", {})
         if not all(isinstance(directory, str) for directory in directories.values()):
             raise TypeError(f"directories = {directories!r} are not strings")
+        offer = document.get("successor", ""), document.get("resigns", False)
+        if not isinstance(offer[0], str) or not isinstance(offer[1], bool):
+            raise TypeError(f"successor, resigns = {offer!r} are not a string and a bool")
         return cls(
             epoch=document["epoch"],
             master=document["master"],
             insync=tuple(insync),
             incarnations=dict(incarnations),
             directories=dict(directories),
+            successor=offer[0],
+            resigns=offer[1],
         )
 
 

@@ -11,6 +11,9 @@ from vq.coordination.insync import (
     joined,
     lacks_messages,
     left,
+    offered,
+    successor,
+    withdrawn,
 )
 from vq.coordination.paths import GroupState
 
@@ -138,3 +141,92 @@ def test_only_the_master_of_the_epoch_changes_the_set(epoch: int) -> None:
         left(STATE, epoch, "n2")
     with pytest.raises(ChangeRefused, match=f"epoch {epoch} is over"):
         joined(STATE, epoch, Candidate("b1", "n3", 13), incarnation_now=13)
+
+
+# Hand-over ----------------------------------------------------------------------------------------
+HEIR = Candidate("b1", "n2", 12, "d2")
+OFFER = offered(STATE, 7, HEIR, incarnation_now=12, resigns=False)
+RESIGNATION = offered(STATE, 7, HEIR, incarnation_now=12, resigns=True)
+
+
+def test_the_successor_claims_the_group_of_a_living_master() -> None:
+    """The old master stays in sync, and the offer is over."""
+    after = elected(OFFER, HEIR, master_is_alive=True)
+    assert (after.epoch, after.master, after.insync) == (8, "n2", ("n1", "n2"))
+    assert (after.successor, after.resigns) == ("", False)
+
+
+def test_a_master_that_resigns_leaves_the_set_with_the_claim_of_its_successor() -> None:
+    after = elected(RESIGNATION, HEIR, master_is_alive=True)
+    assert (after.insync, after.incarnations, after.directories) == (
+        ("n2",),
+        {"n2": 12},
+        {"n2": "d2"},
+    )
+
+
+def test_another_node_that_claims_takes_nobody_out_of_the_set() -> None:
+    """The master that resigned was lost before its successor came."""
+    after = elected(RESIGNATION, Candidate("b1", "n1", 30, "d1"), master_is_alive=False)
+    assert (after.master, after.insync, after.successor) == ("n1", ("n1", "n2"), "")
+
+
+def test_nobody_but_the_successor_claims_the_group_of_a_living_master() -> None:
+    three = joined(STATE, 7, Candidate("b1", "n3", 13), incarnation_now=13)
+    offer = offered(three, 7, HEIR, incarnation_now=12, resigns=True)
+    with pytest.raises(MastershipRefused, match="which is alive"):
+        elected(offer, Candidate("b1", "n3", 13), master_is_alive=True)
+    assert follows(offer, "n3", master_is_alive=True)
+    assert not follows(offer, "n2", master_is_alive=True)
+
+
+@pytest.mark.parametrize(
+    ("heir", "now", "reason"),
+    [
+        (Candidate("b1", "n3", 13), 13, "not in sync"),
+        (Candidate("b1", "n1", 11), 11, "not in sync"),
+        (HEIR, 20, "has 20 now"),
+        (HEIR, None, "has none now"),
+        (Candidate("b1", "n2", 20), 20, "in sync with registration 12, and has 20 now"),
+    ],
+)
+def test_a_group_is_offered_to_a_registration_in_sync_only(
+    heir: Candidate, now: int | None, reason: str
+) -> None:
+    with pytest.raises(ChangeRefused, match=reason):
+        offered(STATE, 7, heir, incarnation_now=now, resigns=False)
+
+
+def test_an_offer_ends_when_it_is_withdrawn_or_the_successor_leaves() -> None:
+    assert withdrawn(RESIGNATION, 7) == STATE
+    assert left(RESIGNATION, 7, "n2").successor == ""
+    for change in (
+        lambda: withdrawn(OFFER, 6),
+        lambda: offered(OFFER, 6, HEIR, incarnation_now=12, resigns=False),
+    ):
+        with pytest.raises(ChangeRefused, match="epoch 6 is over"):
+            change()
+
+
+def test_the_successor_is_the_wanted_node_or_the_one_that_lacks_least() -> None:
+    three = joined(STATE, 7, Candidate("b1", "n3", 13), incarnation_now=13)
+    behind = {"n1": 0, "n2": 10, "n3": 5, "n4": 0}
+    assert successor(three, 7, "", behind) == "n3"
+    assert successor(three, 7, "n2", behind) == "n2"
+    for wanted, why in [
+        ("n1", "leads it already"),
+        ("n4", "is not in sync"),
+        ("n5", "is not in sync; able: n2, n3"),
+    ]:
+        with pytest.raises(ChangeRefused, match=why):
+            successor(three, 7, wanted, behind)
+    with pytest.raises(ChangeRefused, match="'n2' cannot take over, it is not registered"):
+        successor(STATE, 7, "n2", {})
+    with pytest.raises(ChangeRefused, match="no other node is in sync and registered"):
+        successor(STATE, 7, "", {})
+
+
+def test_an_offer_is_kept_in_the_record() -> None:
+    """A record without one has the fields that it had before."""
+    assert GroupState.decode("x", RESIGNATION.encode()) == RESIGNATION
+    assert b"successor" not in STATE.encode()
