@@ -327,6 +327,12 @@ class LogTruncated(Refused):
     hint = "messages that were read are gone; decide where to go on, from `parts_at` for example"
 
 
+class HandOverFailed(Refused):
+    status = 39
+    retriable = True
+    hint = "the master goes on as before; `vq cluster status` shows which nodes are in sync"
+
+
 class SequenceGap(Refused):
     status = 40
     hint = "a batch of this producer is missing before this one; send it first"

@@ -336,6 +336,8 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             whole_end=4000,
         )
     ),
+    (Command.HAND_OVER, "request"): Sample(wire.HandOverRequest(node="n2")),
+    (Command.HAND_OVER, "response"): Sample(wire.HandOverResponse(node="n2")),
 }
 
 #: The refusal of a GET, in place of its response.

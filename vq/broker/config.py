@@ -98,6 +98,8 @@ class BrokerConfig:
         seal_timeout_s: A partition sealed for a move that was not completed takes appends again
             after this time.
         start_timeout_s: How long to wait for ZooKeeper when starting.
+        hand_over_timeout_s: A master that hands over its group holds PUTs for at most this time;
+            then it goes on as master. A stop waits for at most half of ``stop_timeout_s``.
         stop_timeout_s: A graceful stop ends within this time whatever happens.
         verify_bytes_per_s: How fast a partition is verified on request, at most.
         trash_keep_s: How long data of a deleted topic lie in the trash before they are removed.
@@ -126,6 +128,7 @@ class BrokerConfig:
     refresh_interval_s: float = 30.0
     seal_timeout_s: float = 30.0
     start_timeout_s: float = 30.0
+    hand_over_timeout_s: float = 2.0
     stop_timeout_s: float = 10.0
     verify_bytes_per_s: int = 32 * limits.MIB
     trash_keep_s: float = 3_600.0
@@ -158,6 +161,7 @@ class BrokerConfig:
             "refresh_interval_s",
             "seal_timeout_s",
             "start_timeout_s",
+            "hand_over_timeout_s",
             "stop_timeout_s",
             "verify_bytes_per_s",
         ):

@@ -29,6 +29,8 @@ from vq.shown import shown
 
 logger = get_logger(__name__)
 
+#: A PUT that knows a newer epoch than this node waits so long: its claim may be under way.
+HOLD_S: Final = 1.0
 _new: Final = tuple.__new__  # of a named tuple: the same without its Python-level wrapper
 
 
@@ -60,6 +62,7 @@ class Dispatcher:
     Attributes:
         refusal: Why the whole node serves no partition, or None: another node leads its group.
         put_refusal: Why the whole node takes no PUTs, or None: also stopping, or the disk is full.
+        epoch: The newest that this node acted in or followed; a PUT that knows a newer one waits.
         handlers: The table that ``server.Server`` routes by.
     """
 
@@ -80,8 +83,11 @@ class Dispatcher:
         self._role = context.role
         self._status = status
         self._lines: dict[tuple[Session, TopicPartition], deque[_WaitingPut]] = {}
+        self._held: deque[_HeldPut] = deque()
+        self._holds = self._looks_again = False
         self.refusal: VqError | None = None
         self.put_refusal: VqError | None = None
+        self.epoch = 0
         self.handlers: dict[int, Handler] = {
             Command.PUT: self.put,
             Command.GET: self._serving(self.get),
@@ -119,7 +125,7 @@ class Dispatcher:
             return
         channel = self._channels.get(key)
         if self.put_refusal is not None or not self._role.holds():
-            self._refuse(session, request_id, self._refusal())
+            self._refuse_put(session, request_id, header, body)
         elif _is_ready(channel, header):
             channel.put(session, request_id, header, body)
         else:
@@ -137,11 +143,56 @@ class Dispatcher:
     ) -> None:
         """Hand a PUT to its channel, unless the node takes none."""
         if self.put_refusal is not None or not self._role.holds():
-            self._refuse(session, request_id, self._refusal())
+            self._refuse_put(session, request_id, header, body)
         elif channel is None:
             self._refuse(session, request_id, Busy(f"{header.topic} is being looked up"))
         else:
             channel.put(session, request_id, header, body)
+
+    def _refuse_put(
+        self, session: Session, request_id: RequestId, header: wire.PutRequest, body: bytes
+    ) -> None:
+        """Refuse a PUT, or hold it: this node hands over, or it may be about to lead."""
+        if not self._holds and not self._may_lead_soon(header):
+            self._refuse(session, request_id, self._refusal())
+            return
+        until = self._context.clock.monotonic() + HOLD_S
+        waiting = _WaitingPut(_Parked(session, body), request_id, header)
+        self._held.append(_HeldPut(until, waiting))
+        self._look_again()
+
+    def _may_lead_soon(self, header: wire.PutRequest) -> bool:
+        """Whether a client knows that this node leads, before this node does."""
+        return header.epoch > self.epoch and isinstance(self.put_refusal, NotMaster)
+
+    def _look_again(self) -> None:
+        if self._held and not self._looks_again:
+            self._looks_again = True
+            self._context.call_later(HOLD_S, self._look_at_held)
+
+    def _look_at_held(self) -> None:
+        self._looks_again = False
+        self.release_puts()
+        self._look_again()
+
+    def hold_puts(self, holds: bool) -> None:
+        """Hold all PUTs while ``put_refusal`` is set, or hold them no longer."""
+        self._holds = holds
+        self.release_puts()
+
+    def release_puts(self) -> None:
+        """Carry out the PUTs that were held, in order, or refuse them; some go on waiting."""
+        now = self._context.clock.monotonic()
+        held, self._held = self._held, deque()
+        for each in held:
+            waits = self._may_lead_soon(each.put.header)
+            if self._holds or (waits and now < each.until):
+                self._held.append(each)
+            elif waits:
+                self._context.counters.refused += 1
+                each.put.parked.refuse(each.put.request_id, self._refusal())
+            else:
+                each.put.go_on(self.put)
 
     def _refuse(self, session: Session, request_id: RequestId, error: VqError) -> None:
         self._context.counters.refused += 1
@@ -359,6 +410,13 @@ class _WaitingPut(NamedTuple):
     def go_on(self, handler: Handler) -> None:
         """See ``_Parked.go_on``."""
         self.parked.go_on(handler, self.request_id, self.header)
+
+
+class _HeldPut(NamedTuple):
+    """A PUT that is held, and until when."""
+
+    until: float
+    put: _WaitingPut
 
 
 def _take(line: deque[_WaitingPut], count: int, topic_ids: tuple[str, ...]) -> list[_WaitingPut]:

@@ -2,7 +2,8 @@
 
     start:  data directory (identity, lock) → ZooKeeper → topics → open logs → listen
             → register, claim mastership → epoch on disk → serve
-    stop:   refuse PUTs → finish flushes → close logs → leave ZooKeeper → close connections
+    stop:   hand over → refuse PUTs → finish flushes → close logs → leave ZooKeeper
+            → close connections
 
 A node whose coordinator gave up reports it (``failed``), and its caller stops it: without ZooKeeper
 it can neither register again nor read topics.
@@ -27,6 +28,7 @@ from vq.broker.epoch_file import EpochFile
 from vq.broker.fetching import Fetches
 from vq.broker.flusher import Flusher, FlushRunner, ThreadFlusher
 from vq.broker.following import Follower
+from vq.broker.handing_over import HandOver
 from vq.broker.insync_set import InSyncSet
 from vq.broker.lease import Lease
 from vq.broker.load import FlushMeter, LoadMeter, LoadPublisher
@@ -47,10 +49,20 @@ from vq.coordination.coordinator import Coordinator, SessionState
 from vq.coordination.leadership import Following, Leadership
 from vq.coordination.paths import BrokerLoad
 from vq.coordination.registry import BrokerRegistration
-from vq.errors import CoordinationError, DiskFull, InvalidState, ShuttingDown, VqError
+from vq.errors import (
+    Busy,
+    CoordinationError,
+    DiskFull,
+    HandOverFailed,
+    InvalidState,
+    NotMaster,
+    ShuttingDown,
+    VqError,
+)
 from vq.log_lines import get_logger
 from vq.model import Address
 from vq.remoting.connection import ServerIdentity
+from vq.remoting.format import Command
 from vq.remoting.transport import Listener, Network
 from vq.store.directory import DataDirectory
 from vq.store.disk import Disk
@@ -123,7 +135,7 @@ class BrokerNode:
         self._registration: BrokerRegistration | None = None
         self._leadership: Leadership | None = None
         self._directory: DataDirectory | None = None
-        self._stopping = False
+        self._leaving = self._stopping = False
         self._failure: VqError | None = None
         self._failed = asyncio.Event()
         self._remove_listener: Callable[[], None] | None = None
@@ -261,6 +273,16 @@ class BrokerNode:
             insync.begin()
 
         self._tasks.start(insync.run())
+        self._hand_over = HandOver(
+            role,
+            self._coordinator,
+            self._partitions.channels.values,
+            clock,
+            tasks=self._tasks,
+            node=config.node,
+            timeout_s=config.hand_over_timeout_s,
+            on_hold=self._hold_puts,
+        )
         self._mastership = Mastership(
             role,
             self._lease,
@@ -286,6 +308,7 @@ class BrokerNode:
         self._dispatcher = Dispatcher(
             self._partitions, mover, self._context, status.report, fetches, verifier
         )
+        self._dispatcher.handlers[Command.HAND_OVER] = self._hand_over.handle
         self._server = Server(
             config.connections,
             handlers=self._dispatcher.handlers,
@@ -431,12 +454,19 @@ class BrokerNode:
         following = acting if isinstance(acting, Following) else None
         if acting is not None:
             self._server.identity = self._identity(acting.incarnation)
+            self._dispatcher.epoch = acting.epoch
         follows = self._context.role.follows
         self._dispatcher.refusal = self._mastership.refusal if follows else None
-        follower.follow(following)
+        follower.follow(None if self._leaving else following)
         if following is None and acting is not None:
             self._tasks.start(self._partitions.lead())
         self._update_refusal()
+        self._hand_over.look()
+        self._dispatcher.release_puts()
+
+    def _hold_puts(self, holds: bool) -> None:
+        self._update_refusal()
+        self._dispatcher.hold_puts(holds)
 
     def _on_session(self, state: SessionState) -> None:
         if state is SessionState.CLOSED and not self._stopping:
@@ -548,6 +578,8 @@ class BrokerNode:
                 f"{self._disk_watch.used_share:.1%} full; PUTs are refused from "
                 f"{self._disk_watch.refuse:.0%} on"
             )
+        elif self._hand_over.holds:
+            refusal = Busy(f"group {self.config.group} is being handed over to another node")
         self._dispatcher.put_refusal = refusal
 
     # Stop ---------------------------------------------------------------------------------------
@@ -557,8 +589,10 @@ class BrokerNode:
         Returns:
             Whether everything ended; otherwise threads may still hang in calls to the disk.
         """
-        if self._stopping or self._directory is None:
+        if self._leaving or self._directory is None:
             return True
+        self._leaving = True
+        await self._hand_over_before_stop()
         self._stopping = True
         self._unlisten()
         self._update_refusal()
@@ -574,6 +608,18 @@ class BrokerNode:
             return False
         logger.info("broker stopped", group=self.config.group, node=self.config.node)
         return True
+
+    async def _hand_over_before_stop(self) -> None:
+        """If this node leads, have another one in sync take over; bounded, and no error."""
+        leads = self._registration is not None and self._context.role.epoch
+        if not leads or self._coordinator.state is not SessionState.CONNECTED:
+            return
+        try:
+            if not self._lease.alone:
+                timeout_s = self.config.stop_timeout_s / 2
+                await self._hand_over.run(resigns=True, timeout_s=timeout_s)
+        except (HandOverFailed, NotMaster) as error:
+            logger.warning("broker stops without a successor", error=error)
 
     async def _stop(self) -> None:
         error = ShuttingDown(f"broker {self.config.group}/{self.config.node} is stopping")

@@ -78,6 +78,7 @@ class Command(enum.IntEnum):
     ADOPT = 21
     REPLICATE = 40
     EPOCH_END = 41
+    HAND_OVER = 42
 
 
 #: Commands that may wait for data. They have a bound of their own, so that waiting reads do not

@@ -561,3 +561,15 @@ class AdoptRequest(_message.Message):
 class AdoptResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class HandOverRequest(_message.Message):
+    __slots__ = ("node",)
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    def __init__(self, node: _Optional[str] = ...) -> None: ...
+
+class HandOverResponse(_message.Message):
+    __slots__ = ("node",)
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    def __init__(self, node: _Optional[str] = ...) -> None: ...

@@ -26,4 +26,5 @@ def test_commands_keep_their_numbers() -> None:
         "ADOPT": 21,
         "REPLICATE": 40,
         "EPOCH_END": 41,
+        "HAND_OVER": 42,
     }

@@ -1,0 +1,238 @@
+"""A master hands over to a node in sync: no send fails, nothing is lost, nothing is there twice."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from support.broker import Client, MemoryCluster, message
+from support.waiting import WAIT_S, until
+
+from vq.broker.node import BrokerNode
+from vq.coordination.leadership import Leadership
+from vq.coordination.paths import GroupState
+from vq.coordination.registry import read_state
+from vq.errors import HandOverFailed, NotMaster
+from vq.remoting import wire_pb2 as wire
+from vq.remoting.format import Command
+from vq.remoting.messages import decode_reply
+
+
+@dataclass
+class Group:
+    """Nodes n1, which leads, and n2; topic ``t`` with two partitions; a client of n1."""
+
+    cluster: MemoryCluster
+    nodes: dict[str, BrokerNode] = field(default_factory=dict)
+    client: Any = None
+
+    async def state(self) -> GroupState:
+        async with self.cluster.admin() as coordinator:
+            state = await read_state(coordinator, "b1")
+            assert state is not None
+            return state
+
+    async def in_sync(self, *names: str) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while set((await self.state()).insync) != set(names):
+                await asyncio.sleep(0.02)
+
+    def channel(self, node: str, partition: int = 0) -> Any:
+        return self.nodes[node]._partitions.channels["t", partition]
+
+    def bytes_of(self, node: str, partition: int = 0) -> bytes:
+        log = self.channel(node, partition).log
+        return bytes(log.reader.read(log.start_offset, 1 << 23, log.end_offset))
+
+    async def connect(self, node: str) -> Client:
+        return await Client.connect(self.cluster.network, self.nodes[node].address)
+
+    async def hand_over(self, to: str = "", *, client: Client | None = None) -> str:
+        request = wire.HandOverRequest(node=to)
+        answer, _ = await (client or self.client).call(Command.HAND_OVER, request)
+        return str(answer.node)
+
+    def no_claim(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """Have n2 claim nothing until the list is cleared; the list has what it did not do."""
+        claim, refused = Leadership.claim_mastership, ["held"]
+
+        async def claims(self: Leadership, incarnation: int) -> GroupState:
+            while refused and self.node == "n2":
+                await asyncio.sleep(0.01)
+            return await claim(self, incarnation)
+
+        monkeypatch.setattr(Leadership, "claim_mastership", claims)
+        return refused
+
+
+@pytest.fixture
+async def group(cluster: MemoryCluster) -> AsyncIterator[Group]:
+    made = Group(cluster)
+    made.nodes["n1"] = await cluster.start(hand_over_timeout_s=0.5)
+    await cluster.create_topic("t", partitions=2)
+    await until(lambda: len(made.nodes["n1"]._partitions.channels) == 2)
+    made.nodes["n2"] = await cluster.start(node="n2")
+    made.client = await made.connect("n1")
+    await made.client.put("t", 0, [message(b"first")])
+    await made.in_sync("n1", "n2")
+    yield made
+    made.client.close()
+
+
+async def test_the_other_node_leads_and_the_old_master_follows_it(group: Group) -> None:
+    assert await group.hand_over() == "n2"
+    state = await group.state()
+    assert (state.master, state.epoch, state.successor) == ("n2", 2, "")
+    assert set(state.insync) == {"n1", "n2"}
+    client = await group.connect("n2")
+    await until(lambda: group.nodes["n2"].epoch == 2)
+    assert (await client.put("t", 0, [message(b"second")])).epoch == 2
+    await until(lambda: group.bytes_of("n1") == group.bytes_of("n2"))
+    assert await group.hand_over("n1", client=client) == "n1"
+
+
+async def test_sends_are_held_meanwhile_and_told_where_the_new_master_is(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was taken before is acknowledged; none has an unknown outcome."""
+    group.cluster.flushers["b1-n2"].held = True
+    before = group.client.send_put("t", 0, [message(b"before")])
+    await until(lambda: group.channel("n1").acks)
+    other = await group.connect("n1")
+    handing = asyncio.ensure_future(group.hand_over(client=other))
+    await until(lambda: group.nodes["n1"]._hand_over.holds)
+    held = group.client.send_put("t", 0, [message(b"held")])
+    await asyncio.sleep(0.02)
+    assert not before.done()
+    assert not held.done()
+    group.cluster.flushers["b1-n2"].release()
+    assert decode_reply(await before).epoch == 1
+    assert await handing == "n2"
+    with pytest.raises(NotMaster) as caught:
+        decode_reply(await asyncio.wait_for(held, WAIT_S))
+    assert caught.value.details["port"] == group.nodes["n2"].address.port
+    assert caught.value.details["epoch"] == 2
+    assert b"held" not in group.bytes_of("n1")
+
+
+async def test_a_send_that_knows_of_the_new_epoch_first_waits_for_it(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client was told by ZooKeeper before the new master was."""
+    held = group.no_claim(monkeypatch)
+    client = await group.connect("n2")
+    early = client.send_put("t", 0, [message(b"early")], epoch=2)
+    handing = asyncio.ensure_future(group.hand_over())
+    await asyncio.sleep(0.02)
+    assert not early.done()
+    held.clear()
+    assert await handing == "n2"
+    assert decode_reply(await asyncio.wait_for(early, WAIT_S)).epoch == 2
+    with pytest.raises(NotMaster):
+        await group.client.put("t", 0, [message(b"late")], epoch=1)
+    group.client.close()
+
+
+async def test_a_send_that_waits_in_vain_for_an_epoch_is_refused(group: Group) -> None:
+    client = await group.connect("n2")
+    with pytest.raises(NotMaster, match="led by node n1"):
+        await client.put("t", 0, [message(b"x")], epoch=9)
+
+
+async def test_a_node_that_does_not_catch_up_changes_nothing(group: Group) -> None:
+    """The master says so, and takes what it held."""
+    group.cluster.flushers["b1-n2"].held = True
+    before = group.client.send_put("t", 0, [message(b"before")])
+    await until(lambda: group.channel("n1").acks)
+    other = await group.connect("n1")
+    handing = asyncio.ensure_future(group.hand_over(client=other))
+    await until(lambda: group.nodes["n1"]._hand_over.holds)
+    held = group.client.send_put("t", 0, [message(b"held")])
+    with pytest.raises(HandOverFailed, match="node n2 did not take over group b1"):
+        await handing
+    group.cluster.flushers["b1-n2"].release()
+    assert decode_reply(await before).epoch == decode_reply(await held).epoch == 1
+    assert (await group.state()).successor == ""
+
+
+async def test_a_node_that_does_not_claim_changes_nothing(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The offer is withdrawn, so it cannot take over later."""
+    held = group.no_claim(monkeypatch)
+    with pytest.raises(HandOverFailed, match="did not take over group b1"):
+        await group.hand_over("n2")
+    held.clear()
+    assert (await group.client.put("t", 0, [message(b"x")])).epoch == 1
+    state = await group.state()
+    assert (state.master, state.epoch, state.successor) == ("n1", 1, "")
+
+
+async def test_a_node_that_dies_half_way_changes_nothing(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group.no_claim(monkeypatch)
+    handing = asyncio.ensure_future(group.hand_over())
+    async with asyncio.timeout(WAIT_S):
+        while (await group.state()).successor != "n2":
+            await asyncio.sleep(0.01)
+    await group.nodes["n2"].stop()
+    with pytest.raises(HandOverFailed):
+        await handing
+    await group.in_sync("n1")
+    assert (await group.client.put("t", 0, [message(b"x")])).epoch == 1
+
+
+@pytest.mark.parametrize(
+    ("to", "reason"),
+    [
+        ("n3", "'n3' cannot take over, it is not in sync; able: n2"),
+        ("n1", "'n1' cannot take over, it leads it already"),
+        ("a/b", "is no name a node can have"),
+    ],
+)
+async def test_a_node_that_cannot_lead_is_refused(group: Group, to: str, reason: str) -> None:
+    with pytest.raises(HandOverFailed, match=reason):
+        await group.hand_over(to)
+    assert (await group.client.put("t", 0, [message(b"x")])).epoch == 1
+
+
+async def test_only_the_master_hands_over(group: Group) -> None:
+    client = await group.connect("n2")
+    with pytest.raises(NotMaster, match="n2 does not lead"):
+        await group.hand_over(client=client)
+
+
+async def test_a_master_alone_in_sync_goes_on(group: Group) -> None:
+    await group.nodes["n2"].stop()
+    await group.in_sync("n1")
+    with pytest.raises(HandOverFailed, match="no other node is in sync and registered"):
+        await group.hand_over()
+    assert (await group.client.put("t", 0, [message(b"x")])).epoch == 1
+
+
+# Stopping -----------------------------------------------------------------------------------------
+async def test_a_master_that_stops_hands_over_and_leaves_the_set(group: Group) -> None:
+    """The new master waits for nobody, and the old one is no candidate until it has caught up."""
+    assert await group.nodes["n1"].stop()
+    state = await group.state()
+    assert (state.master, state.insync) == ("n2", ("n2",))
+    assert list(state.incarnations) == ["n2"]
+    client = await group.connect("n2")
+    await until(lambda: group.nodes["n2"].epoch == 2)
+    await client.put("t", 0, [message(b"x")])
+    group.nodes["n1"] = await group.cluster.start()
+    await group.in_sync("n1", "n2")
+    assert (await group.state()).master == "n2"
+
+
+async def test_a_master_stops_although_nobody_takes_over(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then the other one claims the group as after any end of a master."""
+    held = group.no_claim(monkeypatch)
+    assert await group.nodes["n1"].stop()
+    assert (await group.state()).epoch == 1
+    held.clear()
+    await until(lambda: group.nodes["n2"].epoch == 2)

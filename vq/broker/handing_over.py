@@ -1,0 +1,268 @@
+"""The master of a group hands over to another node in sync, without a failed send.
+
+    hold PUTs ─▶ the other has stored all ─▶ offer in the record ─▶ it claims ─▶ follow it
+        └──── time is up, or no success ───────────┴─▶ withdraw the offer, lead on
+
+PUTs that come meanwhile are held. Afterwards they are carried out, or refused with the address of
+the new master. Everything is within ``timeout_s``: if the successor does not come, this node goes
+on as master. ``coordination.insync`` and ``replica_rules`` decide; no step here is needed for what
+was acknowledged to be safe, since the successor is in sync.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+from vq.broker.channel import Channel
+from vq.broker.context import Role
+from vq.broker.replica_rules import may_offer
+from vq.broker.session import Session
+from vq.broker.tasks import Tasks
+from vq.clock import Clock
+from vq.coordination import registry
+from vq.coordination.coordinator import Check, Coordinator, Set
+from vq.coordination.insync import Candidate, ChangeRefused, offered, successor, withdrawn
+from vq.coordination.paths import BrokerNode, GroupState
+from vq.coordination.update import Plan, apply_plan
+from vq.errors import CoordinationError, HandOverFailed, InternalError, NotMaster, VqError
+from vq.limits import is_valid_name
+from vq.log_lines import get_logger
+from vq.remoting import wire_pb2 as wire
+from vq.remoting.connection import RequestId
+from vq.shown import shown
+
+logger = get_logger(__name__)
+
+#: How often the copies are looked at while PUTs are held.
+_LOOK_S: Final = 0.002
+#: Pause before an offer that could not be withdrawn is withdrawn again.
+_RETRY_S: Final = 1.0
+
+
+class HandOver:
+    """Hands over the group that this node leads. Loop-bound.
+
+    Args:
+        role: What this node is in the group.
+        coordinator: A started coordinator.
+        channels: Returns all channels of the group.
+        clock: For durations in the log.
+        tasks: For requests of operators, and offers that could not be withdrawn.
+        node: This node.
+        timeout_s: Within this time the successor leads, or this node goes on.
+        on_hold: Called with ``holds`` when that changed.
+
+    Attributes:
+        holds: PUTs are held.
+    """
+
+    def __init__(
+        self,
+        role: Role,
+        coordinator: Coordinator,
+        channels: Callable[[], Collection[Channel]],
+        clock: Clock,
+        *,
+        tasks: Tasks,
+        node: str,
+        timeout_s: float,
+        on_hold: Callable[[bool], None],
+    ) -> None:
+        self._role = role
+        self._coordinator = coordinator
+        self._channels = channels
+        self._clock = clock
+        self._tasks = tasks
+        self._node = node
+        self._timeout_s = timeout_s
+        self._on_hold = on_hold
+        self._changed = asyncio.Event()
+        self._runs = asyncio.Lock()
+        self.holds = False
+
+    def look(self) -> None:
+        """See that the role of this node may have changed."""
+        self._changed.set()
+
+    def handle(
+        self, session: Session, request_id: RequestId, header: wire.HandOverRequest, _body: bytes
+    ) -> None:
+        """HAND_OVER: hand over, and answer with the new master."""
+        self._tasks.start(self._answer(session, request_id, header.node))
+
+    async def _answer(self, session: Session, request_id: RequestId, wanted: str) -> None:
+        try:
+            if wanted and not is_valid_name(wanted):
+                raise HandOverFailed(f"{shown(wanted)} is no name a node can have")
+            heir = await self.run(wanted)
+            session.reply(request_id, wire.HandOverResponse(node=heir))
+        except VqError as error:
+            session.refuse(request_id, error)
+        except Exception as error:  # the request must be answered
+            logger.exception("hand-over failed", request=request_id)
+            session.refuse(request_id, InternalError(f"{type(error).__name__}: {error}"))
+
+    async def run(
+        self, wanted: str = "", *, resigns: bool = False, timeout_s: float | None = None
+    ) -> str:
+        """Hand over to ``wanted`` or to the node that has most; return its name.
+
+        Args:
+            wanted: The successor; "": any.
+            resigns: This node stops: it leaves the in-sync set when the other one leads.
+            timeout_s: Instead of the usual one, if it is shorter.
+
+        Raises:
+            NotMaster: This node does not lead.
+            HandOverFailed: It leads on.
+        """
+        role = self._role
+        async with self._runs:
+            epoch, begin = role.epoch, self._clock.monotonic()
+            if not epoch:
+                raise NotMaster(f"node {self._node} does not lead group {role.group}")
+            heir = ""
+            why: VqError | None = None
+            try:
+                async with asyncio.timeout(min(self._timeout_s, timeout_s or self._timeout_s)):
+                    heir, incarnation = await self._choose(epoch, wanted)
+                    self._hold(True)
+                    await self._until_stored(heir)
+                    await self._offer(epoch, heir, incarnation, resigns=resigns)
+                    await self._until_followed(epoch)
+            except TimeoutError:
+                why = HandOverFailed(
+                    f"node {heir or wanted or 'in sync'} did not take over group {role.group} "
+                    f"within {self._timeout_s:g} s"
+                )
+            except (ChangeRefused, CoordinationError) as error:
+                why = HandOverFailed(f"group {role.group} is not handed over: {error}")
+            try:
+                if why is not None and not await self._has_ended(epoch):
+                    logger.warning("group is not handed over", group=role.group, error=why)
+                    raise why
+            finally:
+                self._hold(False)
+            logger.info(
+                "group is handed over",
+                group=role.group,
+                successor=heir,
+                took_ms=round((self._clock.monotonic() - begin) * 1000),
+            )
+            return heir
+
+    def _hold(self, holds: bool) -> None:
+        self.holds = holds
+        self._on_hold(holds)
+
+    async def _choose(self, epoch: int, wanted: str) -> tuple[str, int]:
+        """Return the successor and its registration."""
+        group = self._role.group
+        state = await registry.read_state(self._coordinator, group)
+        if state is None:
+            raise ChangeRefused(f"group {group!r} has no record in ZooKeeper")
+        registered = {
+            each.node: each.incarnation for each in await registry.nodes(self._coordinator, group)
+        }
+        able = {node for node in state.insync if registered.get(node) == state.incarnations[node]}
+        heir = successor(state, epoch, wanted, self._behind(able))
+        return heir, registered[heir]
+
+    def _behind(self, nodes: Collection[str]) -> Mapping[str, int]:
+        """Return how many bytes each of these nodes lacks."""
+        behind = dict.fromkeys(sorted(nodes), 0)
+        for channel in self._channels():
+            for node in behind:
+                behind[node] += _missing(channel, node)
+        return behind
+
+    async def _until_stored(self, heir: str) -> None:
+        """Return when the successor has stored everything, and every PUT is answered."""
+        left = list(self._channels())
+        while left := [each for each in left if each.acks or _missing(each, heir)]:  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_S)
+
+    async def _offer(self, epoch: int, heir: str, incarnation: int, *, resigns: bool) -> None:
+        """Name the successor in the record; return also if it leads already."""
+        group = self._role.group
+        parent, node = BrokerNode.parent(group), BrokerNode.path(group, heir)
+        path = GroupState.path(group)
+
+        async def plan(_: CoordinationError | None) -> Plan[None]:
+            registrations = await self._coordinator.get(parent)
+            stat = await self._coordinator.exists(node)
+            found = await self._coordinator.get(path)
+            state = GroupState.decode(path, found.data)
+            if state.epoch > epoch and state.master == heir:
+                return Plan((), None)  # the answer of an earlier try was lost
+            wanted = offered(
+                state,
+                epoch,
+                Candidate(group, heir, incarnation),
+                incarnation_now=None if stat is None else stat.czxid,
+                resigns=resigns,
+            )
+            version = registrations.stat.version
+            return Plan(
+                [Check(parent, version), Set(path, wanted.encode(), found.stat.version)], None
+            )
+
+        await apply_plan(self._coordinator, plan, what=f"the successor of group {group!r}")
+
+    async def _until_followed(self, epoch: int) -> None:
+        """Return when this node knows that it does not lead any more."""
+        while self._role.epoch == epoch:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def _has_ended(self, epoch: int) -> bool:
+        """Withdraw the offer, if there is one; return whether the successor leads nevertheless."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                if not await self._withdraw(epoch):
+                    await self._until_followed(epoch)
+        except (TimeoutError, CoordinationError) as error:
+            # What is acknowledged is on the other node, too, whether that one takes over or not.
+            logger.warning("offer cannot be withdrawn, trying again", error=error)
+            self._tasks.start(self._withdraw_later(epoch))
+        return self._role.epoch != epoch
+
+    async def _withdraw(self, epoch: int) -> bool:
+        """Withdraw the offer; return whether that was in time."""
+        path = GroupState.path(self._role.group)
+
+        async def plan(_: CoordinationError | None) -> Plan[None]:
+            found = await self._coordinator.get(path)
+            state = GroupState.decode(path, found.data)
+            wanted = withdrawn(state, epoch)
+            if wanted == state:
+                return Plan((), None)
+            return Plan([Set(path, wanted.encode(), found.stat.version)], None)
+
+        try:
+            await apply_plan(
+                self._coordinator, plan, what=f"the successor of group {self._role.group!r}"
+            )
+        except ChangeRefused:
+            return False
+        return True
+
+    async def _withdraw_later(self, epoch: int) -> None:
+        while self._role.epoch == epoch:
+            await asyncio.sleep(_RETRY_S)
+            try:
+                async with self._runs:
+                    await self._withdraw(epoch)
+                return
+            except CoordinationError as error:
+                logger.debug("offer cannot be withdrawn yet", error=error)
+
+
+def _missing(channel: Channel, node: str) -> int:
+    """Return how many bytes of a log a node has not stored; of one that failed, it is 0."""
+    log = channel.log
+    if log is None or not log.size_bytes or channel.failed:
+        return 0
+    known = channel.copies.positions.get(node)
+    position = channel.start_offset if known is None else known.offset
+    return 0 if may_offer(position, end_offset=log.end_offset) else log.end_offset - position
