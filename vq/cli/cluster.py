@@ -10,6 +10,7 @@ from vq.admin.cluster import BrokerReport, ClusterStatus, cluster_status
 from vq.admin.connect import cluster_client
 from vq.admin.settings import change_settings, read_settings
 from vq.admin.sizes import bytes_text
+from vq.admin.switching import Switched, switch_master
 from vq.cli.errors import CommandFailed
 from vq.cli.options import Commands, Invocation, command_options
 from vq.cli.topic_settings import (
@@ -25,7 +26,7 @@ from vq.errors import InvalidArgument
 
 @click.group(cls=Commands)
 def cluster() -> None:
-    """Look at the brokers of the cluster, and at its settings."""
+    """Look at the brokers of the cluster, switch masters, change settings."""
 
 
 @cluster.command()
@@ -72,6 +73,28 @@ def status(invocation: Invocation) -> None:
             "here; `vq topic verify NAME` shows all of a topic"
         )
     _fail_unless_well(found)
+
+
+@cluster.command()
+@click.argument("group")
+@click.option("--to", "node", metavar="NODE", default="", help="The new master.  [any in sync]")
+@command_options
+def switch(invocation: Invocation, group: str, node: str) -> None:
+    """Have another node lead a broker group, without a failed send.
+
+    The master holds new messages for a moment, waits until the other node has everything, and
+    hands over. If that one is not in sync, or does not take over in time, the master goes on: the
+    command says so and ends with 1.
+    """
+
+    async def work() -> Switched:
+        async with cluster_client(invocation.client_config()) as client:
+            return await switch_master(client, group, node)
+
+    found = invocation.run(work())
+    if found.source == found.target:
+        invocation.output.remark(f"{found.target} leads {group} already")
+    invocation.output.record(asdict(found))
 
 
 @cluster.command()

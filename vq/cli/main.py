@@ -38,7 +38,9 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "group": Entry("vq.cli.group", "group", "List, describe and reset consumer groups."),
     "message": Entry("vq.cli.message", "message", "Look at single messages."),
     "cluster": Entry(
-        "vq.cli.cluster", "cluster", "Look at the brokers of the cluster, and at its settings."
+        "vq.cli.cluster",
+        "cluster",
+        "Look at the brokers of the cluster, switch masters, change settings.",
     ),
     "bench": Entry("vq.cli.bench", "bench", "Measure throughput and latency of the cluster."),
     "doctor": Entry("vq.cli.doctor", "doctor", "Check machine and cluster, and say what to do."),
