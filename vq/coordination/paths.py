@@ -5,6 +5,7 @@ Values are small JSON objects that an operator can read with zkCli; each has the
 version) and refuses a higher ``v``. This module does no I/O.
 
     settings                              ClusterSettings  whether producers may create topics
+    security/secret                       ClusterSecret   by which brokers know each other
     brokers/<group>                       BrokerGroup     pool, labels, draining or not
       state                               GroupState      epoch, master, insync, incarnations
       nodes/<node>            ephemeral   BrokerNode      where the process listens
@@ -46,12 +47,16 @@ from vq.shown import shown
 FORMAT_VERSION: Final = 1
 
 SETTINGS: Final = "settings"
+SECURITY: Final = "security"
 BROKERS: Final = "brokers"
 TOPICS: Final = "topics"
 DELETED: Final = "deleted"
 CONSUMERS: Final = "consumers"
 SLOTS: Final = "slots"
 SLOT_MARKS: Final = "slot_marks"
+
+#: Of a new secret, and the least of any.
+SECRET_BYTES: Final = 32
 
 
 class Value:
@@ -181,6 +186,50 @@ class ClusterSettings(Value):
             raise TypeError(f"enabled = {auto_create['enabled']!r} is not a bool")
         new_topics = _settings_from_json({"flush": "sync", **auto_create})
         return cls(may_create=auto_create["enabled"], new_topics=new_topics)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSecret(Value):
+    """``security/secret``: what its brokers know and others do not. Made once.
+
+    ``secret`` is in hexadecimal digits, at least ``SECRET_BYTES`` bytes. No text shows it.
+    """
+
+    _what = "secret"
+    secret: str = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if len(self.key) < SECRET_BYTES:
+            raise ValueError(f"a secret of {len(self.key)} bytes is too short")
+
+    @classmethod
+    def of(cls, key: bytes) -> Self:
+        """Return the value that has these bytes."""
+        return cls(secret=key.hex())
+
+    @property
+    def key(self) -> bytes:
+        """The bytes."""
+        return bytes.fromhex(self.secret)
+
+    @staticmethod
+    def path() -> str:
+        """Return the path of the only node."""
+        return join(SECURITY, "secret")
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> Self:
+        """See ``Value.decode``; the error does not tell what is stored there."""
+        try:
+            # Not super() alone: a class with slots is made anew, and this one is not its base.
+            return super(ClusterSecret, cls).decode(path, data)
+        except CoordinationError as error:
+            if error.__cause__ is None:
+                raise  # a newer vq has written it; that error has no bytes of it
+        raise CoordinationError(
+            f"znode {path!r} has something that is not a {cls._what}; it is not shown. Delete it, "
+            "and a broker that starts makes a new one"
+        )
 
 
 # Brokers --------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.paths import (
     Assignment,
     BrokerLoad,
+    ClusterSecret,
     ClusterSettings,
     CommittedOffset,
     ConsumerGroup,
@@ -48,6 +49,7 @@ VALUES: dict[str, type[Value]] = {
     "slot_marks/N": SlotMark,
     "brokers/b1/load/n1": BrokerLoad,
     "settings": ClusterSettings,
+    "security/secret": ClusterSecret,
 }
 EXAMPLE = re.compile(r"^(?:set +|create +)?([a-z_]+(?:/\S+)?) +(\{.*\})", re.MULTILINE)
 NOW_MS = 1_763_800_000_000

@@ -11,6 +11,7 @@ from vq.coordination.paths import (
     BrokerGroup,
     BrokerLoad,
     BrokerNode,
+    ClusterSecret,
     ClusterSettings,
     CommittedOffset,
     ConsumerGroup,
@@ -42,6 +43,7 @@ GOLDEN: list[tuple[Value, str]] = [
         '{"v": 1, "version": 1, "partitions": [4], "open": {"b1": 3, "": 1}}',
     ),
     (OpenPartitions(open=7), '{"v": 1, "open": 7}'),
+    (ClusterSecret(secret="a5" * 32), '{"v": 1, "secret": "' + "a5" * 32 + '"}'),
     (
         BrokerGroup(pool="p", labels={"rack": "7"}, draining=True),
         '{"v": 1, "pool": "p", "labels": {"rack": "7"}, "draining": true}',
@@ -195,6 +197,7 @@ def test_the_share_of_a_disk_is_unknown_without_its_size() -> None:
 def test_the_paths_are_those_of_the_tree() -> None:
     """Other programs and operators rely on them."""
     assert [
+        ClusterSecret.path(),
         BrokerGroup.path("b1"),
         GroupState.path("b1"),
         BrokerNode.path("b1", "n1"),
@@ -210,6 +213,7 @@ def test_the_paths_are_those_of_the_tree() -> None:
         Slot.path(7),
         SlotMark.path(7),
     ] == [
+        "security/secret",
         "brokers/b1",
         "brokers/b1/state",
         "brokers/b1/nodes/n1",
@@ -304,3 +308,21 @@ def test_an_origin_that_cannot_be_read_is_unknown(origin: object) -> None:
     document = json.loads(Topic(id="ab", settings=TopicSettings()).encode())
     data = json.dumps({**document, "origin": origin}).encode()
     assert Topic.decode("p", data) == Topic(id="ab", settings=TopicSettings())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"v": 1, "secret": "5ec4e7"}',
+        b'{"v": 1, "secret": 5347}',
+        b'{"v": 1, "secret": "5ec4e7zz"}',
+        b"5ec4e7",
+    ],
+)
+def test_no_error_and_no_repr_shows_a_secret(data: bytes) -> None:
+    """Errors are logged."""
+    with pytest.raises(CoordinationError, match="not a secret; it is not shown") as caught:
+        ClusterSecret.decode("security/secret", data)
+    assert "5ec4e7" not in str(caught.value)
+    assert caught.value.__cause__ is caught.value.__context__ is None
+    assert "a5a5" not in repr(ClusterSecret(secret="a5" * 32))
