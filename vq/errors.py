@@ -224,6 +224,11 @@ class BatchTooLarge(Refused):
     hint = "send fewer or smaller messages in one batch"
 
 
+class MemberRequired(Refused):
+    status = 12
+    hint = "only who proves to know the cluster's secret may ask this; see docs/protocol.md, PROVE"
+
+
 class UnknownTopic(Refused):
     status = 20
     refresh_routes = True

@@ -19,11 +19,13 @@ from vq.broker.flusher import FlushRunner, LoopFlusher
 from vq.broker.node import BrokerNode
 from vq.broker.runner import InlineRunner, Lane
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
+from vq.coordination.secret import read_secret
 from vq.coordination.topics import create_topic
 from vq.model import Address, TopicSettings
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import ClientConnection, Closing, Opened, Reply
 from vq.remoting.format import Command
+from vq.remoting.membership import Exchange, Member, Side, is_proof, proof
 from vq.remoting.memory import MemoryNetwork
 from vq.remoting.messages import decode_reply, encode_header
 from vq.remoting.transport import Network
@@ -161,6 +163,12 @@ class MemoryCluster:
         async with self.admin() as coordinator:
             await create_topic(coordinator, name, TopicSettings(**settings))
 
+    async def prove(self, client: "Client", group: str = "", node: str = "") -> "Client":
+        """Have a connection prove that it is a node's, or that of a command; return it."""
+        async with self.admin() as coordinator:
+            await client.prove(await read_secret(coordinator), Member(group, node))
+        return client
+
     async def stop(self) -> None:
         """Stop every node."""
         for node in self.nodes.values():
@@ -239,6 +247,16 @@ class Client(asyncio.Protocol):
         async with asyncio.timeout(WAIT_S):
             frame = await self.send(command, message, body)
         return decode_reply(frame), frame.body
+
+    async def prove(self, secret: bytes, asker: Member, nonce: bytes = b"n" * 32) -> None:
+        """Prove to be a member of the cluster."""
+        first = wire.ProveRequest(group=asker.group, node=asker.node, nonce=nonce)
+        challenge, _ = await self.call(Command.PROVE, first)
+        broker = Member(self.hello.group, self.hello.node)
+        exchange = Exchange(self.hello.cluster, asker, broker, nonce, challenge.nonce)
+        given = proof(secret, Side.ASKER, exchange)
+        answer, _ = await self.call(Command.PROVE, wire.ProveRequest(proof=given))
+        assert is_proof(answer.proof, secret, Side.BROKER, exchange)
 
     def send_put(
         self, topic: str, partition: int, records: Sequence[bytes], **fields: Any

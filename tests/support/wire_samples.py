@@ -58,6 +58,12 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             requests_in_flight_max=1024,
         )
     ),
+    (Command.PROVE, "request"): Sample(
+        wire.ProveRequest(group="b1", node="n2", nonce=bytes(range(32)), proof=b"\x01\x02\x03")
+    ),
+    (Command.PROVE, "response"): Sample(
+        wire.ProveResponse(nonce=bytes(range(32, 64)), proof=b"\x04\x05\x06")
+    ),
     (Command.PING, "request"): Sample(wire.PingRequest()),
     (Command.PING, "response"): Sample(wire.PingResponse(wall_ms=1750000000000)),
     (Command.STATUS, "request"): Sample(

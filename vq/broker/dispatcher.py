@@ -18,13 +18,20 @@ from vq.broker.context import Context
 from vq.broker.directory import Directory, known, look_up
 from vq.broker.fetching import Fetches
 from vq.broker.session import Handler, Session
-from vq.errors import Busy, InternalError, InvalidRequest, NotMaster, StaleEpoch, VqError
-from vq.limits import is_valid_name
+from vq.errors import (
+    Busy,
+    InternalError,
+    InvalidRequest,
+    MemberRequired,
+    NotMaster,
+    StaleEpoch,
+    VqError,
+)
 from vq.log_lines import get_logger
 from vq.model import TopicPartition
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
-from vq.remoting.format import Command
+from vq.remoting.format import ACCESS, Access, Command
 from vq.shown import shown
 
 logger = get_logger(__name__)
@@ -88,7 +95,7 @@ class Dispatcher:
         self.refusal: VqError | None = None
         self.put_refusal: VqError | None = None
         self.epoch = 0
-        self.handlers: dict[int, Handler] = {
+        handlers: dict[int, Handler] = {
             Command.PUT: self.put,
             Command.GET: self._serving(self.get),
             Command.FETCH: self._serving(fetches.fetch),
@@ -101,7 +108,33 @@ class Dispatcher:
             Command.REPLICATE: self.replicate,
             Command.EPOCH_END: self.epoch_end,
         }
+        self.handlers: dict[int, Handler] = {}
+        for command, handler in handlers.items():
+            self.add(command, handler)
         self._fetches = fetches
+
+    def add(self, command: int, handler: Handler) -> None:
+        """Have a command handled for those whom ``ACCESS`` names; others are refused.
+
+        What anyone may send goes to the handler itself: it costs no check.
+        """
+        access, group = ACCESS[Command(command)], self._context.group
+
+        def guarded(session: Session, request_id: RequestId, header: Any, body: bytes) -> None:
+            member = session.member
+            if member is not None and (access is Access.CLUSTER or member.group == group):
+                handler(session, request_id, header, body)
+                return
+            who = "not proved" if member is None else f"of {member.group or 'a command'}"
+            session.refuse(
+                request_id,
+                MemberRequired(
+                    f"{Command(command).name} is for members of {access.value} only, this "
+                    f"connection is {who}"
+                ),
+            )
+
+        self.handlers[command] = handler if access is Access.ANYONE else guarded
 
     def _serving(self, handler: Handler) -> Handler:
         """Return a handler that refuses while another node leads the group."""
@@ -320,7 +353,7 @@ class Dispatcher:
         self, session: Session, request_id: RequestId, header: wire.ReplicateRequest, body: bytes
     ) -> None:
         """REPLICATE: have another node of the group copy logs of this one."""
-        error = self._why_not_copied(header)
+        error = self._why_not_copied(session, header)
         if error is not None:
             session.refuse(request_id, error)
         else:
@@ -330,7 +363,7 @@ class Dispatcher:
         self, session: Session, request_id: RequestId, header: wire.EpochEndRequest, body: bytes
     ) -> None:
         """EPOCH_END: tell where the log of this node parts from a copy."""
-        error = self._why_not_copied(header)
+        error = self._why_not_copied(session, header)
         channel = self._known(header)
         if error is not None:
             session.refuse(request_id, error)
@@ -361,12 +394,14 @@ class Dispatcher:
         self._directory.open(channel, lambda: parked.go_on(answer, request_id, header))
 
     def _why_not_copied(
-        self, header: wire.ReplicateRequest | wire.EpochEndRequest
+        self, session: Session, header: wire.ReplicateRequest | wire.EpochEndRequest
     ) -> VqError | None:
         """Return why a copy must not follow this node, None if it may."""
         role, epoch = self._role, header.epoch
-        if not is_valid_name(header.node):
-            return InvalidRequest(f"{shown(header.node)} is no name a node can have")
+        if session.member is None or header.node != session.member.node:
+            return InvalidRequest(
+                f"{shown(header.node)} is not the node that this connection has proved to be"
+            )
         if epoch == role.epoch and epoch:
             return None
         return (StaleEpoch if epoch > role.epoch else NotMaster)(

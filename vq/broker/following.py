@@ -17,7 +17,7 @@ of that is durable here, too: after a loss of power, recovery may believe it as 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
 
 from vq import limits
@@ -385,6 +385,7 @@ class Follower:
         logs: The channels of this node.
         network: To reach the master.
         cluster, group, node: Of this node.
+        prove: Has both ends of a connection show that they belong to the cluster.
         rng: For the back-off.
 
     Attributes:
@@ -399,6 +400,7 @@ class Follower:
         cluster: str,
         group: str,
         node: str,
+        prove: Callable[[BrokerConnection], Awaitable[None]],
         rng: Draws,
     ) -> None:
         self._logs = logs
@@ -406,6 +408,7 @@ class Follower:
         self._cluster = cluster
         self._group = group
         self._node = node
+        self._prove = prove
         self._rng = rng
         self._following: Following | None = None
         self._session: CopySession | None = None
@@ -483,6 +486,7 @@ class Follower:
                     f"{following.address} is node {hello.node} of group {hello.group}, not "
                     f"{following.master} of {self._group}"
                 )
+            await self._prove(connection)
             logger.info("copying", master=following.master, address=following.address)
             self.problem = ""
             await self._keep(session, following, connection, tasks)

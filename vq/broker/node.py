@@ -34,6 +34,7 @@ from vq.broker.lease import Lease
 from vq.broker.load import FlushMeter, LoadMeter, LoadPublisher
 from vq.broker.logs import Logs
 from vq.broker.mastership import Mastership
+from vq.broker.membership import Membership
 from vq.broker.moving import Mover
 from vq.broker.partitions import Partitions
 from vq.broker.reserve import Reserve
@@ -63,6 +64,7 @@ from vq.log_lines import get_logger
 from vq.model import Address
 from vq.remoting.connection import ServerIdentity
 from vq.remoting.format import Command
+from vq.remoting.membership import Member
 from vq.remoting.transport import Listener, Network
 from vq.store.directory import DataDirectory
 from vq.store.disk import Disk
@@ -85,7 +87,7 @@ class BrokerNode:
         network: Where it listens.
         disk: Where its data are.
         clock: Time.
-        rng: For the registration's nonce and back-off.
+        rng: For secrets, nonces and back-off; a real broker has one that nobody can foresee.
         flusher: None: a thread of its own.
         runner: For blocking work; None: a thread of its own.
         log_config: Sizes of its logs; None: the usual ones, with the block size of ``config``.
@@ -128,6 +130,8 @@ class BrokerNode:
         self._pid = pid
         self._tasks = Tasks()
         self._lease = Lease(coordinator, clock)
+        asker = Member(config.group, config.node)
+        self._membership = Membership(coordinator, clock, self._tasks, rng.randbytes, asker)
         self._reserve = Reserve(config.data, disk)
         self._epoch_file = EpochFile(config.data, disk)
         self._disk_watch = DiskWatch(config.disk_warn, config.disk_refuse, config.disk_resume)
@@ -190,6 +194,7 @@ class BrokerNode:
         await (
             self._coordinator.sync()
         )  # a server that lags behind knows too few topics, or too many
+        await self._membership.start()
         await self._partitions.view.refresh()
         await self._partitions.look_for_strangers()
         self._listener = await self._network.listen(
@@ -255,6 +260,7 @@ class BrokerNode:
             cluster=config.cluster,
             group=config.group,
             node=config.node,
+            prove=self._membership.prove,
             rng=self._rng,
         )
         self._tasks.start(follower.run())
@@ -308,13 +314,14 @@ class BrokerNode:
         self._dispatcher = Dispatcher(
             self._partitions, mover, self._context, status.report, fetches, verifier
         )
-        self._dispatcher.handlers[Command.HAND_OVER] = self._hand_over.handle
+        self._dispatcher.add(Command.HAND_OVER, self._hand_over.handle)
         self._server = Server(
             config.connections,
             handlers=self._dispatcher.handlers,
             turn=turn,
             clock=clock,
             identity=self._identity(0),
+            proving=self._membership.proving,
         )
         status.server = self._server
         status.problems = lambda: self._problems(follower)

@@ -33,6 +33,7 @@ from vq.remoting.connection import (
 )
 from vq.remoting.format import READS
 from vq.remoting.frames import Buffer
+from vq.remoting.membership import Member, Proving
 from vq.remoting.messages import Header
 from vq.remoting.transport import tune
 
@@ -170,6 +171,11 @@ class BrokerSession(asyncio.Protocol):
         self._relieve()
 
     # Called by channels -------------------------------------------------------------------------
+    @property
+    def member(self) -> Member | None:
+        """See ``session.Session``."""
+        return self.connection.member
+
     @property
     def congested(self) -> bool:
         """See ``session.Session``."""
@@ -366,11 +372,13 @@ class Server:
         turn: Turn,
         clock: Clock,
         identity: ServerIdentity,
+        proving: Proving | None = None,
     ) -> None:
         self.limits = limits
         self.handlers = handlers
         self.turn = turn
         self.identity = identity
+        self.proving = proving
         self.now = clock.monotonic
         self.sessions: dict[BrokerSession, None] = {}
         self.paused: dict[BrokerSession, None] = {}
@@ -390,7 +398,9 @@ class Server:
 
     def new_connection(self) -> ServerConnection:
         """Return the state of a new connection."""
-        return ServerConnection(self.identity, requests_max=self.limits.requests_in_flight_max)
+        return ServerConnection(
+            self.identity, proving=self.proving, requests_max=self.limits.requests_in_flight_max
+        )
 
     def admit(self, session: BrokerSession) -> None:
         """Count a new connection; end the connections that exceed a bound, perhaps itself."""

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from vq.errors import VqError
 from vq.remoting.connection import RequestId
 from vq.remoting.frames import Buffer
+from vq.remoting.membership import Member
 from vq.remoting.messages import Header
 
 
@@ -28,6 +29,11 @@ class Session(Protocol):
 
     waiting: dict[Cancellable, None]
     put_bytes: int
+
+    @property
+    def member(self) -> Member | None:
+        """The node, or command of an operator, that the peer has proved to be; None: anyone."""
+        ...
 
     @property
     def congested(self) -> bool:

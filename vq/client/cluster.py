@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import logging
 import random
+import secrets
 import socket
 import threading
 from collections.abc import Callable, Coroutine
@@ -24,6 +25,7 @@ from vq.clock import Clock, SystemClock
 from vq.coordination.cluster_settings import create_missing_topic, settings_of_missing_topic
 from vq.coordination.coordinator import Coordinator, SessionState
 from vq.coordination.routes import Routes, RouteWatcher
+from vq.coordination.secret import read_secret
 from vq.coordination.slots import SlotLease
 from vq.coordination.zk import ZooKeeperCoordinator
 from vq.errors import (
@@ -32,6 +34,7 @@ from vq.errors import (
     InvalidState,
     NotMaster,
     OffsetOutOfRange,
+    OutcomeUnknown,
     UnknownPartition,
     UnknownTopic,
     Unreachable,
@@ -41,7 +44,9 @@ from vq.log_lines import get_logger
 from vq.model import Address, TopicOrigin, TopicPartition, TopicSettings, check_name
 from vq.remoting import broker_connection as connections
 from vq.remoting.broker_connection import BrokerConnection
+from vq.remoting.format import ACCESS, Access, Command
 from vq.remoting.frames import Buffer
+from vq.remoting.membership import NONCE_BYTES, OPERATOR
 from vq.remoting.transport import Network, TcpNetwork
 
 logger = get_logger(__name__)
@@ -459,18 +464,31 @@ class ClusterClient:
         """
         bound = self.config.request_timeout_s if timeout is None else timeout
         begin = self.clock.monotonic()
+        connection: BrokerConnection | None = None
         try:
-            async with asyncio.timeout(bound):
-                get_connection = self.new_connection if anew else self.connection
-                connection = await get_connection(address)
-        except TimeoutError:
-            raise Unreachable(f"no connection to {address} within {bound:g} s") from None
-        left = bound - (self.clock.monotonic() - begin)
-        try:
+            try:
+                async with asyncio.timeout(bound):
+                    get_connection = self.new_connection if anew else self.connection
+                    connection = await get_connection(address)
+                    if ACCESS[Command(command)] is not Access.ANYONE and not connection.proved:
+                        await self._calls.share(self._prove, connection)
+            except TimeoutError:
+                raise Unreachable(f"no connection to {address} within {bound:g} s") from None
+            left = bound - (self.clock.monotonic() - begin)
             return await connection.request(command, message, body, timeout=max(0.0, left))
         finally:
-            if anew:
+            if anew and connection is not None:
                 connection.close()
+
+    async def _prove(self, connection: BrokerConnection) -> None:
+        """Show a broker that this is a command of an operator, who can read ZooKeeper."""
+        secret = await read_secret(self.coordinator)
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        timeout = self.config.request_timeout_s
+        try:
+            await connection.prove(secret, OPERATOR, nonce, timeout=timeout)
+        except OutcomeUnknown as error:  # of the proof; the request was not sent
+            raise Unreachable(f"{connection.address} answered no proof: {error}") from error
 
 
 class _SharedCalls:

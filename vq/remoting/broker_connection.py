@@ -11,13 +11,15 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, cast
 
-from vq.errors import ConnectionCut, TimedOut, Unreachable, VqError
+from vq.errors import AuthenticationFailed, ConnectionCut, TimedOut, Unreachable, VqError
 from vq.log_lines import get_logger
 from vq.model import Address
 from vq.remoting import messages
+from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import ClientConnection, Closing, Opened, Reply
 from vq.remoting.format import Command
 from vq.remoting.frames import Buffer, Frame
+from vq.remoting.membership import Exchange, Member, Side, is_proof, proof
 from vq.remoting.messages import Header
 from vq.remoting.transport import Network, tune
 from vq.version import __version__
@@ -41,7 +43,11 @@ def log_raised(what: str, error: BaseException) -> None:
 
 
 class BrokerConnection(asyncio.Protocol):
-    """A connection after HELLO. Loop-bound; ``connect`` makes it."""
+    """A connection after HELLO. Loop-bound; ``connect`` makes it.
+
+    Attributes:
+        proved: Both ends have shown that they know the cluster's secret.
+    """
 
     def __init__(
         self,
@@ -55,6 +61,7 @@ class BrokerConnection(asyncio.Protocol):
         self.address = address
         self._report = report
         self.closed = False
+        self.proved = False
         self._loop = asyncio.get_running_loop()
         self.opened: asyncio.Future[Header] = self._loop.create_future()
         self._client_id = client_id
@@ -176,6 +183,34 @@ class BrokerConnection(asyncio.Protocol):
         if frame is None:
             raise ConnectionCut(f"the connection to {self.address} ended before the answer")
         return messages.decode_reply(frame), frame.body
+
+    async def prove(self, secret: bytes, asker: Member, nonce: bytes, *, timeout: float) -> None:
+        """Show the broker that this end knows the cluster's secret, and see that it knows it.
+
+        Once a connection; see ``vq.remoting.membership``.
+
+        Raises:
+            AuthenticationFailed: One end does not know it; the connection ends.
+            VqError: See ``request``.
+        """
+        deadline = self._loop.time() + timeout
+        hello: Any = self.opened.result()
+        first = wire.ProveRequest(group=asker.group, node=asker.node, nonce=nonce)
+        challenge, _ = await self.request(Command.PROVE, first, timeout=timeout)
+        exchange = Exchange(
+            self._cluster or hello.cluster,
+            asker,
+            Member(hello.group, hello.node),
+            nonce,
+            challenge.nonce,
+        )
+        second = wire.ProveRequest(proof=proof(secret, Side.ASKER, exchange))
+        left = max(0.0, deadline - self._loop.time())
+        answer, _ = await self.request(Command.PROVE, second, timeout=left)
+        if not is_proof(answer.proof, secret, Side.BROKER, exchange):
+            self.close()
+            raise AuthenticationFailed(f"{self.address} does not know the cluster's secret")
+        self.proved = True
 
     def close(self) -> None:
         """Close the connection; the callbacks of open requests are called soon."""

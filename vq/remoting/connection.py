@@ -36,6 +36,7 @@ from vq.errors import (
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import CORRELATION_ID_MAX, READS, VERSION_MAX, VERSION_MIN, Command
 from vq.remoting.frames import Buffer, Frame, FrameParser, encode_frame
+from vq.remoting.membership import Member, ProofCheck, Proving
 from vq.remoting.messages import (
     Header,
     decode_error,
@@ -122,6 +123,10 @@ class ServerIdentity:
     broker_version: str = ""
 
 
+#: Commands that a connection of a broker answers itself.
+_OWN: Final = frozenset({int(Command.HELLO), int(Command.PROVE)})
+
+
 def accept_anonymous(hello: wire.HelloRequest) -> None:
     """Accept a client without an authentication mechanism; the default of ``ServerConnection``.
 
@@ -171,7 +176,7 @@ class _Connection:
 
 
 class ServerConnection(_Connection):
-    """The broker's end. It answers HELLO itself; the caller answers all other requests.
+    """The broker's end. It answers HELLO and PROVE itself; the caller answers all other requests.
 
     At most ``requests_max`` requests wait for an answer; further ones are refused as ``Busy``. So
     the caller's memory is bounded, whatever a peer sends. No payload is kept.
@@ -182,6 +187,7 @@ class ServerConnection(_Connection):
         identity: ServerIdentity,
         *,
         authenticate: Callable[[wire.HelloRequest], None] = accept_anonymous,
+        proving: Proving | None = None,
         frame_bytes_max: int = limits.FRAME_BYTES_MAX,
         frame_bytes_max_before_hello: int = limits.FRAME_BYTES_MAX_BEFORE_HELLO,
         requests_max: int = limits.REQUESTS_IN_FLIGHT_PER_CONNECTION_MAX,
@@ -189,10 +195,17 @@ class ServerConnection(_Connection):
         super().__init__(frame_bytes_max_before_hello)
         self._identity = identity
         self._authenticate = authenticate
+        self._proving = proving
+        self._proof: ProofCheck | None = None
         self._frame_bytes_max = frame_bytes_max
         self._requests_max = requests_max
         self._waiting: set[int] = set()  # correlation ids of requests without an answer yet
         self._reads = 0  # how many of them are reads
+
+    @property
+    def member(self) -> Member | None:
+        """Who the peer has proved to be: a member of the cluster. None: anyone."""
+        return None if self._proof is None else self._proof.member
 
     @property
     def requests_in_flight(self) -> int:
@@ -297,11 +310,9 @@ class ServerConnection(_Connection):
             if self._state is State.AWAITING_HELLO:
                 return self._receive_hello(request_id, frame)
             message = decode_request(command, header, flags)
-            if status != STATUS_OK or command == Command.HELLO:
-                raise InvalidRequest(
-                    f"command {command} with status {status}: a request has status 0, "
-                    "and HELLO comes once"
-                )
+            if status != STATUS_OK or command in _OWN:
+                self._receive_own(request_id, status, message)
+                return None
             if correlation_id in waiting:
                 raise InvalidRequest(
                     f"correlation id {correlation_id} belongs to a request without an answer yet"
@@ -317,6 +328,32 @@ class ServerConnection(_Connection):
         waiting.add(correlation_id)
         self._reads += is_read
         return new(Request, (request_id, message, body))
+
+    def _receive_own(self, request_id: RequestId, status: int, message: Header) -> None:
+        """Answer PROVE.
+
+        Raises:
+            InvalidRequest: It is something else, which no peer may send now.
+            AuthenticationFailed: It is no proof.
+        """
+        command, correlation_id, flags = request_id
+        if status != STATUS_OK or command != Command.PROVE:
+            raise InvalidRequest(
+                f"command {command} with status {status}: a request has status 0, "
+                "and HELLO comes once"
+            )
+        assert isinstance(message, wire.ProveRequest)
+        if self._proving is None:
+            raise AuthenticationFailed("this broker takes no proofs")
+        if self._proof is None:
+            identity = self._identity
+            self._proof = ProofCheck(
+                self._proving,
+                cluster=identity.cluster,
+                broker=Member(identity.group, identity.node),
+            )
+        header = encode_header(command, self._proof.take(message), flags)
+        self._outgoing.append(encode_frame(command, STATUS_OK, correlation_id, flags, header))
 
     def _receive_hello(self, request_id: RequestId, frame: Frame) -> Opened:
         if frame.command != Command.HELLO or frame.status != STATUS_OK:

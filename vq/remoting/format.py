@@ -22,6 +22,7 @@ a peer can always name the version and the request that it refuses.
 
 import enum
 import struct
+from collections.abc import Mapping
 from typing import Final
 
 from vq import limits
@@ -69,6 +70,7 @@ class Command(enum.IntEnum):
     HELLO = 1
     PING = 2
     STATUS = 3
+    PROVE = 4
     PUT = 10
     GET = 11
     OFFSETS = 12
@@ -81,10 +83,46 @@ class Command(enum.IntEnum):
     HAND_OVER = 42
 
 
+class Access(enum.Enum):
+    """Whose requests a broker carries out; see ``vq.remoting.membership`` for the proof."""
+
+    ANYONE = "anyone"
+    #: Who knows the cluster's secret: brokers, and commands of operators, which read ZooKeeper.
+    CLUSTER = "the cluster"
+    #: Nodes of the broker's own group that know it.
+    GROUP = "the group"
+
+
+#: Who may send which command. A command without a row cannot be handled.
+ACCESS: Final[Mapping[Command, Access]] = {
+    # Answered by the connection itself, before anybody is known.
+    Command.HELLO: Access.ANYONE,
+    Command.PROVE: Access.ANYONE,
+    # What clients do. Permissions of topics hold; users and their rights come with "Security".
+    Command.PUT: Access.ANYONE,
+    Command.GET: Access.ANYONE,
+    Command.OFFSETS: Access.ANYONE,
+    Command.FETCH: Access.ANYONE,
+    # Of operators, monitoring, and consumers that met damage: they change nothing. Their answers
+    # have no bytes of messages, and VERIFY reads at a bounded rate.
+    Command.PING: Access.ANYONE,
+    Command.STATUS: Access.ANYONE,
+    Command.VERIFY: Access.ANYONE,
+    # They end and begin logs, and change the master. Commands send them for an operator: `vq topic
+    # move`, `vq cluster switch`.
+    Command.SEAL: Access.CLUSTER,
+    Command.ADOPT: Access.CLUSTER,
+    Command.HAND_OVER: Access.CLUSTER,
+    # What a node asks for counts for acknowledgements, and shows what is not committed yet.
+    Command.REPLICATE: Access.GROUP,
+    Command.EPOCH_END: Access.GROUP,
+}
+
 #: Commands that may wait for data. They have a bound of their own, so that waiting reads do not
 #: reduce the PUTs that a connection may have in flight.
 READS: Final = frozenset({int(Command.GET), int(Command.FETCH)})
 
+assert set(ACCESS) == set(Command)
 assert PREFIX_BYTES == 20
 assert limits.FRAME_HEADER_BYTES_MAX + PREFIX_BYTES < limits.FRAME_BYTES_MAX
 assert limits.FRAME_BYTES_MAX_BEFORE_HELLO > PREFIX_BYTES

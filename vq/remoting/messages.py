@@ -40,6 +40,7 @@ class Pair(NamedTuple):
 
 MESSAGES: Final[Mapping[int, Pair]] = {
     Command.HELLO: Pair(wire.HelloRequest, wire.HelloResponse),
+    Command.PROVE: Pair(wire.ProveRequest, wire.ProveResponse),
     Command.PING: Pair(wire.PingRequest, wire.PingResponse),
     Command.STATUS: Pair(wire.StatusRequest, wire.StatusResponse),
     Command.PUT: Pair(wire.PutRequest, wire.PutResponse),

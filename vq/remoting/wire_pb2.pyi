@@ -68,6 +68,26 @@ class HelloResponse(_message.Message):
     requests_in_flight_max: int
     def __init__(self, version: _Optional[int] = ..., cluster: _Optional[str] = ..., group: _Optional[str] = ..., node: _Optional[str] = ..., incarnation: _Optional[int] = ..., frame_bytes_max: _Optional[int] = ..., broker_version: _Optional[str] = ..., requests_in_flight_max: _Optional[int] = ...) -> None: ...
 
+class ProveRequest(_message.Message):
+    __slots__ = ("group", "node", "nonce", "proof")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    node: str
+    nonce: bytes
+    proof: bytes
+    def __init__(self, group: _Optional[str] = ..., node: _Optional[str] = ..., nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ...) -> None: ...
+
+class ProveResponse(_message.Message):
+    __slots__ = ("nonce", "proof")
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    nonce: bytes
+    proof: bytes
+    def __init__(self, nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ...) -> None: ...
+
 class PingRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

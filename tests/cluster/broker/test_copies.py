@@ -34,6 +34,18 @@ def request(sequence: int, *partitions: wire.FetchPartition, **fields: Any) -> A
     return wire.ReplicateRequest(sequence=sequence, partitions=partitions, **{**values, **fields})
 
 
+async def connect(served) -> Client:
+    """Return another connection of node n2."""
+    return await served.cluster.prove(await served.connect(), "b1", "n2")
+
+
+@pytest.fixture
+async def served(served):
+    """As elsewhere, and its client is node n2 of the group."""
+    await served.cluster.prove(served.client, "b1", "n2")
+    return served
+
+
 async def replicate(client: Client, sequence: int, *partitions: Any, **fields: Any) -> Any:
     """Return result and bytes of each handle that was answered."""
     return fetched(await client.send(Command.REPLICATE, request(sequence, *partitions, **fields)))
@@ -53,12 +65,12 @@ async def test_a_copy_reads_what_is_not_flushed_and_clients_do_not(served):
     served.flusher.held = True
     put = served.client.send_put("t", 0, [message(b"new")])
     await until(lambda: channel(served).acks)
-    found = await replicate(await served.connect(), 0, add())
+    found = await replicate(await connect(served), 0, add())
     log = channel(served).log
     assert bytes(found[0][1]) == bytes(log.reader.read(0, 1 << 20, log.end_offset))
     result = found[0][0]
     assert (result.next_offset, result.high_watermark, result.epoch) == (log.end_offset, 0, 1)
-    other = await served.connect()
+    other = await connect(served)
     assert await other.fetch(0, add(), max_wait_ms=1) == {}
     served.flusher.release()
     decode_reply(await put)
@@ -66,7 +78,7 @@ async def test_a_copy_reads_what_is_not_flushed_and_clients_do_not(served):
 
 async def test_an_append_wakes_the_copies_that_wait(served):
     """Also one that waits for many partitions; it is answered by those that grew."""
-    copy = await served.connect()
+    copy = await connect(served)
     waiting = copy.send(Command.REPLICATE, request(0, add(), add(partition=1)))
     await until(lambda: channel(served, 1).copies.parked)
     served.flusher.held = True
@@ -80,7 +92,7 @@ async def test_what_a_copy_asks_for_tells_what_it_has(served):
     """And nothing is told of it once its connection has ended."""
     await served.client.put("t", 0, [message(b"x")])
     end = channel(served).log.end_offset
-    copy = await served.connect()
+    copy = await connect(served)
     await replicate(copy, 0, add())
     assert channel(served).copies.positions["n2"].offset == 0
     again = wire.FetchPartition(handle=0, offset=end)
@@ -93,7 +105,7 @@ async def test_what_a_copy_asks_for_tells_what_it_has(served):
 
 async def test_the_end_of_an_old_session_takes_nothing_from_a_new_one(served):
     """A node connects again before the end of its first connection was noticed."""
-    old, new = await served.connect(), await served.connect()
+    old, new = await connect(served), await connect(served)
     await replicate(old, 0, add(), max_wait_ms=1)
     await replicate(new, 0, add(), max_wait_ms=1, incarnation=6)
     old.close()

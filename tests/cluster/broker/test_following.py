@@ -389,6 +389,7 @@ async def test_a_move_counts_on_an_end_that_all_in_sync_have(pair):
     channel: Channel = pair.master._partitions.channels["t", 0]
     await until(lambda: channel.log.synced_offset == channel.log.end_offset)
     other = await Client.connect(pair.cluster.network, pair.master.address)
+    await pair.cluster.prove(other)
     request = wire.SealRequest(topic="t", partition=0, topic_id=channel.topic_id)
     sealing = other.send(Command.SEAL, request)
     await until(lambda: channel.state is State.SEALED)

@@ -46,7 +46,8 @@ class Group:
         return bytes(log.reader.read(log.start_offset, 1 << 23, log.end_offset))
 
     async def connect(self, node: str) -> Client:
-        return await Client.connect(self.cluster.network, self.nodes[node].address)
+        client = await Client.connect(self.cluster.network, self.nodes[node].address)
+        return await self.cluster.prove(client)
 
     async def hand_over(self, to: str = "", *, client: Client | None = None) -> str:
         request = wire.HandOverRequest(node=to)

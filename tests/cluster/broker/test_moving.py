@@ -54,7 +54,8 @@ class Pair:
     async def start(self, **settings: Any) -> "Pair":
         for group in ("b1", "b2"):
             node = await self.cluster.start(group, **settings)
-            self.clients[group] = await Client.connect(self.cluster.network, node.address)
+            client = await Client.connect(self.cluster.network, node.address)
+            self.clients[group] = await self.cluster.prove(client)
         await self.cluster.create_topic("t")
         view = await self.view()
         self.old = view.partitions[0].writer_group or ""
@@ -261,6 +262,7 @@ async def test_what_was_adopted_survives_a_restart_before_the_placement_changes(
     await pair.cluster.nodes[pair.new].stop()
     node = await pair.cluster.start(pair.new)
     pair.clients[pair.new] = await Client.connect(pair.cluster.network, node.address)
+    await pair.cluster.prove(pair.clients[pair.new])
     await pair.place(view, sealed.end_offset)
     await pair.until_writable(pair.new)
     assert (await pair.put(pair.new, sequence=0, **STAMP)).offset == first.offset
@@ -320,6 +322,7 @@ async def test_a_seal_outlives_a_restart_until_the_mover_is_fenced(pair):
     await pair.cluster.nodes[pair.old].stop()
     node = await pair.cluster.start(pair.old)
     pair.clients[pair.old] = await Client.connect(pair.cluster.network, node.address)
+    await pair.cluster.prove(pair.clients[pair.old])
     await pair.until_writable(pair.old)
     await pair.put(pair.old)
     with pytest.raises(BadVersion):

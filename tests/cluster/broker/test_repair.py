@@ -34,6 +34,8 @@ async def put(cluster: MemoryCluster, node: BrokerNode, count: int = 5) -> list[
 async def move_to(cluster: MemoryCluster, old: BrokerNode, new: BrokerNode) -> int:
     """Move the partition to another group; return where the range ends."""
     clients = [await Client.connect(cluster.network, each.address) for each in (old, new)]
+    for client in clients:
+        await cluster.prove(client)
     async with cluster.admin() as coordinator:
         view = await describe_topic(coordinator, "t")
         version = view.partition_versions[0]

@@ -17,6 +17,7 @@ def test_commands_keep_their_numbers() -> None:
         "HELLO": 1,
         "PING": 2,
         "STATUS": 3,
+        "PROVE": 4,
         "PUT": 10,
         "GET": 11,
         "OFFSETS": 12,
