@@ -19,6 +19,8 @@ from vq.remoting.format import ACCESS, Access, Command
 from vq.remoting.membership import OPERATOR, Exchange, Member, Side, proof
 from vq.remoting.messages import MESSAGES, decode_error
 
+pytestmark = pytest.mark.virtual_time
+
 GUARDED = [each for each in ACCESS if ACCESS[each] is not Access.ANYONE]
 REQUESTS = {
     Command.SEAL: wire.SealRequest(topic="t"),
@@ -183,6 +185,7 @@ async def test_a_node_does_not_copy_from_a_peer_that_proves_nothing(cluster, mon
     monkeypatch.setattr("vq.remoting.membership.is_proof", lambda *_: True)  # takes any proof
     master = await cluster.start()
     await cluster.create_topic("t", partitions=1)
+    await until(lambda: ("t", 0) in master._partitions.channels)
     master._membership._secret = b"another" * 5
     copy = await cluster.start(node="n2")
     client = await Client.connect(cluster.network, copy.address)
