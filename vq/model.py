@@ -389,7 +389,7 @@ class GroupView:
     """The facts about a broker group that allocation needs.
 
     ``partitions`` counts its open partitions over all topics; ``alive`` says that a master is
-    registered.
+    registered. The nodes in ``drained`` are to lead only if no other one in sync can.
     """
 
     group: str
@@ -398,6 +398,7 @@ class GroupView:
     pool: str | None = None
     partitions: int = 0
     labels: Mapping[str, str] = field(default_factory=dict)
+    drained: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ was acknowledged to be safe, since the successor is in sync.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
@@ -20,9 +21,9 @@ from vq.broker.session import Session
 from vq.broker.tasks import Tasks
 from vq.clock import Clock
 from vq.coordination import registry
-from vq.coordination.coordinator import Check, Coordinator, Set
+from vq.coordination.coordinator import Check, Coordinator, Set, WatchEvent
 from vq.coordination.insync import Candidate, ChangeRefused, offered, successor, withdrawn
-from vq.coordination.paths import BrokerNode, GroupState
+from vq.coordination.paths import BrokerGroup, BrokerNode, GroupState
 from vq.coordination.update import Plan, apply_plan
 from vq.errors import CoordinationError, HandOverFailed, InternalError, NotMaster, VqError
 from vq.limits import is_valid_name
@@ -35,8 +36,11 @@ logger = get_logger(__name__)
 
 #: How often the copies are looked at while PUTs are held.
 _LOOK_S: Final = 0.002
-#: Pause before an offer that could not be withdrawn is withdrawn again.
+#: Pause before an offer that could not be withdrawn is withdrawn again, and before a drained master
+#: that could not hand over tries again.
 _RETRY_S: Final = 1.0
+#: How often a master looks whether it is drained, also without a watch.
+_AUDIT_S: Final = 30.0
 
 
 class HandOver:
@@ -77,12 +81,14 @@ class HandOver:
         self._timeout_s = timeout_s
         self._on_hold = on_hold
         self._changed = asyncio.Event()
+        self._drained = asyncio.Event()  # the group was changed, or the role of this node
         self._runs = asyncio.Lock()
         self.holds = False
 
     def look(self) -> None:
         """See that the role of this node may have changed."""
         self._changed.set()
+        self._drained.set()
 
     def handle(
         self, session: Session, request_id: RequestId, header: wire.HandOverRequest, _body: bytes
@@ -101,6 +107,37 @@ class HandOver:
         except Exception as error:  # the request must be answered
             logger.exception("hand-over failed", request=request_id)
             session.refuse(request_id, InternalError(f"{type(error).__name__}: {error}"))
+
+    async def keep_drained(self) -> None:
+        """Hand over whenever this node leads and is drained, for ever."""
+        told = ""
+        while True:
+            self._drained.clear()
+            pause_s = _AUDIT_S
+            try:
+                if self._role.epoch and await self._is_drained():
+                    pause_s = _RETRY_S
+                    await self.run()
+                    told = ""
+            except (CoordinationError, HandOverFailed, NotMaster) as error:
+                if told != str(error):
+                    logger.warning(
+                        "drained node leads on", group=self._role.group, node=self._node, why=error
+                    )
+                told = str(error)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._drained.wait()
+
+    async def _is_drained(self) -> bool:
+        """Whether an operator drained this node."""
+        path = BrokerGroup.path(self._role.group)
+        found = await self._coordinator.get(path, watch=self._on_group)
+        drained = BrokerGroup.decode(path, found.data).drained if found.data else ()
+        return self._node in drained
+
+    def _on_group(self, _: WatchEvent) -> None:
+        self._drained.set()
 
     async def run(
         self, wanted: str = "", *, resigns: bool = False, timeout_s: float | None = None
@@ -125,7 +162,7 @@ class HandOver:
             why: VqError | None = None
             try:
                 async with asyncio.timeout(min(self._timeout_s, timeout_s or self._timeout_s)):
-                    heir, incarnation = await self._choose(epoch, wanted)
+                    heir, incarnation = await self._choose(epoch, wanted, resigns=resigns)
                     self._hold(True)
                     await self._until_stored(heir)
                     await self._offer(epoch, heir, incarnation, resigns=resigns)
@@ -138,8 +175,7 @@ class HandOver:
             except (ChangeRefused, CoordinationError) as error:
                 why = HandOverFailed(f"group {role.group} is not handed over: {error}")
             try:
-                if why is not None and not await self._has_ended(epoch):
-                    logger.warning("group is not handed over", group=role.group, error=why)
+                if why is not None and not (self.holds and await self._has_ended(epoch)):
                     raise why
             finally:
                 self._hold(False)
@@ -155,7 +191,7 @@ class HandOver:
         self.holds = holds
         self._on_hold(holds)
 
-    async def _choose(self, epoch: int, wanted: str) -> tuple[str, int]:
+    async def _choose(self, epoch: int, wanted: str, *, resigns: bool) -> tuple[str, int]:
         """Return the successor and its registration."""
         group = self._role.group
         state = await registry.read_state(self._coordinator, group)
@@ -165,7 +201,11 @@ class HandOver:
             each.node: each.incarnation for each in await registry.nodes(self._coordinator, group)
         }
         able = {node for node in state.insync if registered.get(node) == state.incarnations[node]}
-        heir = successor(state, epoch, wanted, self._behind(able))
+        value = await registry.read_group(self._coordinator, group)
+        drained = () if value is None else value.drained
+        if not wanted and not resigns:
+            able -= set(drained)
+        heir = successor(state, epoch, wanted, self._behind(able), drained)
         return heir, registered[heir]
 
     def _behind(self, nodes: Collection[str]) -> Mapping[str, int]:

@@ -20,6 +20,7 @@ from vq.coordination.coordinator import (
     Check,
     ConnectionLost,
     Coordinator,
+    NoNode,
     Operation,
     Set,
 )
@@ -179,16 +180,21 @@ class InSyncSet:
         role = self._role
         parent, path = BrokerNode.parent(role.group), BrokerNode.path(role.group, node)
         registered = await self._coordinator.get(parent)
-        stat = await self._coordinator.exists(path)
-        if stat is None or stat.czxid != incarnation or self._epoch != epoch:
+        try:
+            found = await self._coordinator.get(path)
+        except NoNode:
             return
+        if found.stat.czxid != incarnation or self._epoch != epoch:
+            return
+        # Named with its directory: with another one, it would have nothing and could be elected.
+        directory = BrokerNode.decode(path, found.data).directory
         # From here on it counts: the record may name it before we know.
         self._lease.alone = False
         role.insync |= {node}
 
         def decide(state: GroupState) -> GroupState:
-            candidate = Candidate(role.group, node, incarnation)
-            return joined(state, epoch, candidate, incarnation_now=stat.czxid)
+            candidate = Candidate(role.group, node, incarnation, directory)
+            return joined(state, epoch, candidate, incarnation_now=incarnation)
 
         state = await self._change(epoch, decide, [Check(parent, registered.stat.version)])
         if self._epoch != epoch:

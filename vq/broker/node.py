@@ -406,6 +406,7 @@ class BrokerNode:
         await self._mastership.take_first()
         await self._partitions.lead()
         self._tasks.start(self._mastership.run())
+        self._tasks.start(self._hand_over.keep_drained())
 
     def _registration_changed(self, incarnation: int | None) -> None:
         assert self._leadership is not None

@@ -17,7 +17,7 @@ returns the one to write. The caller writes it by compare-and-set on the version
   one if all others in sync are there and lost power, too.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from vq.coordination.paths import GroupState
@@ -31,6 +31,7 @@ __all__ = [
     "check_directory",
     "elected",
     "follows",
+    "goes_first",
     "joined",
     "lacks_messages",
     "left",
@@ -154,20 +155,68 @@ def follows(state: GroupState | None, node: str, *, master_is_alive: bool) -> bo
     return master_is_alive or node not in state.insync
 
 
-def check_directory(state: GroupState, candidate: Candidate) -> None:
+def goes_first(
+    state: GroupState | None, node: str, *, drained: Collection[str], able: Collection[str]
+) -> str:
+    """Return the node that claims the group instead of ``node``, which is drained; "": none.
+
+    Args:
+        state: The record.
+        node: Which would claim the group.
+        drained: See ``paths.BrokerGroup``.
+        able: Nodes that are registered and lack nothing after a loss of power.
+
+    A drained node leads only if nobody else can: a group without a master helps no operator. If the
+    record names it as master, nobody else may claim the group; it leads, and hands over.
+    """
+    if state is None or node not in drained or node in {state.master, state.successor}:
+        return ""
+    others = (each for each in state.insync if each in able and each not in drained)
+    return next(others, "")
+
+
+def check_directory(
+    state: GroupState,
+    candidate: Candidate,
+    *,
+    accept_data_loss: bool = False,
+    alive: Collection[str] = (),
+) -> None:
     """Check that the candidate has the data directory with which it was in sync.
+
+    Args:
+        state: The record.
+        candidate: Who starts, or claims the group.
+        accept_data_loss: It may have another directory, if nobody has the messages.
+        alive: The nodes that are registered.
 
     Raises:
         MastershipRefused: It is another one, so acknowledged messages would be missing.
     """
-    known = state.directories.get(candidate.node, "")
-    if known not in {"", candidate.directory}:
+    group, node = candidate.group, candidate.node
+    known = state.directories.get(node, "")
+    if known in {"", candidate.directory}:
+        return
+    others = [each for each in state.insync if each != node]
+    having = [each for each in others if each in alive]
+    if accept_data_loss and not having:
+        return
+    where = (
+        f"the acknowledged messages of group {group!r} are in the data directory with id {known}; "
+        f"this one has id {candidate.directory}: "
+    )
+    if having:
         raise MastershipRefused(
-            f"the acknowledged messages of group {candidate.group!r} are in the data directory "
-            f"with id {known}; this one has id {candidate.directory}: start node "
-            f"{candidate.node!r} with its old directory. If that is lost for good, "
-            "--accept-data-loss goes on without its messages"
+            f"{where}start node {node!r} with its old directory. If that is lost, wait until "
+            f"`vq cluster status` shows another master ({', '.join(having)} has the messages) and "
+            f"{node!r} not in sync; start this node then, without --accept-data-loss, and it "
+            "copies them"
         )
+    raise MastershipRefused(
+        f"{where}start node {node!r} with its old directory"
+        + (f", or {', '.join(others)}, which has them, too" if others else "")
+        + ". If that is lost for good, --accept-data-loss goes on without its messages"
+    )
 
 
 def _check_power(state: GroupState, candidate: Candidate, *, others_lack: bool) -> None:
@@ -224,7 +273,13 @@ def left(state: GroupState, epoch: int, node: str) -> GroupState:
     return _without(state, node)
 
 
-def successor(state: GroupState, epoch: int, wanted: str, behind: Mapping[str, int]) -> str:
+def successor(
+    state: GroupState,
+    epoch: int,
+    wanted: str,
+    behind: Mapping[str, int],
+    drained: Collection[str] = (),
+) -> str:
     """Return the node to which the master hands over.
 
     Args:
@@ -232,18 +287,21 @@ def successor(state: GroupState, epoch: int, wanted: str, behind: Mapping[str, i
         epoch: In which the caller leads the group.
         wanted: By the operator; "": any.
         behind: Bytes that each node lacks whose registration is the one in the record.
+        drained: Nodes that are to take over only if no other one can.
 
     Raises:
         ChangeRefused: No node in sync can take over, or not that one.
     """
     _check_leads(state, epoch)
     able = {node for node in state.insync if node != state.master and node in behind}
-    if wanted and wanted not in able:
+    if wanted and (wanted not in able or wanted in drained):
         why = "is not registered, or registered again a moment ago"
         if wanted == state.master:
             why = "leads it already"
         elif wanted not in state.insync:
             why = "is not in sync"
+        elif wanted in drained:
+            why = "is drained"
         raise ChangeRefused(
             f"node {wanted!r} cannot take over, it {why}; able: {', '.join(sorted(able)) or 'none'}"
         )
@@ -251,7 +309,7 @@ def successor(state: GroupState, epoch: int, wanted: str, behind: Mapping[str, i
         raise ChangeRefused(
             f"no other node is in sync and registered; in sync: {', '.join(state.insync)}"
         )
-    return wanted or min(able, key=lambda node: (behind[node], node))
+    return wanted or min(able, key=lambda node: (node in drained, behind[node], node))
 
 
 def offered(

@@ -31,15 +31,18 @@ from vq.coordination.insync import (
     check_directory,
     elected,
     follows,
+    goes_first,
     lacks_messages,
 )
 from vq.coordination.keeper import Keeper
 from vq.coordination.paths import BrokerNode, GroupState
+from vq.coordination.reading import children_or_none
 from vq.coordination.registry import (
     AUDIT_INTERVAL_S,
     BACKOFF,
     PAUSE_S,
     REGISTER_TIMEOUT_S,
+    read_group,
     read_state,
 )
 from vq.coordination.update import Plan, apply_plan
@@ -167,8 +170,18 @@ class Leadership:
             return await read_state(self._coordinator, self.group)
 
         state = await self._try(read, timeout_s)
-        if state is not None and not self._accept_data_loss:
-            check_directory(state, self._candidate(0))
+        if state is None:
+            return
+
+        async def registered() -> list[str]:
+            return await children_or_none(self._coordinator, BrokerNode.parent(self.group))
+
+        check_directory(
+            state,
+            self._candidate(0),
+            accept_data_loss=self._accept_data_loss,
+            alive=await self._try(registered, timeout_s),
+        )
 
     async def start(self, *, timeout_s: float = REGISTER_TIMEOUT_S) -> Standing:
         """Claim the group for the present registration, or follow; keep doing so until ``stop``.
@@ -277,7 +290,23 @@ class Leadership:
             )
         if follows(state, self.node, master_is_alive=leads):
             return following
+        first = await self._who_goes_first(state)
+        if first:
+            why = f"node {self.node} is drained, and node {first} is to lead {self.group}"
+            return replace(following, waits=why)
         return None
+
+    async def _who_goes_first(self, state: GroupState) -> str:
+        """Return the node that claims the group instead of this one, which is drained; or ""."""
+        group = await read_group(self._coordinator, self.group)
+        if group is None or self.node not in group.drained:
+            return ""
+        able = []
+        for name in sorted({*state.insync} - {self.node}):
+            node = await self._watch_node(name)
+            if node is not None and not _lacks(state, name, node):
+                able.append(name)
+        return goes_first(state, self.node, drained=group.drained, able=able)
 
     async def _watch_node(self, name: str) -> Node | None:
         """Return the registration of a node; any change of it wakes the task."""

@@ -237,21 +237,30 @@ class ClusterSecret(Value):
 class BrokerGroup(Value):
     """``brokers/<group>``: the operator's settings of a group.
 
-    ``pool`` is None for the common pool, which ``common`` names, too.
+    ``pool`` is None for the common pool, which ``common`` names, too. No partitions are placed on a
+    group that is ``draining``, and a node in ``drained`` leads only if no other one in sync can.
     """
 
     _what = "broker group"
     pool: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     draining: bool = False
+    drained: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "drained", tuple(self.drained))
         object.__setattr__(self, "pool", check_pool(self.pool))
 
     @staticmethod
     def path(group: str) -> str:
         """Return the group's path."""
         return join(BROKERS, group)
+
+    def _to_json(self) -> dict[str, Any]:
+        values = Value._to_json(self)
+        if not self.drained:
+            del values["drained"]
+        return values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -396,6 +396,33 @@ async def ensure_group(
     await apply_plan(coordinator, plan, what=f"the node of group {group!r}")
 
 
+async def change_group(
+    coordinator: Coordinator, group: str, change: Callable[[BrokerGroup], BrokerGroup]
+) -> None:
+    """Change the operator's settings of a group; ``change`` may be called again.
+
+    Raises:
+        NoNode: There is no such group.
+        CoordinationError: See ``update``.
+    """
+    path = BrokerGroup.path(group)
+
+    async def plan(_: CoordinationError | None) -> Plan[None]:
+        node = await coordinator.get(path)
+        before = _group_value(path, node.data)
+        after = change(before)
+        if after == before:
+            return Plan((), None)
+        return Plan([Set(path, after.encode(), node.stat.version)], None)
+
+    await apply_plan(
+        coordinator,
+        plan,
+        what=f"the node of group {group!r}",
+        again=(BadVersion, ConnectionLost),
+    )
+
+
 async def group_names(coordinator: Coordinator) -> list[str]:
     """Return the sorted names of all broker groups."""
     return await children_or_none(coordinator, BROKERS)
@@ -493,6 +520,7 @@ async def _group_view(coordinator: Coordinator, group: str, partitions: int) -> 
         group=group,
         alive=master is not None,
         draining=value.draining,
+        drained=value.drained,
         pool=value.pool,
         partitions=partitions,
         labels=value.labels,

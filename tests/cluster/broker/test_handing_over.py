@@ -2,17 +2,19 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 from support.broker import Client, MemoryCluster, message
 from support.waiting import WAIT_S, until
 
+from vq.broker.insync_set import InSyncSet
 from vq.broker.node import BrokerNode
+from vq.coordination.insync import MastershipRefused
 from vq.coordination.leadership import Leadership
 from vq.coordination.paths import GroupState
-from vq.coordination.registry import read_state
+from vq.coordination.registry import change_group, read_state
 from vq.errors import HandOverFailed, NotMaster
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
@@ -237,3 +239,114 @@ async def test_a_master_stops_although_nobody_takes_over(
     assert (await group.state()).epoch == 1
     held.clear()
     await until(lambda: group.nodes["n2"].epoch == 2)
+
+
+# Drained nodes ------------------------------------------------------------------------------------
+async def drain(group: Group, *nodes: str) -> None:
+    async with group.cluster.admin() as coordinator:
+        await change_group(coordinator, "b1", lambda value: replace(value, drained=nodes))
+
+
+async def leads(group: Group, node: str) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while (await group.state()).master != node or not group.nodes[node].epoch:
+            await asyncio.sleep(0.02)
+
+
+async def test_a_drained_master_hands_over_and_leads_no_more(group: Group) -> None:
+    """Also when the other one stops: it comes back, or nobody leads better."""
+    await drain(group, "n1")
+    await leads(group, "n2")
+    await group.in_sync("n1", "n2")
+    client = await group.connect("n2")
+    with pytest.raises(HandOverFailed, match="'n1' cannot take over, it is drained"):
+        await group.hand_over("n1", client=client)
+    with pytest.raises(HandOverFailed, match="no other node"):
+        await group.hand_over(client=client)
+    assert (await group.state()).master == "n2"
+
+
+async def test_a_drained_node_leads_if_nobody_else_can_and_then_hands_over(group: Group) -> None:
+    """A group without a master helps no operator."""
+    await drain(group, "n1")
+    await leads(group, "n2")
+    await group.in_sync("n1", "n2")
+    await group.nodes["n2"].stop()
+    await leads(group, "n1")
+    client = await group.connect("n1")
+    await client.put("t", 0, [message(b"x")])
+    group.nodes["n2"] = await group.cluster.start(node="n2")
+    await leads(group, "n2")
+
+
+async def test_a_drained_node_lets_another_one_claim_a_group_without_master(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    third = group.nodes["n3"] = await group.cluster.start(node="n3")
+    await group.in_sync("n1", "n2", "n3")
+    await drain(group, "n2")
+    monkeypatch.setattr(BrokerNode, "_hand_over_before_stop", _nothing)  # as after a kill
+    await group.nodes["n1"].stop()
+    await leads(group, "n3")
+    assert third.epoch == 2
+
+
+async def test_a_node_that_is_drained_no_more_may_lead(group: Group) -> None:
+    await drain(group, "n1")
+    await leads(group, "n2")
+    await drain(group)
+    client = await group.connect("n2")
+    await group.in_sync("n1", "n2")
+    assert await group.hand_over("n1", client=client) == "n1"
+
+
+async def test_a_drained_master_alone_in_sync_leads_until_another_is(group: Group) -> None:
+    await group.nodes["n2"].stop()
+    await group.in_sync("n1")
+    await drain(group, "n1")
+    assert (await group.client.put("t", 0, [message(b"x")])).epoch == 1
+    group.nodes["n2"] = await group.cluster.start(node="n2")
+    await leads(group, "n2")
+
+
+# A disk was lost ----------------------------------------------------------------------------------
+async def test_a_node_with_an_empty_disk_does_not_lead(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record names its directory since it joined, although it never led."""
+    monkeypatch.setattr(BrokerNode, "_hand_over_before_stop", _nothing)  # as after a kill
+    monkeypatch.setattr(InSyncSet, "look", _nothing)  # the master is lost at the same time
+    await group.nodes["n2"].stop()
+    await group.nodes["n1"].stop()
+    del group.cluster.disks["b1-n2"]
+    with pytest.raises(MastershipRefused, match="start node 'n2' with its old directory, or n1"):
+        await group.cluster.start(node="n2")
+    assert (await group.state()).epoch == 1
+
+
+async def test_a_loss_is_not_accepted_while_another_node_has_the_messages(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The master came back with an empty disk before its session ended; n2 has everything."""
+    monkeypatch.setattr(BrokerNode, "_hand_over_before_stop", _nothing)
+    group.no_claim(monkeypatch)  # n2 has not noticed yet
+    await group.nodes["n1"].stop()
+    del group.cluster.disks["b1"]
+    with pytest.raises(MastershipRefused, match=r"another master \(n2 has the messages\)"):
+        await group.cluster.start(accept_data_loss=True)
+    assert (await group.state()).epoch == 1
+
+
+async def test_a_node_with_a_new_disk_copies_everything_and_may_lead_then(group: Group) -> None:
+    await group.nodes["n1"].stop()
+    client = await group.connect("n2")
+    await client.put("t", 0, [message(b"second")])
+    del group.cluster.disks["b1"]
+    group.nodes["n1"] = await group.cluster.start()
+    await group.in_sync("n1", "n2")
+    assert await group.hand_over("n1", client=client) == "n1"
+    assert group.bytes_of("n1") == group.bytes_of("n2")
+    assert b"first" in group.bytes_of("n1")
+
+
+async def _nothing(_: object) -> None: ...

@@ -8,6 +8,7 @@ from vq.coordination.insync import (
     MastershipRefused,
     elected,
     follows,
+    goes_first,
     joined,
     lacks_messages,
     left,
@@ -230,3 +231,31 @@ def test_an_offer_is_kept_in_the_record() -> None:
     """A record without one has the fields that it had before."""
     assert GroupState.decode("x", RESIGNATION.encode()) == RESIGNATION
     assert b"successor" not in STATE.encode()
+
+
+@pytest.mark.parametrize(
+    ("node", "drained", "able", "expected"),
+    [
+        ("n2", ("n2",), ("n3",), "n3"),
+        ("n2", (), ("n3",), ""),
+        ("n2", ("n2",), (), ""),  # nobody else can
+        ("n2", ("n2", "n3"), ("n3",), ""),
+        ("n2", ("n2",), ("n4",), ""),  # not in sync
+        ("n1", ("n1",), ("n2", "n3"), ""),  # the record names it, so nobody else may claim
+    ],
+)
+def test_a_drained_node_lets_others_go_first(
+    node: str, drained: tuple[str, ...], able: tuple[str, ...], expected: str
+) -> None:
+    three = joined(STATE, 7, Candidate("b1", "n3", 13), incarnation_now=13)
+    assert goes_first(three, node, drained=drained, able=able) == expected
+    assert goes_first(None, node, drained=drained, able=able) == ""
+
+
+def test_a_drained_node_takes_over_only_from_a_master_that_has_no_other() -> None:
+    three = joined(STATE, 7, Candidate("b1", "n3", 13), incarnation_now=13)
+    behind = {"n2": 0, "n3": 50}
+    assert successor(three, 7, "", behind, drained=("n2",)) == "n3"
+    assert successor(three, 7, "", {"n2": 0}, drained=("n2",)) == "n2"
+    with pytest.raises(ChangeRefused, match="'n2' cannot take over, it is drained"):
+        successor(three, 7, "n2", behind, drained=("n2",))
