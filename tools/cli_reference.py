@@ -88,6 +88,8 @@ def _commands(name: str, command: click.Command) -> Iterator[tuple[str, click.Co
     if not isinstance(command, click.Group):
         yield name, command
         return
+    if command.invoke_without_command:
+        yield name, command
     context = click.Context(command)
     for sub_name in command.list_commands(context):
         sub = command.get_command(context, sub_name)

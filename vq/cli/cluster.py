@@ -61,6 +61,8 @@ def status(invocation: Invocation) -> None:
     for each in found.brokers:
         if each.status is not None and each.status.raw["follows"]:
             output.remark(_copy_text(each))
+    for text in _drained_texts(found):
+        output.remark(text)
     for bad in found.failed_partitions:
         output.remark(f"{bad.topic}-{bad.partition} is {bad.state}: {bad.reason}")
     for problem in found.problems:
@@ -172,6 +174,17 @@ def _silence_text(report: BrokerReport) -> str:
     return f"{name} does not answer: {report.error}"
 
 
+def _drained_texts(found: ClusterStatus) -> list[str]:
+    """Return which groups and nodes are drained, each once."""
+    texts: dict[str, None] = {}
+    for group in (each.group for each in found.brokers):
+        if group.draining:
+            texts[f"{group.group} is drained: no new partitions are placed on it"] = None
+        for node in group.drained:
+            texts[f"{group.group}/{node} is drained: it leads only if no other node can"] = None
+    return list(texts)
+
+
 def _copy_text(report: BrokerReport) -> str:
     assert report.node is not None
     assert report.status is not None
@@ -207,6 +220,7 @@ def _row(report: BrokerReport) -> dict[str, Any]:
         "pool": report.group.pool,
         "labels": dict(report.group.labels),
         "draining": report.group.draining,
+        "drained": None if node is None else node.node in report.group.drained,
         "version": None if answer is None else answer.version,
         "bytes_in": raw.get("bytes_in"),
         "bytes_out": raw.get("bytes_out"),
