@@ -108,6 +108,13 @@ class FlushMode(enum.StrEnum):
     ASYNC = "async"  # after the write: survives a killed process, may lose seconds in a power cut
 
 
+class Replication(enum.StrEnum):
+    """Whether an acknowledgement waits for the other nodes of a broker group."""
+
+    SYNC = "sync"  # until every node in sync has the message
+    ASYNC = "async"  # not: a take-over may lose messages that only the last master had
+
+
 class Compression(enum.StrEnum):
     """How a producer compresses the content of a message; readers know each kind."""
 
@@ -167,9 +174,11 @@ class TopicSettings:
             Stored and shown; no broker deletes by age yet.
         pool: Only broker groups of this pool hold its partitions. None is the common pool: the
             groups without a pool. ``common`` names it, too, and becomes None.
-        replication: ``sync``. ``async`` is refused for a topic; it does not work yet.
+        replication: ``sync``: a message is acknowledged when every node in sync has it. ``async``:
+            when the master has it; a take-over may lose acknowledged messages, at most those that
+            the new master had not copied yet. Readers see a message when every node in sync has it.
         min_insync: Nodes of the group that must be in sync, the master included, 1 to 7. With
-            fewer, the broker refuses messages; those stored are read.
+            fewer, the broker refuses messages, with ``async``, too; those stored are read.
         readable: Consumers may read.
         writable: Producers may write.
     """
@@ -183,7 +192,7 @@ class TopicSettings:
     compression_threshold: int | None = None
     retention_hours: int | None = 72
     pool: str | None = None
-    replication: str = "sync"
+    replication: Replication = Replication.SYNC
     min_insync: int = 1
     readable: bool = True
     writable: bool = True
@@ -198,11 +207,8 @@ class TopicSettings:
         object.__setattr__(self, "compression", kind)
         if self.retention_hours is not None:
             _bound("retention_hours", self.retention_hours, 1, 2**31)
-        if self.replication not in ("sync", "async"):
-            raise InvalidArgument(
-                f"replication {shown(self.replication)} is neither 'sync' nor 'async'"
-            )
         object.__setattr__(self, "flush", _flush_mode(self.flush))
+        object.__setattr__(self, "replication", _replication(self.replication))
         for name in ("readable", "writable"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidArgument(
@@ -249,6 +255,16 @@ def _flush_mode(flush: str) -> FlushMode:
         return FlushMode(flush)
     except ValueError:
         raise InvalidArgument(f"flush = {shown(flush)}; give 'sync' or 'async'") from None
+
+
+def _replication(replication: str) -> Replication:
+    """Return a mode that may be given as text, as ``_flush_mode``."""
+    try:
+        return Replication(replication)
+    except ValueError:
+        raise InvalidArgument(
+            f"replication = {shown(replication)}; give 'sync' or 'async'"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,7 @@ def test_a_diverted_result_is_a_result_that_says_so() -> None:
         ({"pool": ""}, "pool = '' is no name of a pool"),
         ({"min_insync": 0}, "min_insync = 0"),
         ({"min_insync": 8}, "min_insync = 8"),
-        ({"replication": []}, r"replication \[\] is neither"),
+        ({"replication": []}, r"replication = \[\]; give 'sync' or 'async'"),
         ({"partitions": "2"}, "partitions = '2' is str; give a whole number"),
         ({"partitions": True}, "partitions = True is bool; give a whole number"),
     ],

@@ -9,12 +9,14 @@ of a batch:
                           ▼                                              ▼
                   first result, once that is durable            acknowledge, move the HW
 
-The high watermark (HW) is where readers stop: with flush ``sync`` the end of what is durable, with
-``async`` the end of the log. It never goes back, also when the setting changes.
+The high watermark (HW) is where readers stop: the end of what all nodes in sync have stored, which
+is what is durable with flush ``sync``, and what is written with ``async``. It never goes back, also
+when the setting changes. With replication ``sync``, acknowledgements stop there, too; with
+``async`` they go up to what this node has stored.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from vq.broker.batch_check import check_batch
@@ -41,12 +43,14 @@ from vq.model import (
     FlushMode,
     PartitionPlacement,
     ProducerStamp,
+    Replication,
     Span,
     TopicPartition,
     TopicSettings,
 )
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.connection import RequestId
+from vq.store.divergence import Diverged
 from vq.store.format import CONTROL_BYTES
 from vq.store.log import Log, LogState
 from vq.store.ticket import SyncTicket
@@ -55,6 +59,7 @@ logger = get_logger(__name__)
 
 # Looked up for each batch.
 _SYNC: Final = FlushMode.SYNC
+_ALONE: Final = Replication.ASYNC  # the master alone acknowledges
 _FAILED: Final = LogState.FAILED
 #: Stands for this node among those that have a log; no node has this name.
 _SELF: Final = ""
@@ -62,7 +67,7 @@ _new: Final = tuple.__new__  # of a named tuple: the same without its Python-lev
 
 
 class Acknowledgement(NamedTuple):
-    """A PUT that waits until the log is durable up to ``target``."""
+    """A PUT that waits until the log is stored up to ``target`` where it has to be."""
 
     target: int
     session: Session
@@ -182,6 +187,16 @@ class Channel:
         return self.settings.flush is _SYNC
 
     @property
+    def acknowledges_alone(self) -> bool:
+        """Whether a PUT is acknowledged when the master has it, whatever the other nodes have."""
+        return self.settings.replication is _ALONE
+
+    @property
+    def lost(self) -> list[Diverged]:
+        """What a take-over has lost that may have been acknowledged."""
+        return self.copies.cut if self.acknowledges_alone else []
+
+    @property
     def takes_puts(self) -> bool:
         """Whether a PUT may succeed now."""
         return RULES[self.state].refusal is None
@@ -289,8 +304,8 @@ class Channel:
         for older in self.older:
             older.settings, older.placement = settings, placement
         self._look()
-        if self.log is not None and not self.sync and not self.failed:
-            self.commit()
+        if self.log is not None and self.role.epoch and not self.failed:
+            self.commit()  # with other settings, less may be waited for
         self.wake()
 
     def attach(self, log: Log) -> None:
@@ -319,7 +334,7 @@ class Channel:
         return True
 
     # Earlier ranges -----------------------------------------------------------------------------
-    def add_older(self, start: int, log: Log | BaseException) -> None:
+    def add_older(self, start: int, log: Log | BaseException, cut: Sequence[Diverged] = ()) -> None:
         """Keep an earlier range of this partition, which begins at ``start``, for reading.
 
         If its log cannot be opened or read, requests for the range are refused with the reason: an
@@ -335,6 +350,7 @@ class Channel:
         )
         older.earlier = True
         older.start_offset = older.high_watermark = start
+        older.copies.cut = list(cut)
         if isinstance(log, BaseException):
             older._end(Event.OPEN_FAILED, log)
         elif log.status.readable:
@@ -465,12 +481,14 @@ class Channel:
             context.storer.mark(self)
             return
         self._flush_due.appended(count, settings)
-        if self.role.insync:
+        others = self.role.insync
+        if others and settings.replication is not _ALONE:
             session.count_put_bytes(size)
             ack = (end, session, request_id, start + CONTROL_BYTES, size, False)
             self.acks.append(_new(Acknowledgement, ack))
-        else:
-            self._acknowledge(session, request_id, start + CONTROL_BYTES, duplicate=False)
+            return
+        self._acknowledge(session, request_id, start + CONTROL_BYTES, duplicate=False)
+        if not others:
             self._move_high_watermark(end)
 
     def copy(self, data: bytes) -> None:
@@ -547,13 +565,13 @@ class Channel:
         )
 
     def _acknowledge_again(self, session: Session, request_id: RequestId, start: int) -> None:
-        """Answer a resend with the first result, but not before that is durable."""
+        """Answer a resend with the first result, but not before that may be acknowledged."""
         self.context.counters.duplicates += 1
         log = self.log
         assert log is not None
         offset = start + CONTROL_BYTES
-        if start >= self._committed(log):
-            # What is committed ends between batches: once it is beyond the start, all of it is.
+        if start >= self._acknowledgeable(log, self._committed(log)):
+            # Both end between batches: once one is beyond the start, all of the batch is stored.
             self.acks.append(Acknowledgement(start + 1, session, request_id, offset, 0, True))
             self.context.storer.mark(self)
         else:
@@ -599,9 +617,17 @@ class Channel:
         if self._when_settled:
             self._tell_settled()
 
+    def _stored(self, log: Log) -> int:
+        """Return the offset below which everything is stored on this node, as the topic asks."""
+        return log.flushing.synced_offset if self.settings.flush is _SYNC else log.end_offset
+
+    def _acknowledgeable(self, log: Log, committed: int) -> int:
+        """Return the offset below which PUTs may be acknowledged."""
+        return self._stored(log) if self.settings.replication is _ALONE else committed
+
     def _committed(self, log: Log) -> int:
-        """Return the offset below which everything is where it has to be; see ``replica_rules``."""
-        own = log.flushing.synced_offset if self.settings.flush is _SYNC else log.end_offset
+        """Return the offset below which all in sync have everything; see ``replica_rules``."""
+        own = self._stored(log)
         role, wanted = self.role, self.settings.min_insync
         if not role.insync and wanted <= role.named:
             return own
@@ -611,16 +637,18 @@ class Channel:
         return self.high_watermark if end is None else end
 
     def commit(self) -> None:
-        """Acknowledge what is committed now, and wake the readers.
+        """Acknowledge what may be, and show readers what is committed now.
 
-        Called after a flush, after a copy told what it has, and when other nodes count.
+        Called after a flush, after a copy told what it has, when other nodes count, and when the
+        settings changed.
         """
         log = self.log
         if log is None:
             return
         committed = self._committed(log)
+        stored = self._acknowledgeable(log, committed)
         acks = self.acks
-        while acks and acks[0].target <= committed:
+        while acks and acks[0].target <= stored:
             _, session, request_id, offset, size, duplicate = acks.popleft()
             try:
                 session.count_put_bytes(-size)

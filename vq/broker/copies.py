@@ -2,6 +2,8 @@
 
 from typing import NamedTuple, Protocol
 
+from vq.store.divergence import Diverged
+
 
 class Woken(Protocol):
     """A request parked in a channel until its high watermark moves, or its log grows."""
@@ -26,14 +28,17 @@ class Copies:
         parked: Those that wait for appends.
         positions: What each node has, by its name.
         told: On a node that copies: the high watermark that its master told last.
+        cut: What was cut from the log because a newer master did not have it. Files that somebody
+            removed meanwhile may be among it.
     """
 
-    __slots__ = ("parked", "positions", "told")
+    __slots__ = ("cut", "parked", "positions", "told")
 
     def __init__(self) -> None:
         self.parked: dict[Woken, None] = {}
         self.positions: dict[str, CopyPosition] = {}
         self.told = 0
+        self.cut: list[Diverged] = []
 
     def note(self, node: str, position: CopyPosition) -> None:
         """Note what a node has."""

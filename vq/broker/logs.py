@@ -200,6 +200,14 @@ class Logs:
         directory = self._directory.log_directory(*partition)
         return cut_back(directory, offset, topic_id=log.topic_id, disk=self._disk)
 
+    def cut_before(self, log: Log) -> list[Diverged]:
+        """Return what is kept beside a log of what was cut from it; what cannot be read is told."""
+        try:
+            return diverged(log.directory, self._disk)
+        except OSError as error:
+            logger.warning("files of cut bytes cannot be read", path=log.directory, error=error)
+            return []
+
     def _note_aside(self, log: Log, usual: Path, aside: Path) -> None:
         self._begun.note_moved(log.topic_id, usual.name, aside.name)
         self._begun.save()

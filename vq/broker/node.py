@@ -538,6 +538,7 @@ class BrokerNode:
         keep_s = self.config.trash_keep_s
         while True:
             await self._partitions.save_begun()
+            await self._partitions.look_at_losses()
             try:
                 removed = await self._runner.run(lambda: self._logs.purge_trash(keep_s), Lane.PURGE)
             except OSError as error:

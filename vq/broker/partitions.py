@@ -10,8 +10,9 @@ the first PUT when there is not: a thousand idle partitions cost no files.
 
 import asyncio
 import itertools
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -45,6 +46,7 @@ from vq.log_lines import get_logger
 from vq.model import FlushMode, TopicPartition
 from vq.shown import shown
 from vq.store.directory import NamesakeFound
+from vq.store.divergence import Diverged
 from vq.store.log import Log, LogState
 
 logger = get_logger(__name__)
@@ -145,7 +147,39 @@ class Partitions:
         told = damaged[:PROBLEMS_TOLD_MAX]
         if len(damaged) > len(told):
             told.append(f"{len(damaged) - len(told)} more earlier ranges are damaged or unreadable")
-        return [*self.view.told_problems(), *told]
+        return [*self.view.told_problems(), *told, *self._told_losses()]
+
+    def _told_losses(self) -> list[str]:
+        """Return what was lost in take-overs, until the files with it are moved away; bounded."""
+        lost = [(each, file) for each in self._ranges() for file in each.lost]
+        told = [
+            f"a take-over lost up to {file.messages} acknowledged messages of partition {each}, "
+            f"whose topic has replication = async: the new master had nothing of offsets "
+            f"[{file.start_offset}, {file.end_offset}). They are kept in {file.path}; this is told "
+            "until that file is moved away"
+            for each, file in lost[:PROBLEMS_TOLD_MAX]
+        ]
+        if len(lost) > len(told):
+            messages = sum(file.messages for _, file in lost[len(told) :])
+            told.append(
+                f"{len(lost) - len(told)} more ranges with up to {messages} messages were lost so"
+            )
+        return told
+
+    async def look_at_losses(self) -> None:
+        """Look which files with lost messages are still there."""
+        for each in list(self._ranges()):
+            log = each.log
+            if each.copies.cut and log is not None:
+                found = await self._runner.run(partial(self._logs.cut_before, log))
+                if each.log is log:
+                    each.copies.cut = found
+
+    def _ranges(self) -> Iterator[Channel]:
+        """Yield all channels, and those of earlier ranges."""
+        for channel in self.channels.values():
+            yield channel
+            yield from channel.older
 
     def files(self, partition: tuple[str, int]) -> asyncio.Lock:
         """Return the lock held while a log of a partition is opened, sealed, put aside or closed.
@@ -246,17 +280,19 @@ class Partitions:
     ) -> None:
         """Open the usual log; a new one begins at ``start_offset`` (-1: where the span does)."""
         start = channel.start_offset if start_offset < 0 else start_offset
-        try:
-            log = await self._runner.run(
-                lambda: self._logs.open(
-                    channel.partition,
-                    channel.topic_id,
-                    start_offset=start,
-                    producers=producers,
-                    holds=channel.holds,
-                ),
-                lane,
+
+        def open_log() -> tuple[Log, list[Diverged]]:
+            log = self._logs.open(
+                channel.partition,
+                channel.topic_id,
+                start_offset=start,
+                producers=producers,
+                holds=channel.holds,
             )
+            return log, self._logs.cut_before(log)
+
+        try:
+            log, channel.copies.cut = await self._runner.run(open_log, lane)
         except DiskFull:
             raise  # no failure of this log: whoever asks next tries again
         except (OSError, VqError) as error:
@@ -529,19 +565,22 @@ class Partitions:
 
     async def _add_older(self, channel: Channel, path: Path) -> None:
         """Open an earlier range of the partition, for reading; one that cannot be is noted."""
-        try:
-            log = await self._runner.run(
-                lambda: self._logs.open(
-                    channel.partition, channel.topic_id, path=path, holds=channel.holds
-                )
+
+        def open_log() -> tuple[Log, list[Diverged]]:
+            log = self._logs.open(
+                channel.partition, channel.topic_id, path=path, holds=channel.holds
             )
+            return log, self._logs.cut_before(log)
+
+        try:
+            log, cut = await self._runner.run(open_log)
         except (OSError, VqError) as error:
             logger.error(
                 "earlier range of a log cannot be opened", partition=channel, path=path, error=error
             )
             channel.add_older(start_of(path), error)
         else:
-            channel.add_older(start_of(path), log)
+            channel.add_older(start_of(path), log, cut)
 
     async def _remove_topic(self, name: str) -> None:
         async with self._membership:
@@ -789,15 +828,7 @@ class Partitions:
             finally:
                 await self._open(channel)
         for each in files:
-            logger.warning(
-                "batches that the master does not have are cut and kept",
-                partition=channel,
-                file=each.path,
-                start_offset=each.start_offset,
-                end_offset=each.end_offset,
-                messages=each.messages,
-                epochs=f"{each.first_epoch}-{each.last_epoch}",
-            )
+            _tell_cut(channel, each)
 
     # Closing ------------------------------------------------------------------------------------
     async def settle(self, channel: Channel) -> None:
@@ -850,3 +881,28 @@ class Partitions:
             await self._runner.run(save)
         except OSError as error:
             logger.warning("list of begun logs cannot be saved", error=error)
+
+
+def _tell_cut(channel: Channel, file: Diverged) -> None:
+    """Log what was cut from the log of a copy; louder if somebody was told that it is stored."""
+    epochs = f"{file.first_epoch}-{file.last_epoch}"
+    if channel.acknowledges_alone:
+        logger.error(
+            "messages that may have been acknowledged are lost in a take-over, cut and kept",
+            partition=channel,
+            file=file.path,
+            start_offset=file.start_offset,
+            end_offset=file.end_offset,
+            messages=file.messages,
+            epochs=epochs,
+        )
+    else:
+        logger.warning(
+            "batches that the master does not have are cut and kept",
+            partition=channel,
+            file=file.path,
+            start_offset=file.start_offset,
+            end_offset=file.end_offset,
+            messages=file.messages,
+            epochs=epochs,
+        )

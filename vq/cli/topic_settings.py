@@ -14,7 +14,7 @@ from vq import limits
 from vq.cli.options import compression_options
 from vq.cli.output import Output, Value
 from vq.errors import InvalidArgument
-from vq.model import COMMON_POOL, Compression, FlushMode, TopicSettings
+from vq.model import COMMON_POOL, Compression, FlushMode, Replication, TopicSettings
 
 
 def topic_options(*, partitions_max: int, defaults: bool) -> Callable[..., Any]:
@@ -75,6 +75,15 @@ def topic_options(*, partitions_max: int, defaults: bool) -> Callable[..., Any]:
         compression_options(
             "How producers compress messages if their own settings do not say it.",
             ("none", "128K") if defaults else None,
+        ),
+        click.option(
+            "--replication",
+            type=click.Choice([str(mode) for mode in Replication]),
+            help=help_of(
+                "Acknowledge when every node in sync has it, or the master (a take-over may lose "
+                "the last messages).",
+                "sync",
+            ),
         ),
         click.option(
             "--min-insync",
@@ -156,7 +165,7 @@ def shown_settings(settings: TopicSettings) -> dict[str, Value]:
         "max_message_bytes": settings.max_message_bytes,
         "compression": settings.compression or "none",
         "compression_threshold": _threshold(settings),
-        "replication": settings.replication,
+        "replication": str(settings.replication),
         "min_insync": settings.min_insync,
         "pool": settings.pool or COMMON_POOL,
         "readable": settings.readable,

@@ -21,7 +21,7 @@ from vq.coordination.coordinator import (
 )
 from vq.coordination.paths import ClusterSettings
 from vq.coordination.registry import groups
-from vq.coordination.topics import TopicExists, check_supported
+from vq.coordination.topics import TopicExists
 from vq.coordination.update import TRIES_MAX, update
 from vq.errors import CoordinationError, InvalidArgument, UnknownTopic
 from vq.model import COMMON_POOL, GroupView, TopicOrigin, TopicSettings, check_name
@@ -70,7 +70,6 @@ def _check(settings: ClusterSettings, known: Sequence[GroupView]) -> None:
     if not settings.may_create:
         return
     wanted = settings.new_topics
-    check_supported(wanted)
     missing = missing_pool(known, wanted.pool)
     if missing and (known or wanted.pool is not None):  # brokers of the common pool may come yet
         raise InvalidArgument(f"pool = {wanted.pool or COMMON_POOL!r}: {missing}")

@@ -75,7 +75,6 @@ __all__ = [
     "add_partitions",
     "change_placement",
     "change_settings",
-    "check_supported",
     "create_topic",
     "delete_topic",
     "describe_topic",
@@ -138,13 +137,12 @@ async def create_topic(
     the same transaction. Its errors are passed on. ``origin`` is stored with the topic.
 
     Raises:
-        InvalidArgument: A setting does not work yet.
+        InvalidArgument: The name is not valid for a topic.
         TopicExists: There is a topic of this name.
         CoordinationError: No broker group can take partitions, or ZooKeeper did not answer.
     """
     check_name("topic", name)
     settings, rng = settings or TopicSettings(), rng or random.SystemRandom()
-    check_supported(settings)
     if await coordinator.exists(Topic.path(name)) is not None:
         raise await _exists_already(coordinator, name)
     whole = settings.partitions <= STEP_PARTITIONS
@@ -255,7 +253,7 @@ async def change_settings(
 
     Raises:
         UnknownTopic: There is no such topic.
-        InvalidArgument: The number of partitions differs, or a setting does not work yet.
+        InvalidArgument: The number of partitions differs.
     """
 
     async def plan(_: CoordinationError | None) -> Plan[None]:
@@ -267,7 +265,6 @@ async def change_settings(
             )
         if settings == view.settings:
             return Plan((), None)
-        check_supported(settings)
         topic = Topic(id=view.id, settings=settings, origin=view.origin)
         return Plan([Set(Topic.path(name), topic.encode(), view.version)], None)
 
@@ -358,20 +355,6 @@ async def touch_partition(coordinator: Coordinator, name: str, number: int, vers
 
 
 # Helpers --------------------------------------------------------------------------------------
-def check_supported(settings: TopicSettings) -> None:
-    """Refuse settings that are stored but have no effect yet.
-
-    ``TopicSettings`` does not check this, because stored settings must stay readable.
-
-    Raises:
-        InvalidArgument: A setting has no effect yet; the message says what to do instead.
-    """
-    if settings.replication != "sync":
-        raise InvalidArgument(
-            f"replication = {settings.replication!r} does not work yet; leave it at 'sync'"
-        )
-
-
 async def _changes_of(
     coordinator: Coordinator,
     name: str,

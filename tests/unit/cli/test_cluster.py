@@ -24,6 +24,7 @@ ALL = {
     "--flush-ms": ("flush_interval_ms", 70),
     "--retention-hours": ("retention", "forever"),
     "--max-message-bytes": ("max_message_bytes", 1000),
+    "--replication": ("replication", "async"),
     "--min-insync": ("min_insync", 2),
     "--compression": ("compression", "zstd"),
     "--compression-threshold": ("compression_threshold", 500),

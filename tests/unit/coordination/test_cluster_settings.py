@@ -112,7 +112,6 @@ def test_fields_that_are_missing_have_their_default() -> None:
     [
         (TopicSettings(partitions=501), r"partitions = 501 is above 500.*`vq topic create`"),
         (TopicSettings(writable=False), "writable = False.*give True"),
-        (TopicSettings(replication="async"), "replication = 'async' does not work yet"),
         (
             TopicSettings(pool="fast"),
             "'fast'.*no broker has registered yet.*`vq broker --pool fast`",

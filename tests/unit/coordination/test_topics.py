@@ -28,7 +28,7 @@ from vq.coordination.paths import (
 from vq.coordination.placement import move
 from vq.coordination.topics import TopicExists
 from vq.errors import CoordinationError, InvalidArgument, UnknownTopic
-from vq.model import FlushMode, Span, TopicOrigin, TopicPartition, TopicSettings
+from vq.model import FlushMode, Replication, Span, TopicOrigin, TopicPartition, TopicSettings
 
 
 async def add_broker(client: MemoryCoordinator, group: str, *, pool: str | None = None) -> None:
@@ -190,20 +190,14 @@ async def test_settings_are_replaced(client) -> None:
         await topics.change_settings(client, "t", replace(wanted, partitions=3))
 
 
-async def test_a_setting_that_does_not_work_yet_is_refused(client) -> None:
-    """Before anything is written; a topic that has it already can be read, and mended."""
-    wanted = TopicSettings(replication="async")
-    with pytest.raises(InvalidArgument, match=r"replication = 'async' does not work yet.*'sync'"):
-        await topics.create_topic(client, "t", wanted)
-    assert await topics.list_topics(client) == []
-    before = await topics.create_topic(client, "t")
-    with pytest.raises(InvalidArgument, match="does not work yet"):
-        await topics.change_settings(client, "t", wanted)
-    assert await topics.describe_topic(client, "t") == before
-    await client.set(Topic.path("t"), Topic(id=before.id, settings=wanted).encode())
-    assert (await topics.describe_topic(client, "t")).settings == wanted
-    mended = await topics.change_settings(client, "t", replace(wanted, replication="sync"))
-    assert mended.settings.replication == "sync"
+async def test_replication_is_stored_and_changed(client) -> None:
+    """Given as text, too; brokers compare it by identity."""
+    made = await topics.create_topic(client, "t", TopicSettings(replication="async"))
+    assert made.settings.replication is Replication.ASYNC
+    wanted = replace(made.settings, replication="sync", min_insync=2)
+    changed = await topics.change_settings(client, "t", wanted)
+    assert changed.settings.replication is Replication.SYNC
+    assert changed.settings.min_insync == 2
 
 
 async def test_a_move_is_listed_and_leaves_the_topic_alone(client) -> None:
