@@ -4,7 +4,7 @@ Loop-bound functions on a ``ClusterClient``. What a broker that is away would ha
 never 0. Moving a topic's partitions is in ``placements``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from vq.admin import brokers
@@ -65,6 +65,14 @@ async def change_settings(cluster: ClusterClient, name: str, settings: TopicSett
     """
     with unknown_when_cut(f"changing {name}"):
         return _topic(await topics.change_settings(cluster.coordinator, name, settings))
+
+
+async def alter_settings(
+    cluster: ClusterClient, name: str, change: Callable[[TopicSettings], TopicSettings]
+) -> Topic:
+    """Replace a topic's settings by what ``change`` makes of them; see ``change_settings``."""
+    before = await topics.describe_topic(cluster.coordinator, name)
+    return await change_settings(cluster, name, change(before.settings))
 
 
 async def add_partitions(cluster: ClusterClient, name: str, count: int) -> Topic:

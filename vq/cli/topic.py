@@ -1,4 +1,4 @@
-"""``vq topic``: create, list, describe, move, delete."""
+"""``vq topic``: create, alter, list, describe, move, delete."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -42,7 +42,7 @@ from vq.model import PartitionPlacement, TopicOrigin, TopicSettings
 
 @click.group(cls=Commands)
 def topic() -> None:
-    """Create, list, describe, verify, move and delete topics."""
+    """Create, alter, list, describe, verify, move and delete topics."""
 
 
 # create ---------------------------------------------------------------------------------------
@@ -75,6 +75,31 @@ def _placement_row(placement: PartitionPlacement) -> dict[str, Value]:
         "group": placement.writer_group,
         "state": str(placement.state),
     }
+
+
+# alter ----------------------------------------------------------------------------------------
+@topic.command()
+@click.argument("name")
+@topic_options(partitions_max=None, defaults=False)
+@command_options
+def alter(invocation: Invocation, name: str, **options: Any) -> None:
+    """Change settings of a topic; one that is not given keeps its value.
+
+    Brokers take them within seconds. Messages that are stored stay as they are.
+    """
+    if all(value is None for value in options.values()):
+        raise click.UsageError("name at least one setting")
+
+    async def work() -> Topic:
+        async with cluster_client(invocation.client_config()) as cluster:
+            return await topics.alter_settings(
+                cluster, name, lambda before: with_options(before, options)
+            )
+
+    settings = invocation.run(work()).settings
+    remark_retention(invocation.output, options)
+    remark_threshold(invocation.output, options, settings)
+    invocation.output.record({"topic": name, **shown_settings(settings)})
 
 
 # list -----------------------------------------------------------------------------------------

@@ -17,11 +17,11 @@ from vq.errors import InvalidArgument
 from vq.model import COMMON_POOL, Compression, FlushMode, Replication, TopicSettings
 
 
-def topic_options(*, partitions_max: int, defaults: bool) -> Callable[..., Any]:
+def topic_options(*, partitions_max: int | None, defaults: bool) -> Callable[..., Any]:
     """Add one option for each setting, named like the field; None: it was not given.
 
     Args:
-        partitions_max: The most partitions, for the help text.
+        partitions_max: The most partitions, for the help text; None: no option for their number.
         defaults: Show the defaults: an option that is not given has its default.
     """
 
@@ -102,7 +102,7 @@ def topic_options(*, partitions_max: int, defaults: bool) -> Callable[..., Any]:
     ]
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(options):
+        for option in reversed(options if partitions_max is not None else options[1:]):
             function = option(function)
         return function
 

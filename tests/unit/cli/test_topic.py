@@ -17,6 +17,7 @@ from vq.client.config import MessageFactoryConfig
 from vq.coordination import topics
 from vq.coordination.coordinator import ConnectionLost, NotConnected, SessionExpired
 from vq.coordination.memory import MemoryEnsemble
+from vq.coordination.paths import BrokerGroup, BrokerNode, GroupState
 from vq.model import TopicOrigin, TopicSettings
 
 ORIGIN = TopicOrigin(client="app", host="web1", time_ms=1_763_800_000_007, auto=True)
@@ -161,3 +162,43 @@ def test_whoever_sets_an_age_is_told_that_nothing_is_deleted_yet(
     given = [] if hours is None else ["--retention-hours", hours]
     topic.topic.main(["create", "orders", *given], standalone_mode=False)
     assert ("no broker deletes by age yet" in capsys.readouterr().err) is told
+
+
+def test_settings_that_are_given_are_changed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The others keep their values."""
+    ensemble = MemoryEnsemble()
+
+    @asynccontextmanager
+    async def cluster_client(_config: MessageFactoryConfig) -> AsyncIterator[Any]:
+        async with client_of(ensemble) as coordinator:
+            if await coordinator.exists("topics/orders") is None:
+                await add_broker(coordinator)
+                settings = TopicSettings(partitions=2, min_insync=2, flush="async")
+                await topics.create_topic(coordinator, "orders", settings)
+            yield SimpleNamespace(coordinator=coordinator)
+
+    monkeypatch.setattr(topic, "cluster_client", cluster_client)
+    for replication in ("async", "sync"):
+        arguments = ["alter", "orders", "--replication", replication, "--flush-ms", "70"]
+        topic.topic.main([*arguments, "--json"], standalone_mode=False)
+        shown = json.loads(capsys.readouterr().out)
+        assert shown["replication"] == replication
+        assert (shown["flush_interval_ms"], shown["min_insync"], shown["flush"]) == (70, 2, "async")
+    said("alter", "missing", "--min-insync", "1")
+
+
+def test_altering_nothing_is_refused() -> None:
+    """It would look like a success."""
+    assert "at least one setting" in said("alter", "t", expected=errors.EXIT_USAGE)["message"]
+
+
+async def add_broker(coordinator: Any) -> None:
+    """Put a live broker group into the tree."""
+    await coordinator.create(BrokerGroup.path("b1"), BrokerGroup().encode(), parents=True)
+    node = BrokerNode(host="127.0.0.1", port=1)
+    path = BrokerNode.path("b1", "n1")
+    stat = await coordinator.create(path, node.encode(), ephemeral=True, parents=True)
+    state = GroupState(epoch=1, master="n1", insync=("n1",), incarnations={"n1": stat.czxid})
+    await coordinator.create(GroupState.path("b1"), state.encode())
