@@ -19,12 +19,13 @@ from typing import Any
 
 import pytest
 from support.simulation import mutants, run
-from support.simulation.nemesis import COMBINATIONS, FAULTS, draw_kinds
+from support.simulation.nemesis import COMBINATIONS, FAULTS, REPLICATION, draw_kinds
 from support.simulation.world import Size
 
 LONG = os.environ.get("VQ_LONG") == "1"
 SEEDS = 3_000 if LONG else 24
 COPIED_SEEDS = 400 if LONG else 16
+ASYNC_SEEDS = 400 if LONG else 8
 BLOCK = 8
 #: How long one kind of fault strikes, in virtual time.
 KIND_S = 20 if LONG else 12
@@ -54,6 +55,17 @@ def test_copies_come_to_what_their_masters_have(first: int) -> None:
     """Byte by byte, in all ranges of all partitions, whatever struck either of them."""
     for seed in range(first, first + BLOCK):
         report = run.simulate(seed, size=Size(copies=1))
+        assert not report.violations, explain(report)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, ASYNC_SEEDS, BLOCK))
+def test_an_async_topic_loses_only_what_a_take_over_may(first: int) -> None:
+    """Beside a sync topic, which loses nothing; every second seed changes the setting."""
+    for seed in range(first, first + BLOCK):
+        kinds = {*draw_kinds(seed), "kill broker", *([REPLICATION] if seed % 2 else [])}
+        size = Size(copies=1, fast=True)
+        report = run.simulate(seed, size=size, kinds=tuple(sorted(kinds)))
         assert not report.violations, explain(report)
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from support.simulation.history import Event
 from support.simulation.judge import Evidence, Stored, judge
+from support.simulation.kept import Kept
 
 WHERE = "orders-0"
 LOG = (
@@ -141,3 +142,59 @@ def test_a_filtering_group_owes_only_what_matches() -> None:
         is_for=lambda _member, value: value.startswith("p1"),
     )
     assert judge(only) == []
+
+
+# Topics whose messages the master acknowledges alone ----------------------------------------------
+def lost_one(*before: Event, kept: Kept | None, after: tuple[Event, ...] = ()) -> Evidence:
+    """Return a story whose last acknowledged message, at 1.1 s, is in no log and nobody read it."""
+    ends = (1.1, "ok", "p1#1", "p1#1/3", WHERE, 224, 5)
+    story = [*before, *EVENTS, (1.0, "send", "p1#1", "p1#1/3"), ends, *after]
+    files = {} if kept is None else {(WHERE, 224, 5): [kept]}
+    return replace(CLEAN, events=story, kept=files)
+
+
+FAST: Event = (0.0, "set", "orders", "async")
+LED: tuple[Event, ...] = ((0.1, "lead", "n1", "b1", 1), (1.2, "lead", "n2", "b1", 2))
+KEPT = Kept("b1", "n1", 1)
+
+
+def test_a_take_over_may_lose_what_the_master_acknowledged_alone() -> None:
+    """If the old master keeps it, and another node has led since."""
+    assert judge(lost_one(FAST, *LED, kept=KEPT)) == []
+
+
+@pytest.mark.parametrize(
+    ("story", "why"),
+    [
+        (lost_one(*LED, kept=KEPT), "by all nodes in sync"),
+        (lost_one((0.0, "set", "orders", "sync"), *LED, kept=KEPT), "by all nodes in sync"),
+        (lost_one((0.0, "set", "clicks", "async"), *LED, kept=KEPT), "by all nodes in sync"),
+        (
+            lost_one(
+                (-20.0, "set", "orders", "async"), (-19.0, "set", "orders", "sync"), kept=KEPT
+            ),
+            "by all nodes in sync",
+        ),
+        (lost_one(FAST, *LED, kept=None), "and no node keeps it"),
+        (lost_one(FAST, LED[0], kept=KEPT), "and nobody took over"),
+        (lost_one(FAST, *LED, kept=Kept("b1", "n1", 2)), "and nobody took over"),
+        (lost_one(FAST, *LED, kept=Kept("b2", "n1", 1)), "and nobody took over"),
+        (lost_one(FAST, *LED, kept=Kept("b1", "n2", 1)), "and nobody took over"),
+    ],
+)
+def test_no_other_loss_is_allowed(story: Evidence, why: str) -> None:
+    """Nor one of a topic that became sync long before."""
+    assert [line for line in judge(story) if line.startswith("lost") and why in line]
+
+
+def test_what_was_read_may_not_be_lost() -> None:
+    """Nor may other bytes be under its offset."""
+    seen = (1.15, "seen", "a1#1", WHERE, 224, 236, "p1#1/3")
+    found = judge(lost_one(FAST, *LED, kept=KEPT, after=(seen,)))
+    assert [line.partition(":")[0] for line in found] == ["inconsistent"]
+
+
+def test_a_change_to_sync_counts_when_the_brokers_have_read_it() -> None:
+    """A moment after the change a master may not know of it."""
+    story = (0.0, "set", "orders", "async"), (1.0, "set", "orders", "sync")
+    assert judge(lost_one(*story, *LED, kept=KEPT)) == []

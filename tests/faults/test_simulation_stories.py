@@ -9,7 +9,7 @@ import random
 
 import pytest
 from support.simulation import mutants, run, workload
-from support.simulation.world import SESSION_TIMEOUT_S, ClientHost, Size
+from support.simulation.world import SESSION_TIMEOUT_S, TOPIC, ClientHost, Size
 
 from vq import aio
 from vq.client.config import ConsumerConfig
@@ -44,7 +44,7 @@ class ProgressBeyondTheEnd(run.Simulation):
         await self.until("the member to catch up", self.everything_is_done)
         await self.end(members)
         before = len(self.world.history.events)
-        partition = TopicPartition(workload.TOPIC, 0)
+        partition = TopicPartition(TOPIC, 0)
         far = CommittedOffset(offset=10**9)
         await commits.reset_offset(operator.coordinator, "shop", partition, far)
         members[0].wanted = True
@@ -80,7 +80,7 @@ class TopicMadeAnew(run.Simulation):
         deaf = world.brokers[0].coordinator
         assert deaf is not None
         world.ensemble.disconnect(deaf)
-        await delete_topic(operator.coordinator, workload.TOPIC)
+        await delete_topic(operator.coordinator, TOPIC)
         await self.create_topic(operator)
         history.add("note", "operator", "made anew")
         made = len(history.events)
@@ -119,7 +119,7 @@ class GroupOnTopicMadeAnew(run.Simulation):
         made = 0
         for _ in range(4):
             await asyncio.sleep(3)
-            await delete_topic(operator.coordinator, workload.TOPIC)
+            await delete_topic(operator.coordinator, TOPIC)
             await asyncio.sleep(self.world.rng.choice((0, 0.001, 0.01, 1)))
             await self.create_topic(operator)
             history.add("note", "operator", "made anew")
@@ -245,8 +245,8 @@ class ThawedConsumer(run.Simulation):
         producer = await factory.create_producer()
         for number in range(self.messages):
             value = f"{name}/{number}"
-            done = await producer.send(Message(workload.TOPIC, value.encode()))
-            partition = f"{workload.TOPIC}-{done.partition}"
+            done = await producer.send(Message(TOPIC, value.encode()))
+            partition = f"{TOPIC}-{done.partition}"
             host.world.history.add("ok", name, value, partition, done.offset, done.id)
         while not host.stopping:
             await asyncio.sleep(0.1)
@@ -260,7 +260,7 @@ class ThawedConsumer(run.Simulation):
             ConsumerConfig(group=workload.GROUPS["c"], member=member, commit_interval_s=0.3)
         )
         leaving = asyncio.create_task(workload.leave(host, name, consumer))
-        async for message in consumer.subscribe(workload.TOPIC):
+        async for message in consumer.subscribe(TOPIC):
             partition = f"{message.topic}-{message.partition}"
             host.world.history.add(
                 "read", member, partition, message.offset, message.next_offset,

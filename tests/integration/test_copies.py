@@ -1,6 +1,8 @@
 """A second node of a group copies the logs of the first: real processes, real disks."""
 
+import contextlib
 import json
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -102,16 +104,59 @@ def test_the_copy_takes_over_from_a_master_that_is_killed(processes: ProcessClus
     block_until(lambda: blocks(first.spec.data) == blocks(second.spec.data), "not the same bytes")
 
 
+def test_a_take_over_tells_what_it_lost_of_an_async_topic(processes: ProcessCluster) -> None:
+    """The master had acknowledged it alone. The producer goes on, and nobody has read it."""
+    first = processes.add("b1")
+    options = ("--partitions", "1", "--replication", "async")
+    assert processes.vq("topic", "create", "t", *options).returncode == 0
+    second = add_copy(processes)
+    block_until(lambda: in_sync(processes) == {"n1", "n2"}, "n2 is not in sync")
+    config = vq.MessageFactoryConfig(zookeeper=processes.zookeeper, cluster=processes.name)
+    with vq.MessageFactory(config) as factory, factory.create_producer() as producer:
+
+        def send_some(begin: int, end: int) -> list[int]:
+            acknowledged = []
+            for number in range(begin, end):
+                with contextlib.suppress(vq.OutcomeUnknown):  # sent to the one that was killed
+                    producer.send_sync(vq.Message("t", b"%d" % number), timeout=30)
+                    acknowledged.append(number)
+            return acknowledged
+
+        kept = send_some(100, 150)
+        block_until(lambda: behind(processes) == 0, "n2 is behind")
+        second.signal(signal.SIGSTOP)
+        alone = send_some(150, 180)
+        first.kill()
+        second.signal(signal.SIGCONT)
+        later = send_some(180, 200)
+        block_until(lambda: read_all(factory, 1)[0][-1:] == later[-1:], "n2 waits for n1")
+        (found,) = read_all(factory, 1)
+    lost = sorted({*alone} - {*found})
+    assert found == kept + [number for number in alone if number not in lost] + later
+    assert len(kept + alone + later) >= 99
+    assert len(lost) >= len(alone) // 2  # a little was under way to the one that stood still
+    first.start()
+    first.wait_ready(PROCESSES_WAIT_S)
+    told = f"lost up to {len(lost)} acknowledged messages of partition t-0"
+    block_until(lambda: told in problems_of(processes)["n1"], "n1 does not tell the loss")
+    block_until(lambda: blocks(first.spec.data) == blocks(second.spec.data), "not the same bytes")
+
+
+def problems_of(cluster: ProcessCluster) -> dict[str, str]:
+    rows = json.loads(cluster.vq("cluster", "status", "--json").stdout)
+    return {row["node"]: " ".join(row["problems"]) for row in rows}
+
+
 def in_sync(cluster: ProcessCluster) -> set[str]:
     rows = json.loads(cluster.vq("cluster", "status", "--json").stdout)
     return {row["node"] for row in rows if row["in_sync"]}
 
 
-def read_all(factory: vq.MessageFactory) -> list[list[int]]:
+def read_all(factory: vq.MessageFactory, partitions: int = 4) -> list[list[int]]:
     """Return the numbers in each partition of ``t``, in order."""
     found = []
     with factory.create_consumer() as consumer:
-        for partition in range(4):
+        for partition in range(partitions):
             numbers, bounds = [], consumer.get_bounds("t", partition)
             offset = bounds.earliest
             while offset < bounds.latest:

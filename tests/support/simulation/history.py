@@ -10,6 +10,8 @@ An event is a plain tuple ``(time, kind, who, …)``; the kinds and what follows
     seen      reader, partition, offset, next, value     read by position
     commit    member, partition, offset                  progress that ZooKeeper took
     own       member, partition, generation              a claim that ZooKeeper took
+    lead      node, group, epoch                         an epoch that ZooKeeper took
+    set       topic, replication                         settings that ZooKeeper took
     fault     kind, target                               what the nemesis did
     note      …                                          anything worth a line in the trace
     broken    …                                          a promise broken, noticed on the spot

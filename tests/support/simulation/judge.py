@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from support.simulation.history import Event
+from support.simulation.kept import Kept, Place
 
 #: After such a fault struck a member, its last messages may be delivered again, for so long: a
 #: session, a call and a back-off may have to end before the member or its heir goes on.
@@ -27,6 +28,8 @@ EXCUSES = frozenset(
     }
 )
 EXCUSED_S = 15.0
+#: A broker reads settings anew in this time, also when it hears nothing of a change.
+SETTINGS_S = 15.0
 VIOLATIONS_MAX = 20
 
 
@@ -50,6 +53,7 @@ class Evidence:
     committed: Mapping[tuple[str, str], int]  # (group, partition)
     groups: Mapping[str, str]  # first letter of a member's name → group
     is_for: Callable[[str, str], bool]  # whether a member's group gets a value
+    kept: Mapping[Place, Sequence[Kept]] = field(default_factory=dict)  # cut from logs
 
 
 @dataclass(slots=True)
@@ -106,15 +110,54 @@ def _outcome_told_twice(facts: _Facts) -> Iterator[str]:
 
 
 def _lost(facts: _Facts) -> Iterator[str]:
-    """Acknowledged, but not at the acknowledged place."""
+    """Acknowledged, but not at the acknowledged place; see ``_may_not_be_lost``."""
     for value, event in facts.outcome.items():
         if event[1] != "ok":
             continue
         partition, offset, message_id = event[4:]
         found = facts.places.get(value, [])
-        if not any((w, s.offset, s.id) == (partition, offset, message_id) for w, s in found):
+        if any((w, s.offset, s.id) == (partition, offset, message_id) for w, s in found):
+            continue
+        why_not = _may_not_be_lost(facts, event)
+        if why_not:
             place = f"{partition}:{offset}"
-            yield f"{value}, acknowledged at {place} at {event[0]:.3f} s, found: {found}"
+            yield f"{value}, acknowledged at {place} at {event[0]:.3f} s, {why_not}, found: {found}"
+
+
+def _may_not_be_lost(facts: _Facts, event: Event) -> str:
+    """Return why an acknowledged message may not be lost; "" if a take-over may lose it.
+
+    The master of its epoch may have acknowledged it alone, and another node has led in a later
+    epoch. The old master, or who had copied it, has it in a file of cut bytes. That nobody has read
+    it is the check ``inconsistent``.
+    """
+    time, partition = event[0], event[4]
+    if not _acknowledged_alone(facts, partition.rpartition("-")[0], time):
+        return "by all nodes in sync"
+    kept = facts.evidence.kept.get(event[4:7], ())
+    if not kept:
+        return "and no node keeps it"
+    leads = [each[2:5] for each in facts.evidence.events if each[1] == "lead"]
+    for node, group, epoch in leads:
+        for each in kept:
+            if each.group == group and each.epoch < epoch and each.node != node:
+                return ""
+    return "and nobody took over"
+
+
+def _acknowledged_alone(facts: _Facts, topic: str, time: float) -> bool:
+    """Whether a master may have acknowledged a message of a topic alone at some time.
+
+    A change of the settings reaches it within ``SETTINGS_S``.
+    """
+    alone, since = False, 0.0
+    for event in facts.evidence.events:
+        if event[1] == "set" and event[2] == topic:
+            if event[0] > time:
+                break
+            if (event[3] == "async") != alone:
+                alone, since = event[3] == "async", event[0]
+    return alone or (since > 0 and time < since + SETTINGS_S)
 
 
 def _aborted(facts: _Facts) -> Iterator[str]:

@@ -12,8 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from support.simulation.loop import generator
+from support.simulation.workload import one_of
 from support.simulation.world import (
     DATA,
+    FAST,
     SEAL_TIMEOUT_S,
     BrokerHost,
     ClientHost,
@@ -27,7 +29,7 @@ from vq.coordination import topics
 from vq.coordination.coordinator import SessionState
 from vq.coordination.memory import MemoryCoordinator
 from vq.errors import VqError
-from vq.model import FlushMode
+from vq.model import FlushMode, Replication
 from vq.remoting.wire_pb2 import SealResponse
 
 Fault = Callable[["Nemesis"], Coroutine[Any, Any, None]]
@@ -74,7 +76,7 @@ class Nemesis:
         self._running: list[asyncio.Task[None]] = []
         self._ensemble_is_up = True
         #: The plan of the last mover of a partition to a group, and the answer to its SEAL.
-        self.earlier_moves: dict[tuple[int, str], tuple[admin.Move, SealResponse]] = {}
+        self.earlier_moves: dict[tuple[str, int, str], tuple[admin.Move, SealResponse]] = {}
 
     async def run(self, seconds: float) -> None:
         """Strike again and again for ``seconds``."""
@@ -84,7 +86,8 @@ class Nemesis:
             await asyncio.sleep(self.rng.expovariate(1 / self._pause_s))
             if loop.time() >= end:
                 break
-            fault = FAULTS[self.rng.choice(self.kinds)]
+            kind = self.rng.choice(self.kinds)
+            fault = change_replication if kind == REPLICATION else FAULTS[kind]
             self._running.append(loop.create_task(fault(self)))
 
     async def heal(self) -> None:
@@ -447,20 +450,21 @@ async def ensemble_away(nemesis: Nemesis) -> None:
 async def move_partition(nemesis: Nemesis) -> None:
     """An operator gives a partition to the other group."""
     world = nemesis.world
+    topic = one_of(world.topics, nemesis.rng)
     number = nemesis.rng.randrange(world.size.partitions)
     target = nemesis.rng.choice(world.brokers).name
     try:
-        moves = await admin.plan_moves(nemesis.operator, "orders", [number], target)
+        moves = await admin.plan_moves(nemesis.operator, topic, [number], target)
         for planned in moves:
             slow_s = nemesis.rng.choice((0.0, nemesis.seconds(0.5, 7)))
-            nemesis.note("move", f"orders-{number} to {target}", slow_s)
+            nemesis.note("move", f"{topic}-{number} to {target}", slow_s)
             if slow_s:  # SEAL is answered at once, ADOPT is not
                 world.network.cut("operator", target)
                 world.loop.call_later(slow_s, world.network.heal, "operator", target)
             offset = await admin.carry_out(nemesis.operator, planned)
-            world.history.add("note", "operator", f"orders-{number} is on {target} from {offset}")
+            world.history.add("note", "operator", f"{topic}-{number} is on {target} from {offset}")
     except VqError as error:
-        world.history.add("note", "operator", f"move of orders-{number}: {type(error).__name__}")
+        world.history.add("note", "operator", f"move of {topic}-{number}: {type(error).__name__}")
 
 
 async def sleepy_mover(nemesis: Nemesis) -> None:
@@ -470,18 +474,19 @@ async def sleepy_mover(nemesis: Nemesis) -> None:
     between two requests. What an earlier mover of the partition sent may arrive only now.
     """
     world, rng, operator = nemesis.world, nemesis.rng, nemesis.operator
+    topic = one_of(world.topics, rng)
     number, target = rng.randrange(world.size.partitions), rng.choice(world.brokers).name
     try:
-        moves = await admin.plan_moves(operator, "orders", [number], target)
+        moves = await admin.plan_moves(operator, topic, [number], target)
         for planned in moves:
-            nemesis.note("sleepy mover", f"orders-{number} to {target}")
+            nemesis.note("sleepy mover", f"{topic}-{number} to {target}")
             mine = planned, await admin.seal(operator, planned)
             steps = [(admin.adopt, mine), (admin.place, mine)]
-            earlier = nemesis.earlier_moves.get((number, target), mine)
+            earlier = nemesis.earlier_moves.get((topic, number, target), mine)
             while rng.random() < 0.5:
                 late = rng.choice((admin.adopt, admin.place)), rng.choice((mine, earlier))
                 steps.insert(rng.randrange(len(steps) + 1), late)
-            nemesis.earlier_moves[number, target] = mine
+            nemesis.earlier_moves[topic, number, target] = mine
             for step, knowledge in steps:
                 await asyncio.sleep(rng.choice((0.0, 0.0, nemesis.seconds(0, 1), _LONG_SLEEP_S)))
                 if rng.random() < 0.1:
@@ -529,6 +534,23 @@ async def change_settings(nemesis: Nemesis) -> None:
         world.history.add("note", "operator", f"settings of orders: {type(error).__name__}")
 
 
+async def change_replication(nemesis: Nemesis) -> None:
+    """An operator has the master of the second topic acknowledge alone, or no longer."""
+    world = nemesis.world
+    if not world.size.fast:
+        return
+    wanted = nemesis.rng.choice(list(Replication))
+    nemesis.note("replication", f"{FAST} {wanted}", 0)
+    try:
+        view = await topics.describe_topic(nemesis.operator.coordinator, FAST)
+        settings = replace(view.settings, replication=wanted)
+        await topics.change_settings(nemesis.operator.coordinator, FAST, settings)
+    except VqError as error:
+        world.history.add("note", "operator", f"settings of {FAST}: {type(error).__name__}")
+
+
+#: Only where there is a second topic, so not drawn.
+REPLICATION = "replication"
 FAULTS: dict[str, Fault] = {
     "kill broker": kill_broker,
     "power cut": cut_power,

@@ -9,18 +9,21 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from support.simulation import workload
 from support.simulation.history import History
 from support.simulation.judge import Evidence, Stored, judge
+from support.simulation.kept import Kept, Place, kept_messages, untold
 from support.simulation.loop import Process, Stuck, VirtualLoop, generator
 from support.simulation.nemesis import TAKE_UNFLUSHED, Nemesis, draw_kinds
 from support.simulation.world import (
     CLUSTER,
+    FAST,
     SESSION_TIMEOUT_S,
+    TOPIC,
     BrokerHost,
     ClientHost,
     Program,
@@ -35,7 +38,9 @@ from vq.client.config import MessageFactoryConfig
 from vq.coordination import commits
 from vq.coordination.topics import create_topic
 from vq.errors import VqError
-from vq.model import FlushMode, TopicSettings
+from vq.model import FlushMode, Replication, TopicSettings
+from vq.store.format import RECORD_HEADER
+from vq.store.record import boundaries
 
 #: How long the cluster may need, once all is well, to have everything delivered: lost watches are
 #: made up for by timers of 30 s, a lost session by its time-out and a back-off.
@@ -145,7 +150,10 @@ class Simulation:
             flush_interval_messages=20,
             flush_interval_ms=400,
         )
-        await create_topic(operator.coordinator, workload.TOPIC, settings, rng=rng)
+        await create_topic(operator.coordinator, TOPIC, settings, rng=rng)
+        if self.world.size.fast:
+            settings = replace(settings, replication=Replication.ASYNC)
+            await create_topic(operator.coordinator, FAST, settings, rng=rng)
 
     def _supervise(self, work: Any) -> None:
         self._supervisors.append(self.world.loop.create_task(work))
@@ -193,19 +201,40 @@ class Simulation:
         await self.until(f"{names} to end", lambda: not any(host.alive for host in hosts))
 
     def everything_is_done(self) -> bool:
-        """Whether every group got, and committed, every acknowledged message that is for it."""
+        """Whether every group got, and committed, every acknowledged message that is for it.
+
+        Of the second topic, those that a take-over has lost are not waited for.
+        """
         history = self.world.history
         committed: dict[tuple[str, str], int] = {}
         for _, _, member, partition, offset in history.of("commit"):
             committed[member[0], partition] = offset
-        acknowledged = [event[3:6] for event in history.of("ok")]
+        acknowledged = [event[3:7] for event in history.of("ok")]
+        lost: set[Place] | None = None
         for letter in workload.GROUPS if self.world.size.filtered else "c":
             got = {event[6] for event in history.of("read") if event[2][0] == letter}
-            for value, partition, offset in acknowledged:
+            for value, partition, offset, message_id in acknowledged:
                 done = value in got and committed.get((letter, partition), 0) > offset
-                if not done and workload.is_for(letter, value):
+                if done or not workload.is_for(letter, value):
+                    continue
+                if lost is None:
+                    lost = self._lost()
+                if (partition, offset, message_id) not in lost:
                     return False
         return True
+
+    def _lost(self) -> set[Place]:
+        """Return the messages that were cut from one log of a group and are in no other."""
+        if not self.world.size.fast:
+            return set()
+        found = set(kept_messages(self.world))
+        for machine in self.world.machines:
+            if machine.node is None or not machine.serves or not machine.node.epoch:
+                continue
+            for channel in machine.node._partitions.channels.values():
+                for start, data in all_contents(channel):
+                    found -= set(_places(str(channel.partition), start, data))
+        return found
 
     async def until(self, what: str, check: Callable[[], bool]) -> None:
         """Return once ``check()`` holds."""
@@ -238,8 +267,27 @@ class Simulation:
                 committed=committed,
                 groups=workload.GROUPS if world.size.filtered else {"c": workload.GROUPS["c"]},
                 is_for=workload.is_for,
+                kept=self._kept(),
             )
         )
+        self.violations += self._untold(log)
+
+    def _kept(self) -> dict[Place, list[Kept]]:
+        return kept_messages(self.world) if self.world.size.fast else {}
+
+    def _untold(self, log: dict[str, list[Stored]]) -> list[str]:
+        """Return the acknowledged messages that are lost and that no node tells of."""
+        there = {(where, each.offset, each.id) for where, found in log.items() for each in found}
+        lost = {event[4:7] for event in self.world.history.of("ok")} - there
+        kept = self._kept()
+        topics = [event[2:4] for event in self.world.history.of("set") if event[2] == FAST]
+        if not lost or (topics and topics[-1][1] != Replication.ASYNC):
+            return []
+        places = [place for place in kept if place in lost]
+        for machine in self.world.machines:
+            if places and machine.serves:
+                places = untold(machine, places)
+        return [f"untold: {place} is lost, and no broker tells of it" for place in places]
 
     async def _read_end(
         self, operator: ClusterClient
@@ -254,14 +302,13 @@ class Simulation:
             for partition, messages in found.items()
         }
         ends = {
-            partition: (
-                await consumer.get_bounds(workload.TOPIC, int(partition.rpartition("-")[2]))
-            ).latest
+            partition: (await consumer.get_bounds(topic, int(number))).latest
             for partition in log
+            for topic, _, number in [partition.rpartition("-")]
         }
         committed: dict[tuple[str, str], int] = {}
         for group in workload.GROUPS.values():
-            offsets = await commits.read_offsets(operator.coordinator, group, [workload.TOPIC])
+            offsets = await commits.read_offsets(operator.coordinator, group, self.world.topics)
             committed |= {
                 (group, str(partition)): each.offset for partition, each in offsets.items()
             }
@@ -324,6 +371,14 @@ def contents(channel: Channel | None) -> tuple[int, bytes]:
         part = bytes(log.reader.read(offset, 1 << 20, log.end_offset))
         found, offset = found + part, offset + len(part)
     return log.start_offset, found
+
+
+def _places(partition: str, start: int, data: bytes) -> list[Place]:
+    """Return the messages, and control records, in the bytes of a log."""
+    return [
+        (partition, offset, RECORD_HEADER.unpack_from(data, offset - start)[2])
+        for offset in boundaries(data, start)[:-1]
+    ]
 
 
 class _Alarm(logging.Handler):

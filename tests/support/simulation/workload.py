@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from support.simulation.history import History
 from support.simulation.world import ClientHost, World
@@ -12,7 +12,6 @@ from vq.client.config import ConsumerConfig, ProducerConfig
 from vq.errors import OutcomeUnknown, PartitionFailed, Refused, VqError
 from vq.model import Message, SendResult
 
-TOPIC = "orders"
 #: First letter of a member's name → its group. Members of ``f`` take only what has the tag.
 GROUPS = {"c": "shop", "f": "filtered"}
 TAG = "third"
@@ -28,6 +27,11 @@ def has_tag(value: str) -> bool:
 def is_for(member: str, value: str) -> bool:
     """Whether a member's group gets a message."""
     return member[0] != "f" or has_tag(value)
+
+
+def one_of(topics: Sequence[str], rng: random.Random) -> str:
+    """Return one of the topics; nothing is drawn if there is no choice."""
+    return topics[0] if len(topics) == 1 else rng.choice(topics)
 
 
 def value_of(message: Message) -> str:
@@ -46,7 +50,9 @@ async def produce(
         window=rng.choice((1, 2, 5, 5)),
     )
     producer = await factory.create_producer(config)
-    await producer.publish(TOPIC)
+    topics = host.world.topics
+    for topic in topics:
+        await producer.publish(topic)
     number = 0
     while not host.stopping:
         for _ in range(rng.choice((1, 1, 1, 2, 12))):
@@ -54,10 +60,11 @@ async def produce(
             number += 1
             key = rng.choice((None, None, "a", "b", "c"))
             content = value.encode() + b"|" + bytes(rng.choice(PADDING_BYTES))
-            message = Message(TOPIC, content, tag=TAG if has_tag(value) else None, key=key)
+            topic = one_of(topics, rng)
+            message = Message(topic, content, tag=TAG if has_tag(value) else None, key=key)
             history.add("send", name, value)
             try:
-                await producer.send_async(message, _note_outcome(history, name, value))
+                await producer.send_async(message, _note_outcome(history, name, value, topic))
             except VqError as error:
                 history.add("refused", name, value, type(error).__name__)
                 await asyncio.sleep(0.2)
@@ -66,11 +73,11 @@ async def produce(
 
 
 def _note_outcome(
-    history: History, name: str, value: str
+    history: History, name: str, value: str, topic: str
 ) -> Callable[[SendResult | None, VqError | None], None]:
     def note(result: SendResult | None, error: VqError | None) -> None:
         if result is not None:
-            partition = f"{TOPIC}-{result.partition}"
+            partition = f"{topic}-{result.partition}"
             history.add("ok", name, value, partition, result.offset, result.id)
         elif isinstance(error, OutcomeUnknown):
             history.add("unknown", name, value, type(error).__name__)
@@ -98,7 +105,8 @@ async def consume(
         )
     )
     length = rng.choice((500, 8_000, 1024 * 1024))
-    consumer.subscribe(TOPIC, length, TAG if name[0] == "f" else None)
+    for topic in host.world.topics:
+        consumer.subscribe(topic, length, TAG if name[0] == "f" else None)
     slow_s = rng.choice((0.01, 0.1, 0.5))
     leaving = asyncio.create_task(leave(host, name, consumer))
     async for message in consumer:
@@ -130,20 +138,21 @@ async def audit(
     """Read by position now and then: what was seen once must stay."""
     history = host.world.history
     consumer = await factory.create_consumer(ConsumerConfig())
-    known: dict[int, list[int]] = {}
+    known: dict[tuple[str, int], list[int]] = {}
     while not host.stopping:
         await asyncio.sleep(rng.expovariate(0.7))
+        topic = one_of(host.world.topics, rng)
         partition = rng.randrange(host.world.size.partitions)
-        offsets = known.setdefault(partition, [0])
+        offsets = known.setdefault((topic, partition), [0])
         try:
-            found = await consumer.get(TOPIC, partition, rng.choice(offsets), 4096, timeout=0.5)
+            found = await consumer.get(topic, partition, rng.choice(offsets), 4096, timeout=0.5)
         except PartitionFailed as error:
             if not any(broker.disk_ever_failed for broker in host.world.brokers):
-                history.add("broken", name, f"reading {TOPIC}-{partition}: {error!r}")
+                history.add("broken", name, f"reading {topic}-{partition}: {error!r}")
             continue
         except VqError as error:
             if not (error.retriable or isinstance(error, OutcomeUnknown)):
-                history.add("broken", name, f"reading {TOPIC}-{partition}: {error!r}")
+                history.add("broken", name, f"reading {topic}-{partition}: {error!r}")
             continue
         for message in found:
             _note_seen(history, name, message)
@@ -159,16 +168,17 @@ async def read_all(world: World, factory: aio.MessageFactory) -> dict[str, list[
     """Return every message of every partition, in order: the final log."""
     consumer = await factory.create_consumer(ConsumerConfig())
     log: dict[str, list[Message]] = {}
-    for placement in await factory.get_partitions_for_topic(TOPIC):
-        partition = placement.partition
-        bounds = await consumer.get_bounds(TOPIC, partition)
-        messages: list[Message] = []
-        offset = bounds.earliest
-        while offset < bounds.latest:
-            found = await consumer.get(TOPIC, partition, offset, 65_536, timeout=1.0)
-            if not found:
-                break
-            messages += found
-            offset = found[-1].next_offset
-        log[f"{TOPIC}-{partition}"] = messages
+    for topic in world.topics:
+        for placement in await factory.get_partitions_for_topic(topic):
+            partition = placement.partition
+            bounds = await consumer.get_bounds(topic, partition)
+            messages: list[Message] = []
+            offset = bounds.earliest
+            while offset < bounds.latest:
+                found = await consumer.get(topic, partition, offset, 65_536, timeout=1.0)
+                if not found:
+                    break
+                messages += found
+                offset = found[-1].next_offset
+            log[f"{topic}-{partition}"] = messages
     return log

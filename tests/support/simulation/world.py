@@ -23,7 +23,7 @@ from vq.client.cluster import ClusterClient
 from vq.client.config import MessageFactoryConfig
 from vq.coordination.coordinator import Create, Operation, Set, Stat
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.paths import Assignment, CommittedOffset, Owner
+from vq.coordination.paths import Assignment, CommittedOffset, GroupState, Owner, Topic
 from vq.errors import DirectoryRefused, VqError
 from vq.remoting.memory import MemoryNetwork
 from vq.store.log import LogConfig
@@ -31,6 +31,8 @@ from vq.store.memory_disk import MemoryDisk, RandomChance
 from vq.store.ticket import SyncTicket
 
 CLUSTER = "sim"
+TOPIC = "orders"
+FAST = "clicks"  # with ``Size.fast``
 DATA = Path("/data")
 SESSION_TIMEOUT_S = 4.0
 #: Shorter than a move may take: safety must not rest on the mover being quick.
@@ -51,6 +53,7 @@ class RecordingEnsemble(MemoryEnsemble):
     def __init__(self, history: History, **options: Any) -> None:
         super().__init__(**options)
         self._history = history
+        self._epochs: dict[str, int] = {}  # by broker group
 
     def apply(self, operations: Sequence[Operation], session_id: int) -> list[Stat | None]:
         """See ``MemoryEnsemble.apply``."""
@@ -62,6 +65,14 @@ class RecordingEnsemble(MemoryEnsemble):
 
     def _note(self, operation: Create | Set) -> None:
         words = operation.path.split("/")  # vq/<cluster>/consumers/<group>/<what>/<topic>/<n>
+        if words[2:3] == ["brokers"] and words[4:] == ["state"]:
+            state = GroupState.decode(operation.path, operation.data)
+            if self._epochs.get(words[3]) != state.epoch:
+                self._epochs[words[3]] = state.epoch
+                self._history.add("lead", state.master, words[3], state.epoch)
+        elif words[2:3] == ["topics"] and len(words) == 4:
+            settings = Topic.decode(operation.path, operation.data).settings
+            self._history.add("set", words[3], str(settings.replication))
         if len(words) != 7 or words[2] != "consumers":
             return
         _, _, _, _, what, topic, number = words
@@ -377,6 +388,7 @@ class Size:
     members: int = 2
     filtered: int = 0  # members of a second group, which takes only messages with a tag
     copies: int = 0  # further nodes of each broker group
+    fast: bool = False  # a second topic, whose messages the master acknowledges alone
 
 
 class World:
@@ -423,6 +435,11 @@ class World:
     def hosts(self) -> list[Host]:
         """All machines, in the order in which they were added."""
         return [*self.machines, *self.clients]
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics of the clients."""
+        return [TOPIC, FAST] if self.size.fast else [TOPIC]
 
     @property
     def machines(self) -> list[BrokerHost]:
