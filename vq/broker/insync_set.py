@@ -4,6 +4,10 @@ The master looks at all copies a few times a second. A copy that has everything 
 falls behind, or is gone, leaves. ``coordination.insync`` decides what the record says then, and the
 record is changed by compare-and-set, one change at a time. A node counts (``Role.insync``) from the
 moment at which its joining is intended, and until the record is known not to name it.
+
+Under load, a copy of many partitions is hardly ever at the high watermarks of all of them at once.
+So one that is nearly there is *awaited*: it counts, the high watermarks wait for it, and a moment
+later it has all that is committed.
 """
 
 import asyncio
@@ -36,6 +40,8 @@ logger = get_logger(__name__)
 TICK_S: Final = 0.25
 #: A node in sync that was not where the log ended so long ago leaves the set.
 LAG_MAX_S: Final = 3.0
+#: Sends wait at most so long for a node that is awaited and does not come.
+AWAITED_MAX_S: Final = 1.0
 
 
 class _Member:
@@ -81,6 +87,9 @@ class InSyncSet:
         self._named: dict[str, int] = {}  # and the registrations with which we had them named
         self._starts: dict[Channel, int] = {}  # where the logs ended when the epoch began
         self._members: dict[str, _Member] = {}
+        self._ends: dict[Channel, int] = {}  # of the logs, at the last look
+        self._asked: set[str] = set()  # ZooKeeper was asked to name them, and may have done so
+        self._awaited: dict[str, float] = {}  # since when; it was not asked yet
 
     def begin(self) -> None:
         """Take that an epoch begins, or that this node does not lead; see ``Role``."""
@@ -88,6 +97,9 @@ class InSyncSet:
         self._agreed = self._role.insync
         self._named = {}
         self._members = {}
+        self._ends = {}
+        self._asked = set()
+        self._awaited = {}
         self._starts = {
             channel: channel.log.end_offset
             for channel in self._channels()
@@ -120,7 +132,7 @@ class InSyncSet:
         copying: set[str] = set()
         for channel in channels:
             copying.update(channel.copies.positions)
-        for node in sorted(self._role.insync):
+        for node in sorted(self._role.insync - self._awaited.keys()):
             if not await self._is_well(node, channels, copying):
                 await self._leave(epoch, node)
                 return
@@ -129,6 +141,30 @@ class InSyncSet:
             if incarnation is not None and self._named.get(node) != incarnation:
                 await self._join(epoch, node, incarnation)
                 return
+        self._await_near(channels, copying)
+
+    def _await_near(self, channels: Collection[Channel], copying: Collection[str]) -> None:
+        """Have nodes count that are nearly there, and those no more that did not come."""
+        now = self._clock.monotonic()
+        for node, since in list(self._awaited.items()):
+            if node not in copying or now - since > AWAITED_MAX_S:
+                del self._awaited[node]
+                self._count()
+        ends, self._ends = self._ends, _ends(channels)
+        if not self._ends.keys() <= ends.keys():
+            return  # one that nobody has looked at before
+        for node in sorted(set(copying) - self._role.insync):
+            if all(_position(each, node) >= ends[each] for each in self._ends):
+                self._awaited[node] = now
+                self._count()
+
+    def _count(self) -> None:
+        """Have those count whom the record may name, and those that are awaited."""
+        named = self._agreed | self._asked
+        self._role.insync = named | self._awaited.keys()
+        self._lease.alone = not named
+        for channel in self._channels():
+            channel.commit()
 
     # Decisions ----------------------------------------------------------------------------------
     async def _is_well(
@@ -143,11 +179,7 @@ class InSyncSet:
                 return False
         elif all(_position(each, node) >= target for each, target in member.targets.items()):
             member.caught_up_at = now
-            member.targets = {
-                channel: channel.log.end_offset
-                for channel in channels
-                if channel.log is not None and channel.log.size_bytes
-            }
+            member.targets = _ends(channels)
         return now - member.caught_up_at <= LAG_MAX_S
 
     def _ready(self, node: str, channels: Collection[Channel]) -> int | None:
@@ -179,16 +211,22 @@ class InSyncSet:
     async def _join(self, epoch: int, node: str, incarnation: int) -> None:
         role = self._role
         parent, path = BrokerNode.parent(role.group), BrokerNode.path(role.group, node)
-        registered = await self._coordinator.get(parent)
         try:
+            registered = await self._coordinator.get(parent)
             found = await self._coordinator.get(path)
         except NoNode:
             return
+        except CoordinationError:
+            if self._awaited.pop(node, None) is not None:
+                self._count()  # without ZooKeeper, nobody waits for it
+            raise
         if found.stat.czxid != incarnation or self._epoch != epoch:
             return
         # Named with its directory: with another one, it would have nothing and could be elected.
         directory = BrokerNode.decode(path, found.data).directory
         # From here on it counts: the record may name it before we know.
+        self._asked.add(node)
+        self._awaited.pop(node, None)
         self._lease.alone = False
         role.insync |= {node}
 
@@ -199,8 +237,11 @@ class InSyncSet:
         state = await self._change(epoch, decide, [Check(parent, registered.stat.version)])
         if self._epoch != epoch:
             return
-        if state is not None:
-            logger.info("node is in sync", group=role.group, node=node, incarnation=incarnation)
+        if state is None:
+            self._asked.discard(node)
+            self._count()
+            return
+        logger.info("node is in sync", group=role.group, node=node, incarnation=incarnation)
         self._agree(state)
 
     async def _change(
@@ -232,15 +273,23 @@ class InSyncSet:
             logger.info("in-sync set is not changed", group=self._role.group, error=error)
             return None
 
-    def _agree(self, state: GroupState | None) -> None:
-        """Take the set that the record has; None: the one agreed before."""
-        if state is not None:
-            self._agreed = frozenset(state.insync) - {self._node}
-            self._named = {each: state.incarnations.get(each, 0) for each in self._agreed}
-        self._role.insync, self._role.named = self._agreed, len(self._agreed) + 1
-        self._lease.alone = not self._agreed
-        for channel in self._channels():
-            channel.commit()
+    def _agree(self, state: GroupState) -> None:
+        """Take the set that the record has."""
+        self._agreed = frozenset(state.insync) - {self._node}
+        self._named = {each: state.incarnations.get(each, 0) for each in self._agreed}
+        self._asked.clear()
+        self._awaited = {n: at for n, at in self._awaited.items() if n not in self._agreed}
+        self._role.named = len(self._agreed) + 1
+        self._count()
+
+
+def _ends(channels: Collection[Channel]) -> dict[Channel, int]:
+    """Return where the logs end in which there is something."""
+    return {
+        channel: channel.log.end_offset
+        for channel in channels
+        if channel.log is not None and channel.log.size_bytes
+    }
 
 
 def _position(channel: Channel, node: str) -> int:

@@ -335,6 +335,40 @@ async def test_a_node_that_does_not_flush_leaves_and_sends_go_on(pair):
     await in_sync(pair)
 
 
+async def test_a_node_comes_into_sync_under_load(cluster, monkeypatch):
+    """With many busy partitions it is hardly ever at all high watermarks at once."""
+    monkeypatch.setattr("vq.broker.insync_set.TICK_S", 0.02)
+    master = await cluster.start()
+    await cluster.create_topic("t", partitions=16)
+    await until(lambda: len(master._partitions.channels) == 16)
+    client = await Client.connect(cluster.network, master.address)
+    puts: list[asyncio.Task[None]] = []
+
+    async def put(partition: int) -> None:
+        while master._context.role.named == 1:
+            await client.put("t", partition, [message(b"x")])
+
+    puts = [asyncio.create_task(put(number)) for number in range(16)]
+    await cluster.start(node="n2")
+    await asyncio.wait_for(asyncio.gather(*puts), WAIT_S)
+    client.close()
+
+
+async def test_a_node_that_is_awaited_and_does_not_come_holds_up_nothing_for_long(
+    pair, monkeypatch
+):
+    """It was nearly there; then it flushes nothing. Nobody has named it, so the lease is as was."""
+    monkeypatch.setattr("vq.broker.insync_set.AWAITED_MAX_S", 0.2)
+    monkeypatch.setattr(InSyncSet, "_ready", lambda *_: None)
+    await pair.put(3)
+    role = pair.master._context.role
+    await until(lambda: role.insync)
+    assert pair.master._lease.alone
+    pair.cluster.flushers["b1-n2"].held = True
+    await asyncio.wait_for(pair.put(), WAIT_S)
+    assert role.named == 1
+
+
 async def test_a_node_in_sync_takes_over_with_all_that_was_acknowledged(pair):
     await pair.put(5)
     await in_sync(pair)
