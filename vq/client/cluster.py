@@ -12,7 +12,7 @@ import random
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from vq.backoff import Backoff
@@ -24,7 +24,7 @@ from vq.client.ids import IdGenerator, IdsUsedUp
 from vq.clock import Clock, SystemClock
 from vq.coordination.cluster_settings import create_missing_topic, settings_of_missing_topic
 from vq.coordination.coordinator import Coordinator, SessionState
-from vq.coordination.routes import Routes, RouteWatcher
+from vq.coordination.routes import Master, Routes, RouteWatcher
 from vq.coordination.secret import read_secret
 from vq.coordination.slots import SlotLease
 from vq.coordination.zk import ZooKeeperCoordinator
@@ -108,7 +108,9 @@ class ClusterClient:
         self._ids_lock = threading.Lock()
         self._connections: dict[Address, BrokerConnection] = {}
         self._connecting: dict[Address, asyncio.Task[BrokerConnection]] = {}
+        self._pauses: dict[Address, asyncio.Event] = {}  # before the next try; set: try now
         self.unreachable: dict[Address, Failures] = {}
+        self._masters: Mapping[str, Master] = {}  # of the last snapshot
         self._listeners: list[Callable[[], None]] = []
         self._calls = _SharedCalls()
         self._refreshing: dict[str, asyncio.Task[None]] = {}
@@ -123,7 +125,7 @@ class ClusterClient:
         """
         self.loop = asyncio.get_running_loop()
         await self.coordinator.start(self.config.start_timeout_s)
-        self._watcher.on_change(self._changed)
+        self._watcher.on_change(self._routes_changed)
         self.coordinator.add_listener(self._session_changed)
 
     def check_loop(self) -> None:
@@ -281,6 +283,16 @@ class ClusterClient:
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener) if listener in self._listeners else None
 
+    def _routes_changed(self, routes: Routes) -> None:
+        """Try a broker that leads now at once: earlier failures say nothing of it."""
+        for group, master in routes.masters.items():
+            if master != self._masters.get(group):
+                self.unreachable.pop(master.address, None)
+                if master.address in self._pauses:
+                    self._pauses[master.address].set()
+        self._masters = routes.masters
+        self._changed()
+
     def _changed(self, *_: Any) -> None:
         for listener in list(self._listeners):
             try:
@@ -400,7 +412,14 @@ class ClusterClient:
     async def _connect(self, address: Address) -> BrokerConnection:
         failures = self.unreachable.get(address)
         if failures is not None:
-            await asyncio.sleep(_RECONNECT.pause_s(failures.attempts, self.rng))
+            pause = self._pauses[address] = asyncio.Event()
+            try:
+                async with asyncio.timeout(_RECONNECT.pause_s(failures.attempts, self.rng)):
+                    await pause.wait()
+            except TimeoutError:
+                pass
+            finally:
+                del self._pauses[address]
         connection = await self._open(address, self._connection_closed)
         if connection.closed:
             raise ConnectionCut(f"{address} closed the connection at once")

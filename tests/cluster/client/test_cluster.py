@@ -9,6 +9,7 @@ from support.broker import MemoryCluster
 from support.client import HOST, cluster_client, started
 from support.waiting import until
 
+from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
 from vq.client.ids import EPOCH_MS, IdsUsedUp, time_ms_of
 from vq.clock import ManualClock
@@ -155,6 +156,24 @@ async def test_attempts_come_at_growing_intervals_and_one_at_a_time(
     for _ in range(5):
         assert client.live_connection(nowhere) is None
     assert len(client._connecting) == 1
+
+
+async def test_a_broker_that_leads_again_is_tried_at_once(
+    cluster: MemoryCluster, client: ClusterClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pause before the next try grew while it was down."""
+    address = await master(client)
+    listener = cluster.network._listeners.pop(address)
+    with pytest.raises(Unreachable):
+        await client.connection(address)
+    monkeypatch.setattr("vq.client.cluster._RECONNECT", Backoff(first_s=1_000.0, most_s=1_000.0))
+    assert client.live_connection(address) is None
+    await until(lambda: address in client._pauses)
+    cluster.network._listeners[address] = listener
+    ensemble = cluster.ensemble
+    ensemble.expire(cluster.coordinators["b1"])  # it leads in a new epoch then
+    await until(lambda: client.live_connection(address) is not None)
+    assert address not in client.unreachable
 
 
 async def test_a_broker_that_cannot_be_reached_is_a_warning_once_for_each_cause(

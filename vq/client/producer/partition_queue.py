@@ -205,6 +205,16 @@ class PartitionQueue:
         """Whether a message may have no outcome yet, or somebody owns the queue."""
         return bool(self.pending or self.in_flight or self.failing or self.owner)
 
+    def led_by(self, master: Address, epoch: int) -> None:
+        """Note the master; to a new one, everything is sent at once.
+
+        The pause before the next try grew while there was none, and says nothing of this one.
+        """
+        if (master, epoch) != (self.master, self.epoch):
+            self.master, self.epoch = master, epoch
+            self.retry_at = 0.0
+            self._failures = 0
+
     # What to send -----------------------------------------------------------------------------
     def next_to_send(
         self, now: float, take_ids: Callable[[int], list[int]], *, hurry: bool = True

@@ -99,8 +99,8 @@ class Sender:
         master = None if group is None else routes.master(group)
         if master is None or not self._cluster.ids_ready:
             return None
-        address, queue.epoch = master
-        queue.master = address
+        address, epoch = master
+        queue.led_by(address, epoch)
         return None if address in self._cluster.unreachable else address
 
     def apply_answer(

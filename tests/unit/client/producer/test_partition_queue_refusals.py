@@ -4,6 +4,7 @@ import pytest
 from support.partition_line import BACKOFF_S, Line, numbers, outcomes
 
 from vq import errors
+from vq.model import Address
 
 
 @pytest.mark.parametrize(
@@ -111,3 +112,21 @@ def test_a_batch_too_old_to_be_told_is_unknown_and_not_sent_again() -> None:
     later = line.submit(b"3")
     assert numbers(line.send()) == [(1, 0)]
     assert outcomes(later) == ["pending"]
+
+
+def test_a_new_master_is_tried_at_once() -> None:
+    """The pause grew while there was none; with the same master it stays."""
+    line = Line()
+    address = Address("b1", 1)
+    line.queue.led_by(address, 1)
+    line.submit(b"1")
+    (batch,) = line.send()
+    line.refuse(batch, errors.NotMaster())
+    line.queue.led_by(address, 1)
+    assert line.send() == []
+    line.queue.led_by(address, 2)
+    assert line.send() == [batch]
+    line.refuse(batch, errors.NotMaster())
+    assert line.queue.retry_at - line.now == BACKOFF_S
+    line.queue.led_by(Address("b1", 2), 2)
+    assert line.send() == [batch]
