@@ -11,6 +11,7 @@ later it has all that is committed.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Collection
 from typing import Final
 
@@ -90,10 +91,12 @@ class InSyncSet:
         self._ends: dict[Channel, int] = {}  # of the logs, at the last look
         self._asked: set[str] = set()  # ZooKeeper was asked to name them, and may have done so
         self._awaited: dict[str, float] = {}  # since when; it was not asked yet
+        self._begun = asyncio.Event()
 
     def begin(self) -> None:
         """Take that an epoch begins, or that this node does not lead; see ``Role``."""
         self._epoch = self._role.epoch
+        self._begun.set()  # the last master may be gone, and everything waits until it has left
         self._agreed = self._role.insync
         self._named = {}
         self._members = {}
@@ -110,7 +113,10 @@ class InSyncSet:
         """Look at the copies, for ever."""
         cause = ""
         while True:
-            await asyncio.sleep(TICK_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TICK_S):
+                    await self._begun.wait()
+            self._begun.clear()
             if not self._epoch:
                 continue
             try:

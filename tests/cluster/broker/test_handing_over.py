@@ -241,6 +241,19 @@ async def test_a_master_stops_although_nobody_takes_over(
     await until(lambda: group.nodes["n2"].epoch == 2)
 
 
+async def test_a_master_that_is_gone_leaves_the_set_as_soon_as_another_leads(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sends wait until then, so the new master does not wait for its next tick."""
+    monkeypatch.setattr(BrokerNode, "_hand_over_before_stop", _nothing)  # as after a kill
+    monkeypatch.setattr("vq.broker.insync_set.TICK_S", 1_000.0)
+    await asyncio.sleep(0.3)  # the ticks that began before are over
+    await group.nodes["n1"].stop()
+    await leads(group, "n2")
+    client = await group.connect("n2")
+    assert (await client.put("t", 0, [message(b"x")])).epoch == 2
+
+
 # Drained nodes ------------------------------------------------------------------------------------
 async def drain(group: Group, *nodes: str) -> None:
     async with group.cluster.admin() as coordinator:
