@@ -114,7 +114,7 @@ def test_the_simulation_kills(mutant: mutants.Mutant, monkeypatch: pytest.Monkey
     """A variant of vq that breaks a promise is found out within a few seeds (M-MUT)."""
     mutant.patch(monkeypatch)
     for seed in range(MUTANT_SEEDS_MAX):
-        if run.simulate(seed, kinds=mutant.kinds).violations:
+        if run.simulate(seed, kinds=mutant.kinds, size=mutant.size).violations:
             return
     pytest.fail(f"{mutant} survived {MUTANT_SEEDS_MAX} seeds")
 

@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from support.simulation.world import Size
 
 from vq.broker import moving, partitions
 from vq.broker.channel import Channel
+from vq.broker.logs import Logs
 from vq.broker.partitions import Partitions
 from vq.broker.storer import Storer
 from vq.client.consumer.fetcher import Chunk, PartitionFetcher
@@ -26,6 +28,7 @@ from vq.coordination.paths import Assignment, CommittedOffset
 from vq.errors import NotSent, OffsetOutOfRange, SequenceGap, VqError
 from vq.model import ProducerStamp
 from vq.store import recovery
+from vq.store.divergence import Diverged
 from vq.store.log import Log
 from vq.store.producers import ProducerTable
 from vq.store.scan import is_zero, verify
@@ -36,11 +39,12 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A way to break vq, and the faults that bring it to light."""
+    """A way to break vq, and the faults that bring it to light; in a cluster of this size."""
 
     name: str
     patch: Patch
     kinds: tuple[str, ...]
+    size: Size | None = None
 
     def __str__(self) -> str:
         return self.name
@@ -231,6 +235,40 @@ def _permit_never_lapses(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PermitKeeper, "revoke", lambda _: None)
 
 
+def _shown_before_copied(patch: pytest.MonkeyPatch) -> None:
+    committed = Channel._committed
+
+    def committed_here(self: Channel, log: Log) -> int:
+        if self.acknowledges_alone:
+            return max(self.high_watermark, self._stored(log))
+        return committed(self, log)
+
+    patch.setattr(Channel, "_committed", committed_here)
+
+
+def _master_alone_in_all_topics(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Channel, "_acknowledgeable", lambda self, log, _: self._stored(log))
+
+
+def _cut_bytes_thrown_away(patch: pytest.MonkeyPatch) -> None:
+    cut_back = Logs.cut_back
+
+    def cut_and_forget(self: Logs, *arguments: Any) -> list[Diverged]:
+        files = cut_back(self, *arguments)
+        for each in files:
+            self._disk.unlink(each.path)
+        return files
+
+    patch.setattr(Logs, "cut_back", cut_and_forget)
+
+
+def _loss_not_told(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Channel, "lost", ())
+
+
+#: With copies, and a topic whose messages the master acknowledges alone; what loses some of them.
+FAST = Size(copies=1, fast=True)
+TAKE_OVERS = ("kill broker", "slow disk", "pause")
 #: Named by tests of their own; a healthy cluster never gets there by itself, or hardly ever.
 PERMIT_NEVER_LAPSES = Mutant("the permit never lapses", _permit_never_lapses, ())
 OUT_OF_RANGE_BEGINS_ANEW = Mutant("out of range begins anew", _out_of_range_begins_anew, ())
@@ -253,4 +291,8 @@ MUTANTS = (
     Mutant("released before drained", _released_before_drained, ("leave",)),
     Mutant("commit ahead of delivery", _commit_ahead, ("leave", "client dies")),
     Mutant("unknown called refused", _unknown_called_refused, ("cut", "reset")),
+    Mutant("shown before it is copied", _shown_before_copied, TAKE_OVERS, FAST),
+    Mutant("master alone in all topics", _master_alone_in_all_topics, TAKE_OVERS, FAST),
+    Mutant("cut bytes thrown away", _cut_bytes_thrown_away, TAKE_OVERS, FAST),
+    Mutant("loss not told", _loss_not_told, TAKE_OVERS, FAST),
 )
