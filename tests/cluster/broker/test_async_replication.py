@@ -317,6 +317,21 @@ async def test_a_producer_all_of_whose_messages_are_lost_is_told_so(pair):
     await pair.put(producer_id=8, producer_epoch=1, sequence=0)
 
 
+async def test_a_master_that_stops_hands_over_all_that_it_acknowledged(pair):
+    """It waits until the successor has stored that."""
+    pair.master._hand_over._timeout_s = WAIT_S
+    pair.hold()
+    await pair.put(text="kept", producer_id=7, sequence=1)
+    await pair.put(text="later", producer_id=7, sequence=2)
+    end = pair.channel().log.end_offset
+    stopping = asyncio.create_task(pair.master.stop())
+    await until(lambda: pair.master._hand_over.holds)
+    pair.release()
+    await asyncio.wait_for(stopping, WAIT_S)
+    await until(lambda: pair.copy._context.role.epoch)
+    assert pair.channel(node=pair.copy).log.end_offset == end
+
+
 # Moving -----------------------------------------------------------------------------------------
 async def test_a_seal_waits_until_all_in_sync_have_what_the_master_acknowledged(pair):
     """Otherwise the end of the range could be lost behind the begin of the next one."""
