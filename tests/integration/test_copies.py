@@ -32,7 +32,7 @@ def behind(cluster: ProcessCluster) -> int | None:
     """Return what n2 lacks; None while the command says that something is wrong."""
     ended = cluster.vq("cluster", "status", "--json")
     rows = {row["node"]: row for row in json.loads(ended.stdout)}
-    found: int | None = rows["n2"]["bytes_behind"]
+    found: int | None = rows["n2"]["lag_bytes"]
     return None if ended.returncode else found
 
 
@@ -68,8 +68,13 @@ def test_a_second_node_has_the_same_bytes(processes: ProcessCluster) -> None:
         ("master", True),
         ("slave", True),
     ]
-    told = processes.vq("cluster", "status").stderr.decode()
-    assert "b1/n2 copies the logs of n1, is 0 B behind and takes over if that one" in told
+    assert [rows[n]["pid"] for n in ("n1", "n2")] == [master.pid, copy.pid]
+    assert [(rows[n]["host"], rows[n]["epoch"]) for n in ("n1", "n2")] == [("127.0.0.1", 2)] * 2
+    assert (rows["n2"]["lag_bytes"], rows["n2"]["lag_s"], rows["n2"]["unsafe"]) == (0, 0.0, [])
+    copy.stop()
+    block_until(lambda: said(processes) == "", "what has left is not missed")
+    assert processes.vq("topic", "create", "u", "--min-insync", "2").returncode == 0
+    block_until(lambda: "u (2)" in said(processes), "nobody says that it refuses messages")
 
 
 def test_the_copy_takes_over_from_a_master_that_is_killed(processes: ProcessCluster) -> None:
@@ -145,6 +150,12 @@ def test_a_take_over_tells_what_it_lost_of_an_async_topic(processes: ProcessClus
 def problems_of(cluster: ProcessCluster) -> dict[str, str]:
     rows = json.loads(cluster.vq("cluster", "status", "--json").stdout)
     return {row["node"]: " ".join(row["problems"]) for row in rows}
+
+
+def said(cluster: ProcessCluster) -> str:
+    """Return what `vq cluster status` says is wrong; it ends with 1 then."""
+    ended = cluster.vq("cluster", "status")
+    return ended.stderr.decode() if ended.returncode == 1 else ""
 
 
 def in_sync(cluster: ProcessCluster) -> set[str]:

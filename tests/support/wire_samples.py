@@ -98,13 +98,19 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
                     reason="being moved",
                     damage=[wire.DamagedRange(start=88, end=300, file="f", reason="r", found_ms=1)],
                     damaged_ranges=7,
+                    not_copied="the disk is full",
+                    min_insync=2,
+                    flush_async=True,
+                    replication_async=True,
                 )
             ],
             requests_waiting=5,
             problems=["new connections wait"],
             more=True,
-            copies=[wire.CopyStatus(node="n2", partitions=1, bytes_behind=300)],
+            copies=[wire.CopyStatus(node="n2", partitions=1, bytes_behind=300, ms_behind=70)],
             follows="n3",
+            diverged_files=2,
+            diverged_bytes=9000,
         )
     ),
     (Command.VERIFY, "request"): Sample(
@@ -344,6 +350,36 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
     ),
     (Command.HAND_OVER, "request"): Sample(wire.HandOverRequest(node="n2")),
     (Command.HAND_OVER, "response"): Sample(wire.HandOverResponse(node="n2")),
+    (Command.DIVERGED, "request"): Sample(
+        wire.DivergedRequest(
+            file="orders/3/0000000000005000.diverged",
+            position=88,
+            max_bytes=65536,
+            delete=True,
+            after="orders/2/0000000000004212.diverged",
+        )
+    ),
+    (Command.DIVERGED, "response"): Sample(
+        wire.DivergedResponse(
+            files=[
+                wire.DivergedFile(
+                    file="orders/3/0000000000005000.diverged",
+                    topic="orders",
+                    partition=3,
+                    start_offset=5000,
+                    end_offset=5120,
+                    size_bytes=120,
+                    messages=1,
+                    first_epoch=3,
+                    last_epoch=4,
+                    first_append_ms=1750000000000,
+                    last_append_ms=1750000000001,
+                )
+            ],
+            more=True,
+        ),
+        RECORD,
+    ),
 }
 
 #: The refusal of a GET, in place of its response.

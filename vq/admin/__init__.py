@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from vq.admin.offsets import PartitionEnds
     from vq.admin.placements import Move, Moved
     from vq.admin.resets import Goal, Reset, Target
+    from vq.admin.safety import Unsafe, UnsafeKind
     from vq.admin.settings import SettingsUnknown
     from vq.admin.topics import (
         Deletion,
@@ -39,6 +40,7 @@ _HOMES = {
     "vq.admin.offsets": ("PartitionEnds",),
     "vq.admin.placements": ("Move", "Moved"),
     "vq.admin.resets": ("Goal", "Reset", "Target"),
+    "vq.admin.safety": ("Unsafe", "UnsafeKind"),
     "vq.admin.settings": ("SettingsUnknown",),
     "vq.admin.topics": (
         "Deletion",
@@ -85,6 +87,8 @@ __all__ = [
     "TopicOrigin",
     "TopicSummary",
     "UnknownGroup",
+    "Unsafe",
+    "UnsafeKind",
     "Verified",
     "VerifyProgress",
 ]

@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 
 from vq.admin import brokers
 from vq.admin.brokers import BadPartition, Damage, broker_status
+from vq.admin.safety import NodeFacts, Unsafe, unsafe
 from vq.client.cluster import ClusterClient
 from vq.coordination import registry
+from vq.coordination.paths import GroupState
 from vq.coordination.reading import gather_all
 from vq.errors import VqError
 from vq.model import GroupView, NodeInfo, StatusResult
@@ -22,13 +24,17 @@ class BrokerReport:
 
     Attributes:
         group: Its group, from ZooKeeper.
-        node: The registered node; None: no node of the group is registered.
+        node: The registered node; None: it is not registered, or no node of the group is.
         epoch: Of the group's master; None before anybody led it.
         status: The broker's own answer; None: it did not answer.
         error: Why there is no answer; "" when there is one.
+        name: The node's name; "": the group has no node.
+        role: "master" or "slave", as the node says, or as the group's record does if it does not
+            answer; None: the group has no node.
         in_sync: Whether the group's record names the node: it has all acknowledged messages.
-        bytes_behind: What a node that copies lacks of its master's logs, as the master says; None:
-            it copies nothing, or the master did not answer.
+        lag_bytes: What a node that copies lacks of its master's logs, as the master says; None: it
+            copies nothing, or the master did not answer.
+        lag_s: Age of the oldest message that it lacks, in seconds; None like ``lag_bytes``.
     """
 
     group: GroupView
@@ -36,8 +42,11 @@ class BrokerReport:
     epoch: int | None
     status: StatusResult | None
     error: str = ""
+    name: str = ""
+    role: str | None = None
     in_sync: bool = False
-    bytes_behind: int | None = None
+    lag_bytes: int | None = None
+    lag_s: float | None = None
 
     @property
     def bad_partitions(self) -> list[BadPartition]:
@@ -62,9 +71,15 @@ class BrokerReport:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """Every broker group with its nodes, sorted by name."""
+    """Every broker group with its nodes, sorted by name.
+
+    Attributes:
+        brokers: The nodes that are registered, or in sync.
+        unsafe: What is unsafe, by group.
+    """
 
     brokers: tuple[BrokerReport, ...]
+    unsafe: tuple[Unsafe, ...] = ()
 
     @property
     def silent(self) -> list[BrokerReport]:
@@ -101,36 +116,65 @@ async def cluster_status(cluster: ClusterClient) -> ClusterStatus:
     """Ask every registered broker for its status; one that does not answer has the reason."""
     views = await registry.groups(cluster.coordinator)
     found = await gather_all(_reports(cluster, view) for view in views)
-    return ClusterStatus(tuple(report for reports in found for report in reports))
+    return ClusterStatus(
+        tuple(report for reports, _ in found for report in reports),
+        tuple(each for _, unsafe_there in found for each in unsafe_there),
+    )
 
 
-async def _reports(cluster: ClusterClient, view: GroupView) -> list[BrokerReport]:
+async def _reports(
+    cluster: ClusterClient, view: GroupView
+) -> tuple[list[BrokerReport], tuple[Unsafe, ...]]:
     nodes, state = await asyncio.gather(
         registry.nodes(cluster.coordinator, view.group),
         registry.read_state(cluster.coordinator, view.group),
     )
     epoch = None if state is None else state.epoch
-    if not nodes:
-        return [BrokerReport(view, None, epoch, None, "no broker is registered")]
     found = await gather_all(_report(cluster, view, node, epoch) for node in nodes)
-    behind = {
-        each["node"]: each["bytes_behind"]
-        for report in found
+    insync = () if state is None else state.insync
+    there = {node.node for node in nodes}
+    found += [
+        BrokerReport(view, None, epoch, None, "it is not registered", name=name)
+        for name in insync
+        if name not in there and there
+    ]
+    if not found:
+        return [BrokerReport(view, None, epoch, None, "no broker is registered")], ()
+    found = _with_roles(found, state)
+    facts = {
+        each.name: NodeFacts(
+            each.lag_bytes, each.lag_s, None if each.status is None else each.status.raw
+        )
+        for each in found
+        if each.node is not None
+    }
+    return sorted(found, key=lambda each: each.name), unsafe(view.group, state, facts)
+
+
+def _with_roles(reports: list[BrokerReport], state: GroupState | None) -> list[BrokerReport]:
+    """Return the reports with what the group's record and its master say of the nodes."""
+    copies = {
+        each["node"]: each
+        for report in reports
         if report.status is not None
         for each in report.status.raw["copies"]
     }
-    return [
-        replace(
-            report,
-            in_sync=state is not None and _name(report) in state.insync,
-            bytes_behind=behind.get(_name(report)),
+    found = []
+    for report in reports:
+        leads = state is not None and state.master == report.name
+        if report.status is not None:
+            leads = report.status.raw["master"]
+        copy = copies.get(report.name)
+        found.append(
+            replace(
+                report,
+                role="master" if leads else "slave",
+                in_sync=state is not None and report.name in state.insync,
+                lag_bytes=None if copy is None else copy["bytes_behind"],
+                lag_s=None if copy is None else copy["ms_behind"] / 1000,
+            )
         )
-        for report in found
-    ]
-
-
-def _name(report: BrokerReport) -> str:
-    return "" if report.node is None else report.node.node
+    return found
 
 
 async def _report(
@@ -139,5 +183,6 @@ async def _report(
     try:
         status = await broker_status(cluster, node.address)
     except VqError as error:
-        return BrokerReport(view, node, epoch, None, f"{type(error).__name__}: {error}")
-    return BrokerReport(view, node, epoch, status)
+        text = f"{type(error).__name__}: {error}"
+        return BrokerReport(view, node, epoch, None, text, name=node.node)
+    return BrokerReport(view, node, epoch, status, name=node.node)

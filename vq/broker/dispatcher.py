@@ -81,6 +81,7 @@ class Dispatcher:
         status: Callable[[wire.StatusRequest], wire.StatusResponse],
         fetches: Fetches,
         verifies: Verifies,
+        diverged: Handler,
     ) -> None:
         self._directory = directory
         self._moves = moves
@@ -107,6 +108,7 @@ class Dispatcher:
             Command.ADOPT: self._serving(self.adopt),
             Command.REPLICATE: self.replicate,
             Command.EPOCH_END: self.epoch_end,
+            Command.DIVERGED: diverged,
         }
         self.handlers: dict[int, Handler] = {}
         for command, handler in handlers.items():

@@ -68,6 +68,8 @@ COMPARED_AT_ONCE: Final = 32
 PENDING_BYTES_MAX: Final = 64 * limits.MIB
 #: A partition that was copied for so long is well: its next failure is a first one.
 WELL_S: Final = 10.0
+#: A failure that usually goes away by itself is told when it happened so often.
+USUAL_FAILURES_MAX: Final = 6
 _SESSION: Final = 1
 #: Errors of one partition that are so of all: the peer leads no more, or is gone.
 _ALL: Final = (NotMaster, StaleEpoch, ShuttingDown, ConnectionCut)
@@ -370,12 +372,13 @@ class CopySession:
 class _Retry:
     """When a partition that failed is tried again."""
 
-    __slots__ = ("at", "failures", "told")
+    __slots__ = ("at", "failures", "told", "usual")
 
     def __init__(self) -> None:
         self.at = 0.0
         self.failures = 0
         self.told = ""
+        self.usual = True  # it goes away by itself
 
 
 class Follower:
@@ -421,6 +424,7 @@ class Follower:
         """Copy from this master from now on; None: this node leads."""
         if following != self._following:
             self._following = following
+            self._retries.clear()
             if self._session is not None:  # nothing more is written for it
                 self._session.end(ConnectionCut("this node follows another master, or leads"))
             self._changed.set()
@@ -530,6 +534,15 @@ class Follower:
             await _is_set_within(self._look, AUDIT_S)
 
     # One partition ------------------------------------------------------------------------------
+    def not_copied(self) -> dict[Channel, str]:
+        """Return the partitions that cannot be copied now, with the cause."""
+        copied = self._session.channels if self._session is not None else {}
+        return {
+            channel: retry.told
+            for channel, retry in self._retries.items()
+            if channel not in copied and (not retry.usual or retry.failures > USUAL_FAILURES_MAX)
+        }
+
     def _is_due(self, channel: Channel) -> bool:
         retry = self._retries.get(channel)
         return retry is None or asyncio.get_running_loop().time() >= retry.at
@@ -543,6 +556,7 @@ class Follower:
         # At the end of an earlier range the next one is begun at once; a topic that was deleted at
         # the master is deleted here, too, a moment later.
         usual = isinstance(error, OffsetOutOfRange | UnknownTopic | Busy)
+        retry.usual = usual
         if retry.told != str(error):
             logger.log(
                 logging.DEBUG if usual else logging.WARNING,

@@ -73,6 +73,11 @@ class Mastership:
         self.refusal: VqError | None = NotMaster("this node is not registered yet")
         self.acting: Standing | None = None
 
+    @property
+    def waits(self) -> str:
+        """Why this node, which is in sync, does not lead although nobody does; "": it may."""
+        return self.acting.waits if isinstance(self.acting, Following) else ""
+
     def stands(self, standing: Standing) -> None:
         """Take the epoch of a claim that was made, or of the master that is to be followed."""
         self._newest = standing

@@ -24,12 +24,14 @@ from vq.broker.config import BrokerConfig
 from vq.broker.context import Context, Role
 from vq.broker.disk_watch import DiskLevel, DiskWatch
 from vq.broker.dispatcher import Dispatcher
+from vq.broker.diverged_files import DivergedFiles
 from vq.broker.epoch_file import EpochFile
 from vq.broker.fetching import Fetches
 from vq.broker.flusher import Flusher, FlushRunner, ThreadFlusher
 from vq.broker.following import Follower
 from vq.broker.handing_over import HandOver
 from vq.broker.insync_set import InSyncSet
+from vq.broker.lag import Lags
 from vq.broker.lease import Lease
 from vq.broker.load import FlushMeter, LoadMeter, LoadPublisher
 from vq.broker.logs import Logs
@@ -309,10 +311,20 @@ class BrokerNode:
             bytes_per_s=config.verify_bytes_per_s,
         )
         status = StatusReport(config, self._context, self._partitions, self._disk_watch, verifier)
+        diverged = DivergedFiles(config.data, self._disk, self._runner, self._tasks)
+        diverged.look_soon()
+        self._partitions.on_cut = diverged.look_soon
+        status.diverged = diverged
         self._context.suspect = verifier.suspect
         self._context.fetch_cold = ColdReads(self._runner, self._tasks).add
         self._dispatcher = Dispatcher(
-            self._partitions, mover, self._context, status.report, fetches, verifier
+            self._partitions,
+            mover,
+            self._context,
+            status.report,
+            fetches,
+            verifier,
+            diverged.answer,
         )
         self._dispatcher.add(Command.HAND_OVER, self._hand_over.handle)
         self._server = Server(
@@ -325,6 +337,10 @@ class BrokerNode:
         )
         status.server = self._server
         status.problems = lambda: self._problems(follower)
+        status.not_copied = follower.not_copied
+        lags = Lags(self._partitions.channels.values, lambda: role.epoch > 0, clock, self._runner)
+        status.lags = lags.told
+        self._tasks.start(lags.run())
         self._update_refusal()
 
     def _problems(self, follower: Follower) -> list[str]:
@@ -335,6 +351,7 @@ class BrokerNode:
             self._listener.trouble if self._listener is not None else "",
             str(refusal or ""),
             follower.problem,
+            self._mastership.waits,
         ]
         return [*filter(None, found), *self._partitions.told_problems()]
 

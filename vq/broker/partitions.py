@@ -121,6 +121,7 @@ class Partitions:
         self._closed_unflushed = False  # a log, of which something may not be durable
         self.on_sealed: Callable[[Channel], None] | None = None
         self.on_added: Callable[[], None] = lambda: None
+        self.on_cut: Callable[[], None] = lambda: None
         self.view = TopicsView(
             coordinator,
             on_topic=self._apply,
@@ -829,6 +830,8 @@ class Partitions:
                 await self._open(channel)
         for each in files:
             _tell_cut(channel, each)
+        if files:
+            self.on_cut()
 
     # Closing ------------------------------------------------------------------------------------
     async def settle(self, channel: Channel) -> None:

@@ -1,7 +1,6 @@
 """The answer to STATUS. Every number is read where it is counted."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from vq import limits
@@ -9,8 +8,11 @@ from vq.broker.channel import Channel
 from vq.broker.config import BrokerConfig
 from vq.broker.context import Context
 from vq.broker.disk_watch import DiskWatch
+from vq.broker.diverged_files import DivergedFiles
+from vq.broker.lag import Lag
 from vq.broker.partitions import Partitions
 from vq.broker.server import Server
+from vq.model import Replication
 from vq.remoting import wire_pb2 as wire
 from vq.version import __version__
 
@@ -44,6 +46,9 @@ class StatusReport:
     Attributes:
         server: Set once there is one.
         problems: Tells what is wrong with the node as a whole; set with ``server``.
+        lags: Tells how far the nodes that copy are behind.
+        diverged: What this node cut from its logs.
+        not_copied: Tells which partitions this node cannot copy, and why.
     """
 
     def __init__(
@@ -62,6 +67,9 @@ class StatusReport:
         self._started = context.clock.monotonic()
         self.server: Server | None = None
         self.problems: Callable[[], list[str]] = list
+        self.lags: Callable[[], dict[str, Lag]] = dict
+        self.not_copied: Callable[[], dict[Channel, str]] = dict
+        self.diverged: DivergedFiles | None = None
 
     def report(self, request: wire.StatusRequest) -> wire.StatusResponse:
         """Return the node's status, with an entry for each partition that fits if asked."""
@@ -90,8 +98,18 @@ class StatusReport:
                 server.requests_waiting + server.reads_waiting - 1 if server is not None else 0
             ),
             problems=self.problems(),
-            copies=_copies(channels.values()) if role.epoch else (),
+            copies=[
+                wire.CopyStatus(
+                    node=node,
+                    partitions=lag.partitions,
+                    bytes_behind=lag.size,
+                    ms_behind=lag.ms,
+                )
+                for node, lag in sorted(self.lags().items() if role.epoch else ())
+            ],
             follows=role.follows,
+            diverged_files=self.diverged.count if self.diverged is not None else 0,
+            diverged_bytes=self.diverged.size if self.diverged is not None else 0,
         )
         if request.with_partitions:
             self._tell_partitions(response, (request.after_topic, request.after_partition))
@@ -100,6 +118,7 @@ class StatusReport:
     def _tell_partitions(self, response: wire.StatusResponse, after: tuple[str, int]) -> None:
         channels = self._partitions.channels
         ranges, size = RANGES_PER_ANSWER, 0
+        not_copied = self.not_copied()
         for key in sorted(channels if not after[0] else [k for k in channels if k > after]):
             if size >= _PARTITIONS_BYTES:
                 response.more = True
@@ -107,30 +126,12 @@ class StatusReport:
             channel = channels[key]
             told = response.partitions.add()
             told.CopyFrom(_partition(channel))
+            told.not_copied = not_copied.get(channel, "")[:_REASON_CHARS_MAX]
             told.damaged_ranges = self._known.count_damage(channel)
             damage = self._known.damage(channel, at_most=min(ranges, RANGES_PER_PARTITION))
             told.damage.extend(damage)
             ranges -= len(damage)
             size += told.ByteSize() + _PARTITION_EXTRA_BYTES + len(damage) * _RANGE_EXTRA_BYTES
-
-
-def _copies(channels: Iterable[Channel]) -> list[wire.CopyStatus]:
-    """Return what each node has that copies some of the logs."""
-    total = 0
-    stored: Counter[str] = Counter()
-    partitions: Counter[str] = Counter()
-    for channel in channels:
-        log = channel.log
-        total += log.size_bytes if log is not None else 0
-        for node, position in channel.copies.positions.items():
-            stored[node] += position.offset - channel.start_offset
-            partitions[node] += 1
-    return [
-        wire.CopyStatus(
-            node=node, partitions=partitions[node], bytes_behind=max(0, total - stored[node])
-        )
-        for node in sorted(partitions)
-    ]
 
 
 def _partition(channel: Channel) -> wire.PartitionStatus:
@@ -145,4 +146,7 @@ def _partition(channel: Channel) -> wire.PartitionStatus:
         state=state,
         size_bytes=log.size_bytes if log is not None else 0,
         reason=reason[:_REASON_CHARS_MAX],
+        min_insync=channel.settings.min_insync,
+        flush_async=not channel.sync,
+        replication_async=channel.settings.replication is Replication.ASYNC,
     )

@@ -9,10 +9,12 @@ from vq import limits
 from vq.admin.cluster import BrokerReport, ClusterStatus, cluster_status
 from vq.admin.connect import cluster_client
 from vq.admin.settings import change_settings, read_settings
-from vq.admin.sizes import bytes_text
+from vq.admin.sizes import bytes_text, duration_text
 from vq.admin.switching import Switched, switch_master
+from vq.cli.diverged import diverged
 from vq.cli.errors import CommandFailed
 from vq.cli.options import Commands, Invocation, command_options
+from vq.cli.output import Output
 from vq.cli.topic_settings import (
     remark_retention,
     remark_threshold,
@@ -32,10 +34,14 @@ def cluster() -> None:
 @cluster.command()
 @command_options
 def status(invocation: Invocation) -> None:
-    """Show every broker group with its nodes and the status of each broker.
+    """Show every broker group with its nodes, and what is unsafe.
 
-    Exit code 1 if a group has no master, a registered broker does not answer or reports a
-    problem, or a partition is failed, quarantined or damaged.
+    `lag` is what a node lacks of the logs that it copies: bytes, and the age of the oldest message.
+
+    Exit code 1 if a group has no master, a broker does not answer or reports a problem, a partition
+    is failed, quarantined or damaged, or something is unsafe: a node is not in sync, or cannot copy
+    a partition; topics refuse messages since too few nodes are in sync. Topics that may lose
+    acknowledged messages, and kept messages of `vq cluster diverged`, are remarks.
     """
 
     async def work() -> ClusterStatus:
@@ -43,12 +49,12 @@ def status(invocation: Invocation) -> None:
             return await cluster_status(client)
 
     found = invocation.run(work())
-    columns = ("group", "node", "address", "role", "epoch", "partitions", "disk_free", "answers")
     output = invocation.output
-    rows = [_row(each) for each in found.brokers]
-    if output.to_terminal:  # the errors follow: the columns are to fit into 80 characters
-        rows = [{**row, "answers": "yes" if row["answers"] == "yes" else "no"} for row in rows]
-    output.table(rows, columns=columns)
+    rows = [_row(each, found) for each in found.brokers]
+    if output.as_json:
+        output.document(rows)
+    else:
+        _show(output, rows)
     for each in found.brokers:
         if each.error and output.to_terminal:
             output.remark(_silence_text(each))
@@ -58,9 +64,8 @@ def status(invocation: Invocation) -> None:
             f"no broker has ever registered in cluster {config.cluster!r} at {config.zookeeper}: "
             "start one with `vq broker`, or name another --cluster or --zookeeper"
         )
-    for each in found.brokers:
-        if each.status is not None and each.status.raw["follows"]:
-            output.remark(_copy_text(each))
+    for danger in found.unsafe:
+        output.remark(danger.text)
     for text in _drained_texts(found):
         output.remark(text)
     for bad in found.failed_partitions:
@@ -75,6 +80,23 @@ def status(invocation: Invocation) -> None:
             "here; `vq topic verify NAME` shows all of a topic"
         )
     _fail_unless_well(found)
+
+
+def _show(output: Output, rows: list[dict[str, Any]]) -> None:
+    """Print the table for people; its columns fit into 80 characters."""
+    shown = [{**row, "lag": _lag_text(row)} for row in rows]
+    if output.to_terminal:  # the errors follow
+        shown = [{**row, "answers": "yes" if row["answers"] == "yes" else "no"} for row in shown]
+    columns = ("group", "node", "address", "role", "epoch", "in_sync", "lag", "answers")
+    output.table(shown, columns=columns, optional=("lag",))
+
+
+def _lag_text(row: dict[str, Any]) -> str | None:
+    if row["lag_bytes"] is None:
+        return None if row["role"] == "master" else "unknown"
+    if not row["lag_bytes"]:
+        return "0 B"
+    return f"{bytes_text(row['lag_bytes'])}, {duration_text(row['lag_s'])}"
 
 
 @cluster.command()
@@ -146,6 +168,9 @@ def settings(invocation: Invocation, auto_create: str | None, **options: Any) ->
     )
 
 
+cluster.add_command(diverged)
+
+
 def _fail_unless_well(found: ClusterStatus) -> None:
     """Raise for the first kind of problem found.
 
@@ -167,10 +192,13 @@ def _fail_unless_well(found: ClusterStatus) -> None:
         )
     if found.problems:
         raise CommandFailed(f"brokers report {len(found.problems)} problem(s), see above")
+    wrong = [each for each in found.unsafe if each.wrong]
+    if wrong:
+        raise CommandFailed(f"{len(wrong)} thing(s) are unsafe, see above")
 
 
 def _silence_text(report: BrokerReport) -> str:
-    name = report.group.group + ("" if report.node is None else f"/{report.node.node}")
+    name = report.group.group + (f"/{report.name}" if report.name else "")
     return f"{name} does not answer: {report.error}"
 
 
@@ -185,36 +213,27 @@ def _drained_texts(found: ClusterStatus) -> list[str]:
     return list(texts)
 
 
-def _copy_text(report: BrokerReport) -> str:
-    assert report.node is not None
-    assert report.status is not None
-    behind = "an unknown number of bytes"
-    if report.bytes_behind is not None:
-        behind = f"{bytes_text(report.bytes_behind)}"
-    takes_over = "takes over if that one is lost" if report.in_sync else "cannot take over"
-    return (
-        f"{report.group.group}/{report.node.node} copies the logs of "
-        f"{report.status.raw['follows']}, is {behind} behind and {takes_over}"
-    )
-
-
-def _row(report: BrokerReport) -> dict[str, Any]:
+def _row(report: BrokerReport, found: ClusterStatus) -> dict[str, Any]:
     node, answer = report.node, report.status
     raw = {} if answer is None else answer.raw
-    free = raw.get("disk_bytes_free")
-    role = None if answer is None else ("master" if raw.get("master") else "slave")
+    group = report.group.group
+    first = next(each for each in found.brokers if each.group.group == group)
+    nodes = {report.name, "" if report is first else report.name}
     return {
-        "group": report.group.group,
-        "node": None if node is None else node.node,
+        "group": group,
+        "node": report.name or None,
+        "host": None if node is None else node.address.host,
+        "pid": (None if node is None else node.pid) or None,
         "address": None if node is None else str(node.address),
-        "role": role,
-        "in_sync": None if node is None else report.in_sync,
-        "bytes_behind": report.bytes_behind,
+        "role": report.role,
+        "in_sync": report.in_sync if report.name else None,
+        "lag_bytes": report.lag_bytes,
+        "lag_s": report.lag_s,
         "epoch": report.epoch,
         "partitions": report.group.partitions,
         "connections": raw.get("connections"),
         "messages_in": raw.get("messages_in"),
-        "disk_free": bytes_text(free),
+        "disk_free": bytes_text(raw.get("disk_bytes_free")),
         "uptime_s": None if answer is None else round(answer.uptime_s),
         "answers": report.error or "yes",
         "pool": report.group.pool,
@@ -225,10 +244,15 @@ def _row(report: BrokerReport) -> dict[str, Any]:
         "bytes_in": raw.get("bytes_in"),
         "bytes_out": raw.get("bytes_out"),
         "flushes": raw.get("flushes"),
-        "disk_bytes_free": free,
+        "disk_bytes_free": raw.get("disk_bytes_free"),
         "disk_bytes_total": raw.get("disk_bytes_total"),
         "problems": report.problems,
         "bad_partitions": [asdict(each) for each in report.bad_partitions],
         "damaged_ranges": report.damaged_ranges,
         "damage": [asdict(each) for each in report.damage],
+        "unsafe": [
+            {"kind": each.kind.value, "text": each.text, "topics": each.topics, "wrong": each.wrong}
+            for each in found.unsafe
+            if each.group == group and each.node in nodes
+        ],
     }

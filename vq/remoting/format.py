@@ -81,6 +81,7 @@ class Command(enum.IntEnum):
     REPLICATE = 40
     EPOCH_END = 41
     HAND_OVER = 42
+    DIVERGED = 43
 
 
 class Access(enum.Enum):
@@ -113,6 +114,8 @@ ACCESS: Final[Mapping[Command, Access]] = {
     Command.SEAL: Access.CLUSTER,
     Command.ADOPT: Access.CLUSTER,
     Command.HAND_OVER: Access.CLUSTER,
+    # It reads and deletes messages for `vq cluster diverged`.
+    Command.DIVERGED: Access.CLUSTER,
     # What a node asks for counts for acknowledgements, and shows what is not committed yet.
     Command.REPLICATE: Access.GROUP,
     Command.EPOCH_END: Access.GROUP,

@@ -53,6 +53,7 @@ MESSAGES: Final[Mapping[int, Pair]] = {
     Command.REPLICATE: Pair(wire.ReplicateRequest, wire.FetchResponse),
     Command.EPOCH_END: Pair(wire.EpochEndRequest, wire.EpochEndResponse),
     Command.HAND_OVER: Pair(wire.HandOverRequest, wire.HandOverResponse),
+    Command.DIVERGED: Pair(wire.DivergedRequest, wire.DivergedResponse),
 }
 _REQUEST_CLASS: Final = {int(command): pair.request for command, pair in MESSAGES.items()}
 _RESPONSE_CLASS: Final = {int(command): pair.response for command, pair in MESSAGES.items()}

@@ -109,7 +109,7 @@ class StatusRequest(_message.Message):
     def __init__(self, with_partitions: _Optional[bool] = ..., after_topic: _Optional[str] = ..., after_partition: _Optional[int] = ...) -> None: ...
 
 class PartitionStatus(_message.Message):
-    __slots__ = ("topic", "partition", "log_start_offset", "log_end_offset", "high_watermark", "state", "size_bytes", "reason", "damage", "damaged_ranges")
+    __slots__ = ("topic", "partition", "log_start_offset", "log_end_offset", "high_watermark", "state", "size_bytes", "reason", "damage", "damaged_ranges", "not_copied", "min_insync", "flush_async", "replication_async")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     LOG_START_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -120,6 +120,10 @@ class PartitionStatus(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     DAMAGE_FIELD_NUMBER: _ClassVar[int]
     DAMAGED_RANGES_FIELD_NUMBER: _ClassVar[int]
+    NOT_COPIED_FIELD_NUMBER: _ClassVar[int]
+    MIN_INSYNC_FIELD_NUMBER: _ClassVar[int]
+    FLUSH_ASYNC_FIELD_NUMBER: _ClassVar[int]
+    REPLICATION_ASYNC_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     log_start_offset: int
@@ -130,20 +134,26 @@ class PartitionStatus(_message.Message):
     reason: str
     damage: _containers.RepeatedCompositeFieldContainer[DamagedRange]
     damaged_ranges: int
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., state: _Optional[str] = ..., size_bytes: _Optional[int] = ..., reason: _Optional[str] = ..., damage: _Optional[_Iterable[_Union[DamagedRange, _Mapping]]] = ..., damaged_ranges: _Optional[int] = ...) -> None: ...
+    not_copied: str
+    min_insync: int
+    flush_async: bool
+    replication_async: bool
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., state: _Optional[str] = ..., size_bytes: _Optional[int] = ..., reason: _Optional[str] = ..., damage: _Optional[_Iterable[_Union[DamagedRange, _Mapping]]] = ..., damaged_ranges: _Optional[int] = ..., not_copied: _Optional[str] = ..., min_insync: _Optional[int] = ..., flush_async: _Optional[bool] = ..., replication_async: _Optional[bool] = ...) -> None: ...
 
 class CopyStatus(_message.Message):
-    __slots__ = ("node", "partitions", "bytes_behind")
+    __slots__ = ("node", "partitions", "bytes_behind", "ms_behind")
     NODE_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     BYTES_BEHIND_FIELD_NUMBER: _ClassVar[int]
+    MS_BEHIND_FIELD_NUMBER: _ClassVar[int]
     node: str
     partitions: int
     bytes_behind: int
-    def __init__(self, node: _Optional[str] = ..., partitions: _Optional[int] = ..., bytes_behind: _Optional[int] = ...) -> None: ...
+    ms_behind: int
+    def __init__(self, node: _Optional[str] = ..., partitions: _Optional[int] = ..., bytes_behind: _Optional[int] = ..., ms_behind: _Optional[int] = ...) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("cluster", "group", "node", "broker_version", "uptime_ms", "epoch", "master", "partition_count", "connections", "messages_in", "bytes_in", "bytes_out", "flushes", "disk_bytes_free", "disk_bytes_total", "partitions", "requests_waiting", "problems", "more", "copies", "follows")
+    __slots__ = ("cluster", "group", "node", "broker_version", "uptime_ms", "epoch", "master", "partition_count", "connections", "messages_in", "bytes_in", "bytes_out", "flushes", "disk_bytes_free", "disk_bytes_total", "partitions", "requests_waiting", "problems", "more", "copies", "follows", "diverged_files", "diverged_bytes")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
@@ -165,6 +175,8 @@ class StatusResponse(_message.Message):
     MORE_FIELD_NUMBER: _ClassVar[int]
     COPIES_FIELD_NUMBER: _ClassVar[int]
     FOLLOWS_FIELD_NUMBER: _ClassVar[int]
+    DIVERGED_FILES_FIELD_NUMBER: _ClassVar[int]
+    DIVERGED_BYTES_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     group: str
     node: str
@@ -186,7 +198,9 @@ class StatusResponse(_message.Message):
     more: bool
     copies: _containers.RepeatedCompositeFieldContainer[CopyStatus]
     follows: str
-    def __init__(self, cluster: _Optional[str] = ..., group: _Optional[str] = ..., node: _Optional[str] = ..., broker_version: _Optional[str] = ..., uptime_ms: _Optional[int] = ..., epoch: _Optional[int] = ..., master: _Optional[bool] = ..., partition_count: _Optional[int] = ..., connections: _Optional[int] = ..., messages_in: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., flushes: _Optional[int] = ..., disk_bytes_free: _Optional[int] = ..., disk_bytes_total: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionStatus, _Mapping]]] = ..., requests_waiting: _Optional[int] = ..., problems: _Optional[_Iterable[str]] = ..., more: _Optional[bool] = ..., copies: _Optional[_Iterable[_Union[CopyStatus, _Mapping]]] = ..., follows: _Optional[str] = ...) -> None: ...
+    diverged_files: int
+    diverged_bytes: int
+    def __init__(self, cluster: _Optional[str] = ..., group: _Optional[str] = ..., node: _Optional[str] = ..., broker_version: _Optional[str] = ..., uptime_ms: _Optional[int] = ..., epoch: _Optional[int] = ..., master: _Optional[bool] = ..., partition_count: _Optional[int] = ..., connections: _Optional[int] = ..., messages_in: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., flushes: _Optional[int] = ..., disk_bytes_free: _Optional[int] = ..., disk_bytes_total: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionStatus, _Mapping]]] = ..., requests_waiting: _Optional[int] = ..., problems: _Optional[_Iterable[str]] = ..., more: _Optional[bool] = ..., copies: _Optional[_Iterable[_Union[CopyStatus, _Mapping]]] = ..., follows: _Optional[str] = ..., diverged_files: _Optional[int] = ..., diverged_bytes: _Optional[int] = ...) -> None: ...
 
 class PutRequest(_message.Message):
     __slots__ = ("topic", "partition", "record_count", "crc", "producer_id", "producer_epoch", "sequence", "transaction_id", "epoch", "topic_id", "resend")
@@ -439,6 +453,54 @@ class EpochEndResponse(_message.Message):
     damaged: bool
     whole_end: int
     def __init__(self, epoch: _Optional[int] = ..., found: _Optional[bool] = ..., end_epoch: _Optional[int] = ..., end_offset: _Optional[int] = ..., log_start_offset: _Optional[int] = ..., producers: _Optional[bytes] = ..., next_start: _Optional[int] = ..., damaged: _Optional[bool] = ..., whole_end: _Optional[int] = ...) -> None: ...
+
+class DivergedRequest(_message.Message):
+    __slots__ = ("file", "position", "max_bytes", "delete", "after")
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DELETE_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    file: str
+    position: int
+    max_bytes: int
+    delete: bool
+    after: str
+    def __init__(self, file: _Optional[str] = ..., position: _Optional[int] = ..., max_bytes: _Optional[int] = ..., delete: _Optional[bool] = ..., after: _Optional[str] = ...) -> None: ...
+
+class DivergedFile(_message.Message):
+    __slots__ = ("file", "topic", "partition", "start_offset", "end_offset", "size_bytes", "messages", "first_epoch", "last_epoch", "first_append_ms", "last_append_ms")
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    FIRST_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LAST_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FIRST_APPEND_MS_FIELD_NUMBER: _ClassVar[int]
+    LAST_APPEND_MS_FIELD_NUMBER: _ClassVar[int]
+    file: str
+    topic: str
+    partition: int
+    start_offset: int
+    end_offset: int
+    size_bytes: int
+    messages: int
+    first_epoch: int
+    last_epoch: int
+    first_append_ms: int
+    last_append_ms: int
+    def __init__(self, file: _Optional[str] = ..., topic: _Optional[str] = ..., partition: _Optional[int] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., size_bytes: _Optional[int] = ..., messages: _Optional[int] = ..., first_epoch: _Optional[int] = ..., last_epoch: _Optional[int] = ..., first_append_ms: _Optional[int] = ..., last_append_ms: _Optional[int] = ...) -> None: ...
+
+class DivergedResponse(_message.Message):
+    __slots__ = ("files", "more")
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    files: _containers.RepeatedCompositeFieldContainer[DivergedFile]
+    more: bool
+    def __init__(self, files: _Optional[_Iterable[_Union[DivergedFile, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
 
 class OffsetsRequest(_message.Message):
     __slots__ = ("topic", "partition", "time_ms", "by_time", "count", "from_offset", "to_offset", "epoch", "topic_id", "place", "place_offset", "place_message_id", "place_tags")

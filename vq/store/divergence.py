@@ -14,7 +14,7 @@ ends at the cut, or at a batch behind it, and cutting again does the rest.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -68,18 +68,28 @@ class Diverged:
     last_append_ms: int
 
 
-def diverged(directory: Path, disk: Disk) -> list[Diverged]:
+def diverged(directory: Path, disk: Disk, *, known: Collection[Diverged] = ()) -> list[Diverged]:
     """Return the files of cut bytes beside the log in ``directory``, by offset.
+
+    Such a file never changes, so one that is ``known`` is not read again.
 
     Raises:
         OSError: The disk cannot deliver them.
     """
-    names = disk.listdir(directory) if disk.exists(directory) else []
+    try:
+        names = disk.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
     found = []
     for name in sorted(names):
-        digits, mark, _ = name.partition(DIVERGED_MARK)
-        if mark and len(digits) == OFFSET_DIGITS and digits.isdigit():
-            found.append(_describe(directory / name, int(digits), disk))
+        digits, mark, number = name.partition(DIVERGED_MARK)
+        if not mark or len(digits) != OFFSET_DIGITS or not digits.isdigit():
+            continue
+        if number and not number.removeprefix("-").isdigit():
+            continue  # written half
+        path = directory / name
+        before = next((each for each in known if each.path == path), None)
+        found.append(before or _describe(path, int(digits), disk))
     return found
 
 

@@ -232,6 +232,22 @@ class LogReader:
             raise self._read_failed(error) from error
         return self._status.end_offset if found is None else found
 
+    def appended_ms(self, offset: int) -> int | None:
+        """Return when the batch at ``offset`` was appended; None: no batch begins there.
+
+        Raises:
+            CorruptData: The batch is damaged.
+            OffsetOutOfRange, PartitionQuarantined, PartitionFailed: As ``read``.
+        """
+        block = self._block_at(offset)
+        if block is None:
+            return None
+        try:
+            header = block.header_at(offset)
+        except OSError as error:
+            raise self._read_failed(error, offset) from error
+        return header.append_time_ms if header.start_offset == offset else None
+
     def epoch_end(self, epoch: int) -> EpochEnd | None:
         """Return where the batches up to ``epoch`` end; None: none of them is kept.
 

@@ -67,6 +67,7 @@ class Board:
             None,
             SimpleNamespace(fetch=None),  # type: ignore[arg-type]
             None,
+            lambda *_: None,
         )
 
     def put(self, peer: Peer, request_id: int, _header: Any, body: bytes) -> None:

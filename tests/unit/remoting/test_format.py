@@ -28,4 +28,5 @@ def test_commands_keep_their_numbers() -> None:
         "REPLICATE": 40,
         "EPOCH_END": 41,
         "HAND_OVER": 42,
+        "DIVERGED": 43,
     }

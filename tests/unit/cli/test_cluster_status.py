@@ -1,0 +1,122 @@
+"""``vq cluster status``: its table fits a terminal, and its JSON has everything."""
+
+import io
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from vq.admin.cluster import BrokerReport, ClusterStatus
+from vq.admin.safety import Unsafe, UnsafeKind
+from vq.cli import cluster, errors
+from vq.cli.output import Output
+from vq.model import Address, GroupView, NodeInfo, StatusResult
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def report(node: str, *, master: bool = False, **more: Any) -> BrokerReport:
+    address = Address("127.0.0.1", 18123)
+    raw = {"partitions": [], "problems": [], "master": master}
+    status = StatusResult(address, "b1", node, "", 0.0, 1, raw=raw)
+    info = NodeInfo("b1", node, address, pid=4711)
+    options = {"name": node, "role": "master" if master else "slave", "in_sync": True} | more
+    return BrokerReport(GroupView("b1"), info, 12, status, **options)
+
+
+LACKS = Unsafe(UnsafeKind.NOT_IN_SYNC, "b1", "n2", (), "b1/n2 is not in sync")
+REMARK = Unsafe(UnsafeKind.WEAK, "b1", "", ("t",), "b1: topics may lose messages: t")
+BEHIND = report("n2", in_sync=False, lag_bytes=123_456_789_012, lag_s=12_345.678)
+GONE = BrokerReport(
+    GroupView("b1"), None, 12, None, "it is not registered", "n3", "slave", in_sync=True
+)
+PICTURE = ClusterStatus((report("n1", master=True), BEHIND, GONE), (LACKS, REMARK))
+
+
+def test_the_table_fits_into_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "dumb")
+    stdout = Terminal()
+    rows = [cluster._row(each, PICTURE) for each in PICTURE.brokers]
+    cluster._show(Output(stdout=stdout), rows)
+    head, _, *lines = stdout.getvalue().splitlines()
+    assert " ".join(head.split()) == "group node address role epoch in sync lag answers"
+    assert max(map(len, [head, *lines])) <= 80
+    assert [line.split() for line in lines] == [
+        ["b1", "n1", "127.0.0.1:18123", "master", "12", "yes", "-", "yes"],
+        [
+            "b1",
+            "n2",
+            "127.0.0.1:18123",
+            "slave",
+            "12",
+            "no",
+            "115.0",
+            "GiB,",
+            "3",
+            "h",
+            "yes",
+        ],
+        ["b1", "n3", "unknown", "slave", "12", "yes", "unknown", "no"],
+    ]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Run the command on a picture; return exit code, standard output and standard error."""
+
+    def call(picture: ClusterStatus, *arguments: str) -> tuple[int, str, str]:
+        @asynccontextmanager
+        async def client(_: object) -> AsyncIterator[None]:
+            yield
+
+        async def status(_: object) -> ClusterStatus:
+            return picture
+
+        monkeypatch.setattr(cluster, "cluster_client", client)
+        monkeypatch.setattr(cluster, "cluster_status", status)
+        stderr = io.StringIO()
+        code = errors.run(
+            lambda: cluster.cluster.main(["status", *arguments], standalone_mode=False),
+            as_json=False,
+            stderr=stderr,
+        )
+        found = capsys.readouterr()
+        return code, found.out, found.err + stderr.getvalue()
+
+    return call
+
+
+def test_json_names_for_each_node_what_a_program_needs(run: Any) -> None:
+    code, out, _ = run(PICTURE, "--json")
+    assert code == 1
+    first, second, third = json.loads(out)
+    names = ("group", "node", "host", "pid", "role", "epoch", "in_sync", "lag_bytes", "lag_s")
+    assert [first[name] for name in names] == [
+        *("b1", "n1", "127.0.0.1", 4711, "master", 12, True, None, None)
+    ]
+    assert (second["lag_bytes"], second["lag_s"]) == (123_456_789_012, 12_345.678)
+    assert (third["host"], third["pid"], third["in_sync"]) == (None, None, True)
+    assert [each["kind"] for each in first["unsafe"]] == ["weak"]
+    assert second["unsafe"] == [
+        {"kind": "not_in_sync", "text": "b1/n2 is not in sync", "topics": [], "wrong": True}
+    ]
+
+
+def test_what_is_unsafe_is_said_and_ends_with_1(run: Any) -> None:
+    code, _, said = run(ClusterStatus(PICTURE.brokers[:2], (LACKS, REMARK)))
+    assert code == 1
+    assert "b1/n2 is not in sync\nb1: topics may lose messages: t\n" in said
+    assert "1 thing(s) are unsafe, see above" in said
+
+
+def test_a_remark_ends_with_0(run: Any) -> None:
+    code, _, said = run(ClusterStatus((report("n1", master=True),), (REMARK,)))
+    assert (code, said) == (0, "b1: topics may lose messages: t\n")

@@ -1,0 +1,113 @@
+"""``vq cluster diverged``: the messages that nodes had to cut from their logs."""
+
+import sys
+from typing import Any
+
+import click
+
+from vq.admin import diverged as admin
+from vq.admin.connect import cluster_client
+from vq.admin.diverged import CutFile
+from vq.admin.sizes import bytes_text
+from vq.cli import text
+from vq.cli.errors import CommandFailed
+from vq.cli.options import Invocation, command_options, yes_option
+
+
+@click.command()
+@click.argument("file", required=False)
+@click.option("--delete", is_flag=True, help="Delete FILE: its messages are gone for good.")
+@yes_option
+@command_options
+def diverged(invocation: Invocation, file: str | None, *, delete: bool, yes: bool) -> None:
+    """List, print or delete messages that nodes had to cut from their logs.
+
+    A node that comes back cuts what the master of its group does not have, and keeps it in a file
+    beside the log. Without FILE, all files are listed. With FILE, which is a name as the list has
+    it, the messages are printed as `vq consume` prints them; --json shows every field.
+
+    Exit code 1 if a broker does not answer.
+    """
+    if file is None:
+        if delete or yes:
+            raise click.UsageError("--delete needs the FILE")
+        _list(invocation)
+    elif delete:
+        _delete(invocation, file, yes=yes)
+    elif yes:
+        raise click.UsageError("--yes has no effect without --delete")
+    else:
+        _print(invocation, file)
+
+
+def _list(invocation: Invocation) -> None:
+    async def work() -> tuple[list[CutFile], list[str]]:
+        async with cluster_client(invocation.client_config()) as cluster:
+            return await admin.list_cut(cluster)
+
+    files, silent = invocation.run(work())
+    columns = ("file", "messages", "bytes", "offsets", "epochs", "written")
+    invocation.output.table([_row(each) for each in files], columns=columns)
+    for each in silent:
+        invocation.output.remark(each)
+    if silent:
+        raise CommandFailed(f"{len(silent)} broker(s) do not answer, see above")
+
+
+def _row(file: CutFile) -> dict[str, Any]:
+    first, last = (each.isoformat(timespec="milliseconds") for each in file.written)
+    return {
+        "file": file.name,
+        "group": file.group,
+        "node": file.node,
+        "topic": file.topic,
+        "partition": file.partition,
+        "start_offset": file.start_offset,
+        "end_offset": file.end_offset,
+        "offsets": f"{file.start_offset}-{file.end_offset}",
+        "bytes": file.size,
+        "messages": file.messages,
+        "first_epoch": file.first_epoch,
+        "last_epoch": file.last_epoch,
+        "epochs": f"{file.first_epoch}-{file.last_epoch}",
+        "first_written": first,
+        "last_written": last,
+        "written": f"{first} to {last}",
+    }
+
+
+def _print(invocation: Invocation, name: str) -> None:
+    to_terminal = sys.stdout.isatty()
+    form = text.as_terminal_line if to_terminal else text.as_line
+    if invocation.output.as_json:
+        form = text.as_json_line
+
+    async def work() -> None:
+        async with cluster_client(invocation.client_config()) as cluster:
+            async for messages in admin.read_cut(cluster, await admin.find_cut(cluster, name)):
+                for each in messages:
+                    sys.stdout.buffer.write(form(each))
+                sys.stdout.buffer.flush()
+
+    invocation.run(work())
+
+
+def _delete(invocation: Invocation, name: str, *, yes: bool) -> None:
+    async def work() -> CutFile:
+        async with cluster_client(invocation.client_config()) as cluster:
+            found = await admin.find_cut(cluster, name)
+            invocation.output.remark(
+                f"{found.name}: {found.messages} message(s) of {found.topic}-{found.partition}, "
+                f"{bytes_text(found.size)}"
+            )
+            if yes:
+                await admin.delete_cut(cluster, found)
+            return found
+
+    found = invocation.run(work())
+    if not yes:
+        raise CommandFailed("nothing was deleted; add --yes to do it")
+    if invocation.output.as_json:
+        invocation.output.document({**_row(found), "deleted": True})
+    else:
+        invocation.output.remark(f"deleted {found.name}")
