@@ -68,7 +68,7 @@ class Broker:
                 listener()
         return self.connection
 
-    def refresh(self, topic: str) -> None:
+    def refresh(self, topic: str, error: object = None) -> None:
         """Routes do not change."""
 
     def read(self, partition: int, offset: int, size: int) -> bytes:

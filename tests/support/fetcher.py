@@ -54,7 +54,7 @@ class Cluster:
             raise answer
         return GetResponse(offset=message.offset, high_watermark=5_000), answer
 
-    def refresh(self, topic: str) -> None:
+    def refresh(self, topic: str, error: object = None) -> None:
         self.refreshed.append(topic)
 
 

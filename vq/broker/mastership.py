@@ -158,7 +158,11 @@ class Mastership:
             self.acting = None
             self._begin()
         at = f" at {following.address}" if following.address is not None else ", which is down"
-        details: dict[str, int | str] = {"epoch": following.epoch, "master": following.master}
+        details: dict[str, int | str] = {
+            "group": role.group,
+            "epoch": following.epoch,
+            "master": following.master,
+        }
         if following.address is not None:
             details |= {"host": following.address.host, "port": following.address.port}
         self._refuse(

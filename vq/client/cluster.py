@@ -31,6 +31,7 @@ from vq.coordination.zk import ZooKeeperCoordinator
 from vq.errors import (
     ConnectionCut,
     CoordinationError,
+    InvalidArgument,
     InvalidState,
     NotMaster,
     OffsetOutOfRange,
@@ -41,7 +42,14 @@ from vq.errors import (
     VqError,
 )
 from vq.log_lines import get_logger
-from vq.model import Address, TopicOrigin, TopicPartition, TopicSettings, check_name
+from vq.model import (
+    Address,
+    TopicOrigin,
+    TopicPartition,
+    TopicSettings,
+    check_host,
+    check_name,
+)
 from vq.remoting import broker_connection as connections
 from vq.remoting.broker_connection import BrokerConnection
 from vq.remoting.format import ACCESS, Access, Command
@@ -234,8 +242,15 @@ class ClusterClient:
             return None
         return await self._calls.share(settings_of_missing_topic, self.coordinator, topic)
 
-    def refresh(self, topic: str) -> None:
-        """Read a topic's routes again soon; at most one read of a topic runs at a time."""
+    def refresh(self, topic: str, error: VqError | None = None) -> None:
+        """Read a topic's routes again soon; at most one read of a topic runs at a time.
+
+        A broker that does not lead names the master in ``error``. It is used at once, also while
+        ZooKeeper cannot be reached.
+        """
+        hint = _named_master(error) if isinstance(error, NotMaster) else None
+        if hint is not None:
+            self._watcher.hint(*hint)
         if topic not in self._refreshing and not self._closed:
             self._refreshing[topic] = asyncio.create_task(self._refresh(topic))
 
@@ -577,3 +592,18 @@ async def open_cluster(config: MessageFactoryConfig) -> ClusterClient:
         await cluster.close()
         raise
     return cluster
+
+
+def _named_master(error: NotMaster) -> tuple[str, Master] | None:
+    """Return the group and the master that a broker names when it refuses; None: it names none."""
+    known = error.details
+    group, node, host = (known.get(name) for name in ("group", "master", "host"))
+    port, epoch = known.get("port"), known.get("epoch")
+    if not (isinstance(group, str) and isinstance(node, str) and isinstance(host, str)):
+        return None
+    if not (isinstance(port, int) and isinstance(epoch, int) and 0 < port <= 65535):
+        return None
+    try:
+        return group, Master(Address(check_host(host), port), epoch, node)
+    except InvalidArgument:
+        return None

@@ -158,6 +158,16 @@ class RouteWatcher:
         await self._read_topic(topic, groups_too=True)
         return self._snapshot.partitions(topic)
 
+    def hint(self, group: str, master: Master) -> None:
+        """Use a master that a broker of its group named, until ZooKeeper says as much.
+
+        ``master.incarnation`` is 0: it is not known. An answer of ZooKeeper that has an older epoch
+        is taken only after a sync with its leader.
+        """
+        known = self._snapshot.masters.get(group)
+        if known is not None and known.epoch < master.epoch:
+            self._publish(self._snapshot.topics, {**self._snapshot.masters, group: master})
+
     async def close(self) -> None:
         """Stop tracking. The last snapshot stays readable."""
         self._closed = True
@@ -224,12 +234,18 @@ class RouteWatcher:
                 return
         groups = {span.group for placement in view.partitions for span in placement.spans}
         led = set() if groups_too else set(self._snapshot.masters)
-        await gather_all(self._read_group(group) for group in sorted(groups - led))
+        await gather_all(
+            self._read_group(group, synced=groups_too) for group in sorted(groups - led)
+        )
 
-    async def _read_group(self, group: str) -> None:
+    async def _read_group(self, group: str, *, synced: bool = False) -> None:
         async with self._lock(f"group:{group}"):
             master = await self._read_master(group)
             masters = dict(self._snapshot.masters)
+            known = masters.get(group)
+            is_hint = known is not None and not known.incarnation
+            if master and known and is_hint and not synced and master.epoch < known.epoch:
+                return  # of a server that lags behind
             if master is None:
                 masters.pop(group, None)
             else:

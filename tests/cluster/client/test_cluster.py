@@ -158,6 +158,24 @@ async def test_attempts_come_at_growing_intervals_and_one_at_a_time(
     assert len(client._connecting) == 1
 
 
+async def test_a_broker_that_does_not_lead_names_the_master(client: ClusterClient) -> None:
+    """The client goes there before it hears of it from ZooKeeper; nonsense is left alone."""
+    await master(client)
+    good = {"group": "b1", "master": "n2", "host": "b1-n2", "port": 8123, "epoch": 99}
+    before = client.routes
+    for wrong in (
+        {**good, "port": 0},
+        {**good, "host": "a b"},
+        {**good, "epoch": "9"},
+        {**good, "group": 1},
+        {},
+    ):
+        client.refresh("t", NotMaster("led by n2", details=wrong))
+        assert client.routes is before
+    client.refresh("t", NotMaster("led by n2", details=good))
+    assert client.routes.master("b1") == (Address("b1-n2", 8123), 99)
+
+
 async def test_a_broker_that_leads_again_is_tried_at_once(
     cluster: MemoryCluster, client: ClusterClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.paths import GroupState
 from vq.coordination.placement import close_span, move
 from vq.coordination.registry import read_state
-from vq.coordination.routes import Routes, RouteWatcher
+from vq.coordination.routes import Master, Routes, RouteWatcher
 from vq.errors import InvalidState, UnknownTopic
 from vq.model import Address, PartitionState, Span, TopicSettings
 
@@ -276,3 +276,29 @@ async def test_a_closed_watcher_keeps_its_picture_only(admin, watcher) -> None:
     assert len(watcher.snapshot.partitions("t")) == 1
     with pytest.raises(InvalidState):
         await watcher.track("u")
+
+
+# Hints --------------------------------------------------------------------------------------------
+async def test_a_master_that_a_broker_named_is_used_until_zookeeper_says_as_much(
+    admin, watcher
+) -> None:
+    """An answer of a server that lags behind does not replace it; one after a sync does."""
+    await topics.create_topic(admin, "t", TopicSettings(partitions=2))
+    await watcher.track("t")
+    known = watcher.snapshot.masters["b1"]
+    told = Master(Address("127.0.0.1", 9), known.epoch + 1, "n2")
+    watcher.hint("b1", told)
+    assert watcher.snapshot.master("b1") == (told.address, told.epoch)
+    await watcher._read_group("b1")
+    assert watcher.snapshot.masters["b1"] == told
+    await watcher.refresh("t")
+    assert watcher.snapshot.masters["b1"] == known
+
+
+async def test_a_hint_of_an_older_epoch_or_of_another_group_changes_nothing(admin, watcher) -> None:
+    await topics.create_topic(admin, "t", TopicSettings(partitions=2))
+    await watcher.track("t")
+    before = watcher.snapshot
+    watcher.hint("b1", Master(Address("127.0.0.1", 9), before.masters["b1"].epoch, "n2"))
+    watcher.hint("b9", Master(Address("127.0.0.1", 9), 99, "n2"))
+    assert watcher.snapshot is before

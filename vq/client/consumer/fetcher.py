@@ -430,7 +430,7 @@ class PartitionFetcher:
             return
         self._count(asked=0)
         if error.refresh_routes:
-            self._cluster.refresh(self.partition.topic)
+            self._cluster.refresh(self.partition.topic, error)
         stays = not passes(error)
         if stays:
             self.at_once = True

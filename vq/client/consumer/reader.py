@@ -173,7 +173,7 @@ class Reader:
                     raise
                 if pause > _LOOK_AGAIN_S and self._is_beyond(partition):
                     raise
-                self._cluster.refresh(partition.topic)
+                self._cluster.refresh(partition.topic, error)
             await asyncio.sleep(pause)
 
     def _is_beyond(self, partition: TopicPartition) -> bool:

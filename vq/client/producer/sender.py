@@ -109,7 +109,7 @@ class Sender:
         """Turn an answer to a batch into outcomes; the queue's owner calls. See ``puts``."""
         error = apply_answer(queue, batch, answer, self._clock())
         if error is not None and error.refresh_routes:
-            self._loop.call_soon_threadsafe(self._cluster.refresh, queue.partition.topic)
+            self._loop.call_soon_threadsafe(self._cluster.refresh, queue.partition.topic, error)
 
     def on_ended(self, ended: Ended) -> None:
         """Free the space of messages that have their outcome; called by the queues."""
