@@ -193,6 +193,29 @@ async def restart_broker(nemesis: Nemesis) -> None:
                     host.kill()
 
 
+async def hand_over(nemesis: Nemesis) -> None:
+    """An operator has another node lead a group; with one node in sync that is refused."""
+    masters = [each for each in nemesis.world.machines if each.serves and each.node.epoch]
+    host: BrokerHost | None = nemesis.pick(masters)
+    if host is None:
+        return
+    nemesis.note("hand over", host.name)
+    assert host.process is not None
+    assert host.node is not None
+    node = host.node
+
+    async def run() -> str:
+        try:
+            return await node._hand_over.run()
+        except VqError as error:
+            return type(error).__name__
+
+    task = host.process.spawn(run())
+    await asyncio.wait([task], timeout=10)
+    if task.done() and not task.cancelled():
+        nemesis.world.history.add("note", host.name, f"hand-over: {task.result()}")
+
+
 async def slow_disk(nemesis: Nemesis) -> None:
     """Every flush takes long for a while."""
     host = nemesis.rng.choice(nemesis.world.machines)
@@ -556,6 +579,7 @@ FAULTS: dict[str, Fault] = {
     "power cut": cut_power,
     "kill all": kill_all_brokers,
     "graceful restart": restart_broker,
+    "hand over": hand_over,
     "slow disk": slow_disk,
     "failing disk": failing_disk,
     "full disk": full_disk,
@@ -593,4 +617,6 @@ COMBINATIONS: tuple[tuple[str, ...], ...] = (
     ("full disk", "kill all"),
     ("reset", "slow disk"),  # resends while the first attempt waits for its flush
     ("pause", "expire", "leave"),
+    ("hand over", "lost reply", "lost request"),  # who leads now?
+    ("hand over", "kill broker", "cut"),  # the successor is gone, or does not hear of it
 )
