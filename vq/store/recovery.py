@@ -2,7 +2,8 @@
 
 The passes of ``recover``:
 
-1. Remove leftovers of interrupted writes, read the checkpoint, list the blocks.
+1. Remove leftovers of interrupted writes, finish repairs (``repair``), read the checkpoint, list
+   the blocks.
 2. Finish an interrupted retention; compare the blocks with the checkpoint's manifest; compare those
    before the checkpoint with each other by name and length (their bytes were verified before the
    checkpoint was written).
@@ -58,6 +59,7 @@ from vq.store.format import (
 )
 from vq.store.offset_index import OffsetIndex
 from vq.store.producers import ProducerTable
+from vq.store.repair import finish_repairs
 from vq.store.scan import Behind, LogFacts, is_zero, look_behind, verify
 
 __all__ = ["Case", "Recovered", "RecoveryReport", "classify", "recover"]
@@ -171,7 +173,9 @@ def recover(
     if not disk.exists(directory):
         return _no_log(directory, start_offset, producers, begun_at)
     names = _remove_leftovers(disk, directory)
+    repaired = finish_repairs(disk, directory, names)
     checkpoint, notes = _read_checkpoint(disk, directory, topic_id)
+    notes = [*repaired, *notes]
     starts = sorted(s for s in map(parse_block_name, names) if s is not None)
     if not starts and checkpoint is None:
         return _no_log(directory, start_offset, producers, begun_at)
@@ -421,6 +425,11 @@ class _Recovery:
         block.index_saved = False
         facts = log.facts
         offset, index = self._where_to_begin(block, facts)
+        x = self._verify_tail(block, index, offset)
+        if x < offset:
+            block.length, block.index_saved = x - start, True
+            log.blocks.append(block)
+            raise CorruptData(f"no batch at offset {x} of {block.path.name}", details={"offset": x})
         block.index = index
         self._secure_names(start)
         x = offset
@@ -434,6 +443,17 @@ class _Recovery:
         block.messages = facts.messages - index.messages_before
         log.blocks.append(block)
         return x
+
+    def _verify_tail(self, block: Block, index: OffsetIndex, offset: int) -> int:
+        """Return where what lies right before the checkpoint is damaged; ``offset`` if it is not.
+
+        What was verified before the checkpoint was written may be gone since: most often the end.
+        """
+        start = block.start_offset
+        if offset == start:
+            return offset
+        begin = index.at_offset(offset - 1).offset
+        return verify(block.open(), start, begin, offset, LogFacts(), OffsetIndex(begin))
 
     def _secure_names(self, start: int) -> None:
         """Make durable the name of a block that may be younger than the checkpoint."""

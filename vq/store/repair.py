@@ -1,0 +1,382 @@
+"""Putting intact batches of another copy where a log has damaged bytes; those are kept beside it.
+
+    read_intact ──▶ network ──▶ check_intact ──▶ put_back ──▶ the block
+
+``put_back`` replaces whole batches of one block, in steps after each of which a crash may come:
+
+1. The damaged bytes go to a file of their own, ``<offset>.damaged``.
+2. The intact ones go to ``<offset>.repair``.
+3. They are written to the block and made durable.
+4. ``<offset>.repair`` is deleted.
+
+Before step 2 is done the log has its old bytes. Behind it, recovery does steps 3 and 4 again
+(``finish_repairs``). A block whose file is gone is written beside and renamed (``NewBlock``).
+
+A ``.repair`` file:
+
+    | at | size | field                                     |
+    |  0 |  4   | magic "vqrp"                              |
+    |  4 |  4   | version, 1                                |
+    |  8 |  8   | start offset of the block                 |
+    | 16 |  8   | offset of the first byte                  |
+    | 24 |      | whole batches                             |
+    | .. |  4   | CRC-32C of everything before              |
+
+A ``.damaged`` file has the bytes as they were; retention does not delete it.
+"""
+
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import google_crc32c
+
+from vq.errors import CorruptData
+from vq.store.checkpoint import Checkpoint
+from vq.store.disk import Disk, File
+from vq.store.format import (
+    BATCH_ON_DISK_BYTES_MAX,
+    BLOCK_SUFFIX,
+    CHECKPOINT_NAME,
+    CONTROL_BYTES,
+    DROPPED_SUFFIX,
+    OFFSET_DIGITS,
+    TEMPORARY_SUFFIX,
+    block_name,
+    decode_control,
+    parse_block_name,
+)
+from vq.store.framing import check_frames
+from vq.store.offset_index import OffsetIndex
+from vq.store.scan import LogFacts, verify
+from vq.store.scrub import Damage, Piece, Scrub
+
+__all__ = [
+    "DAMAGED_MARK",
+    "NewBlock",
+    "batch_before",
+    "check_intact",
+    "find_damage",
+    "finish_repairs",
+    "put_back",
+    "read_intact",
+]
+
+DAMAGED_MARK: Final = ".damaged"
+REPAIR_SUFFIX: Final = ".repair"
+_MAGIC: Final = b"vqrp"
+_VERSION: Final = 1
+_HEAD: Final = struct.Struct(
+    ">"
+    "4s"  # magic
+    "I"  # version
+    "Q"  # start offset of the block
+    "Q"  # offset of the first byte
+)
+_CRC_BYTES: Final = 4
+
+
+# On the side that has the bytes ------------------------------------------------------------------
+def read_intact(
+    disk: Disk, pieces: Sequence[Piece], start: int, max_bytes: int
+) -> tuple[bytes, bytes]:
+    """Return whole batches from ``start`` on, all of them verified, and the next control record.
+
+    Args:
+        disk: The disk.
+        pieces: Where the bytes from ``start`` on lie; only the block that holds it is read.
+        start: Where a batch begins.
+        max_bytes: Return no more, but at least one batch.
+
+    Returns:
+        The batches, and the control record behind them; that is empty where the block ends.
+
+    Raises:
+        CorruptData: No intact batch begins there.
+        OSError: The medium cannot deliver it.
+    """
+    piece = next((each for each in pieces if each.start <= start < each.end), None)
+    if piece is None:
+        raise CorruptData(f"offset {start} is not stored here", details={"offset": start})
+    file = disk.open(piece.path)
+    try:
+        for size in (max_bytes, BATCH_ON_DISK_BYTES_MAX):
+            stop = min(start + size, piece.end)
+            facts = LogFacts()
+            end = verify(file, piece.block_start, start, stop, facts, OffsetIndex(start))
+            if end > start:
+                data = file.pread(start - piece.block_start, end - start)
+                return data, _control_behind(disk, piece.path, piece.block_start, end)
+    finally:
+        file.close()
+    raise CorruptData(
+        f"no intact batch begins at offset {start} of {piece.path}", details={"offset": start}
+    )
+
+
+def _control_behind(disk: Disk, path: Path, block_start: int, offset: int) -> bytes:
+    """Return the control record at ``offset``, in this block or the next one, if it is intact."""
+    for start, block in ((block_start, path), (offset, path.with_name(block_name(offset)))):
+        if not disk.exists(block):
+            continue
+        file = disk.open(block)
+        try:
+            record = file.pread(offset - start, CONTROL_BYTES)
+            header = decode_control(record)
+        except (OSError, CorruptData):
+            continue
+        finally:
+            file.close()
+        if header is not None and header.start_offset == offset:
+            return record
+    return b""
+
+
+def batch_before(disk: Disk, path: Path, block_start: int, offset: int) -> tuple[int, bytes] | None:
+    """Return where the batch that ends at ``offset`` of a block begins, and its control record.
+
+    None: it is not in this block, or not intact.
+
+    Raises:
+        OSError: The medium cannot deliver what is before.
+    """
+    if offset == block_start or not disk.exists(path):
+        return None
+    file = disk.open(path)
+    try:
+        facts, index = LogFacts(), OffsetIndex(block_start)
+        if verify(file, block_start, block_start, offset, facts, index) != offset:
+            return None
+        position = index.at_offset(offset - 1).offset
+        while True:
+            record = file.pread(position - block_start, CONTROL_BYTES)
+            header = decode_control(record)
+            if header is None or header.end_offset >= offset:
+                return position, record
+            position = header.end_offset
+    finally:
+        file.close()
+
+
+# On the side that lacks them ---------------------------------------------------------------------
+def check_intact(
+    disk: Disk, damage: Damage, block_start: int, data: bytes, following: bytes, *, trusted: bool
+) -> int:
+    """Return where ``data`` ends, if it may replace the bytes from ``damage.start`` on.
+
+    It may if it is whole intact batches that lie there, and joins what is around them. At the end
+    of the damage, the control record that follows must be the same in both logs: two logs that have
+    the same batch of the same epoch at an offset are equal before it.
+
+    Args:
+        disk: The disk.
+        damage: The range; ``data`` begins where it begins and may end before it ends.
+        block_start: Start offset of its block.
+        data: Batches of another copy.
+        following: The control record behind them in that copy.
+        trusted: The other copy is known to be equal to this log up to the end of the damage.
+
+    Raises:
+        CorruptData: It may not.
+        OSError: The medium cannot deliver what is around.
+    """
+    headers = check_frames(data, end_offset=damage.start, epoch=0, append_time_ms=0)
+    end = headers[-1].end_offset if headers else damage.start
+    if not headers or end > damage.end:
+        raise CorruptData(
+            f"{len(data)} bytes do not fit the damage [{damage.start}, {damage.end})",
+            details={"offset": damage.start},
+        )
+    if end < damage.end:
+        return end
+    ours = _control_behind(disk, damage.path, block_start, damage.end)
+    if ours and following and ours != following:
+        raise CorruptData(
+            f"behind offset {end} both copies differ", details={"offset": damage.start}
+        )
+    if not trusted and not (ours and ours == following):
+        raise CorruptData(
+            f"it cannot be told that both copies are equal up to {end}",
+            details={"offset": damage.start},
+        )
+    return end
+
+
+def put_back(disk: Disk, path: Path, block_start: int, start: int, data: bytes) -> Path | None:
+    """Write whole batches to ``start`` in a block; return the file with what was there before.
+
+    None: nothing was there. See the module's text for what a crash leaves.
+
+    Raises:
+        OSError: The disk failed. Done again, it does the rest.
+    """
+    saved = _keep(disk, path, block_start, start, len(data))
+    repair = path.with_name(f"{start:0{OFFSET_DIGITS}d}{REPAIR_SUFFIX}")
+    body = _HEAD.pack(_MAGIC, _VERSION, block_start, start) + data
+    crc: int = google_crc32c.value(body)
+    disk.write_atomic(repair, body + crc.to_bytes(_CRC_BYTES, "big"))
+    _apply(disk, repair, path, start - block_start, data)
+    return saved
+
+
+def _apply(disk: Disk, repair: Path, path: Path, position: int, data: bytes) -> None:
+    file = disk.open(path)
+    try:
+        file.pwrite([data], position)
+        file.datasync()
+    finally:
+        file.close()
+    disk.unlink(repair)
+    disk.sync_directory(repair.parent)
+
+
+def _keep(disk: Disk, path: Path, block_start: int, start: int, length: int) -> Path | None:
+    file = disk.open(path)
+    try:
+        was = file.pread(start - block_start, length)
+    except OSError:
+        return None  # the medium does not deliver them
+    finally:
+        file.close()
+    if not was.strip(b"\0"):
+        return None
+    target = _free_name(disk, path.parent, start, was)
+    if not disk.exists(target):
+        disk.write_atomic(target, was)
+    return target
+
+
+def _free_name(disk: Disk, directory: Path, start: int, content: bytes) -> Path:
+    """Return a name that is free, or that of a file with this very content."""
+    base, number = f"{start:0{OFFSET_DIGITS}d}{DAMAGED_MARK}", 0
+    while True:
+        path = directory / (f"{base}-{number}" if number else base)
+        if not disk.exists(path) or disk.read_bytes(path) == content:
+            return path
+        number += 1
+
+
+def finish_repairs(disk: Disk, directory: Path, names: Sequence[str]) -> list[str]:
+    """Do the rest of repairs that a crash interrupted; return sentences for the operator."""
+    notes = []
+    for name in names:
+        if not name.endswith(REPAIR_SUFFIX):
+            continue
+        path = directory / name
+        body = disk.read_bytes(path)
+        found = _decoded(body)
+        block = directory / block_name(found[0]) if found else None
+        if found is None or block is None or not disk.exists(block):
+            disk.unlink(path)
+            notes.append(f"{path} was removed: it cannot be used")
+            continue
+        block_start, start, data = found
+        _apply(disk, path, block, start - block_start, data)
+        notes.append(f"{block}: [{start}, {start + len(data)}) was repaired from another copy")
+    return notes
+
+
+def _decoded(body: bytes) -> tuple[int, int, bytes] | None:
+    head, crc = body[:-_CRC_BYTES], body[-_CRC_BYTES:]
+    if len(head) < _HEAD.size or google_crc32c.value(head) != int.from_bytes(crc, "big"):
+        return None
+    magic, version, block_start, start = _HEAD.unpack_from(head)
+    if magic != _MAGIC or version != _VERSION or not block_start <= start:
+        return None
+    return block_start, start, head[_HEAD.size :]
+
+
+class NewBlock:
+    """A block whose file is gone, written anew beside its place. ``finish`` or ``close`` it."""
+
+    def __init__(self, disk: Disk, path: Path) -> None:
+        self._disk = disk
+        self._path = path
+        self._beside = path.with_name(path.name + TEMPORARY_SUFFIX)
+        if disk.exists(self._beside):
+            disk.unlink(self._beside)
+        self._file: File | None = disk.open(self._beside, create=True)
+        self._length = 0
+
+    def add(self, data: bytes) -> None:
+        """Write what follows."""
+        assert self._file is not None
+        self._file.pwrite([data], self._length)
+        self._length += len(data)
+
+    def finish(self) -> None:
+        """Put it in its place, durably."""
+        assert self._file is not None
+        self._file.datasync()
+        self.close()
+        self._disk.rename(self._beside, self._path)
+        self._disk.sync_directory(self._path.parent)
+
+    def close(self) -> None:
+        """Give the file back. May be called twice."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+
+# What a log in quarantine lacks ------------------------------------------------------------------
+def find_damage(disk: Disk, directory: Path, x: int) -> list[Damage]:
+    """Return what is damaged, and what is gone, of a log that recovery could verify up to ``x``.
+
+    Blocks before the one that holds ``x`` are compared by name and length only. The end of the log
+    is known only from its checkpoint: what was appended later is not missed here.
+
+    Raises:
+        OSError: The medium cannot deliver it.
+    """
+    if not disk.exists(directory):
+        return []
+    names = disk.listdir(directory)
+    starts = {s for s in map(parse_block_name, names) if s is not None}
+    dropped = {int(n.removesuffix(DROPPED_SUFFIX)) for n in names if n.endswith(DROPPED_SUFFIX)}
+    needed = 0
+    try:
+        checkpoint = Checkpoint.from_bytes(disk.read_bytes(directory / CHECKPOINT_NAME))
+    except (OSError, CorruptData):
+        pass
+    else:
+        needed = checkpoint.offset
+        named = {entry.start_offset for entry in checkpoint.manifest or ()}
+        starts = {s for s in starts if s in named or s >= needed} | (named - dropped)
+    found: list[Damage] = []
+    ordered = sorted(starts)
+    for at, start in enumerate(ordered):
+        following = ordered[at + 1] if at + 1 < len(ordered) else None
+        found += _damage_of(disk, directory / block_name(start), start, following, needed, x)
+    return found
+
+
+def _damage_of(
+    disk: Disk, path: Path, start: int, following: int | None, needed: int, x: int
+) -> list[Damage]:
+    """Return what is damaged of one block, which ends at ``following``, or at least ``needed``."""
+    assert path.name.endswith(BLOCK_SUFFIX)
+    end = max(needed, start) if following is None else following
+    if not disk.exists(path):
+        return [Damage(start, end, path, "its file is gone")] if end > start else []
+    size = disk.size(path)
+    if following is not None and following <= x and size >= following - start:
+        return []
+    if following is None:
+        end = max(end, start + size)
+    begin = x if start < x < end else start
+    scrub = Scrub(disk, [Piece(path, start, begin, end)])
+    try:
+        while not scrub.done:
+            scrub.step()
+    finally:
+        scrub.close()
+    if following is not None:
+        return scrub.damage
+    # Behind the last batch of a log there may be space taken ahead, or a torn tail.
+    return [
+        each._replace(end=min(each.end, needed)) if each.end == end else each
+        for each in scrub.damage
+        if each.end < end or each.start < needed
+    ]
