@@ -380,6 +380,20 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
         ),
         RECORD,
     ),
+    (Command.REPAIR, "request"): Sample(
+        wire.RepairRequest(
+            node="n2",
+            topic="orders",
+            partition=3,
+            topic_id="5f0c",
+            start=200,
+            end=6000,
+            max_bytes=65536,
+        )
+    ),
+    (Command.REPAIR, "response"): Sample(
+        wire.RepairResponse(end_offset=234, following=b"\x01\x02", epoch=3), RECORD
+    ),
 }
 
 #: The refusal of a GET, in place of its response.

@@ -63,6 +63,24 @@ class Verifies(Protocol):
         ...
 
 
+class Repairs(Protocol):
+    """Has intact bytes for other nodes; in practice ``repairing.Repairer``."""
+
+    def damaged(self) -> bool:
+        """Whether logs of this node are damaged now."""
+        ...
+
+    async def is_behind(self) -> bool:
+        """Whether another node in sync has more of a log than this one, which starts."""
+        ...
+
+    def give(
+        self, session: Session, request_id: RequestId, channel: Channel, header: wire.RepairRequest
+    ) -> None:
+        """Carry out a REPAIR."""
+        ...
+
+
 class Dispatcher:
     """See the module's text.
 
@@ -71,6 +89,7 @@ class Dispatcher:
         put_refusal: Why the whole node takes no PUTs, or None: also stopping, or the disk is full.
         epoch: The newest that this node acted in or followed; a PUT that knows a newer one waits.
         handlers: The table that ``server.Server`` routes by.
+        repairs: Carries out REPAIR, and knows whether logs are damaged.
     """
 
     def __init__(
@@ -82,10 +101,12 @@ class Dispatcher:
         fetches: Fetches,
         verifies: Verifies,
         diverged: Handler,
+        repairs: Repairs,
     ) -> None:
         self._directory = directory
         self._moves = moves
         self._verifies = verifies
+        self.repairs = repairs
         self._channels = directory.channels
         self._context = context
         self._role = context.role
@@ -109,6 +130,7 @@ class Dispatcher:
             Command.REPLICATE: self.replicate,
             Command.EPOCH_END: self.epoch_end,
             Command.DIVERGED: diverged,
+            Command.REPAIR: self.repair,
         }
         self.handlers: dict[int, Handler] = {}
         for command, handler in handlers.items():
@@ -377,6 +399,16 @@ class Dispatcher:
             self._when_open(channel, session, request_id, header)
         else:
             reading.epoch_end(channel, session, request_id, header)
+
+    def repair(
+        self, session: Session, request_id: RequestId, header: wire.RepairRequest, body: bytes
+    ) -> None:
+        """REPAIR: give intact bytes to another node of the group, whoever leads."""
+        channel = self._known(header)
+        if channel is None:
+            self._resolve(self.repair, session, request_id, header, b"")
+        else:
+            self.repairs.give(session, request_id, channel, header)
 
     def _when_open(
         self,

@@ -418,10 +418,12 @@ class Follower:
         self._changed = asyncio.Event()  # whom to follow
         self._look = asyncio.Event()  # that, or something about the session
         self._retries: dict[Channel, _Retry] = {}
+        self._held: dict[Channel, None] = {}
         self.problem = ""
 
     def follow(self, following: Following | None) -> None:
         """Copy from this master from now on; None: this node leads."""
+        self._held.clear()
         if following != self._following:
             self._following = following
             self._retries.clear()
@@ -429,6 +431,25 @@ class Follower:
                 self._session.end(ConnectionCut("this node follows another master, or leads"))
             self._changed.set()
             self._look.set()
+
+    @property
+    def following(self) -> Following | None:
+        """Whom this node follows; None: it leads."""
+        return self._following
+
+    def copies(self, channel: Channel) -> bool:
+        """Whether a partition is copied: its log was compared with the master's, and is equal."""
+        return self._session is not None and channel in self._session.channels
+
+    def hold(self, channel: Channel) -> None:
+        """Copy a partition no more, until ``release``: its log is given up."""
+        self._held[channel] = None
+        self._look.set()
+
+    def release(self, channel: Channel) -> None:
+        """Copy a partition again."""
+        self._held.pop(channel, None)
+        self._look.set()
 
     def look(self) -> None:
         """Look soon for partitions that are not copied."""
@@ -516,7 +537,7 @@ class Follower:
             session.failures.clear()
             copied = session.channels
             for channel in self._logs.channels.values():
-                if not _can_be_copied(channel):
+                if channel in self._held or not _can_be_copied(channel):
                     continue
                 if channel in copied:
                     del copied[channel]

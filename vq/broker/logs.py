@@ -26,6 +26,7 @@ from vq.store.directory import DataDirectory, LocalTopic
 from vq.store.disk import Disk
 from vq.store.divergence import Diverged, cut_back, diverged
 from vq.store.log import Log, LogConfig, LogState
+from vq.store.repair import DAMAGED_MARK
 
 logger = get_logger(__name__)
 
@@ -207,6 +208,31 @@ class Logs:
         except OSError as error:
             logger.warning("files of cut bytes cannot be read", path=log.directory, error=error)
             return []
+
+    def give_up(self, partition: TopicPartition, topic_id: str) -> list[Path]:
+        """Put all directories of a partition out of the way; return where they are now.
+
+        Its logs are closed. The names end in ``.damaged``, perhaps with a number.
+        """
+        usual = self._directory.log_directory(*partition)
+        paths = [*(_aside_path(usual, at) for at in self._starts_aside(partition)), usual]
+        moved = []
+        for path in paths:
+            if self._disk.exists(path):
+                number, target = 0, path.with_name(f"{path.name}{DAMAGED_MARK}")
+                while self._disk.exists(target):
+                    number += 1
+                    target = path.with_name(f"{path.name}{DAMAGED_MARK}-{number}")
+                self._disk.rename(path, target)
+                moved.append(target)
+        if self._disk.exists(usual.parent):
+            self._disk.sync_directory(usual.parent)
+        for name in self._begun.of_partition(topic_id, partition.partition):
+            self._begun.note_gone(topic_id, name)
+        self._begun.save()
+        with self._aside_lock:
+            self._aside.get(partition.topic, {}).pop(usual.name, None)
+        return moved
 
     def _note_aside(self, log: Log, usual: Path, aside: Path) -> None:
         self._begun.note_moved(log.topic_id, usual.name, aside.name)

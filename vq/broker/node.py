@@ -39,6 +39,7 @@ from vq.broker.mastership import Mastership
 from vq.broker.membership import Membership
 from vq.broker.moving import Mover
 from vq.broker.partitions import Partitions
+from vq.broker.repairing import Repairer
 from vq.broker.reserve import Reserve
 from vq.broker.runner import Lane, Runner, ThreadRunner
 from vq.broker.server import Server
@@ -315,6 +316,22 @@ class BrokerNode:
         diverged.look_soon()
         self._partitions.on_cut = diverged.look_soon
         status.diverged = diverged
+        repairer = Repairer(
+            self._context,
+            self._partitions,
+            follower,
+            verifier,
+            self._coordinator,
+            prove=self._membership.prove,
+            network=self._network,
+            disk=self._disk,
+            runner=self._runner,
+            tasks=self._tasks,
+            cluster=config.cluster,
+            node=config.node,
+            rng=self._rng,
+        )
+        self._tasks.start(repairer.run())
         self._context.suspect = verifier.suspect
         self._context.fetch_cold = ColdReads(self._runner, self._tasks).add
         self._dispatcher = Dispatcher(
@@ -325,6 +342,7 @@ class BrokerNode:
             fetches,
             verifier,
             diverged.answer,
+            repairer,
         )
         self._dispatcher.add(Command.HAND_OVER, self._hand_over.handle)
         self._server = Server(
@@ -403,6 +421,9 @@ class BrokerNode:
             on_in_sync=self._is_in_sync,
         )
         await self._leadership.check()  # before waiting for a node that another directory left
+        repairer = self._dispatcher.repairs
+        if repairer.damaged() or await repairer.is_behind():
+            directory.unflushed.lost = True  # what it lacks is gone, however that came
         self._registration = BrokerRegistration(
             self._coordinator,
             self._clock,

@@ -833,6 +833,60 @@ class Partitions:
         if files:
             self.on_cut()
 
+    # Repairing ----------------------------------------------------------------------------------
+    async def open_again(self, channel: Channel, part: Channel) -> None:
+        """Close a damaged log, of ``channel`` or of an earlier range of it, and open what is there.
+
+        Its files may have been repaired meanwhile.
+        """
+        await self._whole(self._open_again(channel, part))
+
+    async def _open_again(self, channel: Channel, part: Channel) -> None:
+        async with self.files(channel.partition):
+            log = part.log
+            if log is None or channel.state is State.CLOSED:
+                return
+            if part is channel:
+                await self.settle(channel)
+                channel.put_aside()
+                await self._runner.run(log.close)
+                await self._open(channel)
+            elif part in channel.older:
+                channel.older.remove(part)
+                part.close(Busy(f"an earlier range of {channel} is being opened"))
+                await self._runner.run(log.close)
+                await self._add_older(channel, log.directory)
+                channel.older.sort(key=lambda each: each.start_offset)
+
+    async def give_up(self, channel: Channel) -> list[Path]:
+        """Put all logs of a copy out of the way, damaged as they are; return where they are now.
+
+        The copy begins anew. This node must not be in sync.
+        """
+        paths: list[Path] = []
+        await self._whole(self._give_up(channel, paths))
+        return paths
+
+    async def _give_up(self, channel: Channel, paths: list[Path]) -> None:
+        async with self.files(channel.partition):
+            if channel.state is State.CLOSED:
+                return
+            await self.settle(channel)
+            logs = [each.log for each in (*channel.older, channel) if each.log is not None]
+            for older in channel.older:
+                older.close(Busy(f"the log of {channel} is copied anew"))
+            channel.older = []
+            channel.put_aside()
+            for log in logs:
+                try:
+                    await self._runner.run(log.close)
+                except (OSError, VqError) as error:
+                    logger.warning("log was not closed cleanly", partition=channel, error=error)
+            paths += await self._runner.run(
+                lambda: self._logs.give_up(channel.partition, channel.topic_id), Lane.MOVES
+            )
+            channel.apply(channel.settings, channel.placement, channel.placement_version)
+
     # Closing ------------------------------------------------------------------------------------
     async def settle(self, channel: Channel) -> None:
         """Return once everything appended is durable, or given up, and no flush runs."""

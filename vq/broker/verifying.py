@@ -125,6 +125,7 @@ class Verifier:
         self._tasks = tasks
         self._bytes_per_s = bytes_per_s
         self._known: dict[Log, Known] = {}
+        self._damaged: dict[Channel, None] = {}  # all of which any was ever found
         self._passes: dict[Channel, Pass] = {}
         self._reports: dict[tuple[Channel, int], list[Callable[[], None]]] = {}
         self._reporting = False
@@ -185,6 +186,31 @@ class Verifier:
     def count_damage(self, channel: Channel) -> int:
         """Return how many ranges ``damage`` has."""
         return sum(1 for _ in self._damage(channel))
+
+    def any_damage(self) -> bool:
+        """Whether any is known."""
+        return any(known.damage for known in self._known.values())
+
+    def damaged_channels(self) -> list[Channel]:
+        """Return the partitions of which damage is known."""
+        return [each for each in self._damaged if self.count_damage(each)]
+
+    def known(self, channel: Channel) -> list[tuple[Log, Damage]]:
+        """Return what is damaged of a partition, in rising order, each in its log."""
+        return [(known.log, each) for known, each, _ in self._damage(channel)]
+
+    async def look_again(self, channel: Channel, log: Log, start: int, end: int) -> None:
+        """Verify a range of one of the channel's logs again, which was damaged."""
+        pieces = log.reader.pieces(start, end)
+        begin = min((each.start for each in pieces), default=start)
+        scrub = Scrub(self._disk, pieces)
+        try:
+            while not scrub.done and not _gone(channel, log):
+                await self._runner.run(scrub.step, Lane.VERIFY)
+        finally:
+            await self._runner.run(scrub.close, Lane.VERIFY)
+        if not _gone(channel, log):
+            self._note(channel, log, begin, end, scrub.damage)
 
     def _damage(self, channel: Channel) -> Iterator[tuple[Known, Damage, int]]:
         for known in self._of(channel):
@@ -400,6 +426,8 @@ class Verifier:
             if not found:
                 return
             known = self._known[log] = Known(log)
+        if found:
+            self._damaged[channel] = None
         for each in known.replace(start, end, found, self._context.clock.wall_ms()):
             logger.error(
                 "damage found",
@@ -417,6 +445,8 @@ class Verifier:
             del self._known[log]
         for channel in [each for each in self._passes if not each.rules.verify]:
             del self._passes[channel]
+        for channel in [each for each in self._damaged if not each.rules.verify]:
+            del self._damaged[channel]
 
 
 def _logs(channel: Channel) -> list[Log]:

@@ -227,9 +227,9 @@ def _check_power(state: GroupState, candidate: Candidate, *, others_lack: bool) 
     others = ", ".join(each for each in state.insync if each != node)
     raise PowerWasLost(
         f"node {node!r} of group {candidate.group!r} was not stopped before its machine went down, "
-        "so it may lack messages that were acknowledged before they were flushed; it waits for "
-        f"{others}, from which it copies them. If these are lost for good, start this node with "
-        "--accept-data-loss: it goes on without the messages"
+        "or its logs were damaged when it started, so it may lack acknowledged messages; it "
+        f"waits for {others}, from which it copies them. If these are lost for good, start this "
+        "node with --accept-data-loss: it goes on without the messages"
     )
 
 

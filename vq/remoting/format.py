@@ -82,6 +82,7 @@ class Command(enum.IntEnum):
     EPOCH_END = 41
     HAND_OVER = 42
     DIVERGED = 43
+    REPAIR = 44
 
 
 class Access(enum.Enum):
@@ -119,6 +120,7 @@ ACCESS: Final[Mapping[Command, Access]] = {
     # What a node asks for counts for acknowledgements, and shows what is not committed yet.
     Command.REPLICATE: Access.GROUP,
     Command.EPOCH_END: Access.GROUP,
+    Command.REPAIR: Access.GROUP,
 }
 
 #: Commands that may wait for data. They have a bound of their own, so that waiting reads do not

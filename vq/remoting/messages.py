@@ -54,6 +54,7 @@ MESSAGES: Final[Mapping[int, Pair]] = {
     Command.EPOCH_END: Pair(wire.EpochEndRequest, wire.EpochEndResponse),
     Command.HAND_OVER: Pair(wire.HandOverRequest, wire.HandOverResponse),
     Command.DIVERGED: Pair(wire.DivergedRequest, wire.DivergedResponse),
+    Command.REPAIR: Pair(wire.RepairRequest, wire.RepairResponse),
 }
 _REQUEST_CLASS: Final = {int(command): pair.request for command, pair in MESSAGES.items()}
 _RESPONSE_CLASS: Final = {int(command): pair.response for command, pair in MESSAGES.items()}

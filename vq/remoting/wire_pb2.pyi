@@ -502,6 +502,34 @@ class DivergedResponse(_message.Message):
     more: bool
     def __init__(self, files: _Optional[_Iterable[_Union[DivergedFile, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
 
+class RepairRequest(_message.Message):
+    __slots__ = ("node", "topic", "partition", "topic_id", "start", "end", "max_bytes")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    topic: str
+    partition: int
+    topic_id: str
+    start: int
+    end: int
+    max_bytes: int
+    def __init__(self, node: _Optional[str] = ..., topic: _Optional[str] = ..., partition: _Optional[int] = ..., topic_id: _Optional[str] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., max_bytes: _Optional[int] = ...) -> None: ...
+
+class RepairResponse(_message.Message):
+    __slots__ = ("end_offset", "following", "epoch")
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWING_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    end_offset: int
+    following: bytes
+    epoch: int
+    def __init__(self, end_offset: _Optional[int] = ..., following: _Optional[bytes] = ..., epoch: _Optional[int] = ...) -> None: ...
+
 class OffsetsRequest(_message.Message):
     __slots__ = ("topic", "partition", "time_ms", "by_time", "count", "from_offset", "to_offset", "epoch", "topic_id", "place", "place_offset", "place_message_id", "place_tags")
     TOPIC_FIELD_NUMBER: _ClassVar[int]

@@ -67,7 +67,7 @@ async def test_a_master_that_lost_bytes_has_no_copy_cut(cluster, fault):
     cluster.disks["b1"] = disk
     await cluster.start()
     copy = await cluster.start(node="n2")
-    await until(lambda: copy._context.role.follows == "n1")
+    await until(lambda: copy.epoch == 2)
     for _ in range(3):
         await asyncio.sleep(0.5)
         assert channel(copy).log.end_offset == end

@@ -68,6 +68,7 @@ class Board:
             SimpleNamespace(fetch=None),  # type: ignore[arg-type]
             None,
             lambda *_: None,
+            None,
         )
 
     def put(self, peer: Peer, request_id: int, _header: Any, body: bytes) -> None:

@@ -29,4 +29,5 @@ def test_commands_keep_their_numbers() -> None:
         "EPOCH_END": 41,
         "HAND_OVER": 42,
         "DIVERGED": 43,
+        "REPAIR": 44,
     }
