@@ -262,9 +262,9 @@ class FetchedPartition:
             VqError: It is not so; or nothing can be read there.
         """
         part = self.readable()
+        check_epoch(part, self.offset, self.last_epoch)  # tells more than no boundary
         if self.validate and part.log is not None:
             check_boundary(part, part.log, self.offset)
-        check_epoch(part, self.offset, self.last_epoch)
         self.validate, self.last_epoch = False, 0
 
     def readable(self) -> Channel:

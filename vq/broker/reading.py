@@ -52,9 +52,9 @@ def get(channel: Channel, session: Session, request_id: RequestId, header: wire.
         except OffsetOutOfRange:
             check_epoch(channel, header.offset, header.last_epoch)  # this tells more
             raise
+        check_epoch(channel, header.offset, header.last_epoch)  # tells more than no boundary
         if header.validate and channel.log is not None:
             check_boundary(channel, channel.log, header.offset)
-        check_epoch(channel, header.offset, header.last_epoch)
         if header.tags:
             check_tags(header.tags)
             FilteredGet(channel, session, request_id, header).begin()
