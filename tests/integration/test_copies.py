@@ -152,6 +152,48 @@ def problems_of(cluster: ProcessCluster) -> dict[str, str]:
     return {row["node"]: " ".join(row["problems"]) for row in rows}
 
 
+def test_an_operator_has_a_node_lead_when_all_in_sync_are_lost(
+    processes: ProcessCluster, tmp_path: Path
+) -> None:
+    """It is refused before, written down, and what is cut can be read and deleted afterwards."""
+    config = tmp_path / "b1.toml"
+    config.write_text("[broker]\nsession_timeout_s = 2.0\n")
+    first = processes.add("b1", "--config", str(config))
+    assert processes.vq("topic", "create", "t", "--partitions", "4").returncode == 0
+    second = add_copy(processes)
+    block_until(lambda: in_sync(processes) == {"n1", "n2"}, "n2 is not in sync")
+    second.stop()
+    block_until(lambda: in_sync(processes) == {"n1"}, "n2 has not left")
+    send(first, 0, 40)
+    first.kill()
+    second.start()
+    second.wait_ready(PROCESSES_WAIT_S)
+    unclean = ("cluster", "unclean", "b1", "--node", "n2")
+    block_until(
+        lambda: b"add --yes" in processes.vq(*unclean, "--topic", "t").stderr,
+        "the session of n1 has not ended",
+    )
+    refused = processes.vq(*unclean, "--yes")
+    assert (refused.returncode, b"missing: t" in refused.stderr) == (2, True)
+    assert processes.vq_json(*unclean, "--topic", "t", "--yes")["decided"]
+    block_until(lambda: said(processes) == "", "n2 does not lead")
+    assert "had n2 lead after epoch 1" in processes.vq("cluster", "status").stderr.decode()
+    send(second, 100, 8)
+    first.start()
+    first.wait_ready(PROCESSES_WAIT_S)
+    block_until(lambda: len(processes.vq_json("cluster", "diverged")) == 4, "n1 cuts nothing")
+    cut = processes.vq_json("cluster", "diverged")
+    assert sum(each["messages"] for each in cut) == 40
+    name = cut[0]["file"]
+    printed = processes.vq("cluster", "diverged", name).stdout.split()
+    assert printed == [b"%d" % number * 20 for number in range(0, 40, 4)]
+    delete = ("cluster", "diverged", name, "--delete")
+    assert processes.vq(*delete).returncode == 1
+    assert processes.vq_json(*delete, "--yes")["deleted"]
+    assert len(processes.vq_json("cluster", "diverged")) == 3
+    block_until(lambda: blocks(first.spec.data) == blocks(second.spec.data), "not the same bytes")
+
+
 def said(cluster: ProcessCluster) -> str:
     """Return what `vq cluster status` says is wrong; it ends with 1 then."""
     ended = cluster.vq("cluster", "status")

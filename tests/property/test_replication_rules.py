@@ -48,6 +48,8 @@ def by_itself(state: GroupState, epoch: int) -> GroupState:
 
 
 TWO = Bounds()
+#: The second node is not in sync when the first one is lost.
+UNCLEAN = Bounds(messages=2, epochs=4, crashes=1, expiries=1, changes=1, insync=1, unclean=1)
 THREE = Bounds(nodes=3, messages=1, epochs=3, crashes=1, expiries=1, changes=1)
 
 #: What the brokers rely on.
@@ -66,6 +68,7 @@ KEPT = {
         Rules(resigns=True),
         Bounds(messages=1, epochs=3, crashes=1, expiries=1, changes=1, hand_overs=1),
     ),
+    "an operator has a node lead that lacks something": (Rules(), UNCLEAN),
 }
 KEPT_LONG = {
     "two nodes": (Rules(), Bounds(epochs=4, crashes=2, expiries=2, changes=2)),
@@ -131,6 +134,11 @@ BROKEN = {
     "a node that is not in sync takes over": (
         Rules(offered=to_anybody, may_offer=lambda *_, **__: True),
         Bounds(messages=1, epochs=2, crashes=0, expiries=0, changes=1, hand_overs=1, insync=1),
+    ),
+    "no log is cut after an unclean election": (Rules(cut=lambda own, _: len(own.log)), UNCLEAN),
+    "processes in sync go on at an unclean election": (
+        Rules(unclean_beside_processes=True),
+        UNCLEAN,
     ),
 }
 #: These take more than 200,000 states.

@@ -119,6 +119,7 @@ class State(NamedTuple):
     changes: int
     hand_overs: int = 0
     handed: tuple[int, int] | None = None  # the old master, and its epoch
+    unclean: int = 0
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,7 @@ class Bounds:
         changes: Changes of the in-sync set that masters intend.
         hand_overs: Times that a master begins to hand over.
         insync: Nodes in sync at the beginning; 0: all.
+        unclean: Unclean elections. What the node then lacks counts as lost, and not as shown.
     """
 
     nodes: int = 2
@@ -144,6 +146,7 @@ class Bounds:
     changes: int = 3
     hand_overs: int = 0
     insync: int = 0
+    unclean: int = 0
 
 
 def cut_at_common_end(own: Node, leader: Node) -> int:
@@ -191,6 +194,8 @@ class Rules:
         may_offer: See ``replica_rules.may_offer``.
         pauses: A master that hands over takes no messages.
         resigns: Whether masters resign that hand over.
+        unclean_beside_processes: The processes of the nodes in sync need not have ended at an
+            unclean election.
     """
 
     fsync: bool = True
@@ -213,6 +218,7 @@ class Rules:
     may_offer: Callable[..., bool] = replica_rules.may_offer
     pauses: bool = True
     resigns: bool = False
+    unclean_beside_processes: bool = False
 
 
 @dataclass
@@ -290,6 +296,7 @@ class Model:
             self.bounds.expiries,
             self.bounds.changes,
             self.bounds.hand_overs,
+            unclean=self.bounds.unclean,
         )
 
     # What must hold -----------------------------------------------------------------------------
@@ -349,6 +356,8 @@ class Model:
             synced = node._replace(synced=len(node.log))
             yield f"{number} flushes", self._settle(state, number, synced)
         yield from self._claim(state, number, node)
+        if state.unclean:
+            yield from self._name_uncleanly(state, number, node)
         if node.lead is not None:
             yield from self._steps_of_master(state, number, node, node.lead)
 
@@ -397,6 +406,38 @@ class Model:
         yield (
             f"{number} claims epoch {claimed.epoch}",
             self._settle(state._replace(record=claimed, handed=handed), number, leads),
+        )
+
+    def _name_uncleanly(self, state: State, number: int, node: Node) -> Iterator[tuple[str, State]]:
+        """An operator has a node lead; what it lacks is declared lost."""
+        record = state.record
+        others = [each for each in record.insync if each != number]
+        runs = any(state.nodes[each].up for each in others)
+        if not state.alive[number] or (runs and not self.rules.unclean_beside_processes):
+            return
+        able = [
+            str(each)
+            for each in record.insync
+            if state.alive[each] and not self._lacks(state, each)
+        ]
+        candidate = Candidate(GROUP, str(number), node.incarnation)
+        try:
+            named = Record.of(insync.named_uncleanly(record.state(), candidate, able=able))
+        except MastershipRefused:
+            return
+        kept = 0
+        while state.shown[: kept + 1] == node.log[: kept + 1] and kept < len(state.shown):
+            kept += 1
+        acked = frozenset(
+            (index, entry)
+            for index, entry in state.acked
+            if node.log[index : index + 1] == (entry,)
+        )
+        yield (
+            f"an operator has {number} lead",
+            state._replace(
+                record=named, shown=state.shown[:kept], acked=acked, unclean=state.unclean - 1
+            ),
         )
 
     def _lacks(self, state: State, number: int) -> bool:

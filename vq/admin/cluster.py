@@ -125,9 +125,10 @@ async def cluster_status(cluster: ClusterClient) -> ClusterStatus:
 async def _reports(
     cluster: ClusterClient, view: GroupView
 ) -> tuple[list[BrokerReport], tuple[Unsafe, ...]]:
-    nodes, state = await asyncio.gather(
+    nodes, state, audit = await asyncio.gather(
         registry.nodes(cluster.coordinator, view.group),
         registry.read_state(cluster.coordinator, view.group),
+        registry.read_unclean(cluster.coordinator, view.group),
     )
     epoch = None if state is None else state.epoch
     found = await gather_all(_report(cluster, view, node, epoch) for node in nodes)
@@ -148,7 +149,9 @@ async def _reports(
         for each in found
         if each.node is not None
     }
-    return sorted(found, key=lambda each: each.name), unsafe(view.group, state, facts)
+    return sorted(found, key=lambda each: each.name), unsafe(
+        view.group, state, facts, audit.elections
+    )
 
 
 def _with_roles(reports: list[BrokerReport], state: GroupState | None) -> list[BrokerReport]:

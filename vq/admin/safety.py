@@ -3,13 +3,14 @@
 Plain values in and out: the group's record, its registered nodes, and what the brokers told.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
 
 from vq.admin.sizes import bytes_text, duration_text
-from vq.coordination.paths import GroupState
+from vq.coordination.paths import GroupState, UncleanElection
 
 #: Names in one text; the list ``Unsafe.topics`` has all.
 NAMES_TOLD_MAX: Final = 5
@@ -27,6 +28,7 @@ class UnsafeKind(StrEnum):
         MIN_INSYNC: Topics refuse messages, since too few nodes are in sync.
         NOT_COPIED: A node cannot copy a partition.
         DIVERGED: A node keeps messages that it had to cut from its logs.
+        UNCLEAN: An operator had a node lead that may lack messages.
         WEAK: Topics whose settings let acknowledged messages be lost.
     """
 
@@ -37,11 +39,12 @@ class UnsafeKind(StrEnum):
     MIN_INSYNC = "min_insync"
     NOT_COPIED = "not_copied"
     DIVERGED = "diverged"
+    UNCLEAN = "unclean"
     WEAK = "weak"
 
 
 #: These are for an operator to know; nothing is wrong.
-_REMARKS: Final = frozenset({UnsafeKind.DIVERGED, UnsafeKind.WEAK})
+_REMARKS: Final = frozenset({UnsafeKind.DIVERGED, UnsafeKind.UNCLEAN, UnsafeKind.WEAK})
 #: Fields of a partition's status that say that its topic may lose acknowledged messages.
 _WEAK: Final = (
     (
@@ -95,7 +98,10 @@ class NodeFacts:
 
 
 def unsafe(
-    group: str, state: GroupState | None, nodes: Mapping[str, NodeFacts]
+    group: str,
+    state: GroupState | None,
+    nodes: Mapping[str, NodeFacts],
+    elections: Sequence[UncleanElection] = (),
 ) -> tuple[Unsafe, ...]:
     """Return what is unsafe in a group, the worst first.
 
@@ -103,6 +109,7 @@ def unsafe(
         group: The group.
         state: Its record; None: nobody ever led it.
         nodes: The registered nodes, by name.
+        elections: The unclean ones, the oldest first.
     """
     if state is None:
         return ()
@@ -146,6 +153,15 @@ def unsafe(
                 found.add(UnsafeKind.WEAK, f"{text}: {_some(weak)}", topics=weak)
     for node, raw in answers.items():
         _add_of_node(found, node, raw)
+    for each in elections:
+        when = datetime.fromtimestamp(each.time_ms / 1000, UTC).isoformat(timespec="seconds")
+        found.add(
+            UnsafeKind.UNCLEAN,
+            f"{each.who} had {each.node} lead after epoch {each.epoch} at {when}, without "
+            f"{', '.join(each.insync)}; acknowledged messages may be lost of: "
+            f"{_some(each.topics) or 'no topic'}",
+            topics=each.topics,
+        )
     return tuple(sorted(found.all, key=lambda each: not each.wrong))
 
 

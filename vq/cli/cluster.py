@@ -22,6 +22,7 @@ from vq.cli.topic_settings import (
     topic_options,
     with_options,
 )
+from vq.cli.unclean import unclean
 from vq.coordination.paths import ClusterSettings
 from vq.errors import InvalidArgument
 
@@ -169,6 +170,7 @@ def settings(invocation: Invocation, auto_create: str | None, **options: Any) ->
 
 
 cluster.add_command(diverged)
+cluster.add_command(unclean)
 
 
 def _fail_unless_well(found: ClusterStatus) -> None:

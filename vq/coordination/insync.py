@@ -35,6 +35,7 @@ __all__ = [
     "joined",
     "lacks_messages",
     "left",
+    "named_uncleanly",
     "offered",
     "successor",
     "withdrawn",
@@ -128,6 +129,7 @@ def elected(
         master=node,
         successor="",
         resigns=False,
+        unclean=False,
     )
 
 
@@ -153,6 +155,40 @@ def follows(state: GroupState | None, node: str, *, master_is_alive: bool) -> bo
     if state is None or node in {state.master, state.successor}:
         return False
     return master_is_alive or node not in state.insync
+
+
+def named_uncleanly(
+    state: GroupState, candidate: Candidate, *, able: Collection[str]
+) -> GroupState:
+    """Return the record in which an operator has ``candidate`` lead, whatever it lacks.
+
+    The node then claims the group as any other one does. The epoch rises here, too: a master that
+    lost touch changes nothing in between. What the candidate lacks is lost; nobody else of the old
+    set is in sync any more, so none of them can bring it back later.
+
+    Args:
+        state: The record.
+        candidate: A registered node.
+        able: The nodes in sync that are registered and lack nothing (``lacks_messages``).
+
+    Raises:
+        MastershipRefused: One of these leads, or will.
+    """
+    if able:
+        raise MastershipRefused(
+            f"{', '.join(sorted(able))} of group {candidate.group!r} is in sync and registered, "
+            "and has all acknowledged messages: it leads, or will in a moment. If its process "
+            "hangs, end it, and wait until it is not registered any more"
+        )
+    node, directory, following = candidate.node, candidate.directory, state.epoch + 1
+    return GroupState(
+        epoch=following,
+        master=node,
+        insync=(node,),
+        incarnations={},  # it has none in this set before it claims the group
+        directories={node: directory} if directory else {},
+        unclean=True,
+    )
 
 
 def goes_first(

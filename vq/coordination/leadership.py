@@ -6,6 +6,7 @@ before the broker acts in it.
 """
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
@@ -44,6 +45,7 @@ from vq.coordination.registry import (
     REGISTER_TIMEOUT_S,
     read_group,
     read_state,
+    read_unclean,
 )
 from vq.coordination.update import Plan, apply_plan
 from vq.errors import CoordinationError, InvalidState
@@ -362,9 +364,10 @@ class Leadership:
         own = Check(self._path, 0)
         candidate = self._candidate(incarnation)
         tried: GroupState | None = None
+        unclean = False
 
         async def plan(_: CoordinationError | None) -> Plan[GroupState]:
-            nonlocal tried
+            nonlocal tried, unclean
             try:
                 node = await self._coordinator.get(path)
             except NoNode:
@@ -376,6 +379,7 @@ class Leadership:
                 # was applied and its answer lost.
                 return Plan((), state)
             leads, others_lack = await self._look_at_others(state)
+            unclean = state.unclean
             tried = elected(
                 state,
                 candidate,
@@ -385,12 +389,31 @@ class Leadership:
             )
             return Plan([own, Set(path, tried.encode(), node.stat.version)], tried)
 
-        return await apply_plan(
+        state = await apply_plan(
             self._coordinator,
             plan,
             what=f"the state of group {self.group!r}",
             again=(BadVersion, NodeExists, ConnectionLost),  # NoNode: our own node is gone
         )
+        if unclean:
+            await self._tell_unclean(state)
+        return state
+
+    async def _tell_unclean(self, state: GroupState) -> None:
+        """Log that this node leads by the decision of an operator."""
+        with contextlib.suppress(CoordinationError):  # the record in the tree stays
+            found = await read_unclean(self._coordinator, self.group)
+            for last in found.elections[-1:]:
+                logger.error(
+                    "unclean election, acknowledged messages may be lost",
+                    group=self.group,
+                    node=self.node,
+                    epoch=state.epoch,
+                    decided_by=last.who,
+                    epoch_before=last.epoch,
+                    insync_before=", ".join(last.insync),
+                    topics=", ".join(last.topics),
+                )
 
     async def _look_at_others(self, state: GroupState) -> tuple[bool, bool]:
         """Return ``master_is_alive`` and ``others_lack`` of ``elected``."""

@@ -14,6 +14,7 @@ version) and refuses a higher ``v``. This module does no I/O.
     topics/<topic>                        Topic           id, settings, phase
       partitions                          PlacementChanges  recently changed partitions
         <n>                               Partition       placement spans, state
+    audit/unclean/<group>                 UncleanElections  when a node led that may lack messages
     deleted                               DeletedTopics   ids and names of recently deleted topics
     consumers/<group>                     ConsumerGroup   model, topics, start
       members/<member>        ephemeral   Member          host, pid, subscriptions
@@ -51,6 +52,9 @@ SECURITY: Final = "security"
 BROKERS: Final = "brokers"
 TOPICS: Final = "topics"
 DELETED: Final = "deleted"
+AUDIT: Final = "audit"
+#: Unclean elections of a group that are remembered.
+UNCLEAN_ELECTIONS_MAX: Final = 20
 CONSUMERS: Final = "consumers"
 SLOTS: Final = "slots"
 SLOT_MARKS: Final = "slot_marks"
@@ -275,6 +279,8 @@ class GroupState(Value):
         successor: The node to which the master hands over: it may claim the group while the master
             is registered; "": none.
         resigns: The master leaves the in-sync set when its successor claims the group.
+        unclean: An operator named ``master``, which may lack acknowledged messages, and it has not
+            claimed the group yet.
     """
 
     _what = "group state"
@@ -285,6 +291,7 @@ class GroupState(Value):
     directories: Mapping[str, str] = field(default_factory=dict)
     successor: str = ""
     resigns: bool = False
+    unclean: bool = False
 
     @staticmethod
     def path(group: str) -> str:
@@ -295,6 +302,8 @@ class GroupState(Value):
         values = Value._to_json(self)
         if not self.successor:
             del values["successor"], values["resigns"]
+        if not self.unclean:
+            del values["unclean"]
         return values
 
     @classmethod
@@ -310,6 +319,9 @@ class GroupState(Value):
         directories = document.get("directories", {})
         if not all(isinstance(directory, str) for directory in directories.values()):
             raise TypeError(f"directories = {directories!r} are not strings")
+        unclean = document.get("unclean", False)
+        if not isinstance(unclean, bool):
+            raise TypeError(f"unclean = {unclean!r} is not a bool")
         offer = document.get("successor", ""), document.get("resigns", False)
         if not isinstance(offer[0], str) or not isinstance(offer[1], bool):
             raise TypeError(f"successor, resigns = {offer!r} are not a string and a bool")
@@ -321,7 +333,69 @@ class GroupState(Value):
             directories=dict(directories),
             successor=offer[0],
             resigns=offer[1],
+            unclean=unclean,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UncleanElections(Value):
+    """``audit/unclean/<group>``: when operators had a node lead that may lack messages.
+
+    Attributes:
+        elections: The newest ones, the oldest first; see ``UncleanElection``.
+    """
+
+    _what = "list of unclean elections"
+    elections: tuple["UncleanElection", ...] = ()
+
+    @staticmethod
+    def path(group: str) -> str:
+        """Return the path of the list."""
+        return join(AUDIT, "unclean", group)
+
+    def with_election(self, election: "UncleanElection") -> Self:
+        """Return the list with one more, and without the oldest ones beyond the bound."""
+        return replace(self, elections=(*self.elections, election)[-UNCLEAN_ELECTIONS_MAX:])
+
+    def _to_json(self) -> dict[str, Any]:
+        return {"elections": [asdict(each) for each in self.elections]}
+
+    @classmethod
+    def _from_json(cls, document: Mapping[str, Any]) -> Self:
+        return cls(
+            elections=tuple(
+                UncleanElection(
+                    time_ms=int(each["time_ms"]),
+                    who=str(each["who"]),
+                    node=str(each["node"]),
+                    epoch=int(each["epoch"]),
+                    insync=tuple(map(str, each["insync"])),
+                    topics=tuple(map(str, each["topics"])),
+                )
+                for each in document["elections"]
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class UncleanElection:
+    """An operator had a node lead that may lack acknowledged messages.
+
+    Attributes:
+        time_ms: When, by the clock of the operator's machine.
+        who: The operator's user and machine.
+        node: The node.
+        epoch: The last one before; what was acknowledged in it, or earlier, may be lost.
+        insync: The nodes that were in sync, and have it.
+        topics: Whose messages may be lacking.
+    """
+
+    time_ms: int
+    who: str
+    node: str
+    epoch: int
+    insync: tuple[str, ...]
+    topics: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

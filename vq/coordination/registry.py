@@ -38,6 +38,7 @@ from vq.coordination.paths import (
     BrokerNode,
     GroupState,
     OpenPartitions,
+    UncleanElections,
 )
 from vq.coordination.reading import children_or_none, count_partitions, gather_all
 from vq.coordination.update import Plan, apply_plan
@@ -510,6 +511,15 @@ async def read_state(coordinator: Coordinator, group: str) -> GroupState | None:
         return GroupState.decode(path, (await coordinator.get(path)).data)
     except NoNode:
         return None
+
+
+async def read_unclean(coordinator: Coordinator, group: str) -> UncleanElections:
+    """Return the unclean elections of a group that are remembered."""
+    path = UncleanElections.path(group)
+    try:
+        return UncleanElections.decode(path, (await coordinator.get(path)).data)
+    except NoNode:
+        return UncleanElections()
 
 
 async def _group_view(coordinator: Coordinator, group: str, partitions: int) -> GroupView:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from vq.admin.safety import NodeFacts, UnsafeKind, unsafe
-from vq.coordination.paths import GroupState
+from vq.coordination.paths import GroupState, UncleanElection
 
 
 def state(*insync: str, master: str = "n1") -> GroupState:
@@ -150,3 +150,13 @@ def test_long_lists_are_cut_for_people_and_whole_for_programs() -> None:
     found = unsafe("b1", state("n1", "n2"), {"n1": MASTER, "n2": node(*failing)})
     assert len(found) == 6
     assert found[-1].text == "b1/n2 cannot copy 4 further partition(s)"
+
+
+def test_unclean_elections_are_shown() -> None:
+    election = UncleanElection(0, "root@host", "n1", 7, ("n2", "n3"), ("t",))
+    [told] = unsafe("b1", state("n1"), {"n1": MASTER}, [election])
+    assert (told.kind, told.wrong) == (KINDS.UNCLEAN, False)
+    assert told.text == (
+        "b1: root@host had n1 lead after epoch 7 at 1970-01-01T00:00:00+00:00, without n2, n3; "
+        "acknowledged messages may be lost of: t"
+    )

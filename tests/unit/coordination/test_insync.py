@@ -12,6 +12,7 @@ from vq.coordination.insync import (
     joined,
     lacks_messages,
     left,
+    named_uncleanly,
     offered,
     successor,
     withdrawn,
@@ -259,3 +260,20 @@ def test_a_drained_node_takes_over_only_from_a_master_that_has_no_other() -> Non
     assert successor(three, 7, "", {"n2": 0}, drained=("n2",)) == "n2"
     with pytest.raises(ChangeRefused, match="'n2' cannot take over, it is drained"):
         successor(three, 7, "n2", behind, drained=("n2",))
+
+
+def test_an_operator_names_a_node_outside_of_the_set() -> None:
+    """Nobody of the old set can lead any more; the node claims the group as any other one does."""
+    named = named_uncleanly(STATE, Candidate("b1", "n3", 30, "d3"), able=())
+    assert (named.epoch, named.master, named.insync, named.unclean) == (8, "n3", ("n3",), True)
+    assert (named.incarnations, named.directories) == ({}, {"n3": "d3"})
+    for old in ("n1", "n2"):
+        with pytest.raises(MastershipRefused, match="is not in sync"):
+            elected(named, Candidate("b1", old, 20), master_is_alive=False)
+    leads = elected(named, Candidate("b1", "n3", 30, "d3"), master_is_alive=True)
+    assert (leads.epoch, leads.incarnations, leads.unclean) == (9, {"n3": 30}, False)
+
+
+def test_no_operator_names_a_node_while_one_in_sync_can_lead() -> None:
+    with pytest.raises(MastershipRefused, match="n2 of group 'b1' is in sync and registered"):
+        named_uncleanly(STATE, Candidate("b1", "n3", 30), able=("n2",))

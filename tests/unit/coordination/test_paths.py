@@ -27,6 +27,8 @@ from vq.coordination.paths import (
     SlotCounter,
     SlotMark,
     Topic,
+    UncleanElection,
+    UncleanElections,
     Value,
 )
 from vq.errors import CoordinationError, InvalidArgument
@@ -58,6 +60,18 @@ GOLDEN: list[tuple[Value, str]] = [
         ),
         '{"v": 1, "epoch": 3, "master": "n1", "insync": ["n1", "n2"], '
         '"incarnations": {"n1": 5, "n2": 6}, "directories": {"n1": "8f"}}',
+    ),
+    (
+        GroupState(epoch=8, master="n3", insync=("n3",), incarnations={}, unclean=True),
+        '{"v": 1, "epoch": 8, "master": "n3", "insync": ["n3"], "incarnations": {}, '
+        '"directories": {}, "unclean": true}',
+    ),
+    (
+        UncleanElections(
+            elections=(UncleanElection(9, "root@host", "n3", 7, ("n1", "n2"), ("t",)),)
+        ),
+        '{"v": 1, "elections": [{"time_ms": 9, "who": "root@host", "node": "n3", "epoch": 7, '
+        '"insync": ["n1", "n2"], "topics": ["t"]}]}',
     ),
     (
         BrokerNode(

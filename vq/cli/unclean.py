@@ -1,0 +1,55 @@
+"""``vq cluster unclean``: have a node lead that may lack acknowledged messages."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import click
+
+from vq.admin.connect import cluster_client
+from vq.admin.unclean import Unclean, elect_uncleanly
+from vq.cli.errors import CommandFailed
+from vq.cli.options import Invocation, command_options, yes_option
+
+
+@click.command()
+@click.argument("group")
+@click.option("--node", required=True, metavar="NODE", help="The node that is to lead.")
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="NAME",
+    help="A topic on the group; give each of them. Without one, the command names them.",
+)
+@yes_option
+@command_options
+def unclean(
+    invocation: Invocation, group: str, *, node: str, topics: Sequence[str], yes: bool
+) -> None:
+    """Have a node lead that may lack acknowledged messages: the last resort.
+
+    Only when no node in sync comes back. Messages that NODE lacks are lost, and so is the progress
+    of groups beyond them. First make sure that the processes of all nodes that were in sync have
+    ended. The decision is written down in ZooKeeper: `vq cluster status` shows it.
+    """
+
+    async def work() -> Unclean:
+        async with cluster_client(invocation.client_config()) as cluster:
+            planned = await elect_uncleanly(cluster, group, node, topics, do=False)
+            invocation.output.remark(_plan_text(planned))
+            return await elect_uncleanly(cluster, group, node, topics, do=True) if yes else planned
+
+    found = invocation.run(work())
+    if not yes:
+        raise CommandFailed("nothing was changed; add --yes to do it")
+    invocation.output.record({**asdict(found), "decided": True})
+
+
+def _plan_text(planned: Unclean) -> str:
+    topics = ", ".join(planned.topics) or "no topic"
+    return (
+        f"{planned.group}/{planned.node} is to lead without what it lacks of epoch "
+        f"{planned.epoch}, which {planned.master} led. In sync were "
+        f"{', '.join(planned.insync)}: make sure that their processes have ended; what they take "
+        f"from now on is lost, too. Messages may be lost of: {topics}"
+    )
