@@ -111,6 +111,11 @@ SAMPLES: Final[dict[tuple[Command, str], Sample]] = {
             follows="n3",
             diverged_files=2,
             diverged_bytes=9000,
+            scrub_begun_ms=1763800000000,
+            scrub_ended_ms=1763800009000,
+            scrub_read_bytes=4000,
+            scrub_bytes_per_s=4194304,
+            repairs=2,
         )
     ),
     (Command.VERIFY, "request"): Sample(

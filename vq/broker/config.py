@@ -102,6 +102,9 @@ class BrokerConfig:
             then it goes on as master. A stop waits for at most half of ``stop_timeout_s``.
         stop_timeout_s: A graceful stop ends within this time whatever happens.
         verify_bytes_per_s: How fast a partition is verified on request, at most.
+        scrub_bytes_per_s: How fast all that is stored is verified beside other work, at most; 0: it
+            is not.
+        scrub_interval_s: From the begin of such a pass to that of the next one, at least.
         trash_keep_s: How long data of a deleted topic lie in the trash before they are removed.
         connections: Bounds of connections.
     """
@@ -131,6 +134,8 @@ class BrokerConfig:
     hand_over_timeout_s: float = 2.0
     stop_timeout_s: float = 10.0
     verify_bytes_per_s: int = 32 * limits.MIB
+    scrub_bytes_per_s: int = 4 * limits.MIB
+    scrub_interval_s: float = 604_800.0
     trash_keep_s: float = 3_600.0
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
 
@@ -164,9 +169,12 @@ class BrokerConfig:
             "hand_over_timeout_s",
             "stop_timeout_s",
             "verify_bytes_per_s",
+            "scrub_interval_s",
         ):
             if getattr(self, name) <= 0:
                 raise InvalidArgument(f"{name} = {getattr(self, name)} must be above 0")
+        if self.scrub_bytes_per_s < 0:
+            raise InvalidArgument(f"scrub_bytes_per_s = {self.scrub_bytes_per_s} is below 0")
         if self.load_interval_s > limits.LOAD_INTERVAL_S_MAX:
             raise InvalidArgument(
                 f"load_interval_s = {self.load_interval_s} is above {limits.LOAD_INTERVAL_S_MAX}; "

@@ -42,6 +42,7 @@ from vq.broker.partitions import Partitions
 from vq.broker.repairing import Repairer
 from vq.broker.reserve import Reserve
 from vq.broker.runner import Lane, Runner, ThreadRunner
+from vq.broker.scrubbing import Scrubber
 from vq.broker.server import Server
 from vq.broker.status import StatusReport
 from vq.broker.storer import Storer
@@ -332,6 +333,18 @@ class BrokerNode:
             rng=self._rng,
         )
         self._tasks.start(repairer.run())
+        scrubber = Scrubber(
+            self._partitions.channels,
+            verifier,
+            disk=self._disk,
+            runner=self._runner,
+            clock=clock,
+            data=config.data,
+            bytes_per_s=config.scrub_bytes_per_s,
+            interval_s=config.scrub_interval_s,
+        )
+        self._tasks.start(scrubber.run())
+        status.scrub, status.repairs = lambda: scrubber.position, lambda: repairer.count
         self._context.suspect = verifier.suspect
         self._context.fetch_cold = ColdReads(self._runner, self._tasks).add
         self._dispatcher = Dispatcher(

@@ -11,6 +11,7 @@ from vq.broker.disk_watch import DiskWatch
 from vq.broker.diverged_files import DivergedFiles
 from vq.broker.lag import Lag
 from vq.broker.partitions import Partitions
+from vq.broker.scrubbing import Position
 from vq.broker.server import Server
 from vq.model import Replication
 from vq.remoting import wire_pb2 as wire
@@ -70,6 +71,8 @@ class StatusReport:
         self.lags: Callable[[], dict[str, Lag]] = dict
         self.not_copied: Callable[[], dict[Channel, str]] = dict
         self.diverged: DivergedFiles | None = None
+        self.scrub: Callable[[], Position] = Position
+        self.repairs: Callable[[], int] = int
 
     def report(self, request: wire.StatusRequest) -> wire.StatusResponse:
         """Return the node's status, with an entry for each partition that fits if asked."""
@@ -110,6 +113,11 @@ class StatusReport:
             follows=role.follows,
             diverged_files=self.diverged.count if self.diverged is not None else 0,
             diverged_bytes=self.diverged.size if self.diverged is not None else 0,
+            scrub_begun_ms=self.scrub().begun_ms,
+            scrub_ended_ms=self.scrub().ended_ms,
+            scrub_read_bytes=self.scrub().read_bytes,
+            scrub_bytes_per_s=config.scrub_bytes_per_s,
+            repairs=self.repairs(),
         )
         if request.with_partitions:
             self._tell_partitions(response, (request.after_topic, request.after_partition))

@@ -387,13 +387,58 @@ class Verifier:
             self._end(current)
             return
         log, piece = current.todo.popleft()
+
+        def on_read(size: int) -> None:
+            current.read_bytes += size
+
+        await self._verify(channel, log, piece, self._bytes_per_s, BATCHES_PER_S, on_read)
+
+    async def scrub(
+        self,
+        channel: Channel,
+        begin: int,
+        *,
+        bytes_per_s: int,
+        batches_per_s: int,
+        on_read: Callable[[int, int], None],
+    ) -> None:
+        """Verify all that is kept of a partition from ``begin`` on, slowly.
+
+        ``on_read`` is called with the bytes that were read, and with an offset before which
+        everything was.
+        """
+        for log in _logs(channel):
+            end = _end(channel, log)
+            if end <= begin or _gone(channel, log):
+                continue
+            for piece in log.reader.pieces(max(begin, log.start_offset), end):
+                await self._verify(
+                    channel,
+                    log,
+                    piece,
+                    bytes_per_s,
+                    batches_per_s,
+                    lambda size, piece=piece: on_read(size, piece.start),  # type: ignore[misc]
+                )
+                on_read(0, piece.end)
+
+    async def _verify(
+        self,
+        channel: Channel,
+        log: Log,
+        piece: Piece,
+        bytes_per_s: int,
+        batches_per_s: int,
+        on_read: Callable[[int], None],
+    ) -> None:
+        """Verify a piece, slowly, and note what is damaged."""
         scrub = Scrub(self._disk, [piece])
         try:
             while not scrub.done and not _gone(channel, log):
                 batches = scrub.batches
                 read = await self._runner.run(scrub.step, Lane.VERIFY)
-                current.read_bytes += read
-                pause_s = max(read / self._bytes_per_s, (scrub.batches - batches) / BATCHES_PER_S)
+                on_read(read)
+                pause_s = max(read / bytes_per_s, (scrub.batches - batches) / batches_per_s)
                 await asyncio.sleep(pause_s)
         finally:  # behind a step that a cancellation left running
             await self._runner.run(scrub.close, Lane.VERIFY)

@@ -9,10 +9,11 @@ from support.waiting import WAIT_S, until
 from vq.broker.channel import Channel
 from vq.broker.node import BrokerNode
 from vq.broker.repairing import Repairer
+from vq.broker.scrubbing import SCRUB_NAME, Position
 from vq.coordination.placement import move
 from vq.coordination.registry import read_state
 from vq.coordination.topics import change_placement, describe_topic
-from vq.errors import PartitionQuarantined
+from vq.errors import CorruptData, PartitionQuarantined
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.format import Command
 from vq.store.format import CHECKPOINT_NAME
@@ -352,3 +353,44 @@ async def test_of_nodes_that_are_all_damaged_one_leads(cluster):
     cut(cluster.disks["b1-n2"], "middle", starts)
     master, copy = await cluster.start(), await cluster.start(node="n2")
     await until(lambda: master.epoch or copy.epoch)
+
+
+# The slow pass over everything --------------------------------------------------------------------
+async def test_a_scrub_finds_damage_that_nobody_reads_and_has_it_repaired(cluster):
+    master = await cluster.start(scrub_interval_s=30.0)
+    await cluster.create_topic("t", partitions=1)
+    await until(lambda: ("t", 0) in master._partitions.channels)
+    copy = await cluster.start(node="n2", scrub_interval_s=30.0)
+    starts = await put(cluster, master, 9)
+    await until(lambda: master._context.role.named == 2 and same(master, copy))
+    good = whole(copy)
+    for node, batch in ((master, 2), (copy, 5)):
+        scratch(node, starts[batch] + 120, b"damage")
+    await until(lambda: repairer(master).count == repairer(copy).count == 1, timeout_s=3 * WAIT_S)
+    await until(lambda: not repairer(master).damaged() and not repairer(copy).damaged())
+    assert whole(master) == whole(copy) == good
+    client = await Client.connect(cluster.network, copy.address)
+    told = await client.status()
+    assert told.repairs == 1
+    assert told.scrub_begun_ms
+    assert told.scrub_read_bytes == len(good)
+
+
+async def test_a_scrub_goes_on_after_a_restart_where_it_was(cluster):
+    node = await cluster.start()
+    await cluster.create_topic("t", partitions=1)
+    await until(lambda: ("t", 0) in node._partitions.channels)
+    await put(cluster, node, 9)
+    await node.stop()
+    position = Position(begun_ms=1_000, read_bytes=77, topic="t", partition=0, offset=400)
+    cluster.disks["b1"].write_atomic(DATA / SCRUB_NAME, position.to_bytes())
+    node = await cluster.start()
+    client = await Client.connect(cluster.network, node.address)
+    while not (told := await client.status()).scrub_ended_ms:
+        await asyncio.sleep(0.1)
+    assert told.scrub_begun_ms == 1_000
+    assert told.scrub_read_bytes > 77
+    found = Position.from_bytes(cluster.disks["b1"].read_bytes(DATA / SCRUB_NAME))
+    assert found.ended_ms == told.scrub_ended_ms
+    with pytest.raises(CorruptData):
+        Position.from_bytes(position.to_bytes().replace(b"400", b"500"))
