@@ -314,6 +314,8 @@ class Channel:
         log.reader.on_unreadable = lambda offset: self.context.suspect(self, offset)
         self.start_offset = log.start_offset
         self.high_watermark = log.end_offset
+        if self.role.insync and not self.earlier:
+            self._show_what_was_told(log)
         if log.state is LogState.FAILED:
             self._end(Event.FAIL, StorageFailed(log.reason))
         else:
@@ -711,11 +713,15 @@ class Channel:
         if self.acks and (role.insync or not role.epoch):
             self.drop_acks(self._mastership_lost())
         if log is not None and role.insync:
-            self.high_watermark = max(self.start_offset, min(self.copies.told, log.end_offset))
+            self._show_what_was_told(log)
         if role.epoch:
             self.commit()
         else:
             self.wake()  # what is parked is refused now
+
+    def _show_what_was_told(self, log: Log) -> None:
+        """Show nothing beyond what the last master told: other nodes count, and may lack it."""
+        self.high_watermark = max(self.start_offset, min(self.copies.told, log.end_offset))
 
     def drop_acks(self, error: OutcomeUnknown) -> None:
         """Answer all PUTs that wait for a flush: the outcome is unknown."""

@@ -798,9 +798,14 @@ class Partitions:
         """Return the log of a copy once all of it is durable.
 
         Raises:
+            NotMaster: This node leads by now, and may have acknowledged what is in the log.
             VqError: It is closed, or an I/O error ended it.
         """
         await self.settle(channel)
+        if channel.role.epoch:
+            raise NotMaster(
+                f"the log of {channel} is not changed: its master was replaced by this node"
+            )
         log = channel.log
         if log is None or channel.failed or channel.state is State.CLOSED:
             raise channel.why_refused()
@@ -822,6 +827,7 @@ class Partitions:
         async with self.files(channel.partition):
             log = await self._settled_copy(channel)
             channel.detach()
+            channel.copies.told = min(channel.copies.told, offset)  # what follows was taken back
             try:
                 files = await self._runner.run(
                     lambda: self._logs.cut_back(channel.partition, log, offset)
