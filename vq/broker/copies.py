@@ -41,8 +41,10 @@ class Copies:
         self.cut: list[Diverged] = []
 
     def note(self, node: str, position: CopyPosition) -> None:
-        """Note what a node has."""
-        self.positions[node] = position
+        """Note what a node has, unless it has registered again since it said so."""
+        known = self.positions.get(node)
+        if known is None or known.incarnation <= position.incarnation:
+            self.positions[node] = position
 
     def offsets(self) -> dict[str, int]:
         """Return up to where each node has stored the log."""

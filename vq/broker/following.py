@@ -316,6 +316,10 @@ class CopySession:
         except VqError as error:
             self.end(error)
             return
+        except Exception as error:
+            logger.exception("taking what was copied failed")
+            self.end(InternalError(f"{type(error).__name__}: {error}"))
+            return
         self.keep_waiting()
 
     def _take(self, response: Any, body: bytes) -> None:
@@ -469,7 +473,9 @@ class Follower:
             try:
                 await self._copy(following)
                 failures = 0
-            except (VqError, OSError) as error:
+            except Exception as error:
+                if not isinstance(error, VqError | OSError):
+                    logger.exception("copying failed")
                 failures += 1
                 pause_s = BACKOFF.pause_s(failures, self._rng)
                 self._tell(following, error, pause_s)
@@ -604,6 +610,9 @@ class Follower:
             session.end(error)
         except (VqError, OSError) as error:
             self._note(channel, error if isinstance(error, VqError) else StorageFailed(str(error)))
+        except Exception as error:
+            logger.exception("comparing a copy with its master failed", partition=channel)
+            self._note(channel, InternalError(f"{type(error).__name__}: {error}"))
         finally:
             comparing.discard(channel)
             if len(comparing) <= COMPARED_AT_ONCE // 2:  # each look goes over all partitions
@@ -633,6 +642,10 @@ class Follower:
             answer, _ = await connection.request(
                 Command.EPOCH_END, request, timeout=ANSWER_TIMEOUT_S
             )
+            if answer.epoch != following.epoch:
+                raise NotMaster(
+                    f"the peer answers in epoch {answer.epoch}, this node follows {following.epoch}"
+                )
             return answer
 
         if channel.log is None:
