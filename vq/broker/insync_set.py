@@ -18,6 +18,7 @@ from typing import Final
 from vq.broker.channel import Channel
 from vq.broker.context import Role
 from vq.broker.lease import Lease
+from vq.broker.partition_state import State
 from vq.broker.replica_rules import may_join
 from vq.clock import Clock
 from vq.coordination.coordinator import (
@@ -126,6 +127,8 @@ class InSyncSet:
                 if cause != str(error):
                     logger.info("in-sync set cannot be changed, trying again", error=error)
                 cause = str(error)
+            except Exception:  # without this task, sends would wait for a lost node for ever
+                logger.exception("looking at the copies failed, trying again")
 
     async def look(self) -> None:
         """Have at most one node leave, or else join.
@@ -138,11 +141,15 @@ class InSyncSet:
         copying: set[str] = set()
         for channel in channels:
             copying.update(channel.copies.positions)
+            if channel.log is not None and channel not in self._starts:  # it was opened later
+                self._starts[channel] = channel.log.end_offset
         for node in sorted(self._role.insync - self._awaited.keys()):
             if not await self._is_well(node, channels, copying):
                 await self._leave(epoch, node)
                 return
-        for node in sorted(copying):
+        # One that does not count yet is awaited first: while ZooKeeper is asked, messages could be
+        # acknowledged that it lacks.
+        for node in sorted(copying & self._role.insync):
             incarnation = self._ready(node, channels)
             if incarnation is not None and self._named.get(node) != incarnation:
                 await self._join(epoch, node, incarnation)
@@ -183,7 +190,11 @@ class InSyncSet:
             path = BrokerNode.path(self._role.group, node)
             if await self._coordinator.exists(path) is None:
                 return False
-        elif all(_position(each, node) >= target for each, target in member.targets.items()):
+        elif all(
+            _position(each, node) >= target
+            for each, target in member.targets.items()
+            if each.state is not State.CLOSED
+        ):
             member.caught_up_at = now
             member.targets = _ends(channels)
         return now - member.caught_up_at <= LAG_MAX_S
@@ -231,6 +242,7 @@ class InSyncSet:
         # Named with its directory: with another one, it would have nothing and could be elected.
         directory = BrokerNode.decode(path, found.data).directory
         # From here on it counts: the record may name it before we know.
+        asked_before = node in self._asked  # and the outcome is not known
         self._asked.add(node)
         self._awaited.pop(node, None)
         self._lease.alone = False
@@ -244,8 +256,9 @@ class InSyncSet:
         if self._epoch != epoch:
             return
         if state is None:
-            self._asked.discard(node)
-            self._count()
+            if not asked_before:
+                self._asked.discard(node)
+                self._count()
             return
         logger.info("node is in sync", group=role.group, node=node, incarnation=incarnation)
         self._agree(state)
@@ -259,8 +272,13 @@ class InSyncSet:
             CoordinationError: It may have been changed.
         """
         path = GroupState.path(self._role.group)
+        lost: CoordinationError | None = None  # the answer of an earlier try
 
-        async def plan(_: CoordinationError | None) -> Plan[GroupState]:
+        async def plan(failed: CoordinationError | None) -> Plan[GroupState]:
+            nonlocal lost
+            lost = lost or failed
+            # A server that lags behind would show a set that is not the present one any more.
+            await self._coordinator.sync(path)
             found = await self._coordinator.get(path)
             state = GroupState.decode(path, found.data)
             wanted = decide(state)
@@ -276,6 +294,8 @@ class InSyncSet:
                 again=(ConnectionLost,),
             )
         except (ChangeRefused, BadVersion) as error:
+            if lost is not None and isinstance(error, BadVersion):
+                raise lost from error  # perhaps that try was applied
             logger.info("in-sync set is not changed", group=self._role.group, error=error)
             return None
 
