@@ -121,6 +121,8 @@ class Mastership:
             self._follow(newest)
             return
         await self._runner.run(lambda: self._store(newest.epoch))
+        if isinstance(self._newest, Following):
+            return  # another node leads by now; its epoch comes next
         role = self._role
         role.epoch, role.problem, role.follows = max(role.epoch, newest.epoch), "", ""
         role.insync = frozenset(newest.insync) - {self._node}

@@ -10,6 +10,7 @@ from support.waiting import until
 from vq.broker import mastership
 from vq.broker.epoch_file import EpochFile, read_epoch
 from vq.coordination.coordinator import ConnectionLost
+from vq.coordination.leadership import Following, Registered
 from vq.coordination.paths import GroupState
 from vq.errors import CoordinationError, DirectoryRefused, DiskFull, NotMaster, StaleEpoch
 
@@ -227,3 +228,25 @@ async def test_a_process_of_the_same_name_with_a_later_epoch_ends_the_mastership
     with pytest.raises(NotMaster, match="in epoch 2, this process has epoch 1"):
         await client.put("t", 0, [message(b"x")])
     assert node._lease.revoked
+
+
+async def test_an_epoch_is_not_acted_in_when_another_master_is_known_by_then(served, monkeypatch):
+    """The disk took its time, and another node claimed the group meanwhile."""
+    node, runner = served.node, served.cluster.runners["b1"]
+    of_node, role, acted = node._mastership, node._context.role, list[int]()
+    begin = of_node._begin
+
+    def begins():
+        acted.append(role.epoch)
+        begin()
+
+    monkeypatch.setattr(of_node, "_begin", begins)
+    incarnation = of_node.acting.incarnation
+    with runner.held():
+        of_node.stands(Registered(incarnation, 2, ("n1", "n2")))
+        await until(lambda: runner.waiting)
+        of_node.stands(Following(incarnation, 3, "n2"))
+    await until(lambda: isinstance(of_node.acting, Following))
+    assert set(acted) == {0}
+    assert (role.epoch, role.follows) == (0, "n2")
+    assert read_epoch(DATA, served.disk) == 3
