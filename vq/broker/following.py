@@ -47,6 +47,7 @@ from vq.remoting.format import Command
 from vq.remoting.frames import Frame
 from vq.remoting.messages import decode_reply, described_error, encode_header
 from vq.remoting.transport import Network
+from vq.store.format import OFFSET_MAX
 from vq.store.framing import batches_ready
 from vq.store.log import Log
 from vq.store.lookup import EpochEnd
@@ -646,6 +647,7 @@ class Follower:
                 raise NotMaster(
                     f"the peer answers in epoch {answer.epoch}, this node follows {following.epoch}"
                 )
+            _check_answer(answer, question.get("of_epoch"))
             return answer
 
         if channel.log is None:
@@ -689,6 +691,27 @@ class Follower:
                 f"nothing in common with that of the master, which begins at {begin}. Stop this "
                 f"node, move {log.directory} away, and start it again: then it copies all"
             )
+
+
+def _check_answer(answer: Any, of_epoch: int | None) -> None:
+    """Return if an answer to EPOCH_END, about ``of_epoch`` or about none, can be one.
+
+    Raises:
+        ProtocolError: It cannot. Two logs would be compared without end, or this one cut or put
+            aside at an offset that no log has.
+    """
+    begin, end = answer.log_start_offset, answer.end_offset
+    if max(begin, end, answer.next_start, answer.whole_end) > OFFSET_MAX:
+        raise ProtocolError(f"an answer to EPOCH_END has an offset above {OFFSET_MAX}")
+    if of_epoch is None or not answer.found:
+        return
+    if answer.end_epoch > of_epoch:
+        raise ProtocolError(
+            f"the answer to EPOCH_END about epoch {of_epoch} names the later epoch "
+            f"{answer.end_epoch}"
+        )
+    if end < begin:
+        raise ProtocolError(f"an answer to EPOCH_END ends at {end}, before it begins at {begin}")
 
 
 async def _is_set_within(event: asyncio.Event, seconds: float) -> None:
