@@ -54,7 +54,7 @@ async def returned(cluster: MemoryCluster) -> AsyncIterator[Returned]:
     client = await Client.connect(cluster.network, other.address)
     await client.put("t", 0, [message(b"new")])
     second = await cluster.start(node="n2")
-    await until(lambda: other._context.role.insync == {"n2"})
+    await until(lambda: other._context.role.named == 2)
     await other.stop()
     await until(lambda: second.epoch == 4)
     cluster.disks["b1"] = ahead
