@@ -16,13 +16,17 @@ from support.broker import DATA, Client, MemoryCluster, memory_cluster, message
 from support.client import factory_of, started
 from support.waiting import WAIT_S, until
 
+from vq import aio
 from vq.admin.cluster import cluster_status
 from vq.admin.diverged import list_cut, read_cut
+from vq.admin.resets import Goal, Target, carry_out, plan_reset
 from vq.admin.unclean import elect_uncleanly
 from vq.client.cluster import ClusterClient
+from vq.client.config import ConsumerConfig
 from vq.coordination.insync import MastershipRefused
+from vq.coordination.paths import CommittedOffset
 from vq.coordination.registry import read_state, read_unclean
-from vq.errors import InvalidArgument, LogTruncated
+from vq.errors import GroupStopped, InvalidArgument, LogTruncated
 from vq.store.divergence import diverged
 
 
@@ -56,6 +60,21 @@ async def insync(cluster: MemoryCluster, *wanted: str) -> None:
             await asyncio.sleep(0.05)
 
 
+async def member(factory: aio.MessageFactory) -> aio.MessageConsumer:
+    """Return a started member of group ``g``."""
+    config = ConsumerConfig(group="g", max_wait_s=0.2, audit_interval_s=0.1)
+    consumer = await factory.create_consumer(config)
+    consumer.subscribe("t")
+    await consumer.start()
+    return consumer
+
+
+async def take(consumer: aio.MessageConsumer, count: int) -> list[bytes]:
+    messages = aiter(consumer)
+    async with asyncio.timeout(WAIT_S):
+        return [(await anext(messages)).content for _ in range(count)]
+
+
 @pytest.fixture
 async def cluster() -> AsyncIterator[MemoryCluster]:
     async with memory_cluster() as found:
@@ -83,6 +102,8 @@ async def lost(cluster: MemoryCluster) -> AsyncIterator[Lost]:
     async with factory_of(cluster, host="reader") as factory:
         cluster.reader = await factory.create_consumer()  # type: ignore[attr-defined]
         await cluster.reader.get("t", 0, 0, 1 << 20)  # type: ignore[attr-defined]
+        async with await member(factory) as consumer:
+            assert len(await take(consumer, 13)) == 13
         cluster.ensemble.crash(cluster.coordinators["b1"])
         await first.stop()
         await cluster.start(node="n2")
@@ -158,3 +179,26 @@ async def test_it_is_refused_where_it_is_not_the_last_resort(lost: Lost) -> None
     with pytest.raises(MastershipRefused, match="n1 of group 'b1' is in sync and registered"):
         await lost.elect("t")
     assert (await read_unclean(lost.operator.coordinator, "b1")).elections == ()
+
+
+async def test_a_group_that_was_ahead_is_stopped_and_goes_on_where_an_operator_says(
+    lost: Lost,
+) -> None:
+    """Its progress is committed; another member finds that what is before it is something else."""
+    async with asyncio.timeout(WAIT_S):
+        while (await lost.operator.coordinator.exists("brokers/b1/nodes/n1")) is not None:
+            await asyncio.sleep(0.1)
+    await lost.elect()
+    await lost.leads()
+    await lost.put(20, b"new")
+    path = CommittedOffset.path("g", "t", 0)
+    async with factory_of(lost.cluster, host="other") as factory:
+        async with await member(factory) as consumer:
+            await until(lambda: isinstance(consumer.last_error, GroupStopped))
+        found = await lost.operator.coordinator.get(path)
+        value = CommittedOffset.decode(path, found.data)
+        assert (value.offset, value.stopped != "") == (lost.ahead, True)
+        target = Target(goal=Goal.OFFSET, value=lost.common)
+        await carry_out(lost.operator, "g", await plan_reset(lost.operator, "g", target))
+        async with await member(factory) as consumer:
+            assert await take(consumer, 20) == [b"new %d" % number for number in range(20)]
