@@ -356,11 +356,13 @@ async def test_of_nodes_that_are_all_damaged_one_leads(cluster):
 
 
 # The slow pass over everything --------------------------------------------------------------------
-async def test_a_scrub_finds_damage_that_nobody_reads_and_has_it_repaired(cluster):
+@pytest.mark.parametrize("min_insync", [1, 2])
+async def test_a_scrub_finds_damage_that_nobody_reads_and_has_it_repaired(cluster, min_insync):
     master = await cluster.start(scrub_interval_s=30.0)
-    await cluster.create_topic("t", partitions=1)
+    await cluster.create_topic("t", partitions=1, min_insync=min_insync)
     await until(lambda: ("t", 0) in master._partitions.channels)
     copy = await cluster.start(node="n2", scrub_interval_s=30.0)
+    await until(lambda: master._context.role.named == 2)
     starts = await put(cluster, master, 9)
     await until(lambda: master._context.role.named == 2 and same(master, copy))
     good = whole(copy)
