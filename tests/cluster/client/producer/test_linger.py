@@ -46,6 +46,24 @@ async def runs_of_the_sender(producer: aio.MessageProducer, count: int) -> None:
     sender.accumulator.drain = look  # type: ignore[method-assign]
 
 
+async def lingering(producer: aio.MessageProducer) -> SendFuture:
+    """Return a message that lingers; from now on the sender runs only if somebody wakes it."""
+    await producer.send(Message("t", b"connects"))
+    (future,) = await sent(producer, 1)
+    sender = producer._core._sender
+    await until(lambda: sender._rest_timer is not None)
+    stop_looking(producer)
+    return future
+
+
+def stop_looking(producer: aio.MessageProducer) -> None:
+    """Take the timers from the sender at which it looks whether somebody waits."""
+    sender = producer._core._sender
+    for timer in (sender._rest_timer, sender._tick_timer):
+        if timer is not None:
+            timer.cancel()
+
+
 async def test_messages_that_come_slowly_share_a_batch(
     factory: aio.MessageFactory, hour: dict[str, Any]
 ) -> None:
@@ -122,13 +140,56 @@ async def test_a_message_for_which_a_thread_waits_does_not_linger(
     await until(got.is_set)
 
 
+async def test_a_send_that_waits_wakes_the_sender(
+    factory: aio.MessageFactory, hour: dict[str, Any]
+) -> None:
+    """It is stored at once, not when the sender looks the next time."""
+    producer = await producer_of(factory, **hour)
+    before = await lingering(producer)
+    async with asyncio.timeout(WAIT_S):
+        await producer.send(Message("t", b"x"))
+    assert before.done()
+
+
+async def test_a_blocking_send_wakes_the_sender(
+    factory: aio.MessageFactory, hour: dict[str, Any]
+) -> None:
+    producer = await producer_of(factory, **hour)
+    before = await lingering(producer)
+    core = producer._core
+    with in_thread(lambda: core.send_blocking(Message("t", b"x"), HOUR_S)) as sending:
+        await until(sending.done)
+    assert before.done()
+
+
+async def test_a_thread_that_waits_for_space_wakes_the_sender(
+    factory: aio.MessageFactory, hour: dict[str, Any]
+) -> None:
+    producer = await producer_of(factory, buffer_messages=2, **hour)
+    core = producer._core
+    await lingering(producer)
+    await sent(producer, 1)
+    with in_thread(lambda: core.append_any(Message("t", b"x"))) as sending:
+        await until(sending.done)
+    await producer.close()
+
+
+async def test_a_task_that_waits_for_space_wakes_the_sender(
+    factory: aio.MessageFactory, hour: dict[str, Any]
+) -> None:
+    producer = await producer_of(factory, buffer_messages=2, **hour)
+    await lingering(producer)
+    async with asyncio.timeout(WAIT_S):
+        await sent(producer, 2)
+    await producer.close()
+
+
 @pytest.mark.parametrize("end", ["flush", "close"])
 async def test_flush_and_close_let_nothing_linger(
     factory: aio.MessageFactory, hour: dict[str, Any], end: str
 ) -> None:
     producer = await producer_of(factory, **hour)
-    (future,) = await sent(producer, 1)
-    await runs_of_the_sender(producer, 3)
+    future = await lingering(producer)
     async with asyncio.timeout(WAIT_S):
         await getattr(producer, end)()
     assert future.done()

@@ -283,6 +283,29 @@ async def test_the_load_is_read_again_and_again(cluster, strategy):
         assert 85 <= len(looks) <= 115
 
 
+async def test_a_new_topic_is_read_at_once(cluster: MemoryCluster) -> None:
+    """Also if it is published during a reading, which may have begun without it."""
+    async with factory_of(cluster) as factory:
+        producer = await producer_of(factory, partitioner="headroom")
+        await producer.publish("t")
+        follower, begins = producer._core._follower, list[float]()
+        assert follower is not None
+        await until(lambda: follower._weights)
+        look, time = follower.look, asyncio.get_running_loop().time
+
+        async def look_while_a_topic_comes() -> None:
+            begins.append(time())
+            await look()
+            if len(begins) == 1:
+                follower.look_soon()
+
+        follower.look = look_while_a_topic_comes  # type: ignore[method-assign]
+        begin = time()
+        follower.look_soon()
+        await until(lambda: len(begins) == 2)
+        assert begins[1] - begin < INTERVAL_S[Sense.HEADROOM] / 2
+
+
 async def test_a_reading_that_fails_is_tried_again(cluster, caplog):
     async with factory_of(cluster) as factory:
         producer = await producer_of(factory, partitioner="headroom")

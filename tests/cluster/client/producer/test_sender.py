@@ -348,6 +348,23 @@ async def test_in_a_forked_child_nobody_waits_for_an_answer(factory: aio.Message
     core._accumulator.topics.clear()
 
 
+async def test_a_fork_strands_no_message_between_the_list_of_its_topic_and_its_queue(
+    factory: aio.MessageFactory,
+) -> None:
+    """A thread of the parent had dealt it out and not yet moved it."""
+    core = await published(factory)
+    core._cluster.ids_ready = False
+    future = send(core, Message("t", b"x"))
+    queues = core._accumulator.topics["t"]
+    queues.drain()
+    queue = next(each for each in queues.queues if each.pending)
+    queues.shares = [(queue, queue.pending[:])]
+    queue.pending.clear()
+    core.abandon_in_child("forked")
+    assert isinstance(future.outcome, InvalidState)
+    core._accumulator.topics.clear()
+
+
 @pytest.mark.parametrize("case", ["pending", "in flight", "in flight with others", "deleted"])
 async def test_a_fork_strands_no_message_that_is_just_given_its_outcome(
     cluster: MemoryCluster, factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch, case: str
