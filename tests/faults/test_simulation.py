@@ -19,12 +19,13 @@ from typing import Any
 
 import pytest
 from support.simulation import mutants, run
+from support.simulation.copies import ALL_FAULTS, COPY_COMBINATIONS, COPY_FAULTS, draw_copy_kinds
 from support.simulation.nemesis import COMBINATIONS, FAULTS, REPLICATION, draw_kinds
 from support.simulation.world import Size
 
 LONG = os.environ.get("VQ_LONG") == "1"
 SEEDS = 3_000 if LONG else 24
-COPIED_SEEDS = 400 if LONG else 16
+COPIED_SEEDS = 2_000 if LONG else 16
 ASYNC_SEEDS = 400 if LONG else 8
 BLOCK = 8
 #: How long one kind of fault strikes, in virtual time.
@@ -37,6 +38,11 @@ ACKNOWLEDGED_MIN = 50
 def explain(report: run.Report) -> str:
     """Return what is wrong and how to see it again."""
     return f"{report}\nreplay: VQ_SEED={report.seed} pytest {__file__} -k one_seed -s"
+
+
+def explain_copied(report: run.Report) -> str:
+    """The same for clusters with copies."""
+    return f"{report}\nreplay: PYTHONPATH=tests python -m support.simulation --trace {report.seed}"
 
 
 @pytest.mark.slow
@@ -54,8 +60,8 @@ def test_no_seed_breaks_a_promise(first: int) -> None:
 def test_copies_come_to_what_their_masters_have(first: int) -> None:
     """Byte by byte, in all ranges of all partitions, whatever struck either of them."""
     for seed in range(first, first + BLOCK):
-        report = run.simulate(seed, size=Size(copies=1))
-        assert not report.violations, explain(report)
+        report = run.simulate(seed, copied=True)
+        assert not report.violations, explain_copied(report)
 
 
 @pytest.mark.slow
@@ -81,14 +87,31 @@ def test_every_kind_of_fault_strikes_and_is_survived(kind: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", sorted(COPY_FAULTS))
+def test_every_kind_of_fault_of_copies_has_an_effect_and_is_survived(kind: str) -> None:
+    """Not only that it strikes: something is held back, lost, added or taken away by it."""
+    kinds = (kind, "expire") if kind == "deaf group" else (kind,)  # else there is nothing to hear
+    size = Size(brokers=1, partitions=2, producers=2, members=2, copies=2)
+    effects = 0
+    for seed in range(4):
+        report = run.simulate(seed, kinds=kinds, size=size, seconds=KIND_S)
+        assert not report.violations, explain_copied(report)
+        assert report.acknowledged >= ACKNOWLEDGED_MIN
+        effects += report.effects.get(kind, 0)
+        if effects:
+            return
+    pytest.fail(f"{kind} never had an effect")
+
+
+@pytest.mark.slow
 def test_a_seed_replays_whatever_the_hash_seed_of_the_interpreter() -> None:
     """Same seed, same history, event by event; another seed gives another history."""
-    seeds = (3, 4)
-    here = [run.simulate(seed).hash for seed in seeds]
-    assert len(set(here)) == len(seeds)
+    runs = ((3, False), (4, False), (3, True))  # the last one with copies
+    here = [run.simulate(seed, copied=copied).hash for seed, copied in runs]
+    assert len(set(here)) == len(runs)
     program = (
         "from support.simulation.run import simulate\n"
-        f"print(*(simulate(seed).hash for seed in {seeds}))"
+        f"print(*(simulate(seed, copied=copied).hash for seed, copied in {runs}))"
     )
     tests = Path(__file__).parents[1]
     for hash_seed in ("0", "4711"):
@@ -106,6 +129,14 @@ def test_faults_that_hurt_together_are_drawn_together() -> None:
     for combination in COMBINATIONS:
         assert any(kinds >= set(combination) for kinds in drawn), combination
     assert set().union(*drawn) == set(FAULTS)
+
+
+def test_faults_that_hurt_copies_together_are_drawn_together() -> None:
+    drawn = [set(draw_copy_kinds(seed)) for seed in range(100)]
+    for combination in COPY_COMBINATIONS:
+        assert any(kinds >= set(combination) for kinds in drawn), combination
+    assert all(kinds & set(COPY_FAULTS) for kinds in drawn)
+    assert set().union(*drawn) == set(ALL_FAULTS)
 
 
 @pytest.mark.long

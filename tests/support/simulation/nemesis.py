@@ -7,7 +7,7 @@ Every fault is noted in the history with its target and its duration, for the ju
 
 import asyncio
 import errno
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -38,7 +38,7 @@ KINDS_PER_RUN = (1, 8)
 #: Longer than a seal lasts.
 _LONG_SLEEP_S = SEAL_TIMEOUT_S + 0.7
 #: Faults that take what was acknowledged without being flushed.
-TAKE_UNFLUSHED = frozenset({"power cut", "failing disk"})
+TAKE_UNFLUSHED = frozenset({"power cut", "failing disk", "black-out"})
 
 
 def draw_kinds(seed: int) -> tuple[str, ...]:
@@ -64,8 +64,10 @@ class Nemesis:
         producers: list[ClientHost],
         operator: ClusterClient,
         kinds: tuple[str, ...],
+        faults: "Mapping[str, Fault] | None" = None,
     ) -> None:
         self.world = world
+        self._faults = FAULTS if faults is None else faults
         self.rng = generator(world.seed, "nemesis")
         self.members = members
         self.producers = producers
@@ -73,7 +75,9 @@ class Nemesis:
         self.kinds = kinds
         self._pause_s = self.rng.choice(PAUSES_BETWEEN_S)
         self.struck: dict[str, int] = {}
+        self.effects: dict[str, int] = {}  # of kinds that count what they did
         self._running: list[asyncio.Task[None]] = []
+        self._supervisors: list[asyncio.Task[None]] = []
         self._ensemble_is_up = True
         #: The plan of the last mover of a partition to a group, and the answer to its SEAL.
         self.earlier_moves: dict[tuple[str, int, str], tuple[admin.Move, SealResponse]] = {}
@@ -87,7 +91,7 @@ class Nemesis:
             if loop.time() >= end:
                 break
             kind = self.rng.choice(self.kinds)
-            fault = change_replication if kind == REPLICATION else FAULTS[kind]
+            fault = change_replication if kind == REPLICATION else self._faults[kind]
             self._running.append(loop.create_task(fault(self)))
 
     async def heal(self) -> None:
@@ -119,6 +123,14 @@ class Nemesis:
         """Tell history."""
         self.world.history.add("fault", kind, target, round(seconds, 3))
         self.struck[kind] = self.struck.get(kind, 0) + 1
+
+    def had_effect(self, kind: str, count: int = 1) -> None:
+        """Count what a fault of this kind did to something."""
+        self.effects[kind] = self.effects.get(kind, 0) + count
+
+    def supervise(self, host: Host) -> None:
+        """Keep the process of a new host running until the end, also once all is healed."""
+        self._supervisors.append(self.world.loop.create_task(host.keep_running()))
 
     def seconds(self, least: float, most: float) -> float:
         """Return a duration; short ones are likelier."""

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from support.simulation import workload
+from support.simulation.copies import ALL_FAULTS, draw_copy_kinds
 from support.simulation.history import History
 from support.simulation.judge import Evidence, Stored, judge
 from support.simulation.kept import Kept, Place, kept_messages, untold
@@ -40,6 +41,7 @@ from vq.coordination.topics import create_topic
 from vq.errors import VqError
 from vq.model import FlushMode, Replication, TopicSettings
 from vq.store.format import RECORD_HEADER
+from vq.store.log import Log
 from vq.store.record import boundaries
 
 #: How long the cluster may need, once all is well, to have everything delivered: lost watches are
@@ -56,6 +58,7 @@ class Report:
     violations: list[str]
     hash: str
     faults: dict[str, int]
+    effects: dict[str, int]
     acknowledged: int
     unknown: int
     refused: int
@@ -89,9 +92,11 @@ class Simulation:
         self.seconds = seconds
         self.kinds = kinds
         self.faults: dict[str, int] = {}
+        self.effects: dict[str, int] = {}
         self.violations: list[str] = []
         self._supervisors: list[asyncio.Task[None]] = []
         self._operator_rng = generator(seed, "operator")
+        self._min_insync = generator(seed, "min_insync").choice((1, 1, 2)) if size.copies else 1
         self._operator_process = Process(loop, "operator")
         self.world.processes.append(self._operator_process)
 
@@ -105,13 +110,18 @@ class Simulation:
         members += self.clients("f", world.size.filtered, workload.consume)
         auditors = self.clients("a", 1, workload.audit)
         nemesis = Nemesis(
-            world, members=members, producers=producers, operator=operator, kinds=self.kinds
+            world,
+            members=members,
+            producers=producers,
+            operator=operator,
+            kinds=self.kinds,
+            faults=ALL_FAULTS,
         )
         world.history.add("note", "nemesis", *nemesis.kinds)
         await asyncio.sleep(1.0)
         await nemesis.run(self.seconds)
         await nemesis.heal()
-        self.faults = nemesis.struck
+        self.faults, self.effects = nemesis.struck, nemesis.effects
         try:
             await self._drain(producers, members, auditors)
         except NotDrained as error:
@@ -149,6 +159,7 @@ class Simulation:
             flush=FlushMode.SYNC if TAKE_UNFLUSHED & set(self.kinds) else rng.choice(FLUSH_MODES),
             flush_interval_messages=20,
             flush_interval_ms=400,
+            min_insync=self._min_insync,
         )
         await create_topic(operator.coordinator, TOPIC, settings, rng=rng)
         if self.world.size.fast:
@@ -185,6 +196,9 @@ class Simulation:
         world = self.world
         await self.until("brokers to serve", lambda: all(b.serves for b in world.brokers))
         await self.end(producers)
+        if world.copies:
+            # What has no outcome may be shown only when all copies have told what they have.
+            await self.until("the masters to show all", self.everything_is_shown)
         await self.until("the members to catch up", self.everything_is_done)
         await self.end(auditors)
         for host in members:
@@ -211,6 +225,10 @@ class Simulation:
             committed[member[0], partition] = offset
         acknowledged = [event[3:7] for event in history.of("ok")]
         lost: set[Place] | None = None
+        if self.world.copies:
+            ends = self._ends()
+            if any(committed.get(("c", name), 0) < end for name, end in ends.items()):
+                return False
         for letter in workload.GROUPS if self.world.size.filtered else "c":
             got = {event[6] for event in history.of("read") if event[2][0] == letter}
             for value, partition, offset, message_id in acknowledged:
@@ -235,6 +253,34 @@ class Simulation:
                 for start, data in all_contents(channel):
                     found -= set(_places(str(channel.partition), start, data))
         return found
+
+    def everything_is_shown(self) -> bool:
+        """Whether all groups have a master, and readers may read all that it has."""
+        masters = [self.world.master(broker.group) for broker in self.world.brokers]
+        return all(masters) and all(
+            log is None or channel.high_watermark == log.end_offset
+            for channel, log in self._logs(masters)
+        )
+
+    def _ends(self) -> dict[str, int]:
+        """Return where the partitions with messages end."""
+        masters = [self.world.master(broker.group) for broker in self.world.brokers]
+        return {
+            str(channel): log.end_offset
+            for channel, log in self._logs(masters)
+            if log is not None and log.size_bytes
+        }
+
+    @staticmethod
+    def _logs(masters: list[BrokerHost | None]) -> list[tuple[Channel, Log | None]]:
+        nodes = [master.node for master in masters if master is not None]
+        return [
+            (channel, channel.log)
+            for node in nodes
+            if node is not None
+            for channel in node._partitions.channels.values()
+            if channel.span is not None
+        ]
 
     async def until(self, what: str, check: Callable[[], bool]) -> None:
         """Return once ``check()`` holds."""
@@ -402,6 +448,7 @@ def simulate(
     seconds: float = 30.0,
     size: Size | None = None,
     kinds: tuple[str, ...] | None = None,
+    copied: bool = False,
     tell: Callable[[Any], None] | None = None,
 ) -> Report:
     """Run one seed.
@@ -411,6 +458,7 @@ def simulate(
         seconds: Virtual seconds in which faults strike; start and drain come on top.
         size: The numbers of brokers, clients and partitions; None: drawn from the seed.
         kinds: The kinds of faults; None: drawn from the seed.
+        copied: Of what is drawn: groups have one or two nodes that copy, and faults strike them.
         tell: Called with every event and every line worth showing.
     """
     rng = generator(seed, "size")
@@ -420,14 +468,16 @@ def simulate(
         producers=rng.choice((1, 2, 3)),
         members=rng.choice((1, 2, 2, 3, 5)),
         filtered=rng.choice((0, 0, 1, 2)),
+        copies=generator(seed, "copies").choice((1, 1, 2)) if copied else 0,
     )
+    draw = draw_copy_kinds if copied else draw_kinds
     return execute(
         lambda loop: Simulation(
             loop,
             seed,
             seconds=seconds,
             size=size or drawn,
-            kinds=draw_kinds(seed) if kinds is None else kinds,
+            kinds=draw(seed) if kinds is None else kinds,
             tell=tell,
         ),
         quiet=tell is None,
@@ -483,6 +533,7 @@ def _report(simulation: Simulation, digest: str, elapsed: float) -> Report:
         violations=simulation.violations,
         hash=digest,
         faults=simulation.faults,
+        effects=simulation.effects,
         acknowledged=counts["ok"],
         unknown=counts["unknown"],
         refused=counts["refused"],

@@ -21,7 +21,7 @@ from vq.broker.node import BrokerNode
 from vq.broker.runner import InlineRunner
 from vq.client.cluster import ClusterClient
 from vq.client.config import MessageFactoryConfig
-from vq.coordination.coordinator import Create, Operation, Set, Stat
+from vq.coordination.coordinator import Create, NoNode, Operation, Set, Stat
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
 from vq.coordination.paths import Assignment, CommittedOffset, GroupState, Owner, Topic
 from vq.errors import DirectoryRefused, VqError
@@ -102,6 +102,10 @@ class SimulatedNetwork(MemoryNetwork):
         """See ``MemoryNetwork.chunk_bytes``."""
         whole = self._random.random() < 0.95
         return min(available, 262_144) if whole else super().chunk_bytes(available)
+
+    def held_between(self, ways: Sequence[tuple[str, str]]) -> int:
+        """Return how many sends are held back now on cut ways, each from a host to a host."""
+        return sum((source, target) in ways for source, target, _ in self._held)
 
 
 class SimulatedFlusher(Flusher):
@@ -225,6 +229,7 @@ class BrokerHost(Host):
         self.disk_was_hurt = False  # an I/O error struck since the last start
         self.disk_ever_failed = False
         self.seconds = 0  # how often a second broker was tried
+        self.flushes = 0
         self.starting: asyncio.Task[None] | None = None
 
     @property
@@ -263,10 +268,19 @@ class BrokerHost(Host):
             disk=self.disk,
             clock=self.clock,
             rng=rng,
-            flusher=SimulatedFlusher(runner, rng, lambda: self.flush_s * rng.uniform(0.5, 2)),
+            flusher=SimulatedFlusher(runner, rng, lambda: self._flush_takes_s(rng)),
             runner=InlineRunner(),
             log_config=LOG_CONFIG,
         )
+
+    def _flush_takes_s(self, rng: random.Random) -> float:
+        self.flushes += 1
+        return self.flush_s * rng.uniform(0.5, 2)
+
+    def empty_disk(self) -> None:
+        """Give it a new disk; the process must be dead."""
+        assert not self.alive
+        self.disk = MemoryDisk()
 
     def start_second(self) -> None:
         """Start a broker on the same directory beside the one that runs: it must be refused."""
@@ -422,6 +436,7 @@ class World:
             for broker in self.brokers
             for number in range(size.copies)
         ]
+        self.removed: list[BrokerHost] = []  # for good
         self.clients: list[ClientHost] = []
         self.processes: list[Process] = []
 
@@ -429,6 +444,14 @@ class World:
         """Add a machine for a client program, not started."""
         host = ClientHost(self, name, program)
         self.clients.append(host)
+        return host
+
+    def add_copy(self, group: str) -> BrokerHost:
+        """Add a machine for a node that copies, not started."""
+        known = [*self.machines, *self.removed]
+        number = sum(each.group == group for each in known) + 1
+        host = BrokerHost(self, group, f"n{number}")
+        self.copies.append(host)
         return host
 
     @property
@@ -445,6 +468,23 @@ class World:
     def machines(self) -> list[BrokerHost]:
         """All machines for brokers."""
         return [*self.brokers, *self.copies]
+
+    def record(self, group: str) -> GroupState | None:
+        """Return the record of a group as ZooKeeper has it now."""
+        path = f"vq/{CLUSTER}/{GroupState.path(group)}"
+        try:
+            return GroupState.decode(path, self.ensemble.tree.get(path).data)
+        except NoNode:
+            return None
+
+    def master(self, group: str) -> BrokerHost | None:
+        """Return the machine that leads a group by its record, if its process runs."""
+        record = self.record(group)
+        for host in self.machines:
+            runs = host.group == group and host.alive and not host.paused
+            if record is not None and runs and host.node_name == record.master:
+                return host
+        return None
 
     def trace(self, line: str) -> None:
         """Show a line that is no part of the history."""

@@ -1,0 +1,119 @@
+"""Run many seeds in several processes, and write a summary.
+
+    python -m support.simulation --seeds 2000 --jobs 2           clusters with copies
+    python -m support.simulation --seeds 500-600 --plain         without copies
+    python -m support.simulation --trace 517                     one seed, with all that happens
+
+The exit code is 1 if a seed broke a promise. ``--out`` gets ``summary.json``.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from support.simulation.run import Report, simulate
+
+#: Seeds that one call of a worker runs.
+_BLOCK = 5
+
+
+def main(arguments: list[str]) -> int:
+    """Do what the command line asks for; return the exit code."""
+    options = _parse(arguments)
+    if options.trace is not None:
+        report = simulate(options.trace, copied=not options.plain, tell=_tell)
+        print(report, report.hash, report.faults, report.effects, sep="\n")
+        return 1 if report.violations else 0
+    first, end = options.seeds
+    found: list[dict[str, Any]] = []
+    begin = time.monotonic()
+    blocks = [range(at, min(at + _BLOCK, end)) for at in range(first, end, _BLOCK)]
+    with ProcessPoolExecutor(options.jobs) as pool:
+        for results in pool.map(_run_plain if options.plain else _run_copied, blocks):
+            found += results
+            for result in results:
+                if result["violations"]:
+                    print(f"seed {result['seed']}:", *result["violations"][:5], sep="\n  ")
+            _write(found, options, time.monotonic() - begin)
+            if sys.stdout.isatty():
+                print(f"\r{len(found)} of {end - first} seeds", end="", flush=True)
+    broken = [result["seed"] for result in found if result["violations"]]
+    print(f"\n{len(found)} seeds, {len(broken)} broke a promise: {broken}")
+    return 1 if broken else 0
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="support.simulation", description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=_range, default=(0, 2_000), help="how many, or from-to")
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--plain", action="store_true", help="groups of one node")
+    parser.add_argument("--trace", type=int, help="run one seed and show all that happens")
+    parser.add_argument("--out", type=Path, default=Path(".test-artifacts/sim"))
+    return parser.parse_args(arguments)
+
+
+def _range(text: str) -> tuple[int, int]:
+    first, dash, end = text.partition("-")
+    return (int(first), int(end)) if dash else (0, int(first))
+
+
+def _run_copied(seeds: Iterable[int]) -> list[dict[str, Any]]:
+    return [_told(simulate(seed, copied=True)) for seed in seeds]
+
+
+def _run_plain(seeds: Iterable[int]) -> list[dict[str, Any]]:
+    return [_told(simulate(seed)) for seed in seeds]
+
+
+def _told(report: Report) -> dict[str, Any]:
+    names = ("seed", "violations", "hash", "faults", "effects", "acknowledged", "unknown")
+    names += ("refused", "delivered", "seconds")
+    return {name: getattr(report, name) for name in names}
+
+
+def _write(found: list[dict[str, Any]], options: argparse.Namespace, took_s: float) -> None:
+    options.out.mkdir(parents=True, exist_ok=True)
+    faults, effects = Counter[str](), Counter[str]()
+    for result in found:
+        faults.update(result["faults"])
+        effects.update(result["effects"])
+    totals = {
+        name: sum(result[name] for result in found)
+        for name in ("acknowledged", "unknown", "refused", "delivered")
+    }
+    summary = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "copied": not options.plain,
+        "first": options.seeds[0],
+        "seeds": len(found),
+        "took_s": round(took_s),
+        "simulated_s": round(sum(result["seconds"] for result in found)),
+        **totals,
+        "faults": dict(sorted(faults.items())),
+        "effects": dict(sorted(effects.items())),
+        "broken": [
+            {"seed": result["seed"], "violations": result["violations"]}
+            for result in found
+            if result["violations"]
+        ],
+    }
+    (options.out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+
+
+def _tell(line: Any) -> None:
+    if isinstance(line, tuple):
+        at, kind, who, *rest = line
+        print(f"{at:10.6f}  {kind:8} {who:12}", *rest)
+    else:
+        print(f"{'':10}  {line}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
