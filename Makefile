@@ -4,6 +4,8 @@
 #                            REPLICAS=2: with copies, and a kill -9 half-way
 #   make test [ARGS=...]     all tests; ARGS goes to pytest, e.g. ARGS='tests/unit -k log'
 #   make test-long           the long forms of the fault runs
+#   make chaos [ROWS=...]    kill, pause and cut real clusters with copies: TRIALS=n, SEED=n
+#   make sim [SEEDS=...]     many seeds of simulated clusters with copies: SEEDS=n or from-to, JOBS=n
 #   make mutants [ARGS=...]  put small bugs into a copy of vq, one at a time: which suite finds each
 #   make bench [ARGS=...]    every speed target beside what the bare machine gives; ARGS=--quick
 #   make check               lint, format, types, import layers, generated code
@@ -12,7 +14,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long mutants bench check format proto docs setup clean
+.PHONY: help demo test test-long chaos sim mutants bench check format proto docs setup clean
 
 VENV := .venv/bin
 RUN  := $(VENV)/python
@@ -20,6 +22,10 @@ ARGS ?=
 INPUT ?=
 REPLICAS ?= 1
 JOBS ?= auto
+ROWS ?= all
+TRIALS ?= 0
+SEED ?= 0
+SEEDS ?= 2000
 
 # The environment's own interpreter answers fastest that all is there; then the first one that runs
 # and is new enough (a pyenv shim may exist and still not run).
@@ -51,6 +57,15 @@ test:
 test-long:
 	$(call bootstrap,test)
 	VQ_LONG=1 $(RUN) -m pytest tests/faults tests/property --timeout 7200 $(ARGS)
+
+chaos:
+	$(call bootstrap,test)
+	@PYTHONPATH=tests:. $(RUN) -m support.chaos --rows $(ROWS) --trials $(TRIALS) --seed $(SEED)
+
+sim:
+	$(call bootstrap,test)
+	@PYTHONPATH=tests:. $(RUN) -m support.simulation --seeds $(SEEDS) \
+	  --jobs $(if $(filter auto,$(JOBS)),2,$(JOBS))
 
 mutants:
 	$(call bootstrap,test)

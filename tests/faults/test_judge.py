@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import support.judge
-from support.judge import Claim, Commit, Evidence, Fault, judge
+from support.judge import Claim, Commit, Copy, Evidence, Fault, Reign, judge
 
 
 def send(value: str) -> dict[str, Any]:
@@ -186,6 +186,30 @@ WRONG = {
             commits=[Commit(2, 0, "c1", 400)],
         ),
     ),
+    "two nodes hold different bytes": (
+        "diverged",
+        evidence(
+            THREE,
+            copies=[Copy("n1", 0, 0, b"abcd"), Copy("n2", 0, 2, b"cx")],
+            watermarks={0: 4},
+        ),
+    ),
+    "a node lacks what readers may read": (
+        "short",
+        evidence(
+            THREE,
+            copies=[Copy("n1", 0, 0, b"abcd"), Copy("n2", 0, 0, b"abc")],
+            watermarks={0: 4},
+        ),
+    ),
+    "two masters lead in one epoch": (
+        "usurped",
+        evidence(THREE, reigns=[Reign(1, "b1", 1, "n1"), Reign(2, "b1", 1, "n2")]),
+    ),
+    "an epoch falls": (
+        "usurped",
+        evidence(THREE, reigns=[Reign(1, "b1", 2, "n1"), Reign(2, "b1", 1, "n1")]),
+    ),
     "a fault had no effect": (
         "void",
         evidence(THREE, faults=[Fault("kill -9", 0)]),
@@ -231,6 +255,20 @@ CLEAN = {
         repeats_allowed=True,
         claims=[Claim(1, 0, "c1"), Claim(3, 0, "c2")],
         commits=[Commit(2, 0, "c1", 188), Commit(4, 0, "c2", 400)],
+    ),
+    "nodes differ above the high watermark, and in where they begin": evidence(
+        THREE,
+        copies=[Copy("n1", 0, 0, b"abcdX"), Copy("n2", 0, 2, b"cdYZ"), Copy("n1", 1, 0, b"")],
+        watermarks={0: 4, 1: 0},
+    ),
+    "each group has its epochs, and a set changes within one": evidence(
+        THREE,
+        reigns=[
+            Reign(1, "b1", 1, "n1"),
+            Reign(2, "b2", 1, "n2"),
+            Reign(3, "b1", 1, "n1"),
+            Reign(4, "b1", 2, "n2"),
+        ],
     ),
     "two clients' messages interleave": evidence(
         [send("a"), send("c"), sent("a", 88), sent("c", 300), END],

@@ -22,6 +22,9 @@ tests/kafka.clj and redpanda workload/queue.clj), under these names:
     zombie        ZooKeeper took a commit of a member that no longer had the partition
     rewound       a committed offset went back
     overcommit    a member committed beyond messages that it never received
+    diverged      two nodes of a group hold different bytes below the high watermark
+    short         a node in sync lacks bytes below the high watermark
+    usurped       one epoch of a group had two masters, or an epoch did not rise
     void          a fault had no effect, or too little was acknowledged for the run to say anything
 
 An outcome has three values; a send with outcome *unknown* may be stored or not, but once at most
@@ -64,6 +67,24 @@ class Commit(NamedTuple):
     offset: int
 
 
+class Reign(NamedTuple):
+    """ZooKeeper took: ``master`` leads ``group`` in ``epoch``. ``order`` rises."""
+
+    order: int
+    group: str
+    epoch: int
+    master: str
+
+
+class Copy(NamedTuple):
+    """The bytes that a node holds of a partition, from offset ``start`` on."""
+
+    node: str
+    partition: int
+    start: int
+    data: bytes
+
+
 class Fault(NamedTuple):
     """A fault of a run: how often it was injected, and how often it had an effect.
 
@@ -90,6 +111,9 @@ class Evidence:
         log: Per partition, (offset, value) of every message at the end, in rising order.
         group: Consumers among the clients form a group; its claims and commits are below.
         claims, commits: What ZooKeeper took, in its order; empty without a group.
+        copies: What the nodes hold that were in sync at the end, all of one partition in one group.
+        watermarks: Per partition, its high watermark at the end.
+        reigns: What ZooKeeper took about who leads.
         drained: The group was given time to receive everything.
         repeats_allowed: Deliveries of one message beyond the first may happen (a member died).
         faults: The injected faults.
@@ -101,6 +125,9 @@ class Evidence:
     group: bool = False
     claims: Sequence[Claim] = ()
     commits: Sequence[Commit] = ()
+    copies: Sequence[Copy] = ()
+    watermarks: Mapping[int, int] = field(default_factory=dict)
+    reigns: Sequence[Reign] = ()
     drained: bool = False
     repeats_allowed: bool = False
     faults: Sequence[Fault] = ()
@@ -131,7 +158,15 @@ def judge(evidence: Evidence) -> Verdict:
     """Return what is wrong with a run."""
     verdict = Verdict()
     stored = _places(evidence.log)
-    for check in (_check_sends, _check_log, _check_order, _check_reads, _check_void):
+    for check in (
+        _check_sends,
+        _check_log,
+        _check_order,
+        _check_reads,
+        _check_copies,
+        _check_reigns,
+        _check_void,
+    ):
         verdict.anomalies += check(evidence, stored)
     if evidence.group:
         verdict.anomalies += _check_commits(evidence)
@@ -241,6 +276,49 @@ def _check_void(evidence: Evidence, _stored: object) -> Iterator[Anomaly]:
     least = evidence.acknowledged_min * max(1, sum(fault.blows for fault in evidence.faults))
     if acknowledged < least:
         yield Anomaly("void", f"{acknowledged} sends were acknowledged, {least} are needed")
+
+
+# Copies ---------------------------------------------------------------------------------------
+def _check_copies(evidence: Evidence, _stored: object) -> Iterator[Anomaly]:
+    first: dict[int, Copy] = {}
+    for copy in evidence.copies:
+        watermark = evidence.watermarks.get(copy.partition, 0)
+        end = copy.start + len(copy.data)
+        if end < watermark:
+            yield Anomaly(
+                "short",
+                f"{copy.node} has partition {copy.partition} up to {end}, not {watermark}",
+            )
+        other = first.setdefault(copy.partition, copy)
+        begin, end = (
+            max(copy.start, other.start),
+            min(watermark, end, other.start + len(other.data)),
+        )
+        mine = copy.data[begin - copy.start : max(0, end - copy.start)]
+        theirs = other.data[begin - other.start : max(0, end - other.start)]
+        if mine != theirs:
+            at = next(i for i, (a, b) in enumerate(zip(mine, theirs, strict=True)) if a != b)
+            yield Anomaly(
+                "diverged",
+                f"{copy.node} and {other.node} differ in partition {copy.partition} at "
+                f"{begin + at}, below {watermark}",
+            )
+
+
+def _check_reigns(evidence: Evidence, _stored: object) -> Iterator[Anomaly]:
+    last: dict[str, Reign] = {}
+    for reign in sorted(evidence.reigns, key=lambda each: each.order):
+        before = last.get(reign.group)
+        if before is not None and (
+            reign.epoch < before.epoch
+            or (reign.epoch == before.epoch and reign.master != before.master)
+        ):
+            yield Anomaly(
+                "usurped",
+                f"{reign.master} leads {reign.group} in epoch {reign.epoch}; {before.master} led "
+                f"it in epoch {before.epoch}",
+            )
+        last[reign.group] = reign
 
 
 # Consumers ------------------------------------------------------------------------------------

@@ -7,11 +7,11 @@ org.apache.zookeeper.server.persistence.FileTxnLog and zookeeper.jute (class Txn
 
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from support.judge import Claim, Commit
+from support.judge import Claim, Commit, Reign
 
 _FILE_HEADER = struct.Struct(">4siq")
 _ENTRY = struct.Struct(">qi")  # checksum, length
@@ -86,14 +86,32 @@ def _buffer(data: bytes, position: int) -> tuple[bytes, int]:
     return data[start : start + length], start + length
 
 
+def read_all_changes(directory: Path) -> list[Change]:
+    """Return the changes that the logs of all servers of an ensemble have, each once, in order.
+
+    A server that was away may have got a snapshot instead of the changes; another one has them.
+    """
+    found = {
+        each.order: each for server in directory.glob("server-*") for each in read_changes(server)
+    }
+    return [found[order] for order in sorted(found)]
+
+
 def group_evidence(
     server: Path, cluster: str, group: str, topic: str
 ) -> tuple[list[Claim], list[Commit]]:
     """Return the claims and the commits that ZooKeeper took for one topic of a consumer group."""
+    return claims_and_commits(read_changes(server), cluster, group, topic)
+
+
+def claims_and_commits(
+    changes: Iterable[Change], cluster: str, group: str, topic: str
+) -> tuple[list[Claim], list[Commit]]:
+    """Return the claims and the commits among changes."""
     root = f"/vq/{cluster}/consumers/{group}"
     claims: list[Claim] = []
     commits: list[Commit] = []
-    for change in read_changes(server):
+    for change in changes:
         parent, _, number = change.path.rpartition("/")
         if not change.data or not number.isdecimal():
             continue
@@ -105,3 +123,15 @@ def group_evidence(
             value = json.loads(change.data)
             commits.append(Commit(change.order, int(number), value["member"], value["offset"]))
     return claims, commits
+
+
+def reigns(changes: Iterable[Change], cluster: str) -> list[Reign]:
+    """Return who led which broker group in which epoch."""
+    found: list[Reign] = []
+    for change in changes:
+        head, _, name = change.path.rpartition("/")
+        root, _, group = head.rpartition("/")
+        if name == "state" and root == f"/vq/{cluster}/brokers" and change.data:
+            value = json.loads(change.data)
+            found.append(Reign(change.order, group, value["epoch"], value["master"]))
+    return found
