@@ -4,9 +4,14 @@
     python -m bench.document RESULT.json [MORE.json ...]
 
 For each scenario the last result with it counts. Only the text between ``<!-- begin NAME -->`` and
-``<!-- end NAME -->`` is replaced.
+``<!-- end NAME -->`` is replaced, and of that only what the results have: a block or a table of a
+scenario that they do not have stays as it is. A table of ``figures`` that is replaced alone gets
+its machine beside it; the machine of the page is that of results with all of these tables.
+
+Every block is a function of the results by scenario and of its present text.
 """
 
+import itertools
 import json
 import re
 import statistics
@@ -25,6 +30,11 @@ PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
 PEERS: Final = "peers"
 FEATURES: Final = "features"
 SENDS: Final = "sends"
+#: Scenarios with a block of their own; the tables of the others are in ``figures``.
+APART: Final = frozenset({FEATURES, SENDS})
+NOTHING: Final = "Not measured."
+_PROFILE: Final = re.compile(r"^```text\nprofile of ([^\n]*)\n.*?^```$", re.MULTILINE | re.DOTALL)
+_TABLE: Final = re.compile(r"^\*\*.*?\(`--only (\w+)`\)", re.MULTILINE)
 Result = Mapping[str, Any]
 
 
@@ -47,7 +57,17 @@ def rows(by_scenario: Mapping[str, Result], scenario: str) -> list[Row]:
     return own
 
 
-def machine(by_scenario: Mapping[str, Result]) -> str:
+def are_whole(by_scenario: Mapping[str, Result]) -> bool:
+    """Return whether the results have every table of ``figures``."""
+    return {scenario.name for scenario in SCENARIOS} - APART <= by_scenario.keys()
+
+
+def machine(by_scenario: Mapping[str, Result], before: str = "") -> str:
+    """Return the machine of all tables of ``figures``."""
+    return about_machine(by_scenario) if are_whole(by_scenario) else before or NOTHING
+
+
+def about_machine(by_scenario: Mapping[str, Result]) -> str:
     """Return the machine, and the share of it that other programs used."""
     about = next(iter(by_scenario.values()))["machine"]
     busy = [
@@ -63,8 +83,10 @@ def machine(by_scenario: Mapping[str, Result]) -> str:
     )
 
 
-def baseline(by_scenario: Mapping[str, Result]) -> str:
+def baseline(by_scenario: Mapping[str, Result], before: str = "") -> str:
     """Return the baseline, measured once at the start of each result, as medians."""
+    if not are_whole(by_scenario):
+        return before or NOTHING
     results = {id(result): result for result in by_scenario.values()}.values()
 
     def median(name: str) -> float:
@@ -81,22 +103,36 @@ def baseline(by_scenario: Mapping[str, Result]) -> str:
     return markdown_table(("the bare machine", "median"), lines)
 
 
-def figures(by_scenario: Mapping[str, Result]) -> str:
+def figures(by_scenario: Mapping[str, Result], before: str = "") -> str:
     """Return a table per scenario."""
-    tables = []
+    tables = tables_of(before)
     for scenario in SCENARIOS:
         own = rows(by_scenario, scenario.name)
-        if own and scenario.name not in {FEATURES, SENDS}:
+        if own and scenario.name not in APART:
             table = markdown_table(COLUMNS, [cells(row) for row in own])
-            tables.append(f"**{scenario.about}** (`--only {scenario.name}`)\n\n{table}")
-    return "\n\n".join(tables)
+            parts = [f"**{scenario.about}** (`--only {scenario.name}`)", table]
+            if not are_whole(by_scenario):
+                parts.insert(1, about_machine({scenario.name: by_scenario[scenario.name]}))
+            tables[scenario.name] = "\n\n".join(parts)
+    order = [scenario.name for scenario in SCENARIOS]
+    return "\n\n".join(tables[name] for name in order if name in tables) or NOTHING
 
 
-def peers(by_scenario: Mapping[str, Result]) -> str:
+def tables_of(block: str) -> dict[str, str]:
+    """Return the tables of ``figures`` by the name of the scenario, with their titles."""
+    found = list(_TABLE.finditer(block))
+    bounds = itertools.pairwise([*(match.start() for match in found), len(block)])
+    return {
+        match[1]: block[begin:end].strip()
+        for match, (begin, end) in zip(found, bounds, strict=True)
+    }
+
+
+def peers(by_scenario: Mapping[str, Result], before: str = "") -> str:
     """Return the comparison, and the systems that were not found."""
     own = rows(by_scenario, PEERS)
     if not own:
-        return "Not measured."
+        return before or NOTHING
     missing = [
         f"{peer['name']}: {peer['missing']}."
         for peer in by_scenario[PEERS]["peers"]
@@ -106,11 +142,11 @@ def peers(by_scenario: Mapping[str, Result]) -> str:
     return table + ("\n\nNot found here: " + " ".join(missing) if missing else "")
 
 
-def features(by_scenario: Mapping[str, Result]) -> str:
+def features(by_scenario: Mapping[str, Result], before: str = "") -> str:
     """Return what each feature costs, with its ratio to plain messages of the same size."""
     found = {row.name: row for row in rows(by_scenario, FEATURES)}
     if not found:
-        return "Not measured."
+        return before or NOTHING
     lines = []
     for size in SIZES:
         for feature in FEATURES_MEASURED:
@@ -120,21 +156,23 @@ def features(by_scenario: Mapping[str, Result]) -> str:
     titles = [f"{figure}, {unit}" for figure, unit in FIGURES.items()]
     table = markdown_table(("message", "feature", *titles), lines)
     rounds = next(iter(found.values())).rounds
-    return f"{machine({FEATURES: by_scenario[FEATURES]})} Medians of {rounds} rounds.\n\n{table}"
+    return (
+        f"{about_machine({FEATURES: by_scenario[FEATURES]})} Medians of {rounds} rounds.\n\n{table}"
+    )
 
 
-def ways_to_send(by_scenario: Mapping[str, Result]) -> str:
+def ways_to_send(by_scenario: Mapping[str, Result], before: str = "") -> str:
     """Return what each way to send costs, with its ratio to ``send_async`` with callbacks."""
     found = {row.name: row for row in rows(by_scenario, SENDS)}
     if not found:
-        return "Not measured."
+        return before or NOTHING
     lines = [(way, f"{shown(found[way].value)} ({shown(found[way].ratio)})") for way in sends.WAYS]
     table = markdown_table(("way to send", f"producer, {sends.UNIT}"), lines)
     rounds = next(iter(found.values())).rounds
-    return f"{machine({SENDS: by_scenario[SENDS]})} Medians of {rounds} rounds.\n\n{table}"
+    return f"{about_machine({SENDS: by_scenario[SENDS]})} Medians of {rounds} rounds.\n\n{table}"
 
 
-def flush(by_scenario: Mapping[str, Result]) -> str:
+def flush(by_scenario: Mapping[str, Result], before: str = "") -> str:
     """Return the bare flush cycles that the partitions scenario measured."""
     lines = []
     for count, row in zip(PARTITION_COUNTS, rows(by_scenario, "partitions"), strict=False):
@@ -143,14 +181,19 @@ def flush(by_scenario: Mapping[str, Result]) -> str:
             for way in ("fdatasync_s", "syncfs_s")
         ]
         lines.append((str(count), *map(shown, cycle)))
+    if not lines:
+        return before or NOTHING
     return markdown_table(("k", "fdatasync in turn", "syncfs"), lines)
 
 
-def profiles(by_scenario: Mapping[str, Result]) -> str:
+def profiles(by_scenario: Mapping[str, Result], before: str = "") -> str:
     """Return the profiles of missed targets."""
     results = {id(result): result for result in by_scenario.values()}.values()
-    texts = {work: text for result in results for work, text in result["profiles"].items()}
-    return "\n\n".join(f"```text\n{text}\n```" for text in texts.values()) or "None."
+    texts = {match[1]: match[0] for match in _PROFILE.finditer(before)}
+    for result in results:
+        for work, text in result["profiles"].items():
+            texts[work] = f"```text\n{text}\n```"
+    return "\n\n".join(texts.values()) or "None."
 
 
 _BLOCKS: Final = (machine, baseline, figures, features, ways_to_send, peers, flush, profiles)
@@ -158,17 +201,18 @@ BLOCKS: Final = {block.__name__: block for block in _BLOCKS}
 
 
 def updated(page: str, by_scenario: Mapping[str, Result]) -> str:
-    """Return the page with every block replaced.
+    """Return the page with what the results have in its blocks.
 
     Raises:
         KeyError: The page has an unknown block.
     """
 
     def block(match: re.Match[str]) -> str:
-        name = match[1]
-        return f"<!-- begin {name} -->\n\n{BLOCKS[name](by_scenario)}\n\n<!-- end {name} -->"
+        name, before = match[1], match[2].strip()
+        text = BLOCKS[name](by_scenario, before)
+        return f"<!-- begin {name} -->\n\n{text}\n\n<!-- end {name} -->"
 
-    return re.sub(r"<!-- begin (\w+) -->.*?<!-- end \1 -->", block, page, flags=re.DOTALL)
+    return re.sub(r"<!-- begin (\w+) -->(.*?)<!-- end \1 -->", block, page, flags=re.DOTALL)
 
 
 def _with_baseline(fields: dict[str, Any]) -> dict[str, Any]:

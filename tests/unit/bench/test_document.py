@@ -14,6 +14,7 @@ def result(name: str, value: float) -> dict[str, object]:
     return {
         "rows": [row.as_json()],
         "failures": {},
+        "profiles": {},
         "busy_before": {name: 0.5},
         "machine": dict.fromkeys(
             ("processor", "cores", "memory_gb", "kernel", "file_system", "python", "client_loops"),
@@ -71,7 +72,32 @@ def test_only_what_is_between_the_markers_changes() -> None:
     assert once.endswith("<!-- end figures -->\nafter\n")
     assert "old" not in once
     assert "| f | 1.00 s |" in once
+    assert "small 50%" in once
     assert updated(once, merged([result("small", 1)])) == once
+
+
+def test_results_of_some_scenarios_leave_the_rest_of_the_page_as_it_is() -> None:
+    """One table of ``figures`` is replaced; every other table and block is kept."""
+    page = PAGE.read_text()
+    assert updated(page, {}) == page
+    once = updated(page, merged([result("restart", 1)]))
+    before, after = (text.splitlines() for text in (page, once))
+    changed = [line for line in before if line not in after]
+    assert changed
+    assert all(line.startswith("| first ack") for line in changed)
+    added = [line for line in after if line not in before]
+    assert len(added) == 2
+    assert "restart 50%" in added[0]
+    assert added[1].startswith("| f | 1.00 s |")
+
+
+def test_a_profile_replaces_that_of_the_same_work() -> None:
+    block = BLOCKS["profiles"]
+    own = {**result("small", 1), "profiles": {"a": "profile of a\n1", "b": "profile of b\n2"}}
+    first = block(merged([own]))
+    again = {**result("small", 1), "profiles": {"b": "profile of b\n3"}}
+    assert block(merged([again]), first) == first.replace("2", "3")
+    assert block(merged([result("small", 1)]), first) == first
 
 
 def test_a_block_that_nobody_writes_is_an_error() -> None:
