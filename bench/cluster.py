@@ -1,11 +1,12 @@
-"""A cluster of real processes for one scenario: ZooKeeper, one broker, topics. Blocking."""
+"""A cluster of real processes for one scenario: ZooKeeper, brokers, topics. Blocking."""
 
 import asyncio
 import contextlib
 import sys
 import tempfile
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,15 @@ from typing import Any
 import vq
 from vq.admin.connect import cluster_client
 from vq.cli.worker import Worker
-from vq.coordination import topics
+from vq.cli.workload import WorkFailed
+from vq.coordination import registry, topics
+from vq.coordination.paths import GroupState
 from vq.devtools.processes import BrokerChild, BrokerSpec
 from vq.devtools.zookeeper import EmbeddedZooKeeper, free_port
 from vq.model import FlushMode
 
 CLUSTER = "bench"
+GROUP = "b1"
 WORKER = (sys.executable, "-m", "bench.worker")
 PYTHON_WORKER = (sys.executable, "-m", "bench.python_worker")
 
@@ -37,23 +41,37 @@ class SampledSpec(BrokerSpec):
 
 @dataclass(slots=True)
 class Cluster:
-    """One broker (group ``b1``) and the settings of its clients."""
+    """The broker of group ``b1``, its further nodes if any, and the settings of its clients.
+
+    Attributes:
+        broker: The first node of the group, ``n1``.
+        copies: The other nodes, ``n2`` and so on.
+    """
 
     directory: Path
     zookeeper: str
     broker: BrokerChild
     samples: Path | None = None
+    copies: Sequence[BrokerChild] = ()
 
     @property
     def client(self) -> dict[str, Any]:
         """The fields of a work's ``MessageFactoryConfig``."""
         return {"zookeeper": self.zookeeper, "cluster": CLUSTER}
 
-    def topic(self, partitions: int = 1, *, flush: str = "sync") -> str:
+    @property
+    def nodes(self) -> list[BrokerChild]:
+        """All brokers."""
+        return [self.broker, *self.copies]
+
+    def topic(self, partitions: int = 1, *, flush: str = "sync", replication: str = "sync") -> str:
         """Create a topic with a new name."""
         name = f"t-{uuid.uuid4().hex[:8]}"
         settings = vq.TopicSettings(
-            partitions=partitions, flush=FlushMode(flush), retention_hours=None
+            partitions=partitions,
+            flush=FlushMode(flush),
+            replication=replication,
+            retention_hours=None,
         )
 
         async def create() -> None:
@@ -62,6 +80,34 @@ class Cluster:
 
         asyncio.run(create())
         return name
+
+    def state(self) -> GroupState:
+        """Return the record of the group: its master, and the nodes in sync."""
+
+        async def read() -> GroupState | None:
+            async with cluster_client(vq.MessageFactoryConfig(**self.client)) as cluster:
+                return await registry.read_state(cluster.coordinator, GROUP)
+
+        found = asyncio.run(read())
+        assert found is not None, f"no node has led {GROUP} yet"
+        return found
+
+    def wait_in_sync(self, timeout_s: float = 60.0) -> None:
+        """Wait until all nodes are in sync. Needs a topic.
+
+        Raises:
+            WorkFailed: They are not in time.
+        """
+        deadline = time.monotonic() + timeout_s
+        while len(self.state().insync) < len(self.nodes):
+            if time.monotonic() > deadline:
+                raise WorkFailed(f"after {timeout_s:g} s not all nodes are in sync: {self.state()}")
+            time.sleep(0.05)
+
+    def master(self) -> BrokerChild:
+        """Return the node that leads the group."""
+        name = self.state().master
+        return next(node for node in self.nodes if node.spec.node == name)
 
     def drop(self, topic: str) -> None:
         """Delete a topic; the broker moves its data aside."""
@@ -94,29 +140,52 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster(parent: Path, *, samples: Path | None = None) -> Iterator[Cluster]:
-    """Start ZooKeeper and a broker in a fresh directory under ``parent``; stop and remove all."""
+def cluster(
+    parent: Path,
+    *,
+    samples: Path | None = None,
+    nodes: int = 1,
+    session_timeout_s: float | None = None,
+) -> Iterator[Cluster]:
+    """Start ZooKeeper and brokers in a fresh directory under ``parent``; stop and remove all.
+
+    ``session_timeout_s`` is that of the brokers' ZooKeeper sessions; None is the default.
+    """
     with (
         tempfile.TemporaryDirectory(dir=parent, prefix="vq-bench-") as scratch,
         EmbeddedZooKeeper(Path(scratch) / "zookeeper") as zookeeper,
     ):
-        values: dict[str, Any] = {
-            "data": Path(scratch) / "b1",
-            "group": "b1",
-            "node": "n1",
-            "address": vq.Address("127.0.0.1", free_port()),
-            "zookeeper": zookeeper.hosts,
-            "cluster": CLUSTER,
-        }
-        spec = (
-            BrokerSpec(**values)
-            if samples is None
-            else SampledSpec(**values, samples=samples / "broker.json")
-        )
-        broker = BrokerChild(spec)
+        more: list[str] = []
+        if session_timeout_s is not None:
+            settings = Path(scratch) / "vq.toml"
+            settings.write_text(f"[broker]\nsession_timeout_s = {session_timeout_s}\n")
+            more = ["--config", str(settings)]
+        brokers = []
+        for number in range(1, nodes + 1):
+            values: dict[str, Any] = {
+                "data": Path(scratch) / (GROUP if number == 1 else f"{GROUP}-n{number}"),
+                "group": GROUP,
+                "node": f"n{number}",
+                "address": vq.Address("127.0.0.1", free_port()),
+                "zookeeper": zookeeper.hosts,
+                "cluster": CLUSTER,
+                "more": more,
+            }
+            spec = (
+                BrokerSpec(**values)
+                if samples is None
+                else SampledSpec(**values, samples=samples / f"{_process(number)}.json")
+            )
+            brokers.append(BrokerChild(spec))
         try:
-            broker.start()
-            broker.wait_ready()
-            yield Cluster(Path(scratch), zookeeper.hosts, broker, samples)
+            for broker in brokers:  # the first one leads
+                broker.start()
+                broker.wait_ready()
+            yield Cluster(Path(scratch), zookeeper.hosts, brokers[0], samples, brokers[1:])
         finally:
-            broker.stop()
+            for broker in brokers:
+                broker.stop()
+
+
+def _process(number: int) -> str:
+    return "broker" if number == 1 else f"broker-n{number}"

@@ -3,6 +3,7 @@
 Same form: plain values in, plain values out, ``ready`` called when set up.
 """
 
+import array
 import asyncio
 import itertools
 import socket
@@ -17,7 +18,16 @@ import uvloop
 import vq
 from bench.contents import orders
 from vq.admin.connect import cluster_client
-from vq.cli.workload import Audit, Outcomes, Ready, WorkFailed, content, contents, receive
+from vq.cli.workload import (
+    Audit,
+    Outcomes,
+    Ready,
+    WorkFailed,
+    content,
+    contents,
+    percentiles,
+    receive,
+)
 from vq.coordination.topics import create_topic
 from vq.errors import VqError
 from vq.model import Address
@@ -418,6 +428,94 @@ def keep_sending(
     return {"sent": {str(stream): sent}, "gaps": gaps}
 
 
+def acks_on_schedule(
+    ready: Ready,
+    *,
+    client: dict[str, Any],
+    topic: str,
+    rate: float,
+    seconds: float,
+    warm_up_s: float,
+    size: int,
+) -> dict[str, Any]:
+    """Send ``rate`` messages a second by the clock; time each one from when it was due to its ack.
+
+    A send that is late because an earlier one took long is measured from when it was due, too.
+    """
+    count = int(rate * (seconds + warm_up_s))
+    taken = array.array("d", bytes(8 * count))
+    outcomes = Outcomes()
+    clock = time.perf_counter
+    with (
+        vq.MessageFactory(vq.MessageFactoryConfig(**client)) as factory,
+        factory.create_producer() as producer,
+    ):
+        producer.publish(topic)
+        bodies = contents(0, 0, count, size)
+        ready()
+        begin = clock()
+
+        def callback(number: int) -> Any:
+            due = begin + number / rate
+
+            def ended(result: vq.SendResult | None, error: VqError | None) -> None:
+                taken[number] = clock() - due
+                outcomes(result, error)
+
+            return ended
+
+        for number, body in enumerate(bodies):
+            wait = begin + number / rate - clock()
+            if wait > 0:
+                time.sleep(wait)
+            producer.send_async(vq.Message(topic, body), callback(number))
+        producer.flush()
+    outcomes.check(count)
+    counted = sorted(taken[int(rate * warm_up_s) :])
+    return {
+        "sent": {"0": count},
+        "messages": len(counted),
+        "latency_ms": percentiles(counted, unit_s=1e-3),
+    }
+
+
+def acks_over_time(
+    ready: Ready, *, client: dict[str, Any], topic: str, size: int, stream: int
+) -> dict[str, Any]:
+    """Send one message after the other until the second ``ready``.
+
+    Returns the monotonic time of each acknowledgement.
+    """
+    stop = threading.Event()
+    times = array.array("d")
+    failures: list[VqError] = []
+    with (
+        vq.MessageFactory(vq.MessageFactoryConfig(**client)) as factory,
+        factory.create_producer() as producer,
+    ):
+        producer.publish(topic)
+
+        def send() -> None:
+            while not stop.is_set():
+                try:
+                    message = vq.Message(topic, content(stream, len(times), size))
+                    producer.send_sync(message, _SEND_S)
+                except VqError as error:
+                    failures.append(error)
+                    return
+                times.append(time.monotonic())
+
+        thread = threading.Thread(target=send)
+        ready()
+        thread.start()
+        ready()
+        stop.set()
+        thread.join()
+    if failures:
+        raise WorkFailed(f"after {len(times)} messages: {failures[0]}")
+    return {"sent": {str(stream): len(times)}, "times": list(times)}
+
+
 # A long backlog ---------------------------------------------------------------------------------
 def read_from(
     ready: Ready, *, client: dict[str, Any], topic: str, offset: int, count: int, size: int
@@ -546,6 +644,8 @@ WORKS: Final = {
         send_orders,
         consume_orders,
         keep_sending,
+        acks_on_schedule,
+        acks_over_time,
         read_from,
         end_offset,
         send_one_each,

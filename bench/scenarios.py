@@ -17,12 +17,14 @@ from bench.context import Context, Rounds
 from bench.features import features
 from bench.figures import Figure, Target
 from bench.metadata import METADATA_PARTITIONS, metadata
+from bench.processor import processor_s
+from bench.replication import TARGETS as REPLICATION_TARGETS
+from bench.replication import replication
 from bench.sends import sends
 from vq.cli.worker import on_schedule
 from vq.client.producer import appender
 
 GB: Final = 1_000_000_000
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,9 +256,9 @@ def idle(context: Context) -> Rounds:
             waiting.wait_ready()
             time.sleep(1.0 if context.quick else 5.0)
             for _ in range(context.rounds):
-                before, begin = _processor_s(cluster.broker.pid), time.monotonic()
+                before, begin = processor_s(cluster.broker.pid), time.monotonic()
                 time.sleep(seconds)
-                used = _processor_s(cluster.broker.pid) - before
+                used = processor_s(cluster.broker.pid) - before
                 share = used / (time.monotonic() - begin) * 100
                 memory = _memory(cluster.broker.pid)
                 yield [
@@ -264,11 +266,6 @@ def idle(context: Context) -> Rounds:
                     Figure("idle broker, memory", memory["VmRSS"], "MB", details=memory),
                 ]
             waiting.go().result()
-
-
-def _processor_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 def _memory(pid: int) -> dict[str, float]:
@@ -497,6 +494,7 @@ SCENARIOS: Final = (
     Scenario("features", "one feature at a time, beside plain messages", features),
     Scenario("sends", "one way to send after the other", sends),
     Scenario("behind", "send_sync while a reader is 4 GB behind", behind),
+    Scenario("replication", "a broker group with copies", replication, REPLICATION_TARGETS),
     Scenario(
         "metadata",
         "topics of 20 partitions, and a group of four members",
