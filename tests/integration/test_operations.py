@@ -102,7 +102,7 @@ def test_a_consumer_that_waits_at_damage_is_told_and_goes_on_once_it_is_put_righ
         consumer.subscribe("t", 1 << 20, lambda message: lines.append(message.content.decode()))
         consumer.start()
         block_until(consumer.troubles)
-        assert lines == LINES[:2]
+        block_until(lambda: lines == LINES[:2])
         (trouble,) = consumer.troubles().values()
         assert isinstance(trouble.error, PartitionQuarantined)
         assert isinstance(consumer.last_error, PartitionQuarantined)
@@ -186,6 +186,8 @@ def test_damage_in_what_is_served_is_shown_until_it_is_put_right(processes: Proc
     processes.vq_json("topic", "create", "t")
     for line in LINES:
         processes.vq_json("produce", "t", stdin=line.encode())  # a batch each
+    for _ in range(2):  # a start verifies what lies right before the checkpoint
+        processes.vq_json("produce", "t", stdin=b"x" * 100_000)
     (block,) = (broker.spec.data / "t" / "0").glob("*.block")
     assert processes.vq("topic", "verify", "t").returncode == 0
     assert processes.vq("doctor").returncode == 0
@@ -215,7 +217,7 @@ def test_damage_in_what_is_served_is_shown_until_it_is_put_right(processes: Proc
     _write(block, place, good)
     assert _verify(processes, 0)["damage"] == []
     assert processes.vq("cluster", "status").returncode == 0
-    assert consumed(processes, "new", 6) == LINES
+    assert consumed(processes, "new", 6)[:6] == LINES
 
 
 def test_a_group_goes_on_behind_a_message_that_is_lost(processes: ProcessCluster) -> None:
