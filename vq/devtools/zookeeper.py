@@ -137,6 +137,7 @@ class EmbeddedZooKeeper:
         tick_ms: ZooKeeper's tick; session time-outs of 2 ticks to 60 s are granted.
         java: The Java to use; found by ``find_java`` if None.
         jars: The server's jars; found by ``find_jars`` if None.
+        purge: Delete old logs at each start and once an hour; else all changes stay readable.
     """
 
     def __init__(
@@ -148,6 +149,7 @@ class EmbeddedZooKeeper:
         tick_ms: int = 500,
         java: Path | None = None,
         jars: Sequence[Path] | None = None,
+        purge: bool = True,
     ) -> None:
         if not 1 <= servers <= SERVERS_MAX:
             raise InvalidArgument(f"servers = {servers} is outside [1, {SERVERS_MAX}]")
@@ -159,6 +161,7 @@ class EmbeddedZooKeeper:
         self.directory = directory
         self._port = port
         self._tick_ms = tick_ms
+        self._purge = purge
         self._java = java or find_java()
         self._jars = tuple(jars) if jars is not None else find_jars()
         self._servers = [_Server(directory / f"server-{n}", n) for n in range(1, servers + 1)]
@@ -302,7 +305,7 @@ class EmbeddedZooKeeper:
                 server.quorum_port, server.election_port = free_port(), free_port()
         ensemble = self._servers if len(self._servers) > 1 else []
         for server in self._servers:
-            server.write_config(self._tick_ms, ensemble)
+            server.write_config(self._tick_ms, ensemble, purge=self._purge)
 
     def _command(self, server: "_Server") -> list[str]:
         return [
@@ -362,7 +365,7 @@ class _Server:
         port = int(match[1]) if match else 0
         return port if _is_free(port) else 0
 
-    def write_config(self, tick_ms: int, ensemble: "Iterable[_Server]") -> None:
+    def write_config(self, tick_ms: int, ensemble: "Iterable[_Server]", *, purge: bool) -> None:
         data = self.directory / "data"
         data.mkdir(parents=True, exist_ok=True)
         (data / "myid").write_text(f"{self.number}\n")
@@ -378,7 +381,7 @@ class _Server:
             f"minSessionTimeout={2 * tick_ms}",
             "maxSessionTimeout=60000",
             "autopurge.snapRetainCount=3",
-            "autopurge.purgeInterval=1",
+            f"autopurge.purgeInterval={int(purge)}",  # hours; 0: never
             "initLimit=20",
             "syncLimit=10",
         ]

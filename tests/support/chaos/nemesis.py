@@ -262,6 +262,7 @@ def rot_slave(field: Field) -> bool:
     The damaged node must not lead with the damage. An operator gives it an empty disk if it has
     not repaired itself within some seconds.
     """
+    field.load.wait_acknowledged(100)  # so that a log has some batches
     groups, group = field.groups, field.group()
     slave = field.rng.choice(groups.slaves(group))
     died = groups.kill(slave)

@@ -82,7 +82,7 @@ def _run(row: Row, strikes: int, rng: random.Random, directory: Path, outcome: O
     brokers.mkdir(parents=True)
     with ExitStack() as stack:
         place = directory / "zookeeper"
-        zookeeper = stack.enter_context(EmbeddedZooKeeper(place, servers=row.servers))
+        zookeeper = stack.enter_context(EmbeddedZooKeeper(place, servers=row.servers, purge=False))
         network = stack.enter_context(Network()) if row.cuts else None
         if row.disk_bytes:
             for group, size in row.nodes.items():
