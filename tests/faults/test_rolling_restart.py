@@ -84,6 +84,11 @@ class Cluster:
         masters = [each.node.node for each in found if each.status and each.status.raw["master"]]
         return "".join(masters), {each.node.node for each in found if each.in_sync}
 
+    def named(self, group: str) -> set[str]:
+        """Return the nodes that are in sync by the group's record, also those that are gone."""
+        found = self.factory.admin.cluster_status().brokers
+        return {each.name for each in found if each.group.group == group and each.in_sync}
+
     def wait(self, group: str, master: str = "") -> str:
         """Return the master once both nodes are in sync, and ``master`` leads."""
 
@@ -183,6 +188,7 @@ def test_masters_are_switched_and_drained_and_a_disk_is_replaced(cluster: Cluste
         # Replace the disk of the drained node.
         child = cluster.child("b1", "n2")
         assert child.stop() == 0
+        block_until(lambda: "n2" not in cluster.named("b1"), "n2 is in sync")
         shutil.rmtree(child.spec.data)
         child.start()
         child.wait_ready(PROCESSES_WAIT_S)
