@@ -56,6 +56,10 @@ THREE = Bounds(nodes=3, messages=1, epochs=3, crashes=1, expiries=1, changes=1)
 KEPT = {
     "two nodes": (Rules(), Bounds(expiries=1, changes=2)),
     "three nodes": (Rules(), THREE),
+    "too few nodes acknowledge nothing, and show what they have": (
+        Rules(min_insync=2),
+        Bounds(messages=2, expiries=1, changes=2),
+    ),
     "acknowledged before the flush": (
         Rules(fsync=False, min_insync=2, floor=2),
         Bounds(nodes=3, messages=1, epochs=2, crashes=1, expiries=1, changes=1),

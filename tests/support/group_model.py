@@ -175,7 +175,7 @@ class Rules:
 
     Attributes:
         fsync: Positions are what is flushed, not what is written.
-        min_insync: See ``replica_rules.committed``.
+        min_insync: See ``replica_rules.acknowledges``.
         floor: The set never shrinks below this many nodes.
         counted: See ``replica_rules.counted``.
         committed: See ``replica_rules.committed``.
@@ -532,12 +532,14 @@ class Model:
             end = self.rules.committed(
                 {str(at): position for at, position in enumerate(positions) if position >= 0},
                 self.rules.counted({str(each) for each in members}, joining),
-                insync=len(lead.insync),
-                min_insync=self.rules.min_insync,
             )
-            if end is not None and end > node.high_watermark:
+            enough = replica_rules.acknowledges(
+                insync=len(lead.insync), min_insync=self.rules.min_insync
+            )
+            if end is not None and enough:
                 fresh = [(at, node.log[at]) for at in range(end) if node.log[at][0] == lead.epoch]
                 acked = acked.union(fresh)
+            if end is not None and end > node.high_watermark:
                 node = node._replace(high_watermark=end)
                 shown = _show(shown, node.log[:end])
             node = node._replace(lead=lead)

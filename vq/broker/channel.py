@@ -11,8 +11,9 @@ of a batch:
 
 The high watermark (HW) is where readers stop: the end of what all nodes in sync have stored, which
 is what is durable with flush ``sync``, and what is written with ``async``. It never goes back, also
-when the setting changes. With replication ``sync``, acknowledgements stop there, too; with
-``async`` they go up to what this node has stored.
+when the setting changes. With replication ``sync``, acknowledgements stop there, too, and wait
+while fewer nodes than ``min_insync`` are in sync; with ``async`` they go up to what this node has
+stored.
 """
 
 from collections import deque
@@ -24,7 +25,7 @@ from vq.broker.context import Context, Role
 from vq.broker.copies import Copies, Woken
 from vq.broker.flush_due import FlushDue
 from vq.broker.partition_state import RULES, Event, Rules, State, found, next_state, placed
-from vq.broker.replica_rules import committed
+from vq.broker.replica_rules import acknowledges, committed
 from vq.broker.session import Session
 from vq.errors import (
     Busy,
@@ -624,18 +625,20 @@ class Channel:
         return log.flushing.synced_offset if self.settings.flush is _SYNC else log.end_offset
 
     def _acknowledgeable(self, log: Log, committed: int) -> int:
-        """Return the offset below which PUTs may be acknowledged."""
-        return self._stored(log) if self.settings.replication is _ALONE else committed
+        """Return the offset below which PUTs may be acknowledged; 0: none may be."""
+        settings = self.settings
+        if settings.replication is _ALONE:
+            return self._stored(log)
+        enough = acknowledges(insync=self.role.named, min_insync=settings.min_insync)
+        return committed if enough else 0
 
     def _committed(self, log: Log) -> int:
         """Return the offset below which all in sync have everything; see ``replica_rules``."""
         own = self._stored(log)
-        role, wanted = self.role, self.settings.min_insync
-        if not role.insync and wanted <= role.named:
+        insync = self.role.insync
+        if not insync:
             return own
-        positions = self.copies.offsets() | {_SELF: own}
-        counted = role.insync | {_SELF}
-        end = committed(positions, counted, insync=role.named, min_insync=wanted)
+        end = committed(self.copies.offsets() | {_SELF: own}, insync | {_SELF})
         return self.high_watermark if end is None else end
 
     def commit(self) -> None:

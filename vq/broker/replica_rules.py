@@ -14,6 +14,7 @@ from vq.store.lookup import EpochEnd
 
 __all__ = [
     "accepts",
+    "acknowledges",
     "committed",
     "common_end",
     "counted",
@@ -42,23 +43,32 @@ def counted(insync: Iterable[str], joining: Iterable[str]) -> frozenset[str]:
     return frozenset(insync).union(joining)
 
 
-def committed(
-    positions: Mapping[str, int], counted: Collection[str], *, insync: int, min_insync: int
-) -> int | None:
+def committed(positions: Mapping[str, int], counted: Collection[str]) -> int | None:
     """Return the offset below which everything is on every node that counts.
+
+    No master that is elected lacks any of it, however few these nodes are: so readers may see it.
+    Whether it may be acknowledged is for ``acknowledges`` to say.
 
     Args:
         positions: Of the master and of the slaves that reported one in this epoch.
         counted: See ``counted``.
-        insync: How many nodes the record names.
-        min_insync: Setting of the topic.
 
     Returns:
-        None if that is not known yet, or too few nodes are in sync: nothing new is committed.
+        None if that is not known yet: nothing new is committed.
     """
-    if insync < min_insync or any(node not in positions for node in counted):
+    if any(node not in positions for node in counted):
         return None
     return min(positions[node] for node in counted)
+
+
+def acknowledges(*, insync: int, min_insync: int) -> bool:
+    """Return whether what is committed may be acknowledged where all in sync must have it.
+
+    Args:
+        insync: How many nodes the record names; one that is joining is none of them yet.
+        min_insync: Setting of the topic.
+    """
+    return insync >= min_insync
 
 
 def may_join(position: int, *, high_watermark: int, epoch_start: int) -> bool:

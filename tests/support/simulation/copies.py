@@ -135,15 +135,10 @@ async def add_node(nemesis: Nemesis) -> None:
 
 
 async def remove_node(nemesis: Nemesis) -> None:
-    """A node that copies is stopped, or breaks, and never comes back.
-
-    The group keeps another one: with ``min_insync = 2`` the last node shows no more by itself.
-    """
+    """A node that copies is stopped, or breaks, and never comes back."""
     removed = nemesis.effects.get("remove node", 0)
     host = _expendable(nemesis)
     if host is None or removed >= CHANGES_MAX:
-        return
-    if sum(copy.group == host.group for copy in nemesis.world.copies) < 2:
         return
     nemesis.note("remove node", host.name)
     nemesis.had_effect("remove node")

@@ -6,6 +6,7 @@ import pytest
 
 from vq.broker.replica_rules import (
     accepts,
+    acknowledges,
     committed,
     common_end,
     counted,
@@ -39,19 +40,16 @@ def test_a_node_counts_from_the_intention_to_add_it() -> None:
 
 def test_what_every_counted_node_has_is_committed() -> None:
     positions = {"n1": 30, "n2": 20, "n3": 10}
-    assert committed(positions, {"n1", "n2"}, insync=2, min_insync=1) == 20
-    assert committed(positions, {"n1", "n2", "n3"}, insync=2, min_insync=1) == 10
+    assert committed(positions, {"n1", "n2"}) == 20
+    assert committed(positions, {"n1", "n2", "n3"}) == 10
 
 
 def test_nothing_is_committed_before_every_position_is_known() -> None:
-    assert committed({"n1": 30}, {"n1", "n2"}, insync=2, min_insync=1) is None
+    assert committed({"n1": 30}, {"n1", "n2"}) is None
 
 
-def test_nothing_is_committed_below_the_floor() -> None:
-    """A node that is joining counts, and does not make the set large enough yet."""
-    positions = {"n1": 30, "n2": 20}
-    assert committed(positions, {"n1", "n2"}, insync=1, min_insync=2) is None
-    assert committed(positions, {"n1", "n2"}, insync=2, min_insync=2) == 20
+def test_as_many_nodes_as_the_topic_wants_acknowledge() -> None:
+    assert [acknowledges(insync=count, min_insync=2) for count in (1, 2, 3)] == [False, True, True]
 
 
 @pytest.mark.parametrize(
