@@ -513,6 +513,26 @@ class Channel:
         if not self.sync:
             self._flush_due.appended(log.messages_appended - before, self.settings)
 
+    def follow(self, epoch: int, watch: Callable[[], None]) -> None:
+        """The log is being copied from the master of ``epoch`` from now on; see ``Copies``."""
+        self.copies.watch = watch
+        for each in (*self.older, self):
+            each.copies.epoch = epoch
+        if self.log is not None:
+            self._show_what_was_told(self.log)
+
+    def follow_no_more(self) -> None:
+        """The log is not copied any more, so readers are sent to the master."""
+        self.copies.watch = None
+        for each in (*self.older, self):
+            each.copies.epoch = 0
+            _wake_all(each, each.parked)
+
+    def show_copied(self) -> None:
+        """Show readers what the master told to be committed, and is here."""
+        if self.log is not None and self.role.follows:
+            self._move_high_watermark(self._committed(self.log))
+
     def detach(self) -> None:
         """Give up the log, which is to be changed on disk; ``attach`` gives it back."""
         self.log = None
@@ -634,6 +654,8 @@ class Channel:
 
     def _committed(self, log: Log) -> int:
         """Return the offset below which all in sync have everything; see ``replica_rules``."""
+        if self.role.follows:
+            return min(self.copies.told, log.end_offset)
         own = self._stored(log)
         insync = self.role.insync
         if not insync:
@@ -737,6 +759,17 @@ class Channel:
                 logger.exception("refusing failed", partition=self)
 
     # Readers ------------------------------------------------------------------------------------
+    @property
+    def read_epoch(self) -> int:
+        """The epoch of the master whose log readers see here; 0: of none."""
+        return self.copies.epoch if self.role.follows else self.role.epoch
+
+    def park(self, waiting: Woken) -> None:
+        """Wake ``waiting`` when the high watermark moves."""
+        self.parked[waiting] = None
+        if self.copies.watch is not None:
+            self.copies.watch()
+
     def _move_high_watermark(self, offset: int) -> None:
         if offset > self.high_watermark:
             self.high_watermark = offset

@@ -1,5 +1,6 @@
 """What a master knows of the copies of one of its logs on other nodes."""
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from vq.store.divergence import Diverged
@@ -28,16 +29,21 @@ class Copies:
         parked: Those that wait for appends.
         positions: What each node has, by its name.
         told: On a node that copies: the high watermark that its master told last.
+        epoch: On a node that copies: the epoch of the master from which the log is copied now;
+            0: from none. With it, what lies below ``told`` may be shown.
+        watch: On such a node: has the master tell its high watermark as soon as that moves.
         cut: What was cut from the log because a newer master did not have it. Files that somebody
             removed meanwhile may be among it.
     """
 
-    __slots__ = ("cut", "parked", "positions", "told")
+    __slots__ = ("cut", "epoch", "parked", "positions", "told", "watch")
 
     def __init__(self) -> None:
         self.parked: dict[Woken, None] = {}
         self.positions: dict[str, CopyPosition] = {}
         self.told = 0
+        self.epoch = 0
+        self.watch: Callable[[], None] | None = None
         self.cut: list[Diverged] = []
 
     def note(self, node: str, position: CopyPosition) -> None:

@@ -119,8 +119,8 @@ class Dispatcher:
         self.epoch = 0
         handlers: dict[int, Handler] = {
             Command.PUT: self.put,
-            Command.GET: self._serving(self.get),
-            Command.FETCH: self._serving(fetches.fetch),
+            Command.GET: self._reading(self.get),
+            Command.FETCH: self._reading(fetches.fetch),
             Command.OFFSETS: self._serving(self.offsets),
             Command.VERIFY: self.verify,
             Command.PING: self.ping,
@@ -168,6 +168,15 @@ class Dispatcher:
                 session.refuse(request_id, self.refusal)
             else:
                 handler(session, request_id, header, body)
+
+        return handle
+
+    def _reading(self, handler: Handler) -> Handler:
+        """Like ``_serving``, for reads: a reader may ask for the answer of a copy."""
+        serve = self._serving(handler)
+
+        def handle(session: Session, request_id: RequestId, header: Any, body: bytes) -> None:
+            (handler if header.from_copy else serve)(session, request_id, header, body)
 
         return handle
 

@@ -26,7 +26,7 @@ from vq.broker.context import Context, Timer
 from vq.broker.copies import Woken
 from vq.broker.directory import Directory, known, look_up
 from vq.broker.fetch_answer import FetchAnswer, FetchWait
-from vq.broker.reach import READERS, CopyReach, Reach
+from vq.broker.reach import COPY_READERS, READERS, CopyReach, Reach, is_same
 from vq.broker.reading import (
     FILTER_SCAN_BYTES,
     check_boundary,
@@ -79,7 +79,8 @@ class Fetches:
         self, session: Session, request_id: RequestId, header: wire.FetchRequest, body: bytes
     ) -> None:
         """FETCH: change what a session waits for, and answer when some of it is there."""
-        self._request(session, request_id, header, READERS)
+        reach = COPY_READERS if header.from_copy else READERS
+        self._request(session, request_id, header, reach)
 
     def replicate(
         self, session: Session, request_id: RequestId, header: wire.ReplicateRequest, body: bytes
@@ -108,9 +109,10 @@ class Fetches:
                 if not self.count_bytes(session, limits.FETCH_STATE_ENTRY_BYTES):
                     raise Busy(self.too_many_bytes)
                 found = self._sessions[key] = FetchSession(self, session, header.session, reach)
-            elif found is None or type(found.reach) is not type(reach):
+            elif found is None or not is_same(found.reach, reach):
                 raise FetchSessionLost(
-                    f"fetch session {header.session} is unknown, or was begun by another command"
+                    f"fetch session {header.session} is unknown, or was begun by another command, "
+                    "or with another from_copy"
                 )
             elif header.sequence != found.sequence + 1:
                 raise FetchSessionLost(
@@ -174,6 +176,8 @@ class FetchedPartition:
             checked, before an answer.
         size: What it counts for in the bounds of its session.
         warm: The bytes from this offset on were brought into memory; -1: none were.
+        watch_above: A copy also wants an answer when the high watermark is above this; 0: it does
+            not.
     """
 
     __slots__ = (
@@ -192,6 +196,7 @@ class FetchedPartition:
         "tags",
         "validate",
         "warm",
+        "watch_above",
     )
 
     def __init__(
@@ -203,7 +208,7 @@ class FetchedPartition:
         self.size = size
         self.channel: Channel | None = None
         self.failure: VqError | None = None
-        self._parked_in: dict[Woken, None] | None = None
+        self._parked_in: tuple[dict[Woken, None], ...] = ()
 
     def ask(self, item: wire.FetchPartition) -> None:
         """Take what the client wants to read next."""
@@ -217,6 +222,7 @@ class FetchedPartition:
         self.validate = item.validate
         self.last_epoch = item.last_epoch
         self.at_once = item.at_once
+        self.watch_above = item.watch_above
 
     def found(self, channel: Channel | VqError) -> None:
         """Go on once the look-up has ended."""
@@ -243,12 +249,17 @@ class FetchedPartition:
             reach = self.session.reach
             if part is self.channel:  # not of an earlier range, which ended long ago
                 reach.asked(part, self.offset)
-            is_due = self.at_once or self.unchecked
+            is_due = self.at_once or self.unchecked or self.is_high_watermark_due
             if reach.limit(part) <= self.position and not is_due:
-                self._parked_in = reach.parked(part)
-                self._parked_in[self] = None
+                self._parked_in = reach.park(part, self, watches=self.watch_above > 0)
                 return
         self.session.ready(self)
+
+    @property
+    def is_high_watermark_due(self) -> bool:
+        """Whether the high watermark alone is worth an answer."""
+        channel = self.channel
+        return channel is not None and 0 < self.watch_above < channel.high_watermark
 
     @property
     def unchecked(self) -> bool:
@@ -293,9 +304,9 @@ class FetchedPartition:
 
     def unpark(self) -> None:
         """Wait for nothing any more."""
-        if self._parked_in is not None:
-            self._parked_in.pop(self, None)
-            self._parked_in = None
+        for parked in self._parked_in:
+            parked.pop(self, None)
+        self._parked_in = ()
 
 
 class Due(enum.Enum):
@@ -405,7 +416,7 @@ class FetchSession:
         self._remove(item.handle)
         try:
             check_tags(item.tags)
-            if item.tags and self.reach is not READERS:
+            if item.tags and isinstance(self.reach, CopyReach):
                 raise InvalidRequest("a copy of a log takes all records; send no tags")
             tags = frozenset(tag.encode() for tag in item.tags)
             size = limits.FETCH_STATE_ENTRY_BYTES + sum(
@@ -551,7 +562,7 @@ class FetchSession:
             if wanted > room and self._answer.size:
                 return False  # it comes first in the next answer, and whole
             if part.log is None or wanted <= 0:
-                if fetched.at_once:
+                if fetched.at_once or fetched.is_high_watermark_due:
                     self._tell(fetched, fetched.position, [])
                 else:
                     del self._ready[fetched]
@@ -654,7 +665,7 @@ class FetchSession:
             next_offset=next_offset,
             high_watermark=channel.high_watermark,
             log_start_offset=channel.earliest,
-            epoch=channel.role.epoch,
+            epoch=channel.read_epoch,
             last_epoch=last_epoch(channel.holding(next_offset - 1), next_offset),
             size=sum(map(len, slices)),
             filtered=bool(fetched.tags),

@@ -116,14 +116,16 @@ class Copy:
     Attributes:
         channel: Of the partition, on this node.
         pending: What came and is not written yet.
+        asked_at: What follows this offset is asked for and did not come yet; -1: nothing is.
     """
 
-    __slots__ = ("_session", "_wrote", "channel", "handle", "pending")
+    __slots__ = ("_session", "_wrote", "asked_at", "channel", "handle", "pending")
 
     def __init__(self, channel: Channel, handle: int, session: "CopySession") -> None:
         self.channel = channel
         self.handle = handle
         self.pending = b""
+        self.asked_at = -1
         self._wrote = False  # something of what came last
         self._session = session
 
@@ -152,6 +154,11 @@ class Copy:
         """Write nothing more."""
         self._keep(b"")
 
+    def watch(self) -> None:
+        """See ``Copies.watch``. While something is written here, the next request does it."""
+        if self.asked_at >= 0:
+            self._session.ask(self)
+
     def _write(self) -> None:
         """Write the batches that may be written now; the others after the next flush."""
         channel, log = self.channel, self.channel.log
@@ -162,6 +169,7 @@ class Copy:
             channel.copy(self.pending[:ready])
             self._keep(self.pending[ready:])
             self._wrote = True
+            channel.show_copied()
         elif log.synced_offset >= log.end_offset:  # no flush would help
             if not self._wrote:
                 channel.copy(self.pending)  # it says what is wrong with them
@@ -227,6 +235,7 @@ class CopySession:
         """Copy a partition whose log has nothing that the master's has not."""
         self._handles += 1
         copy = self._copies[self._handles] = Copy(channel, self._handles, self)
+        channel.follow(self._following.epoch, copy.watch)
         self.ask(copy, new=True)
 
     def remove(self, channel: Channel) -> None:
@@ -238,7 +247,8 @@ class CopySession:
                 self._schedule()
 
     def _drop(self, copy: Copy) -> None:
-        self._copies.pop(copy.handle, None)
+        if self._copies.pop(copy.handle, None) is not None:
+            copy.channel.follow_no_more()
         self._asked.pop(copy, None)
         copy.drop()
 
@@ -254,6 +264,7 @@ class CopySession:
     def ask(self, copy: Copy, *, new: bool = False) -> None:
         """Ask for what follows, with the next request."""
         if self.has(copy):
+            copy.asked_at = copy.offset
             self._asked[copy] = self._asked.get(copy, False) or new
             self._schedule()
 
@@ -281,8 +292,10 @@ class CopySession:
         asked = list(self._asked.items())[: limits.FETCH_PARTITIONS_PER_REQUEST_MAX]
         for copy, new in asked:
             item = request.partitions.add(
-                handle=copy.handle, offset=copy.offset, max_bytes=limits.FETCH_BYTES_MAX
+                handle=copy.handle, offset=copy.asked_at, max_bytes=limits.FETCH_BYTES_MAX
             )
+            if copy.channel.parked:  # 1: no log has a high watermark between 0 and that
+                item.watch_above = max(1, copy.channel.high_watermark)
             if new:
                 item.topic, item.partition = copy.channel.partition
                 item.topic_id = copy.channel.topic_id
@@ -351,6 +364,13 @@ class CopySession:
                 )
             copies = copy.channel.copies
             copies.told = max(copies.told, result.high_watermark)
+            copy.channel.show_copied()
+            if result.offset != copy.asked_at:
+                continue  # it was asked for twice, see ``Copy.watch``, and came before
+            copy.asked_at = -1
+            if not data:
+                self.ask(copy)
+                continue
             try:
                 copy.take(bytes(data))
             except VqError as error:

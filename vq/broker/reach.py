@@ -1,7 +1,8 @@
 """How far the reads of a fetch session go: readers see what cannot be taken back, copies see all.
 
-A session has one reach from its begin to its end. ``READERS`` is that of clients; a node that
-copies the logs of its group has a ``CopyReach`` of its own.
+A session has one reach from its begin to its end. ``READERS`` is that of clients, ``COPY_READERS``
+that of clients who take the answer of a copy, too; a node that copies the logs of its group has a
+``CopyReach`` of its own.
 """
 
 from typing import Final, Protocol
@@ -36,8 +37,14 @@ class Reach(Protocol):
         """Return where reading stops for now."""
         ...
 
-    def parked(self, part: Channel) -> dict[Woken, None]:
-        """Return where a read waits for this limit to move."""
+    def park(
+        self, part: Channel, waiting: Woken, *, watches: bool
+    ) -> tuple[dict[Woken, None], ...]:
+        """Have a read wait for this limit to move; with ``watches``, for the high watermark, too.
+
+        Returns:
+            What it is to be taken out of again.
+        """
         ...
 
     def asked(self, channel: Channel, offset: int) -> None:
@@ -50,10 +57,13 @@ class Reach(Protocol):
 
 
 class _Readers:
-    """Clients: up to the high watermark."""
+    """Clients: up to the high watermark; ``from_copy``: as far as a copy knows it, too."""
+
+    def __init__(self, *, from_copy: bool) -> None:
+        self._from_copy = from_copy
 
     def check(self, channel: Channel, epoch: int) -> None:
-        check_readable(channel, epoch)
+        check_readable(channel, epoch, from_copy=self._from_copy)
 
     def check_range(self, part: Channel, offset: int) -> None:
         check_range(part, offset)
@@ -61,8 +71,11 @@ class _Readers:
     def limit(self, part: Channel) -> int:
         return part.read_limit
 
-    def parked(self, part: Channel) -> dict[Woken, None]:
-        return part.parked
+    def park(
+        self, part: Channel, waiting: Woken, *, watches: bool
+    ) -> tuple[dict[Woken, None], ...]:
+        part.park(waiting)
+        return (part.parked,)
 
     def asked(self, channel: Channel, offset: int) -> None:
         pass
@@ -110,9 +123,14 @@ class CopyReach:
         """See ``Reach.limit``."""
         return part.start_offset if part.log is None else part.log.end_offset
 
-    def parked(self, part: Channel) -> dict[Woken, None]:
-        """See ``Reach.parked``."""
-        return part.copies.parked
+    def park(
+        self, part: Channel, waiting: Woken, *, watches: bool
+    ) -> tuple[dict[Woken, None], ...]:
+        """See ``Reach.park``."""
+        places = (part.copies.parked, part.parked) if watches else (part.copies.parked,)
+        for place in places:
+            place[waiting] = None
+        return places
 
     def asked(self, channel: Channel, offset: int) -> None:
         """See ``Reach.asked``."""
@@ -125,4 +143,10 @@ class CopyReach:
         channel.copies.forget(self._node, self)
 
 
-READERS: Final[Reach] = _Readers()
+READERS: Final[Reach] = _Readers(from_copy=False)
+COPY_READERS: Final[Reach] = _Readers(from_copy=True)
+
+
+def is_same(one: Reach, other: Reach) -> bool:
+    """Whether two requests with these reaches can be of one session."""
+    return one is other or (isinstance(one, CopyReach) and isinstance(other, CopyReach))

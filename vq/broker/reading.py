@@ -44,7 +44,7 @@ assert FILTER_SCAN_BYTES // RECORD_HEADER_BYTES * 9 < limits.FRAME_HEADER_BYTES_
 def get(channel: Channel, session: Session, request_id: RequestId, header: wire.GetRequest) -> None:
     """Answer a GET now, or park it until there is something to answer."""
     try:
-        check_readable(channel, header.epoch)
+        check_readable(channel, header.epoch, from_copy=header.from_copy)
         if channel.older:
             channel = channel.holding(header.offset)
         try:
@@ -93,7 +93,7 @@ def _answer(
             next_offset=next_offset,
             high_watermark=channel.high_watermark,
             log_start_offset=channel.start_offset,
-            epoch=channel.role.epoch,
+            epoch=channel.read_epoch,
             last_epoch=last_epoch(channel, next_offset),
         ),
         body,
@@ -191,10 +191,14 @@ def check_tags(tags: Collection[str]) -> None:
         )
 
 
-def check_readable(channel: Channel, epoch: int) -> None:
+def check_readable(channel: Channel, epoch: int, *, from_copy: bool = False) -> None:
     """Return if the channel may be read by somebody who knows ``epoch``.
 
+    ``from_copy``: also where it is copied at this moment, from a master that the reader knows, or
+    from a newer one.
+
     Raises:
+        NotMaster: Another node leads the group, and this one may not answer instead of it.
         StaleEpoch: The reader knows a newer master.
         PermissionRefused: The topic is not readable.
         VqError: The channel is closing.
@@ -202,8 +206,9 @@ def check_readable(channel: Channel, epoch: int) -> None:
     if channel.state is State.CLOSED:
         raise channel.why_refused()
     if channel.role.follows:
-        raise not_master(channel)
-    if epoch > channel.role.epoch:
+        if not from_copy or not channel.copies.epoch or epoch > channel.copies.epoch:
+            raise not_master(channel)
+    elif epoch > channel.role.epoch:
         raise channel.stale_epoch(epoch)
     if not channel.settings.readable:
         raise PermissionRefused(f"topic {channel.partition.topic} is not readable")
@@ -339,7 +344,7 @@ class WaitingGet:
         if wait_s <= 0 or self._channel.read_limit >= self._needed:
             self._finish()
             return
-        self._channel.parked[self] = None
+        self._channel.park(self)
         self._session.waiting[self] = None
         self._timer = self._channel.context.call_later(wait_s, self._finish)
 
@@ -350,6 +355,7 @@ class WaitingGet:
             self._finish()
             return
         try:
+            check_readable(channel, self._header.epoch, from_copy=self._header.from_copy)
             check_range(channel, self._reads_at)
         except VqError:
             self._finish()
@@ -375,7 +381,7 @@ class WaitingGet:
             session.defer(self._finish)
             return
         try:
-            check_readable(self._channel, self._header.epoch)
+            check_readable(self._channel, self._header.epoch, from_copy=self._header.from_copy)
             check_range(self._channel, self._header.offset)
             if not self._must_fetch(self._header.offset, _fetch_bytes(self._header)):
                 self._answer()
@@ -453,7 +459,7 @@ class FilteredGet(WaitingGet):
             session.defer(self._finish_step)
             return
         try:
-            check_readable(channel, self._header.epoch)
+            check_readable(channel, self._header.epoch, from_copy=self._header.from_copy)
             check_range(channel, self._position)
             if self._must_fetch(self._position, FILTER_SCAN_BYTES):
                 return
@@ -473,7 +479,7 @@ class FilteredGet(WaitingGet):
             self._reply(slices, offsets)
         elif at_end:
             self._needed = self._position + 1
-            channel.parked[self] = None
+            channel.park(self)
             self.wake()  # at the end of a range that goes on elsewhere nothing more will come
         else:
             channel.context.call_later(0, self._finish_step)
@@ -498,7 +504,7 @@ class FilteredGet(WaitingGet):
                 next_offset=self._position,
                 high_watermark=channel.high_watermark,
                 log_start_offset=channel.start_offset,
-                epoch=channel.role.epoch,
+                epoch=channel.read_epoch,
                 filtered=True,
                 offsets=offsets,
             ),
