@@ -376,6 +376,7 @@ class WaitingGet:
     def _finish(self) -> None:
         """Answer with what there is now."""
         self.cancel()
+        self._follow_range()
         session = self._session
         if session.congested:
             session.defer(self._finish)
@@ -387,6 +388,11 @@ class WaitingGet:
                 self._answer()
         except VqError as error:
             session.refuse(self._ticket, error)
+
+    def _follow_range(self) -> None:
+        """Read from the range that has the place now: it may have been put aside meanwhile."""
+        if self._channel.older:
+            self._channel = self._channel.holding(self._reads_at)
 
     def _must_fetch(self, offset: int, max_bytes: int) -> bool:
         """Whether bytes must be brought into memory first; then that was begun."""
@@ -448,6 +454,7 @@ class FilteredGet(WaitingGet):
 
     def _finish(self) -> None:
         self._channel.parked.pop(self, None)
+        self._follow_range()
         self._finish_step()
 
     def _finish_step(self) -> None:

@@ -427,3 +427,22 @@ async def test_a_reader_that_was_ahead_of_a_truncation_is_told(served, beyond, l
         "found_epoch": 1,
         "epoch": 1,
     }
+
+
+@pytest.mark.parametrize("tags", [[], ["red"]])
+async def test_a_get_that_waits_reads_the_range_that_was_put_aside(served, tags):
+    """The partition came back to this group meanwhile: its next range is another log."""
+    await served.client.put("t", 0, [message(b"first", tag="red")])
+    channel: Channel = served.node._partitions.channels["t", 0]
+    end = channel.high_watermark
+    channel.high_watermark = 0  # as a node shows it that has just begun to lead
+    waiting = served.client.send_get("t", 0, 0, max_wait_ms=200, tags=tags)
+    await until(lambda: channel.parked)
+    log = channel.log
+    channel.put_aside()
+    channel.add_older(0, log)
+    channel.start_offset = channel.high_watermark = end + 1_000
+    frame = await asyncio.wait_for(waiting, WAIT_S)
+    channel.older.clear()
+    channel.attach(log)
+    assert b"first" in frame.body, decode_reply(frame)
