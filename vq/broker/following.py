@@ -368,6 +368,7 @@ class CopySession:
             if result.offset != copy.asked_at:
                 continue  # it was asked for twice, see ``Copy.watch``, and came before
             copy.asked_at = -1
+            self._asked.pop(copy, None)  # for ``Copy.watch``, and not sent
             if not data:
                 self.ask(copy)
                 continue
