@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         OnListenerError,
         OnUnavailable,
         ProducerConfig,
+        ReadFrom,
         StartPosition,
         WhenFull,
     )
@@ -59,6 +60,7 @@ _HOMES = {
         "OnListenerError",
         "OnUnavailable",
         "ProducerConfig",
+        "ReadFrom",
         "StartPosition",
         "WhenFull",
     ),
@@ -112,6 +114,7 @@ __all__ = [
     "ProducerConfig",
     "ProducerInterceptor",
     "ProducerMetrics",
+    "ReadFrom",
     "Refused",
     "SendFuture",
     "SendResult",

@@ -218,3 +218,35 @@ def read_all(factory: vq.MessageFactory, partitions: int = 4) -> list[list[int]]
                     offset = each.next_offset
             found.append(numbers)
     return found
+
+
+def test_a_consumer_reads_from_the_copy_in_its_rack(processes: ProcessCluster) -> None:
+    """While the copy stands still, and after it was killed, it gets all messages nevertheless."""
+    processes.add("b1", "--rack", "red")
+    assert processes.vq("topic", "create", "t", "--partitions", "4").returncode == 0
+    spec = processes.spec("b1", "--rack", "blue", node="n2")
+    copy = processes.run(
+        BrokerChild(replace(spec, data=processes.directory / "b1-n2")), name="b1-n2"
+    )
+    block_until(lambda: in_sync(processes) == {"n1", "n2"}, "n2 is not in sync")
+    near = ("--read-from", "nearest", "--rack", "blue")
+    send(processes.brokers["b1"], 0, 200)
+    with RawClient(copy.spec.address) as client:
+        before = client.status().bytes_out
+        consumed(processes, 200, *near)
+        assert client.status().bytes_out > before
+    copy.signal(signal.SIGSTOP)
+    send(processes.brokers["b1"], 200, 200)
+    consumed(processes, 200, *near)
+    copy.signal(signal.SIGCONT)
+    copy.kill()
+    send(processes.brokers["b1"], 400, 200)
+    consumed(processes, 200, *near)
+
+
+def consumed(cluster: ProcessCluster, count: int, *options: str) -> None:
+    """Have the group read so many messages that it has not read."""
+    limits = ("--max", str(count), "--timeout", str(PROCESSES_WAIT_S), "--json")
+    ended = cluster.vq("consume", "t", "--group", "g", *options, *limits)
+    found = [json.loads(line)["offset"] for line in ended.stdout.splitlines()]
+    assert (ended.returncode, len(found)) == (0, count), ended.stderr.decode()

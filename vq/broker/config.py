@@ -82,6 +82,8 @@ class BrokerConfig:
         session_timeout_s: ZooKeeper session; how long a dead broker stays registered.
         pool: Which topics' partitions this group may be given: those of the same pool. None is the
             common pool, and leaves one that ZooKeeper has for the group; ``common`` does not.
+        rack: Where the machine of this node is, for consumers that read from the nearest node; "":
+            not told.
         accept_data_loss: Lead the group although its record names another data directory: what was
             acknowledged there and is not here is lost. For one start, after a disk was lost.
         labels: Free-form facts for operators, such as a rack, written to its group in ZooKeeper;
@@ -120,6 +122,7 @@ class BrokerConfig:
     zookeeper_root: str = "/vq"
     session_timeout_s: float = 10.0
     pool: str | None = None
+    rack: str = ""
     accept_data_loss: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
     block_bytes: int = 128 * limits.MIB
@@ -144,6 +147,8 @@ class BrokerConfig:
         check_name("group", self.group)
         check_name("node", self.node)
         check_pool(self.pool)
+        if self.rack:
+            check_name("rack", self.rack)
         check_host(self.host)
         if self.advertised is not None:
             check_host(self.advertised.host)

@@ -448,6 +448,7 @@ class BrokerNode:
             pool=config.pool,
             labels=config.labels,
             pid=self._pid,
+            rack=config.rack,
             lost_power=lambda: directory.unflushed.lost,
             rng=self._rng,
             on_change=self._registration_changed,

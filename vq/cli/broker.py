@@ -35,6 +35,7 @@ from vq.model import Address
     "--advertised", metavar="HOST:PORT", help="What clients connect to.  [where it listens]"
 )
 @click.option("--pool", metavar="NAME", help="Pool of topics that this group may hold.")
+@click.option("--rack", metavar="NAME", help="Where the machine is, for consumers near it.")
 @click.option(
     "--accept-data-loss",
     is_flag=True,
@@ -52,6 +53,7 @@ def broker(
     port: int | None,
     advertised: str | None,
     pool: str | None,
+    rack: str | None,
     accept_data_loss: bool | None,
     die_with: int | None,
 ) -> None:
@@ -75,6 +77,7 @@ def broker(
         port=port,
         advertised=None if advertised is None else Address.parse(advertised),
         pool=pool,
+        rack=rack,
         accept_data_loss=accept_data_loss,
     )
     config = build(BrokerConfig, "broker", sources)

@@ -13,7 +13,7 @@ from vq.blocking import MessageFactory
 from vq.cli import text
 from vq.cli.logs import log_to_stderr
 from vq.cli.options import Invocation, Seconds, WholeNumber, command_options, no_effect
-from vq.client.config import StartPosition
+from vq.client.config import ReadFrom, StartPosition
 from vq.errors import InvalidArgument
 from vq.limits import MIB
 from vq.log_lines import Line
@@ -107,6 +107,12 @@ def form_of(*, as_json: bool, verbose: bool, terminal: bool) -> Callable[[Messag
     help="End when no message came for so long; without it, run until ctrl-C.",
 )
 @click.option(
+    "--read-from",
+    type=click.Choice(["master", "any", "nearest"]),
+    help="Nodes of a broker group to read from.  [master]",
+)
+@click.option("--rack", metavar="NAME", help="Where this machine is; for --read-from nearest.")
+@click.option(
     "-v", "--verbose", is_flag=True, help="Partition, offset, id, tag and key before the content."
 )
 @command_options
@@ -118,6 +124,8 @@ def consume(
     tag: str | None,
     limit: int | None,
     timeout: float | None,
+    read_from: str | None,
+    rack: str | None,
     verbose: bool,
 ) -> None:
     """Print messages as a member of a group.
@@ -130,7 +138,12 @@ def consume(
     if verbose and invocation.output.as_json:
         raise no_effect("-v", "with --json, which shows every field", "leave --json out")
     position = None if start is None else StartPosition(start)
-    config = invocation.consumer_config(group=group, start_position=position)
+    config = invocation.consumer_config(
+        group=group,
+        start_position=position,
+        read_from=None if read_from is None else ReadFrom(read_from),
+        rack=rack,
+    )
     if not config.group:
         raise InvalidArgument(
             "no consumer group: give --group NAME (its progress is kept), or read by position with "

@@ -242,6 +242,10 @@ class ClusterClient:
             return None
         return await self._calls.share(settings_of_missing_topic, self.coordinator, topic)
 
+    def read_copies(self) -> None:
+        """Have the routes name the copies of each master, too, from now on."""
+        self._watcher.read_copies()
+
     def refresh(self, topic: str, error: VqError | None = None) -> None:
         """Read a topic's routes again soon; at most one read of a topic runs at a time.
 
@@ -302,9 +306,10 @@ class ClusterClient:
         """Try a broker that leads now at once: earlier failures say nothing of it."""
         for group, master in routes.masters.items():
             if master != self._masters.get(group):
-                self.unreachable.pop(master.address, None)
-                if master.address in self._pauses:
-                    self._pauses[master.address].set()
+                for address in (master.address, *(copy.address for copy in master.copies)):
+                    self.unreachable.pop(address, None)
+                    if address in self._pauses:
+                        self._pauses[address].set()
         self._masters = routes.masters
         self._changed()
 

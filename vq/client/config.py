@@ -32,6 +32,14 @@ class StartPosition(enum.StrEnum):
     LATEST = "latest"
 
 
+class ReadFrom(enum.StrEnum):
+    """From which nodes of a broker group a consumer reads."""
+
+    MASTER = "master"  # from the node that leads it
+    ANY = "any"  # from all nodes in sync: partitions are spread over them
+    NEAREST = "nearest"  # from those in sync that are in the consumer's rack; else from the master
+
+
 class OnListenerError(enum.StrEnum):
     """What happens when a listener keeps raising for one message."""
 
@@ -269,6 +277,10 @@ class ConsumerConfig:
         listener_backoff_s: Pause before the second try; doubles up to 30 s.
         audit_interval_s: The consumer compares its partitions with ZooKeeper this often, in
             addition to watches.
+        read_from: From which nodes of a broker group subscribed topics are read. A node that copies
+            gives only what cannot be taken back, a moment later than the master. If it fails, the
+            consumer reads from the master. ``get`` and offsets always ask the master.
+        rack: Where this consumer runs, as brokers name it (``vq broker --rack``); for ``nearest``.
     """
 
     group: str = ""
@@ -283,6 +295,8 @@ class ConsumerConfig:
     listener_retries: int = 5
     listener_backoff_s: float = 0.1
     audit_interval_s: float = 30.0
+    read_from: ReadFrom = ReadFrom.MASTER
+    rack: str = ""
 
     def __post_init__(self) -> None:
         for what, name in (("group", self.group), ("member", self.member)):
@@ -294,6 +308,16 @@ class ConsumerConfig:
         object.__setattr__(self, "start_position", start)
         on_error = _one_of(OnListenerError, "on_listener_error", self.on_listener_error)
         object.__setattr__(self, "on_listener_error", on_error)
+        read_from = _one_of(ReadFrom, "read_from", self.read_from)
+        object.__setattr__(self, "read_from", read_from)
+        check_text("rack", self.rack)
+        if self.rack:
+            check_name("rack", self.rack)
+        elif read_from is ReadFrom.NEAREST:
+            raise InvalidArgument(
+                "read_from = 'nearest' needs rack = '...': where this consumer runs, as "
+                "`vq broker --rack` names it"
+            )
         _positive("commit_interval_s", self.commit_interval_s)
         _positive("audit_interval_s", self.audit_interval_s)
         _positive("listener_backoff_s", self.listener_backoff_s)

@@ -405,7 +405,8 @@ class BrokerNode(Value):
     ``nonce`` identifies our own node after a lost reply. ``directory`` is the identity of the data
     directory, whose lock only one process can hold. ``pid`` is 0 if it is not known. With
     ``lost_power``, messages that the node had counted may have gone with the power of its machine,
-    and it had not caught up when it registered (``insync.lacks_messages``).
+    and it had not caught up when it registered (``insync.lacks_messages``). ``rack`` is where its
+    machine is, for readers that want a node near them; "": not told.
     """
 
     _what = "broker node"
@@ -418,6 +419,13 @@ class BrokerNode(Value):
     directory: str = ""
     pid: int = 0
     lost_power: bool = False
+    rack: str = ""
+
+    def _to_json(self) -> dict[str, Any]:
+        values = Value._to_json(self)
+        if not self.rack:
+            del values["rack"]
+        return values
 
     @staticmethod
     def parent(group: str) -> str:

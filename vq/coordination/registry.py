@@ -89,6 +89,7 @@ class BrokerRegistration:
         pool: The pool of the group; None does not change the pool in the tree.
         labels: The labels of the group; empty ones do not change those in the tree.
         pid: Of the process; 0: not known.
+        rack: Where its machine is; "": not told.
         lost_power: Returns what the next registration says of a loss of power.
         rng: For the nonce and the back-off.
         on_change: See above. Must not block.
@@ -108,6 +109,7 @@ class BrokerRegistration:
         pool: str | None = None,
         labels: Mapping[str, str] | None = None,
         pid: int = 0,
+        rack: str = "",
         lost_power: Callable[[], bool] = lambda: False,
         rng: random.Random | None = None,
         on_change: OnRegistration | None = None,
@@ -128,6 +130,7 @@ class BrokerRegistration:
             nonce=f"{self._rng.getrandbits(64):016x}",
             directory=directory,
             pid=pid,
+            rack=rack,
         )
         self._lost_power = lost_power
         self._on_change = on_change

@@ -30,13 +30,27 @@ _BACKOFF: Final = Backoff(first_s=0.1, most_s=5.0)
 
 
 @dataclass(frozen=True, slots=True)
+class CopyNode:
+    """A node that is in sync with the master of its group."""
+
+    node: str
+    address: Address
+    rack: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Master:
-    """The node that leads a group: its address, its epoch and its incarnation."""
+    """The node that leads a group: its address, its epoch and its incarnation.
+
+    ``copies`` are the other nodes in sync, once somebody called ``RouteWatcher.read_copies``.
+    """
 
     address: Address
     epoch: int
     node: str = ""
     incarnation: int = 0
+    rack: str = ""
+    copies: tuple[CopyNode, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +121,7 @@ class RouteWatcher:
         self._dirty_topics: set[str] = set()
         self._dirty_groups: set[str] = set()
         self._dirty_whole = False  # everything is dirty: sync with ZooKeeper's leader first
+        self._with_copies = False
         self._keeper = Keeper(
             coordinator, self._look, what="routes", audit_s=audit_s, backoff=_BACKOFF
         )
@@ -157,6 +172,17 @@ class RouteWatcher:
         await self._coordinator.sync()
         await self._read_topic(topic, groups_too=True)
         return self._snapshot.partitions(topic)
+
+    def read_copies(self) -> None:
+        """Read which nodes are in sync with each master, too, from now on.
+
+        That costs one more read for each of them. The state of the group tells when they change.
+        """
+        if not self._with_copies:
+            self._with_copies = True
+            self._dirty_groups |= self._groups()
+            if self._keeper.started:
+                self._keeper.wake()
 
     def hint(self, group: str, master: Master) -> None:
         """Use a master that a broker of its group named, until ZooKeeper says as much.
@@ -268,8 +294,29 @@ class RouteWatcher:
         if node.stat.czxid != state.incarnations.get(state.master):
             return None  # registered again, not yet master; the watch on ``state`` fires later
         value = BrokerNode.decode(node_path, node.data)
-        address = Address(value.host, value.port)
-        return Master(address, state.epoch, state.master, node.stat.czxid)
+        copies = await self._read_copies(group, state) if self._with_copies else ()
+        return Master(
+            Address(value.host, value.port),
+            state.epoch,
+            state.master,
+            node.stat.czxid,
+            value.rack,
+            copies,
+        )
+
+    async def _read_copies(self, group: str, state: GroupState) -> tuple[CopyNode, ...]:
+        """Read the nodes in sync that are registered as the record says."""
+        copies = []
+        for name in state.insync:
+            path = BrokerNode.path(group, name)
+            if name == state.master:
+                continue
+            with contextlib.suppress(NoNode):
+                found = await self._coordinator.get(path)
+                if found.stat.czxid == state.incarnations.get(name):
+                    value = BrokerNode.decode(path, found.data)
+                    copies.append(CopyNode(name, Address(value.host, value.port), value.rack))
+        return tuple(copies)
 
     def _lock(self, key: str) -> asyncio.Lock:
         lock = self._locks.get(key)

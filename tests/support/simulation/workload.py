@@ -8,7 +8,7 @@ from support.simulation.history import History
 from support.simulation.world import ClientHost, World
 
 from vq import aio
-from vq.client.config import ConsumerConfig, ProducerConfig
+from vq.client.config import ConsumerConfig, ProducerConfig, ReadFrom
 from vq.errors import OutcomeUnknown, PartitionFailed, Refused, VqError
 from vq.model import Message, SendResult
 
@@ -94,6 +94,9 @@ async def consume(
 ) -> None:
     """Be a member of the group until the host stops; record every message."""
     history = host.world.history
+    read_from = ReadFrom.MASTER
+    if host.world.copies:
+        read_from = rng.choice((ReadFrom.MASTER, ReadFrom.ANY))
     consumer = await factory.create_consumer(
         ConsumerConfig(
             group=GROUPS[name[0]],
@@ -102,6 +105,7 @@ async def consume(
             prefetch_bytes=rng.choice((64 * 1024, 1024 * 1024)),
             max_wait_s=4.0,
             audit_interval_s=10.0,
+            read_from=read_from,
         )
     )
     length = rng.choice((500, 8_000, 1024 * 1024))

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,10 +13,10 @@ from vq.coordination import routes as routes_module
 from vq.coordination import topics
 from vq.coordination.coordinator import SessionState
 from vq.coordination.memory import MemoryCoordinator, MemoryEnsemble
-from vq.coordination.paths import GroupState
+from vq.coordination.paths import BrokerNode, GroupState
 from vq.coordination.placement import close_span, move
 from vq.coordination.registry import read_state
-from vq.coordination.routes import Master, Routes, RouteWatcher
+from vq.coordination.routes import CopyNode, Master, Routes, RouteWatcher
 from vq.errors import InvalidState, UnknownTopic
 from vq.model import Address, PartitionState, Span, TopicSettings
 
@@ -86,8 +87,6 @@ async def test_a_move_is_seen(admin, watcher) -> None:
 
 def close_reopened(placement):
     """The same placement with its last span open again, to be moved in one step."""
-    from dataclasses import replace
-
     spans = (*placement.spans[:-1], replace(placement.spans[-1], end=None))
     return replace(placement, spans=spans)
 
@@ -302,3 +301,29 @@ async def test_a_hint_of_an_older_epoch_or_of_another_group_changes_nothing(admi
     watcher.hint("b1", Master(Address("127.0.0.1", 9), before.masters["b1"].epoch, "n2"))
     watcher.hint("b9", Master(Address("127.0.0.1", 9), 99, "n2"))
     assert watcher.snapshot is before
+
+
+async def test_copies_in_sync_are_shown_to_who_asks_for_them(admin, watcher) -> None:
+    """Those that are registered as the record says, with their racks; before, none are read."""
+    await topics.create_topic(admin, "t", TopicSettings(partitions=2))
+    for name, rack in (("n2", "blue"), ("n3", ""), ("n4", "")):
+        node = BrokerNode(host="h", port=int(name[1:]), rack=rack)
+        await admin.create(BrokerNode.path("b1", name), node.encode())
+    state = await read_state(admin, "b1")
+    czxid = {
+        name: (await admin.get(BrokerNode.path("b1", name))).stat.czxid for name in ("n2", "n4")
+    }
+    record = replace(
+        state,
+        insync=(*state.insync, "n2", "n4", "n9"),
+        incarnations={**state.incarnations, "n2": czxid["n2"], "n4": czxid["n4"] - 1, "n9": 1},
+        directories={**state.directories, "n2": "d2", "n4": "d4", "n9": "d9"},
+    )
+    await admin.set(GroupState.path("b1"), record.encode())
+    await watcher.track("t")
+    await until(lambda: watcher.snapshot.master("b1"))
+    assert watcher.snapshot.masters["b1"].copies == ()
+    watcher.read_copies()
+    await until(lambda: watcher.snapshot.masters["b1"].copies)
+    assert watcher.snapshot.masters["b1"].copies == (CopyNode("n2", Address("h", 2), "blue"),)
+    assert watcher.snapshot.masters["b2"].copies == ()

@@ -25,6 +25,7 @@ from vq.client.consumer.filters import tags_of
 from vq.client.consumer.hold_states import Event, State
 from vq.client.consumer.holds import Hold, Holds, Reading
 from vq.client.consumer.membership import Membership, MembershipHooks
+from vq.client.consumer.nodes import Nodes
 from vq.client.consumer.permit import Permit
 from vq.client.consumer.reader import Reader
 from vq.client.consumer.troubles import Troubles
@@ -74,7 +75,10 @@ class ConsumerCore:
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._fetches = Fetches(
-            cluster, max_wait_s=config.max_wait_s, buffer_bytes=config.buffer_bytes
+            cluster,
+            max_wait_s=config.max_wait_s,
+            buffer_bytes=config.buffer_bytes,
+            nodes=Nodes(cluster, config.read_from, config.rack),
         )
         self._subscriptions: dict[str, Subscription] = {}
         self._membership: Membership | None = None

@@ -19,6 +19,7 @@ from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
 from vq.client.consumer.asker import Asker
 from vq.client.consumer.buffer_space import BufferSpace
+from vq.client.consumer.nodes import Nodes
 from vq.errors import ConnectionCut, InternalError, OutcomeUnknown, ProtocolError, VqError
 from vq.log_lines import get_logger
 from vq.model import Address
@@ -51,10 +52,21 @@ def passes(error: VqError) -> bool:
 
 
 class Fetches:
-    """The fetch sessions of one consumer, and its buffer space."""
+    """The fetch sessions of one consumer, and its buffer space.
 
-    def __init__(self, cluster: ClusterClient, *, max_wait_s: float, buffer_bytes: int) -> None:
+    ``nodes`` says from which node of a broker group a partition is read; None: from the master.
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        *,
+        max_wait_s: float,
+        buffer_bytes: int,
+        nodes: Nodes | None = None,
+    ) -> None:
         self.cluster = cluster
+        self.nodes = nodes or Nodes(cluster)
         self.max_wait_s = max_wait_s
         self.number = next(cluster.fetch_numbers)
         self._loop = asyncio.get_running_loop()
@@ -116,7 +128,7 @@ class Fetches:
     def ask(self, asker: Asker) -> None:
         """Ask for the bytes at a partition's position, ``asked`` at most."""
         try:
-            address, epoch = self.cluster.master_at(asker.partition, asker.position)
+            address, epoch = self.nodes.at(asker.partition, asker.position)
         except VqError as error:
             self.withdraw(asker)
             asker.failed(error)
@@ -157,8 +169,12 @@ class Fetches:
         if error is not None:
             for asker in askers:
                 if asker.asked and asker in self.space:
-                    asker.failed(error)
+                    asker.failed(self.refused(asker, session.address, error))
         self._retry_later()
+
+    def refused(self, asker: Asker, address: Address, error: VqError) -> VqError:
+        """See ``Nodes.refused``."""
+        return self.nodes.refused(asker.partition, asker.position, address, error)
 
     def _wait_for_connection(self, asker: Asker) -> None:
         """Ask again once the attempt to connect has ended; but not with the permit in hand."""
@@ -202,7 +218,7 @@ class Fetches:
                 self.ask(asker)
 
     def _follow_masters(self) -> None:
-        """Ask again where the master, or its epoch, has changed.
+        """Ask again where the node to read from, or the master's epoch, has changed.
 
         A former master that does not know it would never answer.
         """
@@ -210,7 +226,7 @@ class Fetches:
             if not asker.asked:
                 continue
             try:
-                place = self.cluster.master_at(asker.partition, asker.position)
+                place = self.nodes.at(asker.partition, asker.position)
             except VqError:
                 continue  # nobody else is known either
             if place != (session.address, session.epoch_of(asker)):
@@ -310,6 +326,7 @@ class FetchSession:
             session=self._fetches.number,
             sequence=self._sequence,
             max_bytes=_ANSWER_BYTES_MAX,
+            from_copy=self._fetches.nodes.from_copy,
         )
         if not self._handles:
             request.close = True
@@ -321,8 +338,9 @@ class FetchSession:
         self._removed = []
         self._sequence += 1
         self._request(request)
-        if request.close:
-            self._end(None)
+        if request.close and not self._over:
+            self._over = True
+            self._fetches.ended(self, None)
 
     def _fill(self, request: FetchRequest) -> None:
         """Move changes into a request, as many as it holds."""
@@ -416,7 +434,8 @@ class FetchSession:
         if result.status:
             self._forget(asker)
             self._fetches.dropped(asker)
-            asker.failed(messages.described_error(result))
+            error = messages.described_error(result)
+            asker.failed(self._fetches.refused(asker, self.address, error))
         elif result.handle in self._unanswered:
             self._unanswered.discard(result.handle)
             asker.took(result, part)
@@ -425,5 +444,7 @@ class FetchSession:
             asker.failed(ProtocolError(f"{asker.partition}: {self.address} answered it twice"))
 
     def _end(self, error: VqError | None) -> None:
+        """End it after a failure; None: one after which asking again helps."""
         self._over = True
+        self._fetches.nodes.avoid(self.address)
         self._fetches.ended(self, error)

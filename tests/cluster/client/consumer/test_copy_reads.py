@@ -1,0 +1,175 @@
+"""A consumer that reads from copies gets every message once, in order, whatever happens to them."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator
+
+import pytest
+from support.broker import MemoryCluster
+from support.client import HOST
+from support.consumers import consumer_of
+from support.producers import producer_of
+from support.waiting import WAIT_S, until
+
+from vq import aio
+from vq.broker import insync_set
+from vq.client.consumer import fetch_sessions, nodes
+from vq.model import Message
+
+COUNT = 4
+
+
+class Group:
+    """A master n1 and a copy n2 in rack ``blue``; topic ``many``, a producer and a consumer."""
+
+    def __init__(self, cluster: MemoryCluster, factory: aio.MessageFactory) -> None:
+        self.cluster = cluster
+        self.factory = factory
+        self.sent = 0
+        self.got: dict[int, list[int]] = defaultdict(list)
+        self.producer: aio.MessageProducer
+        self.consumer: aio.MessageConsumer
+
+    def read_from(self, node: str) -> int:
+        """Return how many bytes readers got from a node."""
+        return self.cluster.nodes[node]._context.counters.bytes_out
+
+    async def consume(self, **settings: object) -> None:
+        self.consumer = await consumer_of(self.factory, topic="many", **settings)
+        await self.consumer.start()
+
+    async def send(self, count: int = 40) -> None:
+        for number in range(self.sent, self.sent + count):
+            await self.producer.send(Message("many", b"%d" % number), timeout=WAIT_S)
+        self.sent += count
+
+    async def receive(self) -> None:
+        """Take what was sent until now."""
+        async with asyncio.timeout(WAIT_S):
+            while sum(map(len, self.got.values())) < self.sent:
+                message = await anext(aiter(self.consumer))
+                self.got[message.partition].append(int(message.content))
+
+    def check(self) -> None:
+        found = [number for numbers in self.got.values() for number in numbers]
+        assert sorted(found) == list(range(self.sent))
+        assert all(found == sorted(found) for found in self.got.values())
+
+
+@pytest.fixture
+async def group(
+    cluster: MemoryCluster, factory: aio.MessageFactory, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Group]:
+    monkeypatch.setattr(insync_set, "TICK_S", 0.02)
+    monkeypatch.setattr(nodes, "AVOID_S", 0.5)
+    await cluster.create_topic("many", partitions=COUNT)
+    await cluster.start(node="n2", rack="blue")
+    group = Group(cluster, factory)
+    group.producer = await producer_of(factory)
+    await group.producer.publish("many")
+    await group.send()
+    await until(lambda: cluster.nodes["b1"]._context.role.named == 2)
+    yield group
+    await asyncio.wait_for(group.consumer.close(), WAIT_S)
+    await asyncio.wait_for(group.producer.close(), WAIT_S)
+
+
+async def test_any_spreads_partitions_over_master_and_copy(group: Group) -> None:
+    await group.consume(read_from="any")
+    for _ in range(5):
+        await group.send()
+        await group.receive()
+    group.check()
+    assert min(group.read_from("b1"), group.read_from("b1-n2")) > 0
+
+
+async def test_nearest_reads_from_the_own_rack(group: Group) -> None:
+    before = group.read_from("b1")
+    await group.consume(read_from="nearest", rack="blue")
+    for _ in range(5):
+        await group.send()
+        await group.receive()
+    group.check()
+    assert group.read_from("b1-n2") > 0
+    copied = group.read_from("b1") - before  # what n2 copies counts, too, and what began there
+    assert group.read_from("b1-n2") > copied / 2
+
+
+async def test_a_rack_without_a_node_reads_from_the_master(group: Group) -> None:
+    await group.consume(read_from="nearest", rack="green")
+    await group.send()
+    await group.receive()
+    group.check()
+    assert group.read_from("b1-n2") == 0
+
+
+async def test_a_copy_that_is_lost_is_left_at_once(group: Group) -> None:
+    await group.consume(read_from="nearest", rack="blue")
+    await group.receive()
+    assert group.read_from("b1-n2") > 0
+    group.cluster.network.kill("b1-n2")
+    group.cluster.ensemble.expire(group.cluster.coordinators["b1-n2"])
+    await group.send()
+    await group.receive()
+    group.check()
+
+
+async def test_a_copy_that_falls_behind_is_left(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It leaves the in-sync set, and the consumer hears of that."""
+    monkeypatch.setattr(insync_set, "LAG_MAX_S", 0.3)
+    await group.consume(read_from="nearest", rack="blue")
+    await group.receive()
+    group.cluster.flushers["b1-n2"].held = True
+    await group.send()
+    await group.receive()
+    group.check()
+    group.cluster.flushers["b1-n2"].release()
+    await until(lambda: group.cluster.nodes["b1"]._context.role.named == 2)
+    before = group.read_from("b1-n2")
+    while group.read_from("b1-n2") == before:
+        await group.send(4)
+        await group.receive()
+    group.check()
+
+
+async def test_a_consumer_goes_on_when_the_copy_takes_over(group: Group) -> None:
+    await group.consume(read_from="any")
+    await group.receive()
+    await group.cluster.nodes["b1"].stop()
+    await group.send()
+    await group.receive()
+    group.check()
+
+
+async def test_a_copy_that_starts_again_is_read_from_again(group: Group) -> None:
+    await group.consume(read_from="nearest", rack="blue")
+    await group.receive()
+    await group.cluster.nodes["b1-n2"].stop()
+    await group.send()
+    await group.receive()
+    await group.cluster.start(node="n2", rack="blue")
+    while not group.read_from("b1-n2"):
+        await group.send(4)
+        await group.receive()
+    group.check()
+
+
+async def test_a_copy_that_the_consumer_cannot_reach_is_left(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in sync, and alive for all others; nothing it sends arrives."""
+    monkeypatch.setattr(fetch_sessions, "_GRACE_S", 0.1)
+    await group.consume(read_from="nearest", rack="blue")
+    await group.receive()
+    group.cluster.network.cut_one_way("b1-n2", HOST)
+    await group.send()
+    await group.receive()
+    assert group.cluster.nodes["b1"]._context.role.named == 2
+    group.cluster.network.heal()
+    before = group.read_from("b1-n2")
+    while group.read_from("b1-n2") == before:
+        await group.send(4)
+        await group.receive()
+    group.check()
