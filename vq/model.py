@@ -389,7 +389,7 @@ class OffsetBounds(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """A registered broker process. ``pid`` is 0 if it is not known."""
+    """A registered broker process. ``pid`` is 0, and ``rack`` is "", if it is not known."""
 
     group: str
     node: str
@@ -398,6 +398,7 @@ class NodeInfo:
     started_ms: int = 0
     version: str = ""
     pid: int = 0
+    rack: str = ""
 
 
 @dataclass(frozen=True, slots=True)

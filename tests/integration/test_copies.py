@@ -229,6 +229,8 @@ def test_a_consumer_reads_from_the_copy_in_its_rack(processes: ProcessCluster) -
         BrokerChild(replace(spec, data=processes.directory / "b1-n2")), name="b1-n2"
     )
     block_until(lambda: in_sync(processes) == {"n1", "n2"}, "n2 is not in sync")
+    rows = processes.vq_json("cluster", "status")
+    assert {row["node"]: row["rack"] for row in rows} == {"n1": "red", "n2": "blue"}
     near = ("--read-from", "nearest", "--rack", "blue")
     send(processes.brokers["b1"], 0, 200)
     with RawClient(copy.spec.address) as client:

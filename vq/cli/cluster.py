@@ -227,6 +227,7 @@ def _row(report: BrokerReport, found: ClusterStatus) -> dict[str, Any]:
         "host": None if node is None else node.address.host,
         "pid": (None if node is None else node.pid) or None,
         "address": None if node is None else str(node.address),
+        "rack": (None if node is None else node.rack) or None,
         "role": report.role,
         "in_sync": report.in_sync if report.name else None,
         "lag_bytes": report.lag_bytes,

@@ -504,6 +504,7 @@ async def read_node(coordinator: Coordinator, group: str, node: str) -> NodeInfo
         started_ms=value.started_ms,
         version=value.version,
         pid=value.pid,
+        rack=value.rack,
     )
 
 

@@ -104,6 +104,7 @@ def test_json_names_for_each_node_what_a_program_needs(run: Any) -> None:
     ]
     assert (second["lag_bytes"], second["lag_s"]) == (123_456_789_012, 12_345.678)
     assert (third["host"], third["pid"], third["in_sync"]) == (None, None, True)
+    assert (first["rack"], third["rack"]) == (None, None)
     assert [each["kind"] for each in first["unsafe"]] == ["weak"]
     assert second["unsafe"] == [
         {"kind": "not_in_sync", "text": "b1/n2 is not in sync", "topics": [], "wrong": True}
