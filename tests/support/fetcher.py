@@ -63,6 +63,7 @@ class Fetches:
 
     def __init__(self) -> None:
         self.cluster = Cluster()
+        self.nodes = self
         self.space = self
         self.share_bytes = limits.GIB
         self.allowed: int | None = None
@@ -73,6 +74,17 @@ class Fetches:
         self.counted = (0, 0)
         self.permits = False  # to go beyond the bound
         self.in_line = 0
+
+    def another(self, partition: TopicPartition, offset: int, reading: int) -> tuple[Address, int]:
+        return self.cluster.master_at(partition, offset)
+
+    def damaged(self, partition: TopicPartition, offset: int) -> Address | None:
+        return None
+
+    def refused(
+        self, partition: TopicPartition, offset: int, address: Address, error: VqError
+    ) -> VqError:
+        return error
 
     def allowance(self, asker: PartitionFetcher) -> int:
         return self.share_bytes - asker.buffered if self.allowed is None else self.allowed

@@ -38,6 +38,8 @@ _WHOLE_TRIES = 3
 _RECORD_BYTES_MAX = RECORD_HEADER_BYTES + RECORD_LENGTH_MAX
 #: Such a read is given up after this.
 _AGAIN_TIMEOUT_S = 10.0
+#: An idle copy knows only after it has asked its master that all readers may have the bytes.
+AGAIN_WAIT_S = 2.0
 #: Damage is reported to the broker from this try on: by then the bytes came over two connections.
 _REPORT_AFTER_TRIES = 2
 
@@ -112,12 +114,14 @@ class _Again:
         task: Reads them; None when nothing is read again.
         at: Their offset.
         tries: How often they were read again.
+        copy: The copy that gave them at first; None: the master did.
         space: The buffer space that the task waits for.
     """
 
     task: "asyncio.Task[None] | None" = None
     at: int = -1
     tries: int = 0
+    copy: Address | None = None
     space: "asyncio.Future[None] | None" = None
 
 
@@ -230,11 +234,14 @@ class PartitionFetcher:
         """Forget what was fetched; read from ``offset`` on, after a pause, on a new connection.
 
         For bytes that failed a check: they may have been damaged on the way, by this connection or
-        by what lies between, or on the broker's disk, where they may be put right.
+        by what lies between, or on the broker's disk, where they may be put right. Another node of
+        the broker group is asked in turn with the master.
         """
         if self._stopped:
             return
         self._again.tries = self._again.tries + 1 if offset == self._again.at else 1
+        if self._again.tries == 1:
+            self._again.copy = self._fetches.nodes.damaged(self.partition, offset)
         self._again.at = self.position = offset
         self._masters.last = 0
         self.validate = True
@@ -258,19 +265,25 @@ class PartitionFetcher:
         self.go_on()
         await space
         self._again.space = None
+        nodes, tries, address = self._fetches.nodes, self._again.tries, None
         try:
-            address, epoch = self._cluster.master_at(self.partition, self.position)
-            if self._again.tries >= _REPORT_AFTER_TRIES:
-                await self._report(address, self.position)
+            if tries >= _REPORT_AFTER_TRIES:
+                source, _ = nodes.another(self.partition, self.position, tries - 1)
+                await self._report(source, self.position)
+            elif self._again.copy is not None:
+                await self._report(self._again.copy, self.position)
+            address, epoch = nodes.another(self.partition, self.position, tries)
             request = GetRequest(
                 topic=self.partition.topic,
                 partition=self.partition.partition,
                 offset=self.position,
                 max_bytes=self.asked,
+                max_wait_ms=int(AGAIN_WAIT_S * 1000),
                 tags=self.tags,
                 validate=True,
                 epoch=epoch,
                 topic_id=self.topic_id,
+                from_copy=True,
             )
             response, body = await self._cluster.request(
                 address, Command.GET, request, timeout=_AGAIN_TIMEOUT_S, anew=True
@@ -279,6 +292,8 @@ class PartitionFetcher:
             self.took(response, body)
         except VqError as error:
             self._again.task = None
+            if address is not None:
+                error = nodes.refused(self.partition, self.position, address, error)
             self.failed(error)
         except Exception as error:
             self._again.task = None

@@ -4,6 +4,7 @@ Loop-bound. ``candidates`` decides by what ZooKeeper says, ``Nodes`` leaves out 
 not answer. The master is always the last choice, so a copy can delay a consumer, and not stop it.
 """
 
+import contextlib
 from collections.abc import Callable
 from typing import Final
 
@@ -61,11 +62,44 @@ class Nodes:
             self._salt = cluster.rng.randrange(1 << 16)
             cluster.read_copies()
 
-    def _choose(self, partition: TopicPartition, offset: int) -> tuple[Address, int]:
+    def another(self, partition: TopicPartition, offset: int, reading: int) -> tuple[Address, int]:
+        """Return the node for the n-th reading, from 1 on, of bytes that failed a check.
+
+        The master, then its copies, and so on. The copies are read from ZooKeeper after the first
+        call, whatever the consumer reads from usually.
+
+        Raises:
+            VqError: As ``at``.
+        """
+        self._cluster.read_copies()
         address, epoch = self._cluster.master_at(partition, offset)
+        master = self._master(partition, offset)
+        found = [address]
+        if master is not None:
+            found += [each for each in candidates(master, ReadFrom.ANY, "") if each != address]
+        return found[(reading - 1) % len(found)], epoch
+
+    def damaged(self, partition: TopicPartition, offset: int) -> Address | None:
+        """Return the copy whose bytes of a partition failed a check; None: they are the master's.
+
+        The copy is left out for a while.
+        """
+        with contextlib.suppress(VqError):
+            address, _ = self.at(partition, offset)
+            master, _ = self._cluster.master_at(partition, offset)
+            if address != master:
+                self.avoid(address, partition)
+                return address
+        return None
+
+    def _master(self, partition: TopicPartition, offset: int) -> Master | None:
         routes = self._cluster.routes
         span = routes.placement(partition).span_at(offset)
-        master = None if span is None else routes.masters.get(span.group)
+        return None if span is None else routes.masters.get(span.group)
+
+    def _choose(self, partition: TopicPartition, offset: int) -> tuple[Address, int]:
+        address, epoch = self._cluster.master_at(partition, offset)
+        master = self._master(partition, offset)
         if master is None:
             return address, epoch
         found = candidates(master, self._read_from, self._rack)
@@ -103,8 +137,6 @@ class Nodes:
 
         What a copy says is not final: it may be behind. The master is asked next.
         """
-        if not self.from_copy:
-            return error
         try:
             master, _ = self._cluster.master_at(partition, offset)
         except VqError:
@@ -112,4 +144,4 @@ class Nodes:
         if address == master:
             return error
         self.avoid(address, partition)
-        return NotMaster(f"{address} copies {partition} and gives nothing of it: {error}")
+        return NotMaster(f"{address} does not lead {partition}, and gives nothing of it: {error}")

@@ -10,7 +10,8 @@ from vq import limits
 from vq.backoff import Backoff
 from vq.client.cluster import ClusterClient
 from vq.client.consumer.decode import Decoder
-from vq.client.consumer.fetcher import Chunk, chunk_of
+from vq.client.consumer.fetcher import AGAIN_WAIT_S, Chunk, chunk_of
+from vq.client.consumer.nodes import Nodes
 from vq.client.consumer.troubles import Troubles
 from vq.client.kinds import check_whole
 from vq.errors import ConnectionCut, InvalidArgument, OffsetOutOfRange, TimedOut, VqError
@@ -23,8 +24,8 @@ from vq.store.record import bytes_needed
 _LOOK_AGAIN_S = 0.1
 #: Pauses of one request that follows a partition to its next broker.
 _FOLLOW = Backoff(first_s=0.02, most_s=0.5)
-#: How often ``get`` reads bytes that fail a check before it raises.
-_READS_OF_DAMAGE = 3
+#: How often ``get`` reads bytes that fail a check before it raises: from the master and its copies.
+_READS_OF_DAMAGE = 4
 #: So many partitions that were read by position are remembered.
 _LAST_READ_MAX = 1_024
 #: Largest offset on the wire.
@@ -67,6 +68,7 @@ class Reader:
 
     def __init__(self, cluster: ClusterClient, troubles: Troubles) -> None:
         self._cluster = cluster
+        self._nodes = Nodes(cluster)
         self._troubles = troubles
         self._last_read = LastRead()
 
@@ -96,7 +98,7 @@ class Reader:
         while True:
             left = max(0.0, deadline - self._cluster.clock.monotonic())
             wait_s = min(left, limits.LONG_POLL_S_MAX)
-            chunk = await self._fetch(topic_partition, offset, length, wait_s, anew=damaged > 0)
+            chunk = await self._fetch(topic_partition, offset, length, wait_s, damaged)
             decoder = Decoder(topic_partition)
             messages = decoder.decode(chunk)
             if messages:
@@ -106,15 +108,18 @@ class Reader:
                 self._troubles.bad_reads += 1
                 if damaged >= _READS_OF_DAMAGE:
                     raise decoder.error
-                await asyncio.sleep(_LOOK_AGAIN_S * self._cluster.rng.random())
+                await asyncio.sleep(_LOOK_AGAIN_S * (1 + self._cluster.rng.random()))
             elif chunk.body:  # a control record alone, or a record larger than ``length``
                 offset, length = _further(chunk, offset, length)
             elif self._cluster.clock.monotonic() >= deadline:
                 return []
 
     async def _fetch(
-        self, partition: TopicPartition, offset: int, length: int, wait_s: float, *, anew: bool
+        self, partition: TopicPartition, offset: int, length: int, wait_s: float, damaged: int
     ) -> Chunk:
+        """Read once; ``damaged``: so many readings before gave bytes that failed a check."""
+        if damaged:
+            wait_s = max(wait_s, AGAIN_WAIT_S)
         span = self._cluster.routes.placement(partition).span_at(offset)
         # The batch before the start of a span has an epoch of another group.
         group = span.group if span is not None and span.start < offset else ""
@@ -130,9 +135,10 @@ class Reader:
                 max_wait_ms=int(wait_s * 1000),
                 validate=True,
                 last_epoch=self._last_read.epoch(partition, group, offset),
+                from_copy=damaged > 0,
             ),
             wait_s,
-            anew=anew,
+            damaged=damaged,
         )
         assert isinstance(response, GetResponse)
         if span is not None:
@@ -148,29 +154,38 @@ class Reader:
         message: GetRequest | OffsetsRequest,
         extra_s: float = 0.0,
         *,
-        anew: bool = False,
+        damaged: int = 0,
     ) -> tuple[object, bytes]:
         """Ask the broker that holds ``offset``, and the next one if it moved.
 
-        ``anew``: on a connection that is used for nothing else.
+        ``damaged``: so many readings before gave bytes that failed a check. Then it asks on a
+        connection that is used for nothing else, the master and its copies in turn.
         """
         deadline = self._cluster.clock.monotonic() + self._cluster.config.request_timeout_s
         tries = 0
         while True:
             tries += 1
             pause = _FOLLOW.pause_s(tries)
+            address = None
             try:
-                address, message.epoch = self._cluster.master_at(partition, offset)
+                if damaged:
+                    turn = damaged + tries - 1
+                    address, message.epoch = self._nodes.another(partition, offset, turn)
+                else:
+                    address, message.epoch = self._cluster.master_at(partition, offset)
                 message.topic_id = self._cluster.routes.topic(partition.topic).id
                 left = max(0.01, deadline - self._cluster.clock.monotonic())
                 return await self._cluster.request(
-                    address, command, message, timeout=left + extra_s, anew=anew
+                    address, command, message, timeout=left + extra_s, anew=damaged > 0
                 )
-            except VqError as error:
+            except VqError as raised:
+                error = raised
+                if damaged and address is not None:
+                    error = self._nodes.refused(partition, offset, address, raised)
                 late = self._cluster.clock.monotonic() + pause >= deadline
                 cut = isinstance(error, ConnectionCut)  # asking twice does no harm
                 if late or not (cut or error.retriable or error.refresh_routes):
-                    raise
+                    raise error from raised.__cause__
                 if pause > _LOOK_AGAIN_S and self._is_beyond(partition):
                     raise
                 self._cluster.refresh(partition.topic, error)

@@ -3,6 +3,7 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 from support.broker import MemoryCluster
@@ -13,8 +14,10 @@ from support.waiting import WAIT_S, until
 
 from vq import aio
 from vq.broker import insync_set
-from vq.client.consumer import fetch_sessions, nodes
+from vq.broker.repairing import Repairer
+from vq.client.consumer import fetch_sessions, fetcher, nodes
 from vq.model import Message
+from vq.store.log import Log
 
 COUNT = 4
 
@@ -34,13 +37,24 @@ class Group:
         """Return how many bytes readers got from a node."""
         return self.cluster.nodes[node]._context.counters.bytes_out
 
+    def log(self, node: str, partition: int) -> Log:
+        log = self.cluster.nodes[node]._partitions.channels["many", partition].log
+        assert log is not None
+        return log
+
+    def copied_all(self) -> bool:
+        return all(
+            self.log("b1", number).end_offset == self.log("b1-n2", number).end_offset
+            for number in range(COUNT)
+        )
+
     async def consume(self, **settings: object) -> None:
         self.consumer = await consumer_of(self.factory, topic="many", **settings)
         await self.consumer.start()
 
     async def send(self, count: int = 40) -> None:
         for number in range(self.sent, self.sent + count):
-            await self.producer.send(Message("many", b"%d" % number), timeout=WAIT_S)
+            await self.producer.send(Message("many", b"%0200d" % number), timeout=WAIT_S)
         self.sent += count
 
     async def receive(self) -> None:
@@ -54,6 +68,17 @@ class Group:
         found = [number for numbers in self.got.values() for number in numbers]
         assert sorted(found) == list(range(self.sent))
         assert all(found == sorted(found) for found in self.got.values())
+
+
+def damage(group: Group, node: str) -> None:
+    """Change the content of a message in each partition, behind the back of the node."""
+    for number in range(COUNT):
+        log = group.log(node, number)
+        (piece,) = log.reader.pieces(0, log.end_offset)
+        stored = bytes(log.reader.read(0, log.end_offset, log.end_offset))
+        file = group.cluster.disks[node].open(piece.path)
+        file.pwrite([b"#"], stored.rindex(b"0" * 150) - piece.block_start)
+        file.close()
 
 
 @pytest.fixture
@@ -173,3 +198,54 @@ async def test_a_copy_that_the_consumer_cannot_reach_is_left(
         await group.send(4)
         await group.receive()
     group.check()
+
+
+@pytest.fixture
+def unrepaired(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No node repairs its disk, and readers pause only shortly."""
+
+    async def leave_it(*_: object) -> None:
+        await asyncio.sleep(0.1)
+
+    monkeypatch.setattr(Repairer, "_try", leave_it)
+    monkeypatch.setattr(fetcher, "_AGAIN", replace(fetcher._AGAIN, first_s=0.01))
+
+
+@pytest.mark.usefixtures("unrepaired")
+async def test_bytes_that_are_damaged_on_the_master_are_read_from_its_copy(group: Group) -> None:
+    """Also by a consumer that reads from masters."""
+    await until(group.copied_all)
+    damage(group, "b1")
+    await group.consume()
+    await group.receive()
+    group.check()
+    assert group.consumer.bad_reads > 0
+    assert group.read_from("b1-n2") > 0
+
+
+@pytest.mark.usefixtures("unrepaired")
+async def test_get_reads_bytes_that_are_damaged_on_the_master_from_its_copy(group: Group) -> None:
+    await until(group.copied_all)
+    damage(group, "b1")
+    group.consumer = await consumer_of(group.factory, topic="many")
+    offset, got = 0, []
+    while messages := await group.consumer.get("many", 0, offset, 1 << 16):
+        got += [int(message.content) for message in messages]
+        offset = messages[-1].next_offset
+    assert offset == group.log("b1", 0).end_offset
+    assert got == sorted(got)
+    assert group.consumer.bad_reads > 0
+
+
+@pytest.mark.usefixtures("unrepaired")
+async def test_bytes_that_are_damaged_on_a_copy_are_read_from_the_master(group: Group) -> None:
+    """The copy hears of it from the reader, at once."""
+    await until(group.copied_all)
+    damage(group, "b1-n2")
+    await group.consume(read_from="nearest", rack="blue")
+    await group.receive()
+    group.check()
+    assert group.consumer.bad_reads > 0
+    repairer = group.cluster.nodes["b1-n2"]._dispatcher.repairs
+    assert isinstance(repairer, Repairer)
+    await until(repairer.damaged)

@@ -121,7 +121,7 @@ async def test_bytes_that_failed_a_check_are_read_again_on_a_connection_of_their
     reader.answer(bytes(50))
     await until(lambda: len(reader.chunks) == 2)
     (request,) = reader.cluster.anew
-    assert (request.offset, request.validate, request.max_wait_ms) == (150, True, 0)
+    assert (request.offset, request.validate, request.from_copy) == (150, True, True)
     assert (reader.chunks[1].offset, reader.chunks[1].next_offset) == (150, 250)
     assert reader.asked == [100, 400, 250]
     assert reader.fetcher.buffered == reader.chunks[1].size, "what was dropped takes no room"
