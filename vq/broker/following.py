@@ -17,12 +17,13 @@ of that is durable here, too: after a loss of power, recovery may believe it as 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final
 
 from vq import limits
 from vq.backoff import Backoff, Draws
 from vq.broker.channel import Channel
+from vq.broker.channel_logs import ChannelLogs
 from vq.broker.partition_state import State
 from vq.broker.replica_rules import common_end
 from vq.broker.tasks import Tasks
@@ -74,32 +75,6 @@ USUAL_FAILURES_MAX: Final = 6
 _SESSION: Final = 1
 #: Errors of one partition that are so of all: the peer leads no more, or is gone.
 _ALL: Final = (NotMaster, StaleEpoch, ShuttingDown, ConnectionCut)
-
-
-class CopiedLogs(Protocol):
-    """The channels of this node, and what changes their logs; in practice ``Partitions``."""
-
-    channels: dict[tuple[str, int], Channel]
-
-    async def cut_log(self, channel: Channel, offset: int) -> None:
-        """Have the log end at ``offset``; what followed is kept beside it."""
-        ...
-
-    async def begin_log(self, channel: Channel, start_offset: int, producers: bytes) -> None:
-        """Give a channel without a log an empty one that begins there."""
-        ...
-
-    async def settle(self, channel: Channel) -> None:
-        """Return once everything appended is durable, or given up, and no flush runs."""
-        ...
-
-    async def unseal_copy(self, channel: Channel) -> None:
-        """Have the log take appends again, if it was sealed when this node led."""
-        ...
-
-    async def renew_log(self, channel: Channel, start_offset: int, producers: bytes) -> None:
-        """Put the log aside, as an earlier range, and begin one at ``start_offset``."""
-        ...
 
 
 class _NotKnown(Exception):
@@ -411,7 +386,8 @@ class Follower:
     """Copies all logs of a group from the node that leads it, while this node does not.
 
     Args:
-        logs: The channels of this node.
+        channels: Returns the channels of this node.
+        logs: Changes their logs.
         network: To reach the master.
         cluster, group, node: Of this node.
         prove: Has both ends of a connection show that they belong to the cluster.
@@ -423,7 +399,8 @@ class Follower:
 
     def __init__(
         self,
-        logs: CopiedLogs,
+        channels: Callable[[], Iterable[Channel]],
+        logs: ChannelLogs,
         network: Network,
         *,
         cluster: str,
@@ -432,6 +409,7 @@ class Follower:
         prove: Callable[[BrokerConnection], Awaitable[None]],
         rng: Draws,
     ) -> None:
+        self._channels = channels
         self._logs = logs
         self._network = network
         self._cluster = cluster
@@ -564,7 +542,7 @@ class Follower:
                 self._note(channel, error)
             session.failures.clear()
             copied = session.channels
-            for channel in self._logs.channels.values():
+            for channel in self._channels():
                 if channel in self._held or not _can_be_copied(channel):
                     continue
                 if channel in copied:

@@ -90,7 +90,7 @@ class Mover:
             channel.begin_move()
             self._context.call_later(self._seal_timeout_s, partial(self._expire, channel, version))
         try:
-            end_offset, producers = await self._partitions.seal_log(channel, version)
+            end_offset, producers = await self._partitions.logs.seal_log(channel, version)
         finally:
             self._unseal_if_over(channel)
         logger.info("partition is sealed", partition=channel, end_offset=end_offset)
@@ -118,7 +118,7 @@ class Mover:
             async with self._raising:
                 version = channel.placement_version
                 await touch_partition(self._coordinator, topic, number, version)
-            if await self._partitions.unseal_log(channel):
+            if await self._partitions.logs.unseal_log(channel):
                 logger.info("partition takes appends again", partition=channel)
         except (BadVersion, NoNode, UnknownTopic):
             pass  # changed meanwhile: the refresh applies what it finds
@@ -158,7 +158,7 @@ class Mover:
         version = header.placement_version
         check_placement_version(partition, topic.partition_versions[partition.partition], version)
         channel = await self._partitions.add_for_move(partition, topic.id, version)
-        await self._partitions.adopt_log(
+        await self._partitions.logs.adopt_log(
             channel, header.start_offset, header.producers, version=version
         )
         if channel.state in {State.FAILED, State.UNREADABLE}:

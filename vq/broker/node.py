@@ -259,7 +259,8 @@ class BrokerNode:
             seal_timeout_s=config.seal_timeout_s,
         )
         follower = Follower(
-            self._partitions,
+            self._partitions.channels.values,
+            self._partitions.logs,
             self._network,
             cluster=config.cluster,
             group=config.group,
@@ -315,7 +316,7 @@ class BrokerNode:
         status = StatusReport(config, self._context, self._partitions, self._disk_watch, verifier)
         diverged = DivergedFiles(config.data, self._disk, self._runner, self._tasks)
         diverged.look_soon()
-        self._partitions.on_cut = diverged.look_soon
+        self._partitions.logs.on_cut = diverged.look_soon
         status.diverged = diverged
         repairer = Repairer(
             self._context,

@@ -1,8 +1,7 @@
 """The channels of a node: made, opened, changed and removed as ZooKeeper says.
 
-In here: which channels exist and when their logs are opened and closed. Not in here: reading
-ZooKeeper (``topics_view``), moving partitions (``moving``), files (``logs``), and what a channel
-does.
+In here: which channels exist. Not in here: reading ZooKeeper (``topics_view``), opening, changing
+and closing a log (``channel_logs``), moving partitions (``moving``), and what a channel does.
 
 A log is opened before anybody can reach its channel when there is something of it on disk, and with
 the first PUT when there is not: a thousand idle partitions cost no files.
@@ -10,18 +9,17 @@ the first PUT when there is not: a thousand idle partitions cost no files.
 
 import asyncio
 import itertools
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
-from weakref import WeakValueDictionary
 
 from vq.broker.channel import Channel, check_placement_version
+from vq.broker.channel_logs import ChannelLogs
 from vq.broker.context import Context
-from vq.broker.logs import Logs, start_of
+from vq.broker.logs import Logs
 from vq.broker.partition_state import State
-from vq.broker.runner import Lane, Runner
+from vq.broker.runner import Runner
 from vq.broker.tasks import Tasks
 from vq.broker.topics_view import PROBLEMS_TOLD_MAX, TopicsView
 from vq.coordination.coordinator import ConnectionLost, Coordinator, SessionExpired
@@ -46,8 +44,6 @@ from vq.log_lines import get_logger
 from vq.model import FlushMode, TopicPartition
 from vq.shown import shown
 from vq.store.directory import NamesakeFound
-from vq.store.divergence import Diverged
-from vq.store.log import Log, LogState
 
 logger = get_logger(__name__)
 
@@ -73,26 +69,12 @@ class _Prepared:
     problem: OSError | VqError | None = None
 
 
-class _Wait:
-    """Waits until the high watermark of a channel is at an offset, or the channel is closed."""
-
-    def __init__(self, channel: Channel, offset: int) -> None:
-        self.done = asyncio.Event()
-        self._channel = channel
-        self._offset = offset
-        channel.parked[self] = None
-
-    def wake(self) -> None:
-        """See ``copies.Woken``."""
-        if self._channel.high_watermark >= self._offset or not self._channel.rules.read:
-            self.done.set()
-
-
 class Partitions:
     """All channels of this node, by topic and partition.
 
     Attributes:
         channels: What can be reached by clients.
+        logs: Changes their logs.
         view: What ZooKeeper says.
     """
 
@@ -108,20 +90,16 @@ class Partitions:
     ) -> None:
         self._context = context
         self._coordinator = coordinator
-        self._logs = logs
+        self._stored = logs
+        self.logs = ChannelLogs(logs, runner=runner, tasks=tasks)
         self._runner = runner
-        self._tasks = tasks
-        # Order: ``_membership`` before ``files``.
+        # Order: ``_membership`` before ``logs.lock``.
         self._membership = asyncio.Lock()  # held while ``channels`` is made to fit a topic
-        self._files: WeakValueDictionary[tuple[str, int], asyncio.Lock] = WeakValueDictionary()
-        self._opening: dict[Channel, list[Callable[[], None]]] = {}
         self.channels: dict[tuple[str, int], Channel] = {}
         self._by_topic: dict[str, dict[int, Channel]] = {}  # the same
         self._marked_unflushed = False
-        self._closed_unflushed = False  # a log, of which something may not be durable
         self.on_sealed: Callable[[Channel], None] | None = None
         self.on_added: Callable[[], None] = lambda: None
-        self.on_cut: Callable[[], None] = lambda: None
         self.view = TopicsView(
             coordinator,
             on_topic=self._apply,
@@ -172,7 +150,7 @@ class Partitions:
         for each in list(self._ranges()):
             log = each.log
             if each.copies.cut and log is not None:
-                found = await self._runner.run(partial(self._logs.cut_before, log))
+                found = await self._runner.run(partial(self._stored.cut_before, log))
                 if each.log is log:
                     each.copies.cut = found
 
@@ -182,17 +160,7 @@ class Partitions:
             yield channel
             yield from channel.older
 
-    def files(self, partition: tuple[str, int]) -> asyncio.Lock:
-        """Return the lock held while a log of a partition is opened, sealed, put aside or closed.
-
-        One for each partition: a slow disk, or a long recovery, of one holds up no other.
-        """
-        lock = self._files.get(partition)
-        if lock is None:
-            lock = self._files[partition] = asyncio.Lock()
-        return lock
-
-    # Finding and opening ------------------------------------------------------------------------
+    # Finding ------------------------------------------------------------------------------------
     def resolve(
         self,
         partition: TopicPartition,
@@ -233,74 +201,11 @@ class Partitions:
 
     def is_changing(self, partition: TopicPartition) -> bool:
         """See ``dispatcher.Directory``."""
-        lock = self._files.get(partition)
-        return lock is not None and lock.locked()
+        return self.logs.is_changing(partition)
 
     def open(self, channel: Channel, then: Callable[[], None]) -> None:
         """See ``dispatcher.Directory``."""
-        waiting = self._opening.get(channel)
-        if waiting is not None:
-            waiting.append(then)
-            return
-        self._opening[channel] = [then]
-        self._tasks.start(self._open_and_tell(channel))
-
-    async def ensure_open(self, channel: Channel) -> None:
-        """Give the channel its log, or its failure.
-
-        Raises:
-            DiskFull: There is no space for it now; it may be tried again.
-        """
-        async with self.files(channel.partition):
-            if channel.log is None and channel.rules.read:
-                await self._open(channel)
-
-    async def _open_and_tell(self, channel: Channel) -> None:
-        try:
-            await self.ensure_open(channel)
-        except DiskFull as error:
-            logger.warning(
-                "log cannot be opened, trying again at the next request",
-                partition=channel,
-                error=error,
-            )
-        finally:
-            for then in self._opening.pop(channel):
-                try:
-                    then()
-                except Exception:  # the others wait, too
-                    logger.exception("request that waited for a log failed", partition=channel)
-
-    async def _open(
-        self,
-        channel: Channel,
-        start_offset: int = -1,
-        producers: bytes = b"",
-        *,
-        lane: Lane = Lane.LOGS,
-    ) -> None:
-        """Open the usual log; a new one begins at ``start_offset`` (-1: where the span does)."""
-        start = channel.start_offset if start_offset < 0 else start_offset
-
-        def open_log() -> tuple[Log, list[Diverged]]:
-            log = self._logs.open(
-                channel.partition,
-                channel.topic_id,
-                start_offset=start,
-                producers=producers,
-                holds=channel.holds,
-            )
-            return log, self._logs.cut_before(log)
-
-        try:
-            log, channel.copies.cut = await self._runner.run(open_log, lane)
-        except DiskFull:
-            raise  # no failure of this log: whoever asks next tries again
-        except (OSError, VqError) as error:
-            logger.error("log cannot be opened", partition=channel, error=error)
-            channel.fail(error)
-        else:
-            channel.attach(log)
+        self.logs.open(channel, then)
 
     # Following ZooKeeper ------------------------------------------------------------------------
     async def _apply(self, view: TopicView) -> None:
@@ -345,7 +250,7 @@ class Partitions:
             DiskFull, OSError: That is not noted.
         """
         if view.settings.flush is FlushMode.ASYNC and not self._marked_unflushed:
-            await self._runner.run(self._logs.mark_unflushed)
+            await self._runner.run(self._stored.mark_unflushed)
             self._marked_unflushed = True
 
     def _is_here(self, view: TopicView) -> bool:
@@ -433,7 +338,7 @@ class Partitions:
                 partition=channel,
                 start_offset=span.start,
             )
-            await self.adopt_log(channel, span.start, b"", version=channel.placement_version)
+            await self.logs.adopt_log(channel, span.start, b"", version=channel.placement_version)
         if span.end is not None and log.end_offset < span.end:
             logger.error(
                 "messages are missing, ZooKeeper says that the log is longer",
@@ -454,9 +359,9 @@ class Partitions:
         if prepared.problem is not None:
             raise prepared.problem
         for path in prepared.aside:
-            await self._add_older(channel, path)
+            await self.logs.open_older(channel, path)
         if prepared.is_there:
-            await self.ensure_open(channel)
+            await self.logs.ensure_open(channel)
         self.channels[key] = channel
         self._by_topic.setdefault(key.topic, {})[key.partition] = channel
         self.on_added()
@@ -500,7 +405,7 @@ class Partitions:
     def _look(self, channel: Channel) -> _Prepared:
         """Look what there is of a channel on disk; blocks."""
         try:
-            found = self._logs.prepare(channel.partition, channel.topic_id, channel.holds)
+            found = self._stored.prepare(channel.partition, channel.topic_id, channel.holds)
         except NamesakeFound:
             raise
         except (OSError, VqError) as error:
@@ -511,7 +416,7 @@ class Partitions:
         """Move a topic's data: to the trash if the tree says it was deleted, else to stay."""
         deleted = await was_deleted(self._coordinator, topic_id)
         path = await self._runner.run(
-            lambda: self._logs.move_topic(topic, topic_id, keep=not deleted)
+            lambda: self._stored.move_topic(topic, topic_id, keep=not deleted)
         )
         if path is None:
             return  # there are no data of that topic here
@@ -535,8 +440,8 @@ class Partitions:
             CoordinationError: ZooKeeper cannot be asked.
         """
         try:
-            found = await self._runner.run(self._logs.local_topics)
-            kept = await self._runner.run(self._logs.kept)
+            found = await self._runner.run(self._stored.local_topics)
+            kept = await self._runner.run(self._stored.kept)
         except OSError as error:
             logger.warning("data directory cannot be listed", error=error)
             return
@@ -564,25 +469,6 @@ class Partitions:
                 "kept data found, ZooKeeper does not say that the topic was deleted", path=path
             )
 
-    async def _add_older(self, channel: Channel, path: Path) -> None:
-        """Open an earlier range of the partition, for reading; one that cannot be is noted."""
-
-        def open_log() -> tuple[Log, list[Diverged]]:
-            log = self._logs.open(
-                channel.partition, channel.topic_id, path=path, holds=channel.holds
-            )
-            return log, self._logs.cut_before(log)
-
-        try:
-            log, cut = await self._runner.run(open_log)
-        except (OSError, VqError) as error:
-            logger.error(
-                "earlier range of a log cannot be opened", partition=channel, path=path, error=error
-            )
-            channel.add_older(start_of(path), error)
-        else:
-            channel.add_older(start_of(path), log, cut)
-
     async def _remove_topic(self, name: str) -> None:
         async with self._membership:
             topic_ids = self._topic_ids(name)
@@ -590,7 +476,7 @@ class Partitions:
             if known is not None:
                 topic_ids.add(known.id)
             if not topic_ids:  # nothing of it could be followed
-                topic_ids.add(await self._runner.run(lambda: self._logs.stored_topic_id(name)))
+                topic_ids.add(await self._runner.run(lambda: self._stored.stored_topic_id(name)))
             for topic_id in topic_ids - {""}:
                 await self._close_topic(name, topic_id)
 
@@ -619,7 +505,7 @@ class Partitions:
         error = UnknownTopic(f"topic {name!r} was deleted")
         for channel in self._channels_of(name, topic_id):
             self._remove(channel)
-            await self._close(channel, error)
+            await self.logs.close(channel, error)
         await self._move_away(name, topic_id)
 
     async def _tree_was_lost(self) -> bool:
@@ -631,7 +517,7 @@ class Partitions:
         """Close a channel of which this group holds nothing any more; its files stay."""
         logger.info("partition is not held here any more", partition=channel)
         self._remove(channel)
-        await self._close(channel, NotMaster(f"partition {channel} was moved away"))
+        await self.logs.close(channel, NotMaster(f"partition {channel} was moved away"))
 
     # Moving -------------------------------------------------------------------------------------
     async def add_for_move(self, partition: TopicPartition, topic_id: str, version: int) -> Channel:
@@ -657,270 +543,11 @@ class Partitions:
             channel.prepare()
             return channel
 
-    async def adopt_log(
-        self, channel: Channel, start_offset: int, producers: bytes, *, version: int
-    ) -> None:
-        """Give the channel a log that goes on at ``start_offset``; one that does not is put aside.
-
-        The channel's state says if that did not work.
-
-        Raises:
-            PartitionReadOnly: The placement is not the one of ``version`` any more: whoever asks
-                slept, and what the log holds may be acknowledged by now.
-        """
-        async with self.files(channel.partition):
-            self._check_current(channel, version)
-            if channel.log is None and channel.rules.read:
-                await self._open(channel, start_offset, producers, lane=Lane.MOVES)
-            log = channel.log
-            if log is None:
-                return
-            if log.end_offset == start_offset and log.state is not LogState.QUARANTINED:
-                return  # it comes back to where it left, or this is the same ADOPT again
-            await self.settle(channel)
-            self._check_current(channel, version)
-            if channel.failed:
-                return
-            await self._renew(channel, log, start_offset, producers)
-
-    async def _renew(self, channel: Channel, log: Log, start_offset: int, producers: bytes) -> None:
-        """Put the log of a channel, which is settled, aside, and begin one at ``start_offset``."""
-        channel.put_aside()
-        try:
-            path = await self._runner.run(
-                lambda: self._logs.put_aside(channel.partition, log), Lane.MOVES
-            )
-        except (OSError, VqError):
-            await self._open(channel)  # it is closed by now; whoever asks again finds it
-            raise
-        if path is not None:
-            await self._add_older(channel, path)
-        await self._open(channel, start_offset, producers, lane=Lane.MOVES)
-
-    async def seal_log(self, channel: Channel, version: int) -> tuple[int, bytes]:
-        """Seal the channel's log for a move that was decided under ``version``.
-
-        Returns:
-            The end of the log and its producer table: everything in it, and the seal itself, is
-            durable.
-
-        Raises:
-            PartitionFailed, PartitionQuarantined, PartitionReadOnly: It cannot be sealed, or the
-                placement changed meanwhile.
-            StorageFailed: The seal may not be durable.
-        """
-        await self.ensure_open(channel)
-        async with self.files(channel.partition):
-            self._check_current(channel, version)
-            channel.seal_log()
-            await self.settle(channel)
-            await self._committed(channel)
-            log = channel.log
-            if log is None or log.state is not LogState.SEALED or channel.unprepared:
-                raise channel.why_refused()
-            try:
-                await self._runner.run(log.save_seal, Lane.MOVES)
-            finally:
-                channel.look_at_log()
-            self._check_current(channel, version)
-            return log.end_offset, log.producers.to_bytes()
-
-    async def _committed(self, channel: Channel) -> None:
-        """Return once all that is in the log is where it has to be.
-
-        Raises:
-            Busy: That takes too long.
-        """
-        log = channel.log
-        if log is None or channel.high_watermark >= log.end_offset or not channel.role.insync:
-            return
-        wait = _Wait(channel, log.end_offset)
-        try:
-            async with asyncio.timeout(COMMIT_WAIT_S):
-                await wait.done.wait()
-        except TimeoutError:
-            raise Busy(
-                f"the nodes in sync have not stored partition {channel} up to {log.end_offset} "
-                f"within {COMMIT_WAIT_S:g} s"
-            ) from None
-        finally:
-            channel.parked.pop(wait, None)
-
-    async def unseal_log(self, channel: Channel) -> bool:
-        """Have a sealed log take appends again, if nothing speaks against it; whether it does.
-
-        Not while a seal is being saved: that is done by another thread.
-        """
-        async with self.files(channel.partition):
-            if channel.state is not State.UNSEALING or channel.log is None:
-                return False
-            channel.unseal_log(channel.log)
-            return True
-
-    def _check_current(self, channel: Channel, version: int) -> None:
-        if channel.state is State.CLOSED:
-            raise channel.why_refused()
-        channel.check_version(version)
-
-    # Copying ------------------------------------------------------------------------------------
-    async def begin_log(self, channel: Channel, start_offset: int, producers: bytes) -> None:
-        """Give a channel without a log an empty one that begins at ``start_offset``.
-
-        Raises:
-            DiskFull: There is no space for it now; it may be tried again.
-        """
-        async with self.files(channel.partition):
-            if channel.log is None and channel.rules.read:
-                await self._open(channel, start_offset, producers)
-
-    async def unseal_copy(self, channel: Channel) -> None:
-        """Have the log of a copy take appends: it was sealed when this node led.
-
-        The move for which it was sealed is over; its mover is refused in the present epoch.
-        """
-        async with self.files(channel.partition):
-            if channel.log is not None and channel.log.state is LogState.SEALED:
-                channel.log.unseal()
-
-    async def renew_log(self, channel: Channel, start_offset: int, producers: bytes) -> None:
-        """Put the log of a copy aside, an earlier range, and begin one at ``start_offset``.
-
-        Raises:
-            VqError, OSError: It could not be put aside, or no log begun.
-        """
-        await self._whole(self._renew_copy(channel, start_offset, producers))
-
-    async def _renew_copy(self, channel: Channel, start_offset: int, producers: bytes) -> None:
-        async with self.files(channel.partition):
-            await self._renew(channel, await self._settled_copy(channel), start_offset, producers)
-
-    async def _settled_copy(self, channel: Channel) -> Log:
-        """Return the log of a copy once all of it is durable.
-
-        Raises:
-            NotMaster: This node leads by now, and may have acknowledged what is in the log.
-            VqError: It is closed, or an I/O error ended it.
-        """
-        await self.settle(channel)
-        if channel.role.epoch:
-            raise NotMaster(
-                f"the log of {channel} is not changed: its master was replaced by this node"
-            )
-        log = channel.log
-        if log is None or channel.failed or channel.state is State.CLOSED:
-            raise channel.why_refused()
-        return log
-
-    async def _whole(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do the whole of a change of files, also if whoever waits for it is cancelled."""
-        await asyncio.shield(asyncio.get_running_loop().create_task(work))
-
-    async def cut_log(self, channel: Channel, offset: int) -> None:
-        """Have the log of a copy end at ``offset``; what followed is kept beside it.
-
-        Raises:
-            VqError, OSError: It could not be cut; the channel has its log, or says why not.
-        """
-        await self._whole(self._cut_copy(channel, offset))
-
-    async def _cut_copy(self, channel: Channel, offset: int) -> None:
-        async with self.files(channel.partition):
-            log = await self._settled_copy(channel)
-            channel.detach()
-            channel.copies.told = min(channel.copies.told, offset)  # what follows was taken back
-            try:
-                files = await self._runner.run(
-                    lambda: self._logs.cut_back(channel.partition, log, offset)
-                )
-            finally:
-                await self._open(channel)
-        for each in files:
-            _tell_cut(channel, each)
-        if files:
-            self.on_cut()
-
-    # Repairing ----------------------------------------------------------------------------------
-    async def open_again(self, channel: Channel, part: Channel) -> None:
-        """Close a damaged log, of ``channel`` or of an earlier range of it, and open what is there.
-
-        Its files may have been repaired meanwhile.
-        """
-        await self._whole(self._open_again(channel, part))
-
-    async def _open_again(self, channel: Channel, part: Channel) -> None:
-        async with self.files(channel.partition):
-            log = part.log
-            if log is None or channel.state is State.CLOSED:
-                return
-            if part is channel:
-                await self.settle(channel)
-                channel.put_aside()
-                await self._runner.run(log.close)
-                await self._open(channel)
-            elif part in channel.older:
-                channel.older.remove(part)
-                part.close(Busy(f"an earlier range of {channel} is being opened"))
-                await self._runner.run(log.close)
-                await self._add_older(channel, log.directory)
-                channel.older.sort(key=lambda each: each.start_offset)
-
-    async def give_up(self, channel: Channel) -> list[Path]:
-        """Put all logs of a copy out of the way, damaged as they are; return where they are now.
-
-        The copy begins anew. This node must not be in sync.
-        """
-        paths: list[Path] = []
-        await self._whole(self._give_up(channel, paths))
-        return paths
-
-    async def _give_up(self, channel: Channel, paths: list[Path]) -> None:
-        async with self.files(channel.partition):
-            if channel.state is State.CLOSED:
-                return
-            await self.settle(channel)
-            logs = [each.log for each in (*channel.older, channel) if each.log is not None]
-            for older in channel.older:
-                older.close(Busy(f"the log of {channel} is copied anew"))
-            channel.older = []
-            channel.put_aside()
-            for log in logs:
-                try:
-                    await self._runner.run(log.close)
-                except (OSError, VqError) as error:
-                    logger.warning("log was not closed cleanly", partition=channel, error=error)
-            paths += await self._runner.run(
-                lambda: self._logs.give_up(channel.partition, channel.topic_id), Lane.MOVES
-            )
-            channel.apply(channel.settings, channel.placement, channel.placement_version)
-
     # Closing ------------------------------------------------------------------------------------
-    async def settle(self, channel: Channel) -> None:
-        """Return once everything appended is durable, or given up, and no flush runs."""
-        done = asyncio.get_running_loop().create_future()
-
-        def callback() -> None:
-            if not done.done():
-                done.set_result(None)
-
-        channel.when_settled(callback)
-        await done
-
-    async def _close(self, channel: Channel, error: VqError) -> None:
-        channel.close(error)
-        async with self.files(channel.partition):
-            await self.settle(channel)
-            for log in channel.take_logs():
-                self._closed_unflushed |= log.state is LogState.FAILED
-                try:
-                    await self._runner.run(log.close)
-                except (OSError, VqError) as failure:
-                    self._closed_unflushed = True
-                    logger.warning("log was not closed cleanly", partition=channel, error=failure)
-
     async def close_all(self, error: VqError) -> None:
         """Close every channel; who is parked is told ``error``."""
         for channel in list(self.channels.values()):
-            await self._close(channel, error)
+            await self.logs.close(channel, error)
         self.channels.clear()
         self._by_topic.clear()
         await self.save_begun()
@@ -928,7 +555,7 @@ class Partitions:
     @property
     def all_flushed(self) -> bool:
         """Whether everything that was ever written is durable; only after ``close_all``."""
-        return not self.channels and not self._closed_unflushed
+        return not self.channels and not self.logs.closed_unflushed
 
     async def save_begun(self) -> None:
         """Make durable which logs were begun here, without those of topics that are gone."""
@@ -937,35 +564,10 @@ class Partitions:
 
         def save() -> None:
             if known is not None:
-                self._logs.forget_begun(known)
-            self._logs.save_begun()
+                self._stored.forget_begun(known)
+            self._stored.save_begun()
 
         try:
             await self._runner.run(save)
         except OSError as error:
             logger.warning("list of begun logs cannot be saved", error=error)
-
-
-def _tell_cut(channel: Channel, file: Diverged) -> None:
-    """Log what was cut from the log of a copy; louder if somebody was told that it is stored."""
-    epochs = f"{file.first_epoch}-{file.last_epoch}"
-    if channel.acknowledges_alone:
-        logger.error(
-            "messages that may have been acknowledged are lost in a take-over, cut and kept",
-            partition=channel,
-            file=file.path,
-            start_offset=file.start_offset,
-            end_offset=file.end_offset,
-            messages=file.messages,
-            epochs=epochs,
-        )
-    else:
-        logger.warning(
-            "batches that the master does not have are cut and kept",
-            partition=channel,
-            file=file.path,
-            start_offset=file.start_offset,
-            end_offset=file.end_offset,
-            messages=file.messages,
-            epochs=epochs,
-        )

@@ -338,7 +338,7 @@ class Repairer:
             problem = error
         else:
             if found:
-                await self._partitions.open_again(channel, part)
+                await self._partitions.logs.open_again(channel, part)
                 logs = [each.log for each in (*channel.older, channel) if each.log is not None]
                 opened = [each for each in logs if each.directory == log.directory]
                 if opened and opened[0].state is not LogState.QUARANTINED:
@@ -365,7 +365,7 @@ class Repairer:
             raise PartitionQuarantined(
                 f"{channel} is copied anew when node {self._node} is not in sync any more"
             )
-        paths = await self._partitions.give_up(channel)
+        paths = await self._partitions.logs.give_up(channel)
         logger.warning(
             "damaged log is put aside and copied anew",
             partition=channel,

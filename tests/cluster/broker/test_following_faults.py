@@ -131,9 +131,9 @@ async def test_a_master_follows_when_the_record_names_another(cluster):
 async def test_what_was_cut_stays_when_the_next_range_begins(cluster):
     """An empty log is put aside: its directory has files that an operator may want."""
     _, copy, _ = await start_pair(cluster)
-    await copy._partitions.cut_log(channel(copy), 0)
+    await copy._partitions.logs.cut_log(channel(copy), 0)
     assert len(diverged(DATA / "t" / "0", cluster.disks["b1-n2"])) == 1
-    await copy._partitions.renew_log(channel(copy), 10_000, b"")
+    await copy._partitions.logs.renew_log(channel(copy), 10_000, b"")
     disk = cluster.disks["b1-n2"]
     names = [name for name in disk.listdir(DATA / "t") if name.startswith("0")]
     assert any(diverged(DATA / "t" / name, disk) for name in names)

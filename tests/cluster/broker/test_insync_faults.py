@@ -277,7 +277,7 @@ async def test_a_lower_min_insync_acknowledges_what_waits(pair, monkeypatch):
 # A node that copies -------------------------------------------------------------------------------
 async def test_an_exception_is_a_failure_of_one_partition_or_one_connection(pair, monkeypatch):
     """Copying goes on, with pauses in between."""
-    settle, take = pair.copy._partitions.settle, CopySession._take
+    settle, take = pair.copy._partitions.logs.settle, CopySession._take
     compared, taken = list[int](), list[int]()
 
     async def raises(channel):
@@ -292,7 +292,7 @@ async def test_an_exception_is_a_failure_of_one_partition_or_one_connection(pair
             raise ZeroDivisionError("a bug")
         take(self, response, body)
 
-    monkeypatch.setattr(pair.copy._partitions, "settle", raises)
+    monkeypatch.setattr(pair.copy._partitions.logs, "settle", raises)
     monkeypatch.setattr(CopySession, "_take", takes)
     await pair.client.put("t", 0, [message(b"x")])
     await until(lambda: taken)
@@ -320,9 +320,9 @@ async def test_a_log_is_not_cut_by_a_node_that_leads_meanwhile(pair, renewed):
     flusher.held = True
     partitions = copy._partitions
     work = (
-        partitions.renew_log(channel(copy), end, b"")
+        partitions.logs.renew_log(channel(copy), end, b"")
         if renewed
-        else partitions.cut_log(channel(copy), 0)
+        else partitions.logs.cut_log(channel(copy), 0)
     )
     sent = pair.client.send_put("t", 0, [message(b"unflushed")])
     await until(lambda: log.end_offset > end)
@@ -354,7 +354,7 @@ async def test_a_log_opened_by_a_master_shows_nothing_that_the_others_may_lack(p
     sent = pair.client.send_put("t", 0, [message(b"not committed")])
     await until(lambda: ours.log.synced_offset > end)
     with pair.cluster.runners["b1-n2"].held():
-        cutting = asyncio.create_task(copy._partitions.cut_log(ours, ours.log.end_offset))
+        cutting = asyncio.create_task(copy._partitions.logs.cut_log(ours, ours.log.end_offset))
         await until(lambda: ours.log is None)
         pair.cluster.flushers["b1"].release()
         copy._context.role.epoch, copy._context.role.insync = 2, frozenset({"n1"})

@@ -121,7 +121,7 @@ class Pair:
 
     def files(self, group: str) -> asyncio.Lock:
         """The lock that is held while logs of ``group`` are opened, sealed or put aside."""
-        return self.cluster.nodes[group]._partitions.files(("t", 0))
+        return self.cluster.nodes[group]._partitions.logs.lock(("t", 0))
 
     def mover(self, group: str) -> Mover:
         mover = self.cluster.nodes[group]._dispatcher._moves
@@ -153,7 +153,7 @@ async def pair(cluster):
 async def test_a_log_that_two_requests_need_is_opened_once(pair, monkeypatch):
     """A first PUT and a SEAL at the same moment: another log would not know what it took."""
     await pair.until_writable(pair.old)
-    logs, runner = pair.cluster.nodes[pair.old]._partitions._logs, pair.cluster.runners[pair.old]
+    logs, runner = pair.cluster.nodes[pair.old]._partitions._stored, pair.cluster.runners[pair.old]
     open_log, opened = logs.open, []
 
     def count(*args: Any, **fields: Any) -> Any:
@@ -512,14 +512,14 @@ async def test_an_adopt_whose_placement_changes_while_the_log_is_flushed_is_refu
     await pair.until_known(first, second)
     sealed = await pair.seal()
     channel, partitions = pair.channel(first), pair.cluster.nodes[first]._partitions
-    log, version, settle = channel.log, channel.placement_version, partitions.settle
+    log, version, settle = channel.log, channel.placement_version, partitions.logs.settle
 
     async def settle_slowly(settling: Channel) -> None:
         await settle(settling)
         await pair.touch()
         await until(lambda: channel.placement_version != version)
 
-    monkeypatch.setattr(partitions, "settle", settle_slowly)
+    monkeypatch.setattr(partitions.logs, "settle", settle_slowly)
     with pytest.raises(PartitionReadOnly):
         await pair.adopt(sealed.end_offset, sealed.producers)
     assert channel.log is log
@@ -664,7 +664,7 @@ async def test_an_adopt_that_meets_a_bug_is_answered(pair, monkeypatch):
     async def stumble(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(pair.cluster.nodes[pair.new]._partitions, "adopt_log", stumble)
+    monkeypatch.setattr(pair.cluster.nodes[pair.new]._partitions.logs, "adopt_log", stumble)
     with pytest.raises(InternalError, match="ZeroDivisionError"):
         await pair.adopt(0)
 
@@ -679,7 +679,7 @@ async def test_readers_are_told_of_a_log_that_cannot_be_opened(pair, monkeypatch
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(errno.EMFILE, "no")
 
-    monkeypatch.setattr(pair.cluster.nodes[first]._partitions._logs, "open", refuse)
+    monkeypatch.setattr(pair.cluster.nodes[first]._partitions._stored, "open", refuse)
     with pytest.raises(StorageFailed):
         await pair.adopt(sealed.end_offset, sealed.producers)
     for tags in (["none"], []):

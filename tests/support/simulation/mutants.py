@@ -14,8 +14,8 @@ from support.simulation.world import Size
 
 from vq.broker import moving, partitions
 from vq.broker.channel import Channel
+from vq.broker.channel_logs import ChannelLogs
 from vq.broker.logs import Logs
-from vq.broker.partitions import Partitions
 from vq.broker.storer import Storer
 from vq.client.consumer.fetcher import Chunk, PartitionFetcher
 from vq.client.consumer.inbox import InboxDelivery
@@ -162,7 +162,7 @@ def _unseal_keeps_version(patch: pytest.MonkeyPatch) -> None:
 def _adopt_unchecked(patch: pytest.MonkeyPatch) -> None:
     for module in (moving, partitions):
         patch.setattr(module, "check_placement_version", lambda *_: None)
-    patch.setattr(Partitions, "_check_current", lambda *_: None)
+    patch.setattr(ChannelLogs, "_check_current", lambda *_: None)
     patch.setattr(Channel, "unprepared", False)
 
 

@@ -1,0 +1,449 @@
+"""The logs of channels: opened, sealed, put aside, cut, opened again and closed.
+
+In here: each change of the files of one partition, one at a time, and what its channel sees of it.
+Not in here: which channels exist (``partitions``), when a partition moves (``moving``) or is copied
+(``following``), and the files themselves (``logs``).
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
+
+from vq.broker.channel import Channel
+from vq.broker.logs import Logs, start_of
+from vq.broker.partition_state import State
+from vq.broker.runner import Lane, Runner
+from vq.broker.tasks import Tasks
+from vq.errors import Busy, DiskFull, NotMaster, VqError
+from vq.log_lines import get_logger
+from vq.model import TopicPartition
+from vq.store.divergence import Diverged
+from vq.store.log import Log, LogState
+
+logger = get_logger(__name__)
+
+#: How long a SEAL waits until the nodes in sync have the whole log; one that does not leaves the
+#: set within this time.
+COMMIT_WAIT_S = 6.0
+
+
+class _Wait:
+    """Waits until the high watermark of a channel is at an offset, or the channel is closed."""
+
+    def __init__(self, channel: Channel, offset: int) -> None:
+        self.done = asyncio.Event()
+        self._channel = channel
+        self._offset = offset
+        channel.parked[self] = None
+
+    def wake(self) -> None:
+        """See ``copies.Woken``."""
+        if self._channel.high_watermark >= self._offset or not self._channel.rules.read:
+            self.done.set()
+
+
+class ChannelLogs:
+    """Changes the logs of channels.
+
+    Attributes:
+        on_cut: Called when something of a log was cut and kept.
+        closed_unflushed: A log was closed, of which something may not be durable.
+    """
+
+    def __init__(self, logs: Logs, *, runner: Runner, tasks: Tasks) -> None:
+        self._logs = logs
+        self._runner = runner
+        self._tasks = tasks
+        self._files: WeakValueDictionary[tuple[str, int], asyncio.Lock] = WeakValueDictionary()
+        self._opening: dict[Channel, list[Callable[[], None]]] = {}
+        self.closed_unflushed = False
+        self.on_cut: Callable[[], None] = lambda: None
+
+    def lock(self, partition: tuple[str, int]) -> asyncio.Lock:
+        """Return the lock held while a log of a partition is opened, sealed, put aside or closed.
+
+        One for each partition: a slow disk, or a long recovery, of one holds up no other.
+        """
+        lock = self._files.get(partition)
+        if lock is None:
+            lock = self._files[partition] = asyncio.Lock()
+        return lock
+
+    def is_changing(self, partition: TopicPartition) -> bool:
+        """Whether a log of the partition is being opened, cut or put aside at this moment."""
+        lock = self._files.get(partition)
+        return lock is not None and lock.locked()
+
+    # Opening ------------------------------------------------------------------------------------
+    def open(self, channel: Channel, then: Callable[[], None]) -> None:
+        """Give the channel its log, or a failure; ``then`` is called afterwards."""
+        waiting = self._opening.get(channel)
+        if waiting is not None:
+            waiting.append(then)
+            return
+        self._opening[channel] = [then]
+        self._tasks.start(self._open_and_tell(channel))
+
+    async def ensure_open(self, channel: Channel) -> None:
+        """Give the channel its log, or its failure.
+
+        Raises:
+            DiskFull: There is no space for it now; it may be tried again.
+        """
+        async with self.lock(channel.partition):
+            if channel.log is None and channel.rules.read:
+                await self._open(channel)
+
+    async def _open_and_tell(self, channel: Channel) -> None:
+        try:
+            await self.ensure_open(channel)
+        except DiskFull as error:
+            logger.warning(
+                "log cannot be opened, trying again at the next request",
+                partition=channel,
+                error=error,
+            )
+        finally:
+            for then in self._opening.pop(channel):
+                try:
+                    then()
+                except Exception:  # the others wait, too
+                    logger.exception("request that waited for a log failed", partition=channel)
+
+    async def _open(
+        self,
+        channel: Channel,
+        start_offset: int = -1,
+        producers: bytes = b"",
+        *,
+        lane: Lane = Lane.LOGS,
+    ) -> None:
+        """Open the usual log; a new one begins at ``start_offset`` (-1: where the span does)."""
+        start = channel.start_offset if start_offset < 0 else start_offset
+
+        def open_log() -> tuple[Log, list[Diverged]]:
+            log = self._logs.open(
+                channel.partition,
+                channel.topic_id,
+                start_offset=start,
+                producers=producers,
+                holds=channel.holds,
+            )
+            return log, self._logs.cut_before(log)
+
+        try:
+            log, channel.copies.cut = await self._runner.run(open_log, lane)
+        except DiskFull:
+            raise  # no failure of this log: whoever asks next tries again
+        except (OSError, VqError) as error:
+            logger.error("log cannot be opened", partition=channel, error=error)
+            channel.fail(error)
+        else:
+            channel.attach(log)
+
+    async def open_older(self, channel: Channel, path: Path) -> None:
+        """Open an earlier range of the partition, for reading; one that cannot be is noted."""
+
+        def open_log() -> tuple[Log, list[Diverged]]:
+            log = self._logs.open(
+                channel.partition, channel.topic_id, path=path, holds=channel.holds
+            )
+            return log, self._logs.cut_before(log)
+
+        try:
+            log, cut = await self._runner.run(open_log)
+        except (OSError, VqError) as error:
+            logger.error(
+                "earlier range of a log cannot be opened", partition=channel, path=path, error=error
+            )
+            channel.add_older(start_of(path), error)
+        else:
+            channel.add_older(start_of(path), log, cut)
+
+    # Moving -------------------------------------------------------------------------------------
+    async def adopt_log(
+        self, channel: Channel, start_offset: int, producers: bytes, *, version: int
+    ) -> None:
+        """Give the channel a log that goes on at ``start_offset``; one that does not is put aside.
+
+        The channel's state says if that did not work.
+
+        Raises:
+            PartitionReadOnly: The placement is not the one of ``version`` any more: whoever asks
+                slept, and what the log holds may be acknowledged by now.
+        """
+        async with self.lock(channel.partition):
+            self._check_current(channel, version)
+            if channel.log is None and channel.rules.read:
+                await self._open(channel, start_offset, producers, lane=Lane.MOVES)
+            log = channel.log
+            if log is None:
+                return
+            if log.end_offset == start_offset and log.state is not LogState.QUARANTINED:
+                return  # it comes back to where it left, or this is the same ADOPT again
+            await self.settle(channel)
+            self._check_current(channel, version)
+            if channel.failed:
+                return
+            await self._renew(channel, log, start_offset, producers)
+
+    async def _renew(self, channel: Channel, log: Log, start_offset: int, producers: bytes) -> None:
+        """Put the log of a channel, which is settled, aside, and begin one at ``start_offset``."""
+        channel.put_aside()
+        try:
+            path = await self._runner.run(
+                lambda: self._logs.put_aside(channel.partition, log), Lane.MOVES
+            )
+        except (OSError, VqError):
+            await self._open(channel)  # it is closed by now; whoever asks again finds it
+            raise
+        if path is not None:
+            await self.open_older(channel, path)
+        await self._open(channel, start_offset, producers, lane=Lane.MOVES)
+
+    async def seal_log(self, channel: Channel, version: int) -> tuple[int, bytes]:
+        """Seal the channel's log for a move that was decided under ``version``.
+
+        Returns:
+            The end of the log and its producer table: everything in it, and the seal itself, is
+            durable.
+
+        Raises:
+            PartitionFailed, PartitionQuarantined, PartitionReadOnly: It cannot be sealed, or the
+                placement changed meanwhile.
+            StorageFailed: The seal may not be durable.
+        """
+        await self.ensure_open(channel)
+        async with self.lock(channel.partition):
+            self._check_current(channel, version)
+            channel.seal_log()
+            await self.settle(channel)
+            await self._committed(channel)
+            log = channel.log
+            if log is None or log.state is not LogState.SEALED or channel.unprepared:
+                raise channel.why_refused()
+            try:
+                await self._runner.run(log.save_seal, Lane.MOVES)
+            finally:
+                channel.look_at_log()
+            self._check_current(channel, version)
+            return log.end_offset, log.producers.to_bytes()
+
+    async def _committed(self, channel: Channel) -> None:
+        """Return once all that is in the log is where it has to be.
+
+        Raises:
+            Busy: That takes too long.
+        """
+        log = channel.log
+        if log is None or channel.high_watermark >= log.end_offset or not channel.role.insync:
+            return
+        wait = _Wait(channel, log.end_offset)
+        try:
+            async with asyncio.timeout(COMMIT_WAIT_S):
+                await wait.done.wait()
+        except TimeoutError:
+            raise Busy(
+                f"the nodes in sync have not stored partition {channel} up to {log.end_offset} "
+                f"within {COMMIT_WAIT_S:g} s"
+            ) from None
+        finally:
+            channel.parked.pop(wait, None)
+
+    async def unseal_log(self, channel: Channel) -> bool:
+        """Have a sealed log take appends again, if nothing speaks against it; whether it does.
+
+        Not while a seal is being saved: that is done by another thread.
+        """
+        async with self.lock(channel.partition):
+            if channel.state is not State.UNSEALING or channel.log is None:
+                return False
+            channel.unseal_log(channel.log)
+            return True
+
+    def _check_current(self, channel: Channel, version: int) -> None:
+        if channel.state is State.CLOSED:
+            raise channel.why_refused()
+        channel.check_version(version)
+
+    # Copying ------------------------------------------------------------------------------------
+    async def begin_log(self, channel: Channel, start_offset: int, producers: bytes) -> None:
+        """Give a channel without a log an empty one that begins at ``start_offset``.
+
+        Raises:
+            DiskFull: There is no space for it now; it may be tried again.
+        """
+        async with self.lock(channel.partition):
+            if channel.log is None and channel.rules.read:
+                await self._open(channel, start_offset, producers)
+
+    async def unseal_copy(self, channel: Channel) -> None:
+        """Have the log of a copy take appends: it was sealed when this node led.
+
+        The move for which it was sealed is over; its mover is refused in the present epoch.
+        """
+        async with self.lock(channel.partition):
+            if channel.log is not None and channel.log.state is LogState.SEALED:
+                channel.log.unseal()
+
+    async def renew_log(self, channel: Channel, start_offset: int, producers: bytes) -> None:
+        """Put the log of a copy aside, an earlier range, and begin one at ``start_offset``.
+
+        Raises:
+            VqError, OSError: It could not be put aside, or no log begun.
+        """
+        await self._whole(self._renew_copy(channel, start_offset, producers))
+
+    async def _renew_copy(self, channel: Channel, start_offset: int, producers: bytes) -> None:
+        async with self.lock(channel.partition):
+            await self._renew(channel, await self._settled_copy(channel), start_offset, producers)
+
+    async def _settled_copy(self, channel: Channel) -> Log:
+        """Return the log of a copy once all of it is durable.
+
+        Raises:
+            NotMaster: This node leads by now, and may have acknowledged what is in the log.
+            VqError: It is closed, or an I/O error ended it.
+        """
+        await self.settle(channel)
+        if channel.role.epoch:
+            raise NotMaster(
+                f"the log of {channel} is not changed: its master was replaced by this node"
+            )
+        log = channel.log
+        if log is None or channel.failed or channel.state is State.CLOSED:
+            raise channel.why_refused()
+        return log
+
+    async def _whole(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do the whole of a change of files, also if whoever waits for it is cancelled."""
+        await asyncio.shield(asyncio.get_running_loop().create_task(work))
+
+    async def cut_log(self, channel: Channel, offset: int) -> None:
+        """Have the log of a copy end at ``offset``; what followed is kept beside it.
+
+        Raises:
+            VqError, OSError: It could not be cut; the channel has its log, or says why not.
+        """
+        await self._whole(self._cut_copy(channel, offset))
+
+    async def _cut_copy(self, channel: Channel, offset: int) -> None:
+        async with self.lock(channel.partition):
+            log = await self._settled_copy(channel)
+            channel.detach()
+            channel.copies.told = min(channel.copies.told, offset)  # what follows was taken back
+            try:
+                files = await self._runner.run(
+                    lambda: self._logs.cut_back(channel.partition, log, offset)
+                )
+            finally:
+                await self._open(channel)
+        for each in files:
+            _tell_cut(channel, each)
+        if files:
+            self.on_cut()
+
+    # Repairing ----------------------------------------------------------------------------------
+    async def open_again(self, channel: Channel, part: Channel) -> None:
+        """Close a damaged log, of ``channel`` or of an earlier range of it, and open what is there.
+
+        Its files may have been repaired meanwhile.
+        """
+        await self._whole(self._open_again(channel, part))
+
+    async def _open_again(self, channel: Channel, part: Channel) -> None:
+        async with self.lock(channel.partition):
+            log = part.log
+            if log is None or channel.state is State.CLOSED:
+                return
+            if part is channel:
+                await self.settle(channel)
+                channel.put_aside()
+                await self._runner.run(log.close)
+                await self._open(channel)
+            elif part in channel.older:
+                channel.older.remove(part)
+                part.close(Busy(f"an earlier range of {channel} is being opened"))
+                await self._runner.run(log.close)
+                await self.open_older(channel, log.directory)
+                channel.older.sort(key=lambda each: each.start_offset)
+
+    async def give_up(self, channel: Channel) -> list[Path]:
+        """Put all logs of a copy out of the way, damaged as they are; return where they are now.
+
+        The copy begins anew. This node must not be in sync.
+        """
+        paths: list[Path] = []
+        await self._whole(self._give_up(channel, paths))
+        return paths
+
+    async def _give_up(self, channel: Channel, paths: list[Path]) -> None:
+        async with self.lock(channel.partition):
+            if channel.state is State.CLOSED:
+                return
+            await self.settle(channel)
+            logs = [each.log for each in (*channel.older, channel) if each.log is not None]
+            for older in channel.older:
+                older.close(Busy(f"the log of {channel} is copied anew"))
+            channel.older = []
+            channel.put_aside()
+            for log in logs:
+                try:
+                    await self._runner.run(log.close)
+                except (OSError, VqError) as error:
+                    logger.warning("log was not closed cleanly", partition=channel, error=error)
+            paths += await self._runner.run(
+                lambda: self._logs.give_up(channel.partition, channel.topic_id), Lane.MOVES
+            )
+            channel.apply(channel.settings, channel.placement, channel.placement_version)
+
+    # Closing ------------------------------------------------------------------------------------
+    async def settle(self, channel: Channel) -> None:
+        """Return once everything appended is durable, or given up, and no flush runs."""
+        done = asyncio.get_running_loop().create_future()
+
+        def callback() -> None:
+            if not done.done():
+                done.set_result(None)
+
+        channel.when_settled(callback)
+        await done
+
+    async def close(self, channel: Channel, error: VqError) -> None:
+        channel.close(error)
+        async with self.lock(channel.partition):
+            await self.settle(channel)
+            for log in channel.take_logs():
+                self.closed_unflushed |= log.state is LogState.FAILED
+                try:
+                    await self._runner.run(log.close)
+                except (OSError, VqError) as failure:
+                    self.closed_unflushed = True
+                    logger.warning("log was not closed cleanly", partition=channel, error=failure)
+
+
+def _tell_cut(channel: Channel, file: Diverged) -> None:
+    """Log what was cut from the log of a copy; louder if somebody was told that it is stored."""
+    epochs = f"{file.first_epoch}-{file.last_epoch}"
+    if channel.acknowledges_alone:
+        logger.error(
+            "messages that may have been acknowledged are lost in a take-over, cut and kept",
+            partition=channel,
+            file=file.path,
+            start_offset=file.start_offset,
+            end_offset=file.end_offset,
+            messages=file.messages,
+            epochs=epochs,
+        )
+    else:
+        logger.warning(
+            "batches that the master does not have are cut and kept",
+            partition=channel,
+            file=file.path,
+            start_offset=file.start_offset,
+            end_offset=file.end_offset,
+            messages=file.messages,
+            epochs=epochs,
+        )
