@@ -1,17 +1,13 @@
 """A node that does not lead copies the logs of its group from the node that does.
 
-One connection to the master, and one fetch session on it (REPLICATE) for all partitions:
+One connection to the master, and one fetch session on it (``copying``) for all partitions:
 
     add ── where do both logs part? (EPOCH_END) ── cut ── ask ──▶ bytes ── append ── flush
                                                           ▲                            │
                                                           └──── ask for what follows ◀─┘
 
-What is asked for tells the master what is stored here, so the next bytes of a partition are asked
-for when the last ones are flushed (with flush ``async``: written). All partitions that were
-flushed together are asked for together.
-
-A batch says how much of the log was durable when it was appended. So a batch is written when all
-of that is durable here, too: after a loss of power, recovery may believe it as on the master.
+In here: whom to follow, and where both logs part. Not in here: what comes, and how it is stored
+(``copying``).
 """
 
 import asyncio
@@ -20,10 +16,10 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
 
-from vq import limits
 from vq.backoff import Backoff, Draws
 from vq.broker.channel import Channel
 from vq.broker.channel_logs import ChannelLogs
+from vq.broker.copying import ANSWER_TIMEOUT_S, CopySession
 from vq.broker.partition_state import State
 from vq.broker.replica_rules import common_end
 from vq.broker.tasks import Tasks
@@ -45,20 +41,14 @@ from vq.log_lines import get_logger
 from vq.remoting import wire_pb2 as wire
 from vq.remoting.broker_connection import BrokerConnection, connect
 from vq.remoting.format import Command
-from vq.remoting.frames import Frame
-from vq.remoting.messages import decode_reply, described_error, encode_header
 from vq.remoting.transport import Network
 from vq.store.format import OFFSET_MAX
-from vq.store.framing import batches_ready
 from vq.store.log import Log
 from vq.store.lookup import EpochEnd
 
 logger = get_logger(__name__)
 
 CONNECT_TIMEOUT_S: Final = 5.0
-ANSWER_TIMEOUT_S: Final = 10.0
-#: The master answers a request that waits at the latest after this time.
-WAIT_S: Final = 10.0
 #: How often the partitions of this node are compared with those that are copied, and the connection
 #: with the time of its last answer.
 AUDIT_S: Final = 1.0
@@ -66,13 +56,10 @@ AUDIT_S: Final = 1.0
 BACKOFF: Final = Backoff(first_s=0.1, most_s=5.0, jitter=0.2)
 #: Partitions whose logs are compared with those of the master at the same time.
 COMPARED_AT_ONCE: Final = 32
-#: With more bytes to be written than this nothing further is asked for.
-PENDING_BYTES_MAX: Final = 64 * limits.MIB
 #: A partition that was copied for so long is well: its next failure is a first one.
 WELL_S: Final = 10.0
 #: A failure that usually goes away by itself is told when it happened so often.
 USUAL_FAILURES_MAX: Final = 6
-_SESSION: Final = 1
 #: Errors of one partition that are so of all: the peer leads no more, or is gone.
 _ALL: Final = (NotMaster, StaleEpoch, ShuttingDown, ConnectionCut)
 
@@ -83,291 +70,6 @@ class _NotKnown(Exception):
     def __init__(self, epoch: int) -> None:
         super().__init__(epoch)
         self.epoch = epoch
-
-
-class Copy:
-    """One partition that is copied.
-
-    Attributes:
-        channel: Of the partition, on this node.
-        pending: What came and is not written yet.
-        asked_at: What follows this offset is asked for and did not come yet; -1: nothing is.
-    """
-
-    __slots__ = ("_session", "_wrote", "asked_at", "channel", "handle", "pending")
-
-    def __init__(self, channel: Channel, handle: int, session: "CopySession") -> None:
-        self.channel = channel
-        self.handle = handle
-        self.pending = b""
-        self.asked_at = -1
-        self._wrote = False  # something of what came last
-        self._session = session
-
-    @property
-    def offset(self) -> int:
-        """Where it goes on."""
-        log = self.channel.log
-        return self.channel.start_offset if log is None else log.end_offset
-
-    def take(self, data: bytes) -> None:
-        """Write what came; ask for what follows once that is stored.
-
-        Raises:
-            VqError: It cannot be written; nothing of it counts.
-        """
-        self._wrote = False
-        self._keep(data)
-        self._write()
-
-    def _keep(self, data: bytes) -> None:
-        """Have so much left to write."""
-        self._session.pending += len(data) - len(self.pending)
-        self.pending = data
-
-    def drop(self) -> None:
-        """Write nothing more."""
-        self._keep(b"")
-
-    def watch(self) -> None:
-        """See ``Copies.watch``. While something is written here, the next request does it."""
-        if self.asked_at >= 0:
-            self._session.ask(self)
-
-    def _write(self) -> None:
-        """Write the batches that may be written now; the others after the next flush."""
-        channel, log = self.channel, self.channel.log
-        if log is None:
-            raise InternalError(f"partition {channel} has no log to copy to")
-        ready = batches_ready(self.pending, log.synced_offset)
-        if ready:
-            channel.copy(self.pending[:ready])
-            self._keep(self.pending[ready:])
-            self._wrote = True
-            channel.show_copied()
-        elif log.synced_offset >= log.end_offset:  # no flush would help
-            if not self._wrote:
-                channel.copy(self.pending)  # it says what is wrong with them
-            self._keep(b"")  # the beginning of a batch, which is asked for again
-        if self.pending or channel.sync:
-            channel.when_settled(self._settled)
-        else:
-            self._session.ask(self)
-
-    def _settled(self) -> None:
-        """All that was written is durable, or nothing more will be."""
-        if not self._session.has(self):
-            return  # another session may write to the log now
-        channel = self.channel
-        if channel.log is None or channel.failed:
-            error = StorageFailed(f"partition {channel}: {channel.cause or 'it is closed'}")
-            self._session.fail(self, error)
-        elif self.pending:
-            try:
-                self._write()
-            except VqError as error:
-                self._session.fail(self, error)
-        else:
-            self._session.ask(self)
-
-
-class CopySession:
-    """The connection to one master, and what is copied over it. Loop-bound.
-
-    Args:
-        connection: To the master.
-        following: Whom this node follows.
-        node: This node's name.
-    """
-
-    def __init__(self, connection: BrokerConnection, following: Following, node: str) -> None:
-        self._connection = connection
-        self._following = following
-        self._node = node
-        self._loop = asyncio.get_running_loop()
-        self._sequence = 0
-        self._copies: dict[int, Copy] = {}
-        self._handles = 0
-        self._asked: dict[Copy, bool] = {}  # with the next request; True: it is new there
-        self._removed: list[int] = []
-        self._scheduled = False
-        self._waiting = 0  # requests without an answer
-        self.pending = 0  # bytes that came and are not written
-        self.answered_at = self._loop.time()
-        self.ended: asyncio.Future[VqError] = self._loop.create_future()
-        self.failures: dict[Channel, VqError] = {}
-
-    @property
-    def channels(self) -> dict[Channel, None]:
-        """What is copied."""
-        return {copy.channel: None for copy in self._copies.values()}
-
-    def has(self, copy: Copy) -> bool:
-        """Whether a partition is still copied in this session."""
-        return self._copies.get(copy.handle) is copy
-
-    def add(self, channel: Channel) -> None:
-        """Copy a partition whose log has nothing that the master's has not."""
-        self._handles += 1
-        copy = self._copies[self._handles] = Copy(channel, self._handles, self)
-        channel.follow(self._following.epoch, copy.watch)
-        self.ask(copy, new=True)
-
-    def remove(self, channel: Channel) -> None:
-        """Copy a partition no more."""
-        for handle, copy in list(self._copies.items()):
-            if copy.channel is channel:
-                self._drop(copy)
-                self._removed.append(handle)
-                self._schedule()
-
-    def _drop(self, copy: Copy) -> None:
-        if self._copies.pop(copy.handle, None) is not None:
-            copy.channel.follow_no_more()
-        self._asked.pop(copy, None)
-        copy.drop()
-
-    def end(self, why: VqError) -> None:
-        """End the session; ``why`` is for the log."""
-        if not self.ended.done():
-            self.ended.set_result(why)
-        for copy in list(self._copies.values()):
-            self._drop(copy)
-        self._connection.close()
-
-    # Requests -----------------------------------------------------------------------------------
-    def ask(self, copy: Copy, *, new: bool = False) -> None:
-        """Ask for what follows, with the next request."""
-        if self.has(copy):
-            copy.asked_at = copy.offset
-            self._asked[copy] = self._asked.get(copy, False) or new
-            self._schedule()
-
-    def _schedule(self) -> None:
-        if not self._scheduled and self.pending <= PENDING_BYTES_MAX:
-            self._scheduled = True
-            self._loop.call_soon(self._request)
-
-    def _request(self) -> None:
-        """Send one request for all that is asked for."""
-        self._scheduled = False
-        if self.ended.done():
-            return
-        following = self._following
-        request = wire.ReplicateRequest(
-            session=_SESSION,
-            sequence=self._sequence,
-            max_bytes=limits.FETCH_BYTES_MAX,
-            max_wait_ms=round(WAIT_S * 1000),
-            removed=self._removed,
-            node=self._node,
-            incarnation=following.incarnation,
-            epoch=following.epoch,
-        )
-        asked = list(self._asked.items())[: limits.FETCH_PARTITIONS_PER_REQUEST_MAX]
-        for copy, new in asked:
-            item = request.partitions.add(
-                handle=copy.handle, offset=copy.asked_at, max_bytes=limits.FETCH_BYTES_MAX
-            )
-            if copy.channel.parked:  # 1: no log has a high watermark between 0 and that
-                item.watch_above = max(1, copy.channel.high_watermark)
-            if new:
-                item.topic, item.partition = copy.channel.partition
-                item.topic_id = copy.channel.topic_id
-            del self._asked[copy]
-        try:
-            self._connection.send(
-                Command.REPLICATE,
-                encode_header(Command.REPLICATE, request),
-                b"",
-                self._answered,
-            )
-        except VqError as error:
-            self.end(error)
-            return
-        self._waiting += 1
-        self._removed = []
-        self._sequence += 1
-        if self._asked:
-            self._schedule()
-
-    # Answers ------------------------------------------------------------------------------------
-    def _answered(self, frame: Frame | None) -> None:
-        if self.ended.done():
-            return
-        self.answered_at = self._loop.time()
-        self._waiting -= 1
-        try:
-            if frame is None:
-                raise ConnectionCut("the connection to the master has ended")
-            response: Any = decode_reply(frame)
-            self._take(response, frame.body)
-        except VqError as error:
-            self.end(error)
-            return
-        except Exception as error:
-            logger.exception("taking what was copied failed")
-            self.end(InternalError(f"{type(error).__name__}: {error}"))
-            return
-        self.keep_waiting()
-
-    def _take(self, response: Any, body: bytes) -> None:
-        """Take the bytes of an answer.
-
-        Raises:
-            ProtocolError: They are fewer than the answer says.
-            NotMaster: Another epoch than the one followed gave them.
-        """
-        view = memoryview(body)
-        for result in response.results:
-            data, view = view[: result.size], view[result.size :]
-            if len(data) != result.size:
-                raise ProtocolError(
-                    f"an answer to REPLICATE has {len(body)} bytes, its results need more"
-                )
-            copy = self._copies.get(result.handle)
-            if copy is None:
-                continue  # it was removed meanwhile
-            if result.status:
-                self._drop(copy)
-                self.failures[copy.channel] = described_error(result)
-                continue
-            if result.epoch != self._following.epoch:
-                raise NotMaster(
-                    f"the master leads in epoch {result.epoch}, this node follows "
-                    f"{self._following.epoch}"
-                )
-            copies = copy.channel.copies
-            copies.told = max(copies.told, result.high_watermark)
-            copy.channel.show_copied()
-            if result.offset != copy.asked_at:
-                continue  # it was asked for twice, see ``Copy.watch``, and came before
-            copy.asked_at = -1
-            self._asked.pop(copy, None)  # for ``Copy.watch``, and not sent
-            if not data:
-                self.ask(copy)
-                continue
-            try:
-                copy.take(bytes(data))
-            except VqError as error:
-                self.fail(copy, error)
-
-    def fail(self, copy: Copy, error: VqError) -> None:
-        """Copy a partition no more until its log was compared with the master's again."""
-        if self.has(copy):
-            self._drop(copy)
-            self.failures[copy.channel] = error
-            self._removed.append(copy.handle)
-
-    def keep_waiting(self) -> None:
-        """Have a request wait at the master, if none does."""
-        if not self.ended.done() and (self._asked or (self._copies and not self._waiting)):
-            self._schedule()
-
-    @property
-    def silent_since(self) -> float | None:
-        """Since when the master owes an answer; None: it owes none."""
-        return self.answered_at if self._waiting else None
 
 
 class _Retry:
@@ -536,8 +238,7 @@ class Follower:
             if session.ended.done():
                 raise session.ended.result()
             now = asyncio.get_running_loop().time()
-            if now - (session.silent_since or now) > WAIT_S + ANSWER_TIMEOUT_S:
-                raise ConnectionCut(f"the master was silent for {WAIT_S + ANSWER_TIMEOUT_S:g} s")
+            session.check_answered(now)
             for channel, error in session.failures.items():
                 self._note(channel, error)
             session.failures.clear()

@@ -7,7 +7,7 @@ import pytest
 from support.broker import DATA, Client, MemoryCluster, message
 from support.waiting import WAIT_S, until
 
-from vq.broker import following
+from vq.broker import copying, following
 from vq.broker.channel import Channel
 from vq.broker.node import BrokerNode
 from vq.coordination.paths import GroupState
@@ -141,8 +141,8 @@ async def test_what_was_cut_stays_when_the_next_range_begins(cluster):
 
 async def test_a_group_without_topics_reports_no_problem(cluster, monkeypatch):
     """Nothing is asked for, so nothing has to be answered."""
-    monkeypatch.setattr(following, "WAIT_S", 0.1)
-    monkeypatch.setattr(following, "ANSWER_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(copying, "WAIT_S", 0.1)
+    monkeypatch.setattr(copying, "ANSWER_TIMEOUT_S", 0.1)
     await cluster.start()
     copy = await cluster.start(node="n2")
     client = await Client.connect(cluster.network, copy.address)

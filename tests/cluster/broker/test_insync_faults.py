@@ -10,7 +10,7 @@ from support.waiting import WAIT_S, until
 
 from vq.broker.channel import Channel
 from vq.broker.copies import Copies, CopyPosition
-from vq.broker.following import CopySession
+from vq.broker.copying import CopySession
 from vq.broker.insync_set import LAG_MAX_S, InSyncSet
 from vq.broker.node import BrokerNode
 from vq.coordination.coordinator import ConnectionLost

@@ -9,8 +9,8 @@ import pytest
 from support.broker import Client, MemoryCluster, message
 from support.waiting import until
 
-from vq.broker import following
-from vq.broker.following import CopySession
+from vq.broker import copying
+from vq.broker.copying import CopySession
 from vq.broker.node import BrokerNode
 from vq.remoting.broker_connection import BrokerConnection
 from vq.remoting.format import Command
@@ -114,7 +114,7 @@ async def test_random_nonsense_stops_nothing(cluster, monkeypatch, caplog, seed)
         if rng.random() < 0.5:
             mutate(answer)
 
-    decode, take = following.decode_reply, CopySession._take
+    decode, take = copying.decode_reply, CopySession._take
 
     def decodes(frame):
         calls.append(1)
@@ -131,7 +131,7 @@ async def test_random_nonsense_stops_nothing(cluster, monkeypatch, caplog, seed)
         take(self, response, body)
 
     change_ends(monkeypatch, ends)
-    monkeypatch.setattr(following, "decode_reply", decodes)
+    monkeypatch.setattr(copying, "decode_reply", decodes)
     monkeypatch.setattr(CopySession, "_take", takes)
     for number in range(20):
         await client.put("t", number % 2, [message(b"%d" % number * 40)])
