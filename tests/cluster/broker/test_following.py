@@ -236,8 +236,12 @@ async def test_what_the_master_lost_is_cut_and_kept(pair, monkeypatch):
     await restart(pair, disk=disk)
     await pair.client.put("a", 0, [message(b"new")])
     theirs = pair.master._partitions.channels["a", 0]
-    await until(lambda: copies["a", 0].log is not None)
-    await until(lambda: whole(copies["a", 0].log) == whole(theirs.log))
+
+    def same() -> bool:
+        log = copies["a", 0].log  # None while it is cut
+        return log is not None and whole(log) == whole(theirs.log)
+
+    await until(same)
     [saved] = diverged(DATA / "a" / "0", pair.cluster.disks["b1-n2"])
     assert (saved.start_offset, saved.messages) == (end, 1)
     assert pair.cluster.disks["b1-n2"].read_bytes(saved.path) == before[end:]
