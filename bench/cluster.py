@@ -64,13 +64,21 @@ class Cluster:
         """All brokers."""
         return [self.broker, *self.copies]
 
-    def topic(self, partitions: int = 1, *, flush: str = "sync", replication: str = "sync") -> str:
+    def topic(
+        self,
+        partitions: int = 1,
+        *,
+        flush: str = "sync",
+        replication: str = "sync",
+        min_insync: int = 1,
+    ) -> str:
         """Create a topic with a new name."""
         name = f"t-{uuid.uuid4().hex[:8]}"
         settings = vq.TopicSettings(
             partitions=partitions,
             flush=FlushMode(flush),
             replication=replication,
+            min_insync=min_insync,
             retention_hours=None,
         )
 

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from bench import compare, sends
+from bench import compare, replicated, sends
 from bench.features import FEATURES as FEATURES_MEASURED
 from bench.features import FIGURES, SIZES, name_of
 from bench.figures import COLUMNS, Row, Verdict, cells, markdown_table, shown
@@ -28,6 +28,7 @@ from bench.scenarios import PARTITION_COUNTS, SCENARIOS
 
 PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
 PEERS: Final = "peers"
+REPLICATED: Final = "replicated_peers"
 FEATURES: Final = "features"
 SENDS: Final = "sends"
 #: Scenarios with a block of their own; the tables of the others are in ``figures``.
@@ -142,6 +143,24 @@ def peers(by_scenario: Mapping[str, Result], before: str = "") -> str:
     return table + ("\n\nNot found here: " + " ".join(missing) if missing else "")
 
 
+def replicated_peers(by_scenario: Mapping[str, Result], before: str = "") -> str:
+    """Return the comparison of systems of three nodes, and the systems that were not found."""
+    own = rows(by_scenario, REPLICATED)
+    if not own:
+        return before or NOTHING
+    result = by_scenario[REPLICATED]
+    missing = [
+        f"{peer['name']}: {peer['missing']}."
+        for peer in result["replicated_peers"]
+        if peer["missing"]
+    ]
+    parts = [
+        f"{about_machine({REPLICATED: result})} Medians of {own[0].rounds} rounds.",
+        *replicated.tables(own),
+    ]
+    return "\n\n".join(parts + (["Not found here: " + " ".join(missing)] if missing else []))
+
+
 def features(by_scenario: Mapping[str, Result], before: str = "") -> str:
     """Return what each feature costs, with its ratio to plain messages of the same size."""
     found = {row.name: row for row in rows(by_scenario, FEATURES)}
@@ -196,7 +215,17 @@ def profiles(by_scenario: Mapping[str, Result], before: str = "") -> str:
     return "\n\n".join(texts.values()) or "None."
 
 
-_BLOCKS: Final = (machine, baseline, figures, features, ways_to_send, peers, flush, profiles)
+_BLOCKS: Final = (
+    machine,
+    baseline,
+    figures,
+    features,
+    ways_to_send,
+    peers,
+    replicated_peers,
+    flush,
+    profiles,
+)
 BLOCKS: Final = {block.__name__: block for block in _BLOCKS}
 
 

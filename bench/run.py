@@ -27,7 +27,7 @@ if __name__ == "__main__":
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
-from bench import baseline, compare, profile  # noqa: E402
+from bench import baseline, compare, profile, replicated  # noqa: E402
 from bench.context import Context  # noqa: E402
 from bench.figures import COLUMNS, Row, Verdict, cells, markdown_table, rows_of, shown  # noqa: E402
 from bench.scenarios import SCENARIOS, Scenario  # noqa: E402
@@ -35,9 +35,10 @@ from vq.client.producer import appender  # noqa: E402
 from vq.errors import VqError  # noqa: E402
 
 PEERS = "peers"
+REPLICATED = "replicated_peers"
 #: From this share on, the run reports that other programs use the machine.
 _BUSY_SHARE = 0.1
-NAMES = (*(scenario.name for scenario in SCENARIOS), PEERS)
+NAMES = (*(scenario.name for scenario in SCENARIOS), PEERS, REPLICATED)
 
 
 def machine(directory: Path) -> dict[str, Any]:
@@ -174,6 +175,26 @@ def run_peers(context: Context, report: Report) -> None:
     report.console.print(table)
 
 
+def run_replicated_peers(context: Context, report: Report) -> None:
+    """Run the comparison of systems of three nodes and report it."""
+    for _, about in replicated.look_for_peers():
+        found = about.missing or f"found, {about.version}"
+        context.say(f"{REPLICATED}: {about.name}: {found}")
+    figures = [figure for round_ in replicated.compare(context) for figure in round_]
+    rows = rows_of(REPLICATED, figures, {})
+    report.rows += rows
+    for title, columns, lines in (
+        ("three nodes, messages a second", replicated.RATE_COLUMNS, replicated.rate_lines(rows)),
+        ("kill -9 of the leader", replicated.KILL_COLUMNS, replicated.kill_lines(rows)),
+    ):
+        table = Table(title=title, title_justify="left")
+        for column in columns:
+            table.add_column(column)
+        for line in lines:
+            table.add_row(*line)
+        report.console.print(table)
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench/run.py", description=__doc__.split("\n")[0])
     parser.add_argument("--only", action="append", choices=NAMES, default=[], metavar="NAME")
@@ -235,6 +256,7 @@ def main() -> int:
         "rounds": context.rounds,
         "baseline": asdict(bare),
         "peers": [asdict(found) for _, found in compare.look_for_peers()],
+        "replicated_peers": [asdict(found) for _, found in replicated.look_for_peers()],
     }
 
     def keep() -> None:
@@ -256,12 +278,17 @@ def main() -> int:
     if PEERS in wanted:
         _guarded(PEERS, context, report, lambda: run_peers(context, report))
         keep()
+    if REPLICATED in wanted:
+        _guarded(REPLICATED, context, report, lambda: run_replicated_peers(context, report))
+        keep()
     _finish(console, report, arguments.quick)
     if arguments.markdown:
-        own = [row for row in report.rows if row.scenario != PEERS]
+        own = [row for row in report.rows if row.scenario not in {PEERS, REPLICATED}]
         peers = [row for row in report.rows if row.scenario == PEERS]
         tables = [markdown_table(COLUMNS, map(cells, own))] if own else []
         tables += [markdown_table(compare.COLUMNS, compare.lines(peers))] if peers else []
+        three = [row for row in report.rows if row.scenario == REPLICATED]
+        tables += replicated.tables(three) if three else []
         arguments.markdown.write_text("\n\n".join(tables) + "\n")
     return 1 if report.failures else 0
 

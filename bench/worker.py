@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from bench import loads, sends
+from bench import loads, replicated_loads, sends
 from bench.peers import WORKS as PEER_WORKS
 from vq.cli import worker, workload
 
@@ -12,6 +12,7 @@ WORKS: dict[str, Callable[..., dict[str, Any]]] = {
     **workload.WORKS,
     **loads.WORKS,
     **sends.WORKS,
+    **replicated_loads.WORKS,
     **PEER_WORKS,
 }
 

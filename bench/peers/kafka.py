@@ -1,4 +1,7 @@
-"""Apache Kafka as one KRaft node, through confluent-kafka. Looked for in KAFKA_HOME and on PATH.
+"""Apache Kafka as one KRaft node, through confluent-kafka.
+
+Looked for in ``KAFKA_JARS``, a directory with kafka_2.13 and all jars that it needs, then in
+``KAFKA_HOME`` and on PATH.
 
 With its default settings Kafka leaves flushing to the operating system: page cache class. Told to
 flush at every message (``log.flush.interval.messages=1``, in effect each batch that it appends) it
@@ -34,21 +37,65 @@ _WARM: Final = 100_000  # the server compiles itself meanwhile
 _POLL_EVERY: Final = 1_000
 _TAKE: Final = 10_000
 _WAIT_S: Final = 60.0
+_STORAGE: Final = "kafka-storage"
+_SERVER: Final = "kafka-server-start"
+_CLASSES: Final = {_STORAGE: "kafka.tools.StorageTool", _SERVER: "kafka.Kafka"}
+#: Those of Kafka's own scripts.
+_JAVA_OPTIONS: Final = (
+    "-server",
+    "-Xms1G",
+    "-Xmx1G",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-Djava.awt.headless=true",
+)
 
 
-def _tool(name: str) -> str:
+def command(tool: str) -> list[str]:
+    """Return the command of one of Kafka's tools.
+
+    Raises:
+        Missing: Kafka is not here.
+    """
+    jars = os.environ.get("KAFKA_JARS")
+    if jars:
+        if not list(Path(jars).glob("kafka_2.13-*.jar")):
+            raise Missing(f"KAFKA_JARS names {jars}, which has no kafka_2.13-*.jar")
+        return [find_program("java"), *_JAVA_OPTIONS, "-cp", f"{jars}/*", _CLASSES[tool]]
     home = os.environ.get("KAFKA_HOME", "/opt/kafka")
-    return find_program(f"{name}.sh", f"{home}/bin/{name}.sh")
+    try:
+        return [find_program(f"{tool}.sh", f"{home}/bin/{tool}.sh")]
+    except Missing:
+        raise Missing(
+            f"{tool}.sh is not installed, and KAFKA_JARS names no directory of jars"
+        ) from None
 
 
 def check() -> str:
     """See ``Peer.check``."""
-    _tool("kafka-storage")
+    start = command(_SERVER)
     need_client("confluent_kafka", "confluent-kafka")
-    said = subprocess.run(
-        [_tool("kafka-server-start"), "--version"], capture_output=True, text=True, check=False
-    )
+    said = subprocess.run([*start, "--version"], capture_output=True, text=True, check=False)
     return said.stdout.partition(" ")[0].strip() or "?"
+
+
+def server_command() -> list[str]:
+    """Return the command of a node, without its settings."""
+    return command(_SERVER)
+
+
+def format_storage(settings: Path, cluster_id: str) -> None:
+    """Make the data directory of a node.
+
+    Raises:
+        Missing: The tool failed; shows what it said.
+    """
+    tool = [*command(_STORAGE), "format", "-t", cluster_id, "-c", str(settings)]
+    made = subprocess.run(tool, capture_output=True, text=True, check=False)
+    if made.returncode:
+        raise Missing(f"kafka-storage failed: {(made.stderr or made.stdout).strip()[-300:]}")
 
 
 @contextlib.contextmanager
@@ -67,18 +114,15 @@ def running(directory: Path, *, durability: str) -> Iterator[Values]:
         "group.initial.rebalance.delay.ms=0\n"
         + ("log.flush.interval.messages=1\n" if durability == FSYNC else "")
     )
-    command = [_tool("kafka-storage"), "format", "-t", uuid.uuid4().hex, "-c", str(settings)]
-    made = subprocess.run(command, capture_output=True, text=True, check=False)
-    if made.returncode:
-        raise Missing(f"kafka-storage failed: {made.stderr.strip()[-300:]}")
-    start = [_tool("kafka-server-start"), str(settings)]
+    format_storage(settings, uuid.uuid4().hex)
+    start = [*server_command(), str(settings)]
     with Server(start, directory / "server.log", LOG_DIR=str(directory / "logs")) as server:
         server.wait_port(port)
         yield {"port": port}
 
 
 # Client works -----------------------------------------------------------------------------------
-def _producer(port: int, **settings: Any) -> Any:
+def producer_of(port: int, **settings: Any) -> Any:
     import confluent_kafka
 
     return confluent_kafka.Producer(
@@ -110,7 +154,7 @@ def _send_all(producer: Any, topic: str, bodies: list[bytes]) -> Outcomes:
 def one_by_one(ready: Ready, *, port: int, seconds: float, size: int) -> dict[str, Any]:
     """Publish and wait for each acknowledgement."""
     bodies = contents(0, 0, 200_000, size)
-    producer = _producer(port, **{"linger.ms": 0})
+    producer = producer_of(port, **{"linger.ms": 0})
     _send_all(producer, "one", bodies[:1])
     outcomes = Outcomes()
     delivered = _reports_to(outcomes)
@@ -129,7 +173,7 @@ def one_by_one(ready: Ready, *, port: int, seconds: float, size: int) -> dict[st
 def pipelined(ready: Ready, *, port: int, count: int, size: int) -> dict[str, Any]:
     """Publish with a callback per message, idempotent, as fast as the client accepts them."""
     bodies = contents(0, 0, count, size)
-    producer = _producer(port)
+    producer = producer_of(port)
     _send_all(producer, "warm", contents(1, 0, min(_WARM, count), size))
     _send_all(producer, "bulk", [b"warm"])
     ready()

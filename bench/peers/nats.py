@@ -1,5 +1,7 @@
 """NATS JetStream with file storage, through nats-py.
 
+``NATS_SERVER`` names the server's program; without it, it is looked for on PATH.
+
 An acknowledgement does not wait for the disk (the server syncs every two minutes): page cache
 class.
 """
@@ -19,8 +21,8 @@ from bench.peers.peer import (
     Server,
     Values,
     check_received,
-    find_program,
     need_client,
+    program_of,
 )
 from vq.cli.workload import Ready, contents
 from vq.devtools.zookeeper import free_port
@@ -28,11 +30,16 @@ from vq.devtools.zookeeper import free_port
 _IN_FLIGHT: Final = 500
 
 
+def program() -> str:
+    """Return the path of the server."""
+    return program_of("NATS_SERVER", "nats-server")
+
+
 def check() -> str:
     """See ``Peer.check``."""
-    program = find_program("nats-server")
+    server = program()
     need_client("nats", "nats-py")
-    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
+    said = subprocess.run([server, "--version"], capture_output=True, text=True, check=False)
     return said.stdout.strip().rpartition(" ")[2].lstrip("v")
 
 
@@ -40,7 +47,7 @@ def check() -> str:
 def running(directory: Path) -> Iterator[Values]:
     """See ``Peer.running``."""
     port = free_port()
-    command = [find_program("nats-server"), "-js", "-sd", str(directory / "data")]
+    command = [program(), "-js", "-sd", str(directory / "data")]
     command += ["-a", "127.0.0.1", "-p", str(port)]
     with Server(command, directory / "server.log") as server:
         server.wait_port(port)
@@ -48,23 +55,30 @@ def running(directory: Path) -> Iterator[Values]:
 
 
 # Client works -----------------------------------------------------------------------------------
-async def _stream(port: int, name: str) -> tuple[Any, Any]:
+async def stream(port: int, name: str, replicas: int) -> tuple[Any, Any]:
     import nats
     from nats.js.api import StorageType, StreamConfig
 
     client = await nats.connect(f"nats://127.0.0.1:{port}")
     jetstream = client.jetstream(timeout=60)
     await jetstream.add_stream(
-        StreamConfig(name=name, subjects=[f"{name}.messages"], storage=StorageType.FILE)
+        StreamConfig(
+            name=name,
+            subjects=[f"{name}.messages"],
+            storage=StorageType.FILE,
+            num_replicas=replicas,
+        )
     )
     return client, jetstream
 
 
-def one_by_one(ready: Ready, *, port: int, seconds: float, size: int) -> dict[str, Any]:
+def one_by_one(
+    ready: Ready, *, port: int, seconds: float, size: int, replicas: int = 1
+) -> dict[str, Any]:
     """Publish and wait for each acknowledgement."""
 
     async def work() -> dict[str, Any]:
-        client, jetstream = await _stream(port, "one")
+        client, jetstream = await stream(port, "one", replicas)
         bodies = contents(0, 0, 200_000, size)
         ready()
         begin = time.perf_counter()
@@ -78,11 +92,13 @@ def one_by_one(ready: Ready, *, port: int, seconds: float, size: int) -> dict[st
     return asyncio.run(work())
 
 
-def pipelined(ready: Ready, *, port: int, count: int, size: int) -> dict[str, Any]:
+def pipelined(
+    ready: Ready, *, port: int, count: int, size: int, replicas: int = 1
+) -> dict[str, Any]:
     """Publish with 500 acknowledgements outstanding."""
 
     async def work() -> dict[str, Any]:
-        client, jetstream = await _stream(port, "bulk")
+        client, jetstream = await stream(port, "bulk", replicas)
         bodies = contents(0, 0, count, size)
         left = iter(bodies)
 
@@ -101,13 +117,13 @@ def pipelined(ready: Ready, *, port: int, count: int, size: int) -> dict[str, An
     return asyncio.run(work())
 
 
-def consume(ready: Ready, *, port: int, count: int, size: int) -> dict[str, Any]:
+def consume(ready: Ready, *, port: int, count: int, size: int, replicas: int = 1) -> dict[str, Any]:
     """Receive with a push subscription; an acknowledgement covers all messages before it."""
 
     async def work() -> dict[str, Any]:
         from nats.js.api import AckPolicy, ConsumerConfig
 
-        client, jetstream = await _stream(port, "bulk")
+        client, jetstream = await stream(port, "bulk", replicas)
         received: list[bytes] = []
         marks: list[float] = []
         ended = asyncio.Event()

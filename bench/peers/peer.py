@@ -86,6 +86,20 @@ def find_program(name: str, *places: str) -> str:
     return found
 
 
+def program_of(variable: str, name: str) -> str:
+    """Return the path of a program that an environment variable may name; else see above.
+
+    Raises:
+        Missing: It is not there.
+    """
+    named = os.environ.get(variable)
+    if not named:
+        return find_program(name)
+    if not os.access(named, os.X_OK):
+        raise Missing(f"{variable} names {named}, which is no program")
+    return named
+
+
 def need_client(module: str, distribution: str) -> None:
     """Check that a client library is installed.
 
@@ -127,6 +141,11 @@ class Server:
                 return
         tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-10:])
         raise Missing(f"the server did not start; the end of its log:\n{tail}")
+
+    def kill(self) -> None:
+        """Kill the process group at once, as kill -9 does."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
     def stop(self) -> None:
         """Ask the process group to end; kill the processes that do not."""

@@ -21,7 +21,7 @@ _IN_FLIGHT: Final = 500
 
 def check() -> str:
     """See ``Peer.check``."""
-    find_program("rabbitmq-server", *_SERVER_PLACES)
+    server_program()
     find_program("epmd")
     need_client("pika", "pika")
     need_client("aio_pika", "aio-pika")
@@ -30,19 +30,23 @@ def check() -> str:
 
 
 @contextlib.contextmanager
-def broker(directory: Path, *, plugins: str = "", more: str = "") -> Iterator[Values]:
-    """Start Erlang's port mapper and a RabbitMQ node; yield its AMQP port."""
-    program = find_program("rabbitmq-server", *_SERVER_PLACES)
-    port, names = free_port(), free_port()
-    (directory / "plugins").write_text(f"[{plugins}].\n")
-    (directory / "rabbitmq.conf").write_text(
-        f"listeners.tcp.1 = 127.0.0.1:{port}\nloopback_users = none\n{more}"
-    )
-    environ = {
-        "HOME": str(directory),
+def mapper(directory: Path) -> Iterator[int]:
+    """Start Erlang's port mapper; yield its port."""
+    port = free_port()
+    environ = {"ERL_EPMD_ADDRESS": "127.0.0.1", "ERL_EPMD_PORT": str(port)}
+    command = [find_program("epmd"), "-address", "127.0.0.1", "-port", str(port)]
+    with Server(command, directory / "server.log", **environ) as server:
+        server.wait_port(port)
+        yield port
+
+
+def environ_of(directory: Path, home: Path, name: str, port: int, mapper_port: int) -> Values:
+    """Return the environment of a node; its files are in ``directory``, its cookie in ``home``."""
+    return {
+        "HOME": str(home),
         "ERL_EPMD_ADDRESS": "127.0.0.1",
-        "ERL_EPMD_PORT": str(names),
-        "RABBITMQ_NODENAME": f"vqbench{port}@localhost",
+        "ERL_EPMD_PORT": str(mapper_port),
+        "RABBITMQ_NODENAME": name,
         "RABBITMQ_NODE_PORT": str(port),
         "RABBITMQ_DIST_PORT": str(free_port()),
         "RABBITMQ_MNESIA_BASE": str(directory / "mnesia"),
@@ -53,27 +57,53 @@ def broker(directory: Path, *, plugins: str = "", more: str = "") -> Iterator[Va
         "RABBITMQ_FEATURE_FLAGS_FILE": str(directory / "feature_flags"),
         "RABBITMQ_PID_FILE": str(directory / "pid"),
     }
-    log = directory / "server.log"
-    mapper = [find_program("epmd"), "-address", "127.0.0.1", "-port", str(names)]
-    with Server(mapper, log, **environ) as named:
-        named.wait_port(names)
-        with Server([program], log, **environ) as server:
+
+
+def configure(directory: Path, port: int, *, plugins: str = "", more: str = "") -> None:
+    """Write the files of a node."""
+    (directory / "plugins").write_text(f"[{plugins}].\n")
+    (directory / "rabbitmq.conf").write_text(
+        f"listeners.tcp.1 = 127.0.0.1:{port}\nloopback_users = none\n{more}"
+    )
+
+
+def server_program() -> str:
+    """Return the path of the server.
+
+    Raises:
+        Missing: It is not installed.
+    """
+    return find_program("rabbitmq-server", *_SERVER_PLACES)
+
+
+@contextlib.contextmanager
+def broker(directory: Path, *, plugins: str = "", more: str = "") -> Iterator[Values]:
+    """Start Erlang's port mapper and a RabbitMQ node; yield its AMQP port."""
+    port = free_port()
+    configure(directory, port, plugins=plugins, more=more)
+    with mapper(directory) as mapper_port:
+        name = f"vqbench{port}@localhost"
+        environ = environ_of(directory, directory, name, port, mapper_port)
+        with Server([server_program()], directory / "server.log", **environ) as server:
             server.wait_port(port)
             yield {"port": port}
 
 
 # Client works -----------------------------------------------------------------------------------
-def _declare(channel: Any, queue: str) -> None:
-    channel.queue_declare(queue, durable=True)
+def arguments_of(kind: str) -> dict[str, Any]:
+    """Return the arguments of a queue: of the default kind, or a quorum queue that is led here."""
+    return {"x-queue-type": kind, "x-queue-leader-locator": "client-local"} if kind else {}
 
 
-def one_by_one(ready: Ready, *, port: int, seconds: float, size: int) -> dict[str, Any]:
+def one_by_one(
+    ready: Ready, *, port: int, seconds: float, size: int, kind: str = ""
+) -> dict[str, Any]:
     """Publish with pika's blocking connection, each message confirmed before the next."""
     import pika
 
     connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port))
     channel = connection.channel()
-    _declare(channel, "one")
+    channel.queue_declare("one", durable=True, arguments=arguments_of(kind))
     channel.confirm_delivery()
     persistent = pika.BasicProperties(delivery_mode=2)
     bodies = contents(0, 0, 100_000, size)
@@ -87,18 +117,18 @@ def one_by_one(ready: Ready, *, port: int, seconds: float, size: int) -> dict[st
     return {"messages": sent, "seconds": took}
 
 
-def pipelined(ready: Ready, *, port: int, count: int, size: int) -> dict[str, Any]:
+def pipelined(ready: Ready, *, port: int, count: int, size: int, kind: str = "") -> dict[str, Any]:
     """Publish with aio-pika, 500 waiting for their confirms at a time."""
-    return asyncio.run(_pipelined(ready, port, contents(0, 0, count, size)))
+    return asyncio.run(_pipelined(ready, port, contents(0, 0, count, size), kind))
 
 
-async def _pipelined(ready: Ready, port: int, bodies: list[bytes]) -> dict[str, Any]:
+async def _pipelined(ready: Ready, port: int, bodies: list[bytes], kind: str) -> dict[str, Any]:
     import aio_pika
 
     connection = await aio_pika.connect(f"amqp://guest:guest@127.0.0.1:{port}/")
     async with connection:
         channel = await connection.channel(publisher_confirms=True)
-        await channel.declare_queue("bulk", durable=True)
+        await channel.declare_queue("bulk", durable=True, arguments=arguments_of(kind))
         exchange = channel.default_exchange
         left = iter(bodies)
 
@@ -113,12 +143,12 @@ async def _pipelined(ready: Ready, port: int, bodies: list[bytes]) -> dict[str, 
         return {"messages": len(bodies), "seconds": time.perf_counter() - begin}
 
 
-def consume(ready: Ready, *, port: int, count: int, size: int) -> dict[str, Any]:
+def consume(ready: Ready, *, port: int, count: int, size: int, kind: str = "") -> dict[str, Any]:
     """Receive with aio-pika; an acknowledgement covers all messages before it."""
-    return asyncio.run(_consume(ready, port, count, size))
+    return asyncio.run(_consume(ready, port, count, size, kind))
 
 
-async def _consume(ready: Ready, port: int, count: int, size: int) -> dict[str, Any]:
+async def _consume(ready: Ready, port: int, count: int, size: int, kind: str) -> dict[str, Any]:
     import aio_pika
 
     received: list[bytes] = []
@@ -139,7 +169,7 @@ async def _consume(ready: Ready, port: int, count: int, size: int) -> dict[str, 
     async with connection:
         channel = await connection.channel()
         await channel.set_qos(prefetch_count=2 * PROGRESS_EVERY)
-        queue = await channel.declare_queue("bulk", durable=True)
+        queue = await channel.declare_queue("bulk", durable=True, arguments=arguments_of(kind))
         ready()
         await queue.consume(take)
         await asyncio.wait_for(ended.wait(), 120)
