@@ -55,12 +55,12 @@ def running(directory: Path) -> Iterator[Values]:
 
 
 # Client works -----------------------------------------------------------------------------------
-async def stream(port: int, name: str, replicas: int) -> tuple[Any, Any]:
+async def stream(port: int, name: str, replicas: int, timeout: float = 60) -> tuple[Any, Any]:
     import nats
     from nats.js.api import StorageType, StreamConfig
 
     client = await nats.connect(f"nats://127.0.0.1:{port}")
-    jetstream = client.jetstream(timeout=60)
+    jetstream = client.jetstream(timeout=timeout)
     await jetstream.add_stream(
         StreamConfig(
             name=name,

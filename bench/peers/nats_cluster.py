@@ -18,11 +18,13 @@ from bench.peers.accounts import account
 from bench.peers.cluster import NODES, STRUCK, ClusterPeer, Nodes
 from bench.peers.peer import FSYNC, PAGE_CACHE, Missing, Server
 from bench.peers.steady import Progress, publish_steadily
-from vq.cli.workload import Ready
+from vq.cli.workload import Ready, WorkFailed
 from vq.devtools.zookeeper import free_port
 
 _WAIT_S: Final = 60.0
 _ANSWER_S: Final = 1.0
+_ASKED_S: Final = 3.0
+_READS_MAX: Final = 5
 _PAUSE_S: Final = 0.05
 _SYNCS_SINCE: Final = (2, 10)
 
@@ -70,8 +72,8 @@ def _leader(ports: list[int], name: str) -> int:
         said: object = None
         while time.monotonic() < deadline:
             try:
-                client, jetstream = await nats.stream(ports[0], name, NODES)
-            except Exception as error:  # noqa: BLE001 - the nodes have no leader of their own yet
+                client, jetstream = await nats.stream(ports[0], name, NODES, _ASKED_S)
+            except Exception as error:  # noqa: BLE001 - without a leader nobody answers
                 said = error
                 await asyncio.sleep(0.2)
                 continue
@@ -146,9 +148,9 @@ def read_back(
     replicas: int,
 ) -> dict[str, Any]:
     """Read the stream to its end and judge it."""
+    from nats.errors import Error as NatsError
 
-    async def work() -> list[bytes]:
-        client = await _connect(ports)
+    async def read(client: Any) -> list[bytes]:
         jetstream = client.jetstream()
         end = (await jetstream.stream_info(STRUCK)).state.last_seq
         received: list[bytes] = []
@@ -159,11 +161,20 @@ def read_back(
             if message.metadata.sequence.stream >= end:
                 ended.set()
 
-        ready()
         await jetstream.subscribe(f"{STRUCK}.messages", cb=take, ordered_consumer=True)
         await asyncio.wait_for(ended.wait(), _WAIT_S)
-        await client.close()
         return received
+
+    async def work() -> list[bytes]:
+        client = await _connect(ports)
+        ready()
+        for _ in range(_READS_MAX):
+            try:
+                return await read(client)
+            except (OSError, TimeoutError, NatsError) as error:
+                said = error  # the nodes that are left do not answer everything yet
+                await asyncio.sleep(1.0)
+        raise WorkFailed(f"the stream could not be read: {said!r}")
 
     return account(
         asyncio.run(work()),
