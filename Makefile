@@ -97,6 +97,7 @@ docs:
 	$(RUN) tools/cli_reference.py
 	$(RUN) tools/api_reference.py
 	$(RUN) tools/partition_states.py
+	$(RUN) tools/broker_metrics.py
 
 setup:
 	$(call bootstrap,demo test check)

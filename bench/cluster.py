@@ -177,6 +177,7 @@ def cluster(
                 "address": vq.Address("127.0.0.1", free_port()),
                 "zookeeper": zookeeper.hosts,
                 "cluster": CLUSTER,
+                "metrics_port": free_port(),  # what is measured for them is part of the figures
                 "more": more,
             }
             spec = (

@@ -389,7 +389,10 @@ class OffsetBounds(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """A registered broker process. ``pid`` is 0, and ``rack`` is "", if it is not known."""
+    """A registered broker process.
+
+    ``pid`` and ``metrics_port`` are 0, and ``rack`` is "", if there is none or it is not known.
+    """
 
     group: str
     node: str
@@ -399,6 +402,7 @@ class NodeInfo:
     version: str = ""
     pid: int = 0
     rack: str = ""
+    metrics_port: int = 0
 
 
 @dataclass(frozen=True, slots=True)

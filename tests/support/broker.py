@@ -122,6 +122,7 @@ class MemoryCluster:
                 "group": group,
                 "node": node,
                 "host": key,
+                "metrics_port": 0,
                 "refresh_interval_s": 0.5,
                 "connections": ConnectionLimits(sweep_interval_s=0.02),
                 **settings,

@@ -76,6 +76,7 @@ class Acknowledgement(NamedTuple):
     offset: int  # of the batch's first record
     size: int  # of the body
     duplicate: bool
+    since: float  # when it was appended; 0: that is not measured
 
 
 def local_span(placement: PartitionPlacement, group: str) -> Span | None:
@@ -477,9 +478,10 @@ class Channel:
         counters.bytes_in += size
         if self.copies.parked:
             _wake_all(self, self.copies.parked)
+        since = 0.0 if context.acknowledged is None else context.clock.monotonic()
         if settings.flush is _SYNC:
             session.count_put_bytes(size)
-            ack = (end, session, request_id, start + CONTROL_BYTES, size, False)
+            ack = (end, session, request_id, start + CONTROL_BYTES, size, False, since)
             self.acks.append(_new(Acknowledgement, ack))
             context.storer.mark(self)
             return
@@ -487,9 +489,11 @@ class Channel:
         others = self.role.insync
         if others and settings.replication is not _ALONE:
             session.count_put_bytes(size)
-            ack = (end, session, request_id, start + CONTROL_BYTES, size, False)
+            ack = (end, session, request_id, start + CONTROL_BYTES, size, False, since)
             self.acks.append(_new(Acknowledgement, ack))
             return
+        if context.acknowledged is not None:
+            context.acknowledged.observe(0.0)
         self._acknowledge(session, request_id, start + CONTROL_BYTES, duplicate=False)
         if not others:
             self._move_high_watermark(end)
@@ -595,7 +599,8 @@ class Channel:
         offset = start + CONTROL_BYTES
         if start >= self._acknowledgeable(log, self._committed(log)):
             # Both end between batches: once one is beyond the start, all of the batch is stored.
-            self.acks.append(Acknowledgement(start + 1, session, request_id, offset, 0, True))
+            ack = Acknowledgement(start + 1, session, request_id, offset, 0, True, 0.0)
+            self.acks.append(ack)
             self.context.storer.mark(self)
         else:
             self._acknowledge(session, request_id, offset, duplicate=True)
@@ -675,11 +680,15 @@ class Channel:
         committed = self._committed(log)
         stored = self._acknowledgeable(log, committed)
         acks = self.acks
+        times = self.context.acknowledged
+        now = 0.0 if times is None or not acks else self.context.clock.monotonic()
         while acks and acks[0].target <= stored:
-            _, session, request_id, offset, size, duplicate = acks.popleft()
+            _, session, request_id, offset, size, duplicate, since = acks.popleft()
             try:
                 session.count_put_bytes(-size)
                 self._acknowledge(session, request_id, offset, duplicate=duplicate)
+                if since and times is not None:
+                    times.observe(now - since)
             except Exception:
                 logger.exception("acknowledging failed", partition=self)
         self._move_high_watermark(committed)

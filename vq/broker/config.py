@@ -77,6 +77,10 @@ class BrokerConfig:
         host: Address to listen on. Loopback unless told: nothing is open to others by default.
         port: Port to listen on; 0 takes a free one.
         advertised: What clients are told to connect to; None means where it listens.
+        metrics_host: Address on which metrics and health are served over HTTP. Whoever reaches it
+            reads them.
+        metrics_port: Its port; 0: they are not served. None takes 8124, or the next free one of a
+            hundred, so that several nodes on one machine each get their own.
         zookeeper: ``host:port,host:port``.
         zookeeper_root: Path under which clusters live.
         session_timeout_s: ZooKeeper session; how long a dead broker stays registered.
@@ -118,6 +122,8 @@ class BrokerConfig:
     host: str = "127.0.0.1"
     port: int = 8123
     advertised: Address | None = None
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = None
     zookeeper: str = "127.0.0.1:2181"
     zookeeper_root: str = "/vq"
     session_timeout_s: float = 10.0
@@ -150,10 +156,18 @@ class BrokerConfig:
         if self.rack:
             check_name("rack", self.rack)
         check_host(self.host)
+        check_host(self.metrics_host)
         if self.advertised is not None:
             check_host(self.advertised.host)
         if not 0 <= self.port <= 65_535:
             raise InvalidArgument(f"port = {self.port} is outside [0, 65535]")
+        if self.metrics_port is not None and not 0 <= self.metrics_port <= 65_535:
+            raise InvalidArgument(f"metrics_port = {self.metrics_port} is outside [0, 65535]")
+        if self.metrics_port and (self.metrics_port, self.metrics_host) == (self.port, self.host):
+            raise InvalidArgument(
+                f"metrics_port = {self.metrics_port} is the port of the broker itself; choose "
+                "another one for one of them"
+            )
         if not 0 < self.disk_resume <= self.disk_refuse <= 1 or not 0 < self.disk_warn <= 1:
             raise InvalidArgument(
                 f"disk_warn = {self.disk_warn}, disk_resume = {self.disk_resume}, disk_refuse = "

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from vq.broker.histogram import Histogram
 from vq.broker.storer import Storer
 from vq.clock import Clock
 
@@ -67,6 +68,7 @@ class Context:
         call_later: Calls back after so many seconds, on the loop.
         fetch_cold: Called with a session and a ``cold_reads.ColdRead``.
         suspect: Called with a channel and an offset at which its bytes seem to be damaged.
+        acknowledged: Times from append to acknowledgement; None: they are not measured.
     """
 
     group: str
@@ -77,6 +79,7 @@ class Context:
     suspect: Callable[[Any, int], None] = lambda channel, offset: None
     fetch_cold: Callable[[Any, Any], None] = _fetch_at_once
     counters: Counters = field(default_factory=Counters)
+    acknowledged: Histogram | None = None
 
     @property
     def role(self) -> Role:

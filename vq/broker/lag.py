@@ -38,6 +38,29 @@ class Lag:
     ms: int
 
 
+class LagSum:
+    """Adds up what other nodes have of the logs of this one.
+
+    Attributes:
+        total: Bytes of all logs that were added.
+        nodes: For each node, in how many of them it has how much.
+    """
+
+    __slots__ = ("nodes", "total")
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.nodes: dict[str, tuple[int, int]] = {}
+
+    def add(self, channel: Channel) -> None:
+        """Add the log of one channel."""
+        log = channel.log
+        self.total += log.size_bytes if log is not None else 0
+        for node, position in channel.copies.positions.items():
+            partitions, size = self.nodes.get(node, (0, 0))
+            self.nodes[node] = partitions + 1, size + position.offset - channel.start_offset
+
+
 class Lags:
     """The lags of all nodes that copy. Loop-bound.
 
@@ -87,21 +110,20 @@ class Lags:
 
     def told(self) -> dict[str, Lag]:
         """Return how far each node is behind, by its name."""
-        found: dict[str, Lag] = {}
-        total = 0
+        summed = LagSum()
         for channel in self._channels():
-            log = channel.log
-            total += log.size_bytes if log is not None else 0
-            for node, position in channel.copies.positions.items():
-                lag = found.setdefault(node, Lag(0, 0, 0))
-                lag.partitions += 1
-                lag.size += position.offset - channel.start_offset  # what it has, at first
+            summed.add(channel)
+        return self.aged(summed)
+
+    def aged(self, summed: LagSum) -> dict[str, Lag]:
+        """Return how far each node is behind, of what was added up."""
         now = self._clock.wall_ms()
-        for node, lag in found.items():
-            lag.size = max(0, total - lag.size)
-            if lag.size:
-                # Without a look so far it came a moment ago.
-                lag.ms = max(1, now - self._since.get(node, now))
+        found: dict[str, Lag] = {}
+        for node, (partitions, size) in summed.nodes.items():
+            lacks = max(0, summed.total - size)
+            # Without a look so far it came a moment ago.
+            ms = max(1, now - self._since.get(node, now)) if lacks else 0
+            found[node] = Lag(partitions, lacks, ms)
         return found
 
     def _behind(self, node: str) -> list[tuple[int, Log, int]]:

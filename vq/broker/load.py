@@ -23,6 +23,7 @@ from typing import Final
 from vq import limits
 from vq.broker.context import Counters
 from vq.broker.flusher import Flusher, OnDone, Outcome
+from vq.broker.histogram import Histogram
 from vq.clock import Clock
 from vq.coordination.paths import BrokerLoad
 from vq.coordination.registry import BrokerRegistration
@@ -72,12 +73,16 @@ class FlushMeter:
         flusher: Does the work.
         clock: Read at the beginning and at the end of each flush.
         count_waiting: Returns the number of requests without an answer.
+
+    Attributes:
+        times: How long flushes took.
     """
 
     def __init__(self, flusher: Flusher, clock: Clock, count_waiting: Callable[[], int]) -> None:
         self._flusher = flusher
         self._now = clock.monotonic
         self._count_waiting = count_waiting
+        self.times = Histogram()
         self._on_done: OnDone | None = None
         self._begun: float | None = None  # of the flush in flight
         self._asked = self._now()
@@ -110,6 +115,7 @@ class FlushMeter:
         self._begun = None
         self._busy_s += now - max(begun, self._asked)
         self._flushes_s += now - begun
+        self.times.observe(now - begun)
         self._flushes += 1
         self._on_done(tickets, outcome)
 

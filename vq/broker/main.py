@@ -11,6 +11,8 @@ import signal
 import time
 from typing import Final
 
+from prometheus_client import ProcessCollector
+
 from vq import limits
 from vq.broker.config import BrokerConfig
 from vq.broker.node import BrokerNode
@@ -48,6 +50,7 @@ def build_node(config: BrokerConfig) -> BrokerNode:
         rng=random.SystemRandom(),
         cpu_s=time.thread_time,
         pid=os.getpid(),
+        process_metrics=ProcessCollector(registry=None).collect,
     )
 
 

@@ -16,7 +16,9 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+
+from prometheus_client.metrics_core import Metric
 
 from vq import limits
 from vq.broker.cold_reads import ColdReads
@@ -30,6 +32,7 @@ from vq.broker.fetching import Fetches
 from vq.broker.flusher import Flusher, FlushRunner, ThreadFlusher
 from vq.broker.following import Follower
 from vq.broker.handing_over import HandOver
+from vq.broker.histogram import Histogram
 from vq.broker.insync_set import InSyncSet
 from vq.broker.lag import Lags
 from vq.broker.lease import Lease
@@ -37,6 +40,8 @@ from vq.broker.load import FlushMeter, LoadMeter, LoadPublisher
 from vq.broker.logs import Logs
 from vq.broker.mastership import Mastership
 from vq.broker.membership import Membership
+from vq.broker.metrics import BrokerMetrics
+from vq.broker.monitor import Monitor, Watched
 from vq.broker.moving import Mover
 from vq.broker.partitions import Partitions
 from vq.broker.repairing import Repairer
@@ -97,6 +102,7 @@ class BrokerNode:
         log_config: Sizes of its logs; None: the usual ones, with the block size of ``config``.
         cpu_s: Returns the processor time of the calling thread, for its load; None: not measured.
         pid: Of its process, for operators; 0: not known.
+        process_metrics: Returns families about the process, for the page of metrics.
 
     Attributes:
         hangs: A stop, or a start that failed, left threads behind in calls to the disk.
@@ -116,6 +122,7 @@ class BrokerNode:
         log_config: LogConfig | None = None,
         cpu_s: Callable[[], float] | None = None,
         pid: int = 0,
+        process_metrics: Callable[[], Iterable[Metric]] = tuple,
     ) -> None:
         self.config = config
         self._coordinator = coordinator
@@ -132,6 +139,7 @@ class BrokerNode:
         self._log_config = log_config or LogConfig(block_bytes=config.block_bytes)
         self._cpu_s = cpu_s
         self._pid = pid
+        self._monitor = Monitor(config, coordinator, process_metrics)
         self._tasks = Tasks()
         self._lease = Lease(coordinator, clock)
         asker = Member(config.group, config.node)
@@ -191,8 +199,9 @@ class BrokerNode:
             )
         )
         await self._runner.run(self._reserve.release_if_short)
-        self._build(self._directory)
+        watched = self._build(self._directory)
         self._look_at_disk()
+        await self._monitor.start(watched, self._network, self._tasks)
         await self._coordinator.start(config.start_timeout_s)
         self._remove_listener = self._coordinator.add_listener(self._on_session)
         await (
@@ -213,6 +222,7 @@ class BrokerNode:
         self._tasks.start(self._watch_disk())
         self._tasks.start(self._publish_load())
         self._tasks.start(self._tidy())
+        self._monitor.has_started = True
         logger.info(
             "broker started",
             group=config.group,
@@ -222,8 +232,8 @@ class BrokerNode:
             partitions=len(self._partitions.channels),
         )
 
-    def _build(self, directory: DataDirectory) -> None:
-        """Make the parts and tie them together."""
+    def _build(self, directory: DataDirectory) -> Watched:
+        """Make the parts and tie them together; return what ``monitor`` looks at."""
         config, clock = self.config, self._clock
         loop = asyncio.get_running_loop()
         turn = Turn(loop.call_soon)
@@ -235,6 +245,7 @@ class BrokerNode:
             storer=self._storer,
             clock=clock,
             call_later=loop.call_later,
+            acknowledged=None if config.metrics_port == 0 else Histogram(),
         )
         self._logs = Logs(
             directory,
@@ -373,7 +384,18 @@ class BrokerNode:
         lags = Lags(self._partitions.channels.values, lambda: role.epoch > 0, clock, self._runner)
         status.lags = lags.told
         self._tasks.start(lags.run())
+        watched = Watched(
+            metrics=BrokerMetrics(
+                config, self._context, self._server, self._flushes, self._disk_watch, status
+            ),
+            channels=self._partitions.channels,
+            count_damage=verifier.count_damage,
+            lags=lags,
+            registered=lambda: bool(self._registration and self._registration.incarnation),
+            not_ready=self._not_ready,
+        )
         self._update_refusal()
+        return watched
 
     def _problems(self, follower: Follower) -> list[str]:
         """Return what is wrong with the node as a whole, for STATUS."""
@@ -386,6 +408,18 @@ class BrokerNode:
             self._mastership.waits,
         ]
         return [*filter(None, found), *self._partitions.told_problems()]
+
+    def _not_ready(self) -> list[str]:
+        """Return why the node does not do its work, apart from ZooKeeper."""
+        if self._leaving:
+            return ["the node is stopping"]
+        if self._disk_watch.level is DiskLevel.REFUSE:
+            return [f"the disk is {self._disk_watch.used_share:.1%} full, messages are refused"]
+        return []
+
+    async def families(self) -> Iterable[Metric]:
+        """Return the families of metrics as they are now."""
+        return await self._monitor.families()
 
     def _identity(self, incarnation: int) -> ServerIdentity:
         config = self.config
@@ -408,6 +442,7 @@ class BrokerNode:
                 await self._leave()
                 if hasattr(self, "_storer"):
                     self._storer.close()
+                await self._monitor.close()
                 await self._coordinator.close()
                 await self._runner.close()
                 if self._directory is not None:
@@ -444,6 +479,7 @@ class BrokerNode:
             group=config.group,
             node=config.node,
             address=config.advertised or self.address,
+            metrics_port=self._monitor.port,
             version=__version__,
             directory=directory.identity.id,
             pool=config.pool,
@@ -697,6 +733,7 @@ class BrokerNode:
         await self._coordinator.close()
         self._server.end_all(error)
         await asyncio.sleep(0)
+        await self._monitor.close()
         await self._runner.close()
         self._directory.close()  # the next broker may have it once nothing is done in it any more
         if self._listener is not None:

@@ -199,6 +199,7 @@ class BrokerSession(asyncio.Protocol):
     def refuse(self, request_id: RequestId, error: VqError) -> None:
         """See ``session.Session``."""
         if self.open:
+            self._server.refusals[type(error)] += 1
             self._answered(request_id, self.connection.reply_error(request_id, error))
 
     def defer(self, action: Callable[[], None]) -> None:
@@ -362,6 +363,7 @@ class Server:
         gathered_bytes: Bytes of incomplete frames kept for all sessions.
         lingering: Ended connections whose peers still have time to read the reason.
         refused: Connections ended because of a bound, or because of what their peer did.
+        refusals: How many requests were answered with which error.
     """
 
     def __init__(
@@ -388,6 +390,7 @@ class Server:
         self.gathered_bytes = 0
         self.lingering: dict[BrokerSession, None] = {}
         self.refused = 0
+        self.refusals: Counter[type[VqError]] = Counter()
         self._admission = Admission(limits)
         self._bad_peers: Counter[str] = Counter()
         self._last_bad: VqError | None = None

@@ -34,6 +34,15 @@ from vq.model import Address
 @click.option(
     "--advertised", metavar="HOST:PORT", help="What clients connect to.  [where it listens]"
 )
+@click.option(
+    "--metrics-host", metavar="ADDRESS", help="Address that metrics are read at.  [127.0.0.1]"
+)
+@click.option(
+    "--metrics-port",
+    type=WholeNumber(0, 65535),
+    metavar="N",
+    help="Port of metrics and health; 0: none.  [8124, or the next free one]",
+)
 @click.option("--pool", metavar="NAME", help="Pool of topics that this group may hold.")
 @click.option("--rack", metavar="NAME", help="Where the machine is, for consumers near it.")
 @click.option(
@@ -52,6 +61,8 @@ def broker(
     host: str | None,
     port: int | None,
     advertised: str | None,
+    metrics_host: str | None,
+    metrics_port: int | None,
     pool: str | None,
     rack: str | None,
     accept_data_loss: bool | None,
@@ -62,6 +73,8 @@ def broker(
     Every setting can also stand in the [broker] table of the --config file, or in VQ_BROKER_*.
     SIGTERM and ctrl-C stop it gracefully: what was acknowledged is on disk, and its place in
     ZooKeeper is given back. A master hands over to a node in sync first.
+
+    Metrics for Prometheus are at /metrics of the metrics port, health at /healthz and /readyz.
     """
     if click.get_current_context().invoked_subcommand is not None:
         return
@@ -76,6 +89,8 @@ def broker(
         host=host,
         port=port,
         advertised=None if advertised is None else Address.parse(advertised),
+        metrics_host=metrics_host,
+        metrics_port=metrics_port,
         pool=pool,
         rack=rack,
         accept_data_loss=accept_data_loss,

@@ -228,6 +228,7 @@ def _row(report: BrokerReport, found: ClusterStatus) -> dict[str, Any]:
         "pid": (None if node is None else node.pid) or None,
         "address": None if node is None else str(node.address),
         "rack": (None if node is None else node.rack) or None,
+        "metrics_port": (None if node is None else node.metrics_port) or None,
         "role": report.role,
         "in_sync": report.in_sync if report.name else None,
         "lag_bytes": report.lag_bytes,

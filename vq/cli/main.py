@@ -42,6 +42,11 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         "cluster",
         "Look at the brokers of the cluster, switch masters, change settings.",
     ),
+    "lag-exporter": Entry(
+        "vq.cli.lag_exporter",
+        "lag_exporter",
+        "Serve the lag of all consumer groups as metrics for Prometheus.",
+    ),
     "bench": Entry("vq.cli.bench", "bench", "Measure throughput and latency of the cluster."),
     "doctor": Entry("vq.cli.doctor", "doctor", "Check machine and cluster, and say what to do."),
 }

@@ -31,6 +31,7 @@ from vq.store.disk import RealDisk
 _HOST = "127.0.0.1"
 _TICK_S = 0.2
 BROKERS_MAX = 64
+_METRICS_ABOVE = 100
 REPLICAS_MAX = 7
 #: Pauses before a child that ended is started again.
 _BACKOFF = Backoff(first_s=0.5, most_s=30.0)
@@ -236,8 +237,8 @@ def standalone(
         cluster = StandaloneCluster(
             zookeeper,
             [
-                BrokerChild(_spec(data, *name, broker_port, zookeeper.hosts, cluster_name))
-                for name, broker_port in zip(names, ports, strict=True)
+                BrokerChild(_spec(data, *name, address, metrics, zookeeper.hosts, cluster_name))
+                for name, address, metrics in zip(names, ports, _metrics_ports(ports), strict=True)
             ],
         )
         try:
@@ -255,7 +256,9 @@ def _node(number: int) -> str:
     return f"n{number}"
 
 
-def _spec(data: Path, group: str, node: str, port: int, zookeeper: str, cluster: str) -> BrokerSpec:
+def _spec(
+    data: Path, group: str, node: str, port: int, metrics_port: int, zookeeper: str, cluster: str
+) -> BrokerSpec:
     directory = group if node == _node(1) else f"{group}-{node}"
     return BrokerSpec(
         data=(data / directory).absolute(),
@@ -264,6 +267,7 @@ def _spec(data: Path, group: str, node: str, port: int, zookeeper: str, cluster:
         address=Address(_HOST, port),
         zookeeper=zookeeper,
         cluster=cluster,
+        metrics_port=metrics_port,
     )
 
 
@@ -276,6 +280,7 @@ def _announce(invocation: Invocation, cluster: StandaloneCluster, data: Path) ->
             "address": str(child.spec.address),
             "pid": child.pid,
             "log": str(child.spec.log),
+            "metrics": f"http://{_HOST}:{child.spec.metrics_port}/metrics",
         }
         for child in cluster.brokers
     ]
@@ -288,6 +293,8 @@ def _announce(invocation: Invocation, cluster: StandaloneCluster, data: Path) ->
     for child in children:
         name = f"{child['group']}/{child['node']}" if has_copies else child["group"]
         output.line(f"broker {name}  {child['address']}  (log {child['log']})")
+    for child in children:
+        output.line(f"metrics {child['group']}/{child['node']}  {child['metrics']}")
     flag = "" if hosts == "127.0.0.1:2181" else f" --zookeeper {hosts}"
     output.line("")
     output.line("Try, in another terminal:")
@@ -367,6 +374,25 @@ def _broker_ports(count: int, first: int) -> list[int]:
     for port in ports:
         _check_free(port, "a broker", "--port")
     return ports
+
+
+def _metrics_ports(ports: list[int]) -> list[int]:
+    """Return a port for the metrics of each broker: a hundred above its own, or any free one.
+
+    The usual 8124 is that of the second broker here.
+    """
+    wanted = [port + _METRICS_ABOVE for port in ports]
+    return [port if port not in ports and _is_free(port) else free_port() for port in wanted]
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((_HOST, port))
+        except (OSError, OverflowError):
+            return False
+    return True
 
 
 def _check_free(port: int, who: str, flag: str) -> None:

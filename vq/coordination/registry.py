@@ -505,6 +505,7 @@ async def read_node(coordinator: Coordinator, group: str, node: str) -> NodeInfo
         version=value.version,
         pid=value.pid,
         rack=value.rack,
+        metrics_port=value.metrics_port,
     )
 
 

@@ -41,7 +41,10 @@ class ChildEnded(ChildFailed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSpec:
-    """What one broker child is told; ``data`` also names its log, ``<data>.log``."""
+    """What one broker child is told; ``data`` also names its log, ``<data>.log``.
+
+    ``metrics_port`` is 0 for none.
+    """
 
     data: Path
     group: str
@@ -49,6 +52,7 @@ class BrokerSpec:
     address: Address
     zookeeper: str
     cluster: str
+    metrics_port: int = 0
     more: Sequence[str] = ()
 
     @property
@@ -69,6 +73,7 @@ class BrokerSpec:
             "node": self.node,
             "host": self.address.host,
             "port": self.address.port,
+            "metrics-port": self.metrics_port,
             "zookeeper": self.zookeeper,
             "cluster": self.cluster,
             "die-with": os.getpid(),

@@ -256,6 +256,7 @@ class BrokerHost(Host):
             group=self.group,
             node=self.node_name,
             host=host,
+            metrics_port=0,
             load_interval_s=3.0,
             refresh_interval_s=10.0,
             seal_timeout_s=SEAL_TIMEOUT_S,

@@ -1,0 +1,86 @@
+"""The metrics of consumer groups for Prometheus. A number that is not known has no sample."""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from vq.admin.group_lags import GroupLags
+from vq.admin.groups import GroupProgress
+
+_Number = Callable[[GroupProgress], float | None]
+
+#: What is told of each partition of a group: name, meaning, number.
+_PARTITIONS: Final[tuple[tuple[str, str, _Number], ...]] = (
+    (
+        "vq_group_lag_bytes",
+        "Bytes between the place of the group and the end of the partition.",
+        lambda each: each.lag_bytes,
+    ),
+    (
+        "vq_group_lag_messages",
+        "The same in messages; none with --no-count, or where a broker cannot tell.",
+        lambda each: each.lag_messages,
+    ),
+    (
+        "vq_group_lag_seconds",
+        "Age of the oldest message that the group has not handled; 0 if it has all.",
+        lambda each: getattr(each, "lag_s", None),
+    ),
+    (
+        "vq_group_committed_offset_bytes",
+        "The committed offset; none before the first commit.",
+        lambda each: each.committed,
+    ),
+    (
+        "vq_group_stopped",
+        "1 if the group does not go on in the partition, else 0; `vq group describe` says why.",
+        lambda each: each.stopped is not None,
+    ),
+    (
+        "vq_group_owned",
+        "1 if a member consumes the partition, else 0.",
+        lambda each: each.owner is not None,
+    ),
+)
+
+
+def lag_families(found: GroupLags, *, failed_looks: int = 0) -> Iterator[Metric]:
+    """Yield every family, each made when it is asked for.
+
+    Args:
+        found: The last look.
+        failed_looks: How many looks in a row have failed.
+    """
+    members = GaugeMetricFamily(
+        "vq_group_members", "Live consumers of the group.", labels=("group",)
+    )
+    for group, count in found.members.items():
+        members.add_metric((group,), count)
+    yield members
+    for name, meaning, number in _PARTITIONS:
+        family = GaugeMetricFamily(name, meaning, labels=("group", "topic", "partition"))
+        for group, progress in found.progress.items():
+            for each in progress:
+                value = number(each)
+                if value is not None:
+                    family.add_metric((group, each.topic, str(each.partition)), value)
+        yield family
+    looked = found.time_ms > 0
+    for name, meaning, told in (
+        ("look_timestamp_seconds", "When the groups were read.", found.time_ms / 1000),
+        ("look_seconds", "How long that took.", found.took_s),
+        ("unread_groups", "Groups that could not be read that time.", found.failed),
+        ("left_out_partitions", "Partitions of groups beyond the bound.", found.left_out),
+    ):
+        own = GaugeMetricFamily(f"vq_lag_exporter_{name}", meaning)
+        if looked:
+            own.add_metric((), told)
+        yield own
+    failures = GaugeMetricFamily(
+        "vq_lag_exporter_failed_looks",
+        "Looks in a row that failed; the numbers of groups are absent meanwhile.",
+    )
+    failures.add_metric((), failed_looks)
+    yield failures
